@@ -1,0 +1,72 @@
+// InMemoryEnv: files that live in this process's memory; pages, clock and sleep are the machine's own.
+//
+// For tests: fast, gone with the object, and it can damage a file as a disk would (FlipBit, Truncate). Directories behave
+// as on a disk: a file needs its parent directory ("", ".", and "/" always exist), DeleteDir needs an empty one. A file that
+// is deleted or replaced stays readable through handles already open. Sync succeeds and means nothing: see FaultEnv.
+//
+// Thread-safe.
+
+#ifndef CC_ENV_MEMORY_ENV_H_
+#define CC_ENV_MEMORY_ENV_H_
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "cc/env/env.h"
+
+namespace multitier {
+
+class InMemoryEnv : public Env {
+ public:
+  InMemoryEnv() = default;
+
+  Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) override;
+  Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) override;
+  Status RenameFile(const std::string& from, const std::string& to) override;
+  Status DeleteFile(const std::string& path) override;
+  Result<bool> FileExists(const std::string& path) override;
+  Status CreateDir(const std::string& path) override;
+  Status DeleteDir(const std::string& path) override;
+  Result<std::vector<std::string>> ListDir(const std::string& path) override;
+  Status SyncDir(const std::string& path) override;
+
+  void* AllocatePages(size_t bytes, bool huge) override { return Env::Posix()->AllocatePages(bytes, huge); }
+  void FreePages(void* pages, size_t bytes) override { Env::Posix()->FreePages(pages, bytes); }
+  void* ReserveAddressSpace(size_t bytes, bool huge) override { return Env::Posix()->ReserveAddressSpace(bytes, huge); }
+  bool CommitPages(void* pages, size_t bytes) override { return Env::Posix()->CommitPages(pages, bytes); }
+  void CollapsePages(void* pages, size_t bytes) override { Env::Posix()->CollapsePages(pages, bytes); }
+  uint64_t NowMicros() override { return Env::Posix()->NowMicros(); }
+  void SleepMicros(uint64_t micros) override { Env::Posix()->SleepMicros(micros); }
+
+  // Inverts bit `bit` (0 lowest) of byte `offset`. NotFound, or OutOfRange past the end.
+  Status FlipBit(const std::string& path, uint64_t offset, int bit);
+  // Cuts the file to `bytes`. NotFound, or OutOfRange where it is shorter.
+  Status Truncate(const std::string& path, uint64_t bytes);
+
+  // The bytes of one file; shared by the directory entry and the open handles.
+  struct FileData {
+    mutable std::mutex mu;
+    std::string bytes;  // guarded by mu
+  };
+
+ private:
+  // REQUIRES: mu_ held
+  bool DirExists(const std::string& path) const;
+  Status CheckParent(const char* call, const std::string& path) const;
+  Result<std::shared_ptr<FileData>> Find(const char* call, const std::string& path);
+
+  std::mutex mu_;
+  std::map<std::string, std::shared_ptr<FileData>> files_;  // by normalized path
+  std::set<std::string> dirs_;                              // normalized; without the three that always exist
+};
+
+// "a//b/./c/" -> "a/b/c". Exposed because FaultEnv must name files the same way.
+std::string NormalizePath(const std::string& path);
+// "a/b" -> "a", "/a" -> "/", "a" -> "". REQUIRES: normalized
+std::string ParentPath(const std::string& path);
+
+}  // namespace multitier
+
+#endif  // CC_ENV_MEMORY_ENV_H_
