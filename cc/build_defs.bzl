@@ -1,0 +1,219 @@
+"""The macros that every BUILD file under cc/ uses: one place for compiler flags, visibility and tags.
+
+  mt_cc_library      a library of the engine: C++17, no exceptions, no TensorFlow
+  mt_cc_test         a GoogleTest binary; `main` is linked in
+  mt_cc_benchmark    a Google Benchmark binary; `main` is linked in; built and run only when named
+  mt_tf_library      a library that includes tensorflow/: only cc/ops and cc/kernels
+  mt_tf_cc_test      a GoogleTest binary that links TensorFlow
+  mt_tf_op_library   the shared library that tf.load_op_library opens
+  mt_pybind_module   a Python extension module, without TensorFlow
+
+Headers are included from the repository's root: #include "cc/base/status.h". Targets are private unless they say otherwise; the
+default of a library is //cc:__subpackages__. Labels of system libraries: @system_libs//:leveldb, :snappy, :uring, :pmem.
+"""
+
+# Of every translation unit that is ours. Flags that hold for all code, such as -ffp-contract=off, are in .bazelrc.
+_WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+
+# Hidden, so that the op library and the Python module can live in one process without sharing the engine's symbols.
+_ENGINE_COPTS = _WARNINGS + [
+    "-fno-exceptions",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+]
+
+_TEST_COPTS = _WARNINGS
+
+# TensorFlow's symbols keep their visibility: its inline functions and type information must be one with the framework's. What is
+# ours is hidden by the version script below. Its macros and templates are not clean under -Wextra.
+_TF_COPTS = [
+    "-Wall",
+    "-Werror",
+    "-Wno-sign-compare",
+]
+
+_PYBIND_COPTS = _WARNINGS + [
+    "-fvisibility=hidden",
+]
+
+_ENGINE_VISIBILITY = ["//cc:__subpackages__"]
+
+# TensorFlow installs thousands of headers, and a sandbox would link each of them for each action.
+_TF_TAGS = ["no-sandbox"]
+
+def mt_cc_library(
+        name,
+        srcs = [],
+        hdrs = [],
+        deps = [],
+        textual_hdrs = [],
+        copts = [],
+        linkopts = [],
+        testonly = False,
+        tags = [],
+        visibility = None):
+    """A library of the engine.
+
+    Args:
+      name: the target's name.
+      srcs: .cc files and private headers.
+      hdrs: public headers.
+      deps: other mt_cc_library targets, or @system_libs//:....
+      textual_hdrs: files that are included in the middle of others.
+      copts: flags of this library alone.
+      linkopts: what a binary that links it must pass to the linker.
+      testonly: True if only tests and benchmarks may use it.
+      tags: Bazel's tags.
+      visibility: None: every folder under cc/.
+    """
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _ENGINE_COPTS + copts,
+        linkopts = linkopts,
+        linkstatic = True,
+        tags = tags,
+        testonly = testonly,
+        textual_hdrs = textual_hdrs,
+        visibility = visibility or _ENGINE_VISIBILITY,
+        deps = deps,
+    )
+
+def mt_cc_test(
+        name,
+        srcs,
+        deps = [],
+        size = "small",
+        tags = [],
+        copts = [],
+        data = [],
+        shard_count = None,
+        timeout = None):
+    """A GoogleTest (and GoogleMock) binary with its main().
+
+    Args:
+      name: the target's name, ends in _test.
+      srcs: .cc files.
+      deps: what is tested.
+      size: small (1 minute), medium (5), large (15): Bazel's limits.
+      tags: `no_asan`, `no_tsan`: not under that sanitizer. `exclusive`: alone on the machine.
+      copts: flags of this test alone.
+      data: files it reads.
+      shard_count: number of processes to split its cases over.
+      timeout: Bazel's timeout, if not that of the size.
+    """
+    native.cc_test(
+        name = name,
+        size = size,
+        timeout = timeout,
+        srcs = srcs,
+        copts = _TEST_COPTS + copts,
+        data = data,
+        linkstatic = True,
+        shard_count = shard_count,
+        tags = tags,
+        visibility = ["//visibility:private"],
+        deps = deps + ["@system_libs//:gtest"],
+    )
+
+def mt_cc_benchmark(name, srcs, deps = [], tags = [], copts = []):
+    """A Google Benchmark binary with its main(); `bazel run` it by name."""
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        copts = _ENGINE_COPTS + copts,
+        linkstatic = True,
+        tags = tags + [
+            "benchmark",
+            "manual",
+        ],
+        visibility = ["//visibility:private"],
+        deps = deps + ["@system_libs//:benchmark"],
+    )
+
+def mt_tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], testonly = False, visibility = None):
+    """A library that includes tensorflow/. Registrations in it are linked whether or not anything refers to them."""
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        alwayslink = True,
+        copts = _TF_COPTS + copts,
+        linkstatic = True,
+        tags = _TF_TAGS + ["tf"],
+        testonly = testonly,
+        visibility = visibility or _ENGINE_VISIBILITY,
+        deps = deps + ["@local_tensorflow//:headers"],
+    )
+
+def mt_tf_cc_test(name, srcs, deps = [], size = "small", tags = [], copts = []):
+    """A GoogleTest binary of code that includes tensorflow/. Not run under the sanitizers: TensorFlow is not built with them."""
+    native.cc_test(
+        name = name,
+        size = size,
+        srcs = srcs,
+        copts = _TF_COPTS + copts,
+        linkstatic = True,
+        tags = tags + _TF_TAGS + ["tf"],
+        visibility = ["//visibility:private"],
+        deps = deps + [
+            "@local_tensorflow//:framework",
+            "@system_libs//:gtest",
+        ],
+    )
+
+def mt_tf_op_library(name, deps, srcs = [], copts = [], visibility = None):
+    """The op library: the engine linked in, libtensorflow_framework linked dynamically, our own symbols hidden.
+
+    Args:
+      name: the file's name, ends in .so.
+      deps: mt_tf_library targets with the registrations.
+      srcs: more sources.
+      copts: flags of srcs.
+      visibility: None: public.
+    """
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        additional_linker_inputs = ["//cc:op_library.lds"],
+        copts = _TF_COPTS + copts,
+        linkopts = [
+            "-Wl,--version-script=$(location //cc:op_library.lds)",
+            "-Wl,-z,defs",
+        ],
+        linkshared = True,
+        tags = _TF_TAGS + ["tf"],
+        visibility = visibility or ["//visibility:public"],
+        deps = deps + ["@local_tensorflow//:framework"],
+    )
+
+def mt_pybind_module(name, srcs, deps = [], copts = [], visibility = None):
+    """A Python extension module made with pybind11, the engine linked in. It exports its PyInit_ function and nothing else.
+
+    Args:
+      name: the file's name, ends in .so; PYBIND11_MODULE in srcs names the same without .so.
+      srcs: .cc files; they may use exceptions.
+      deps: mt_cc_library targets.
+      copts: more flags.
+      visibility: None: public.
+    """
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        additional_linker_inputs = ["//cc:python_module.lds"],
+        copts = _PYBIND_COPTS + copts,
+        linkopts = ["-Wl,--version-script=$(location //cc:python_module.lds)"],
+        linkshared = True,
+        tags = ["tf"],
+        visibility = visibility or ["//visibility:public"],
+        deps = deps + [
+            "@local_python//:headers",
+            "@pybind11//:headers",
+        ],
+    )

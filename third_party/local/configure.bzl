@@ -1,0 +1,89 @@
+"""Repositories for what is installed on this machine: TensorFlow, Python's headers, pybind11's headers.
+
+configure.py finds them and passes them as --repo_env variables in .tf_configure.bazelrc. Each repository links the directories
+and declares one cc_library per use. Nothing is copied, so a repository costs nothing until a target needs it.
+"""
+
+def _env(repository_ctx, name):
+    value = repository_ctx.os.environ.get(name, "")
+    if not value:
+        fail("%s is not set: run `python3 configure.py` first." % name)
+    return value
+
+_HEADER = """package(default_visibility = ["//visibility:public"])
+"""
+
+# libtensorflow_framework.so.2 is linked by name and found at run time because `import tensorflow` loads it first; the rpath that
+# Bazel adds makes C++ tests run without that.
+_TENSORFLOW = _HEADER + """
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**"]),
+    defines = {defines},
+    includes = ["include"],
+)
+
+cc_library(
+    name = "framework",
+    srcs = ["{framework}"],
+    deps = [":headers"],
+)
+"""
+
+def _local_tensorflow_impl(repository_ctx):
+    library = _env(repository_ctx, "TF_MULTITIER_TF_LIBRARY")
+    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_TF_INCLUDE"), "include")
+    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_TF_LIBRARY_DIR") + "/" + library, library)
+
+    # The version is part of the rule's inputs, so that another TensorFlow in the same place is fetched again.
+    version = _env(repository_ctx, "TF_MULTITIER_TF_VERSION")
+    defines = [
+        flag[len("-D"):]
+        for flag in _env(repository_ctx, "TF_MULTITIER_TF_CXXFLAGS").split(" ")
+        if flag.startswith("-D")
+    ]
+    repository_ctx.file("VERSION", version + "\n")
+    repository_ctx.file("BUILD", _TENSORFLOW.format(
+        defines = repr(defines),
+        framework = library,
+    ))
+
+local_tensorflow = repository_rule(
+    implementation = _local_tensorflow_impl,
+    environ = [
+        "TF_MULTITIER_TF_CXXFLAGS",
+        "TF_MULTITIER_TF_INCLUDE",
+        "TF_MULTITIER_TF_LIBRARY",
+        "TF_MULTITIER_TF_LIBRARY_DIR",
+        "TF_MULTITIER_TF_VERSION",
+    ],
+    local = True,
+)
+
+_HEADERS_ONLY = _HEADER + """
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+)
+"""
+
+def _local_python_impl(repository_ctx):
+    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_PYTHON_INCLUDE"), "include")
+    repository_ctx.file("BUILD", _HEADERS_ONLY)
+
+local_python = repository_rule(
+    implementation = _local_python_impl,
+    environ = ["TF_MULTITIER_PYTHON_INCLUDE"],
+    local = True,
+)
+
+def _local_pybind11_impl(repository_ctx):
+    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_PYBIND11_INCLUDE"), "include")
+    repository_ctx.file("BUILD", _HEADERS_ONLY)
+
+local_pybind11 = repository_rule(
+    implementation = _local_pybind11_impl,
+    environ = ["TF_MULTITIER_PYBIND11_INCLUDE"],
+    local = True,
+)
