@@ -385,6 +385,8 @@ def command_test(arguments):
     status = run([VENV_PYTHON, "-m", "pytest"] + (arguments or ["tests"]), env=environment)
     if status != 0:
         raise Failure("Python tests FAILED (pytest's exit status %d); C++ tests passed." % status)
+    # On the error stream, so that pytest's summary stays the last line of the output.
+    sys.stderr.write("[configure] all tests passed: C++ and Python\n")
 
 
 def command_wheel(arguments):
