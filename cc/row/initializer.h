@@ -1,0 +1,65 @@
+// The initial value of a key: a deterministic function of (key, seed, initializer), the same in every path, tier, batch,
+// process and device, and different for every two keys.
+//
+//   constant            the constant
+//   uniform, normal,    counter-based: Philox4x32-10 with the seed as its key and (embedding key, block number) as its
+//   truncated normal    counter, so element i of key k depends on nothing else. Normals come from a written-out inverse
+//                       of the normal distribution (no rejection: a truncated normal scales the uniform to
+//                       [Phi(-2), Phi(2)]), made of +, -, x, /, sqrt only, so that every ISA and a GPU give the same bits.
+//   matrix              row `key mod N` (Euclidean) of a matrix of N rows drawn once
+//
+// Immutable after Create. Thread-safe.
+
+#ifndef CC_ROW_INITIALIZER_H_
+#define CC_ROW_INITIALIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/base/multiversion.h"
+#include "cc/base/status.h"
+
+namespace multitier {
+
+enum class InitializerKind : int { kConstant = 0, kUniform = 1, kNormal = 2, kTruncatedNormal = 3, kMatrix = 4 };
+
+struct InitializerSpec {
+  InitializerKind kind = InitializerKind::kConstant;
+  float a = 0.0f;     // constant | minimum | mean | mean
+  float b = 0.0f;     // unused   | maximum (exclusive) | standard deviation | standard deviation
+  uint64_t seed = 0;  // of the random kinds
+  std::shared_ptr<const std::vector<float>> matrix;  // [matrix_rows, dim], kMatrix only
+  int64_t matrix_rows = 0;
+};
+
+class Initializer {
+ public:
+  // InvalidArgument: dim < 1, a >= b of uniform, b < 0 of normals, a matrix whose size is not matrix_rows x dim or that has
+  // no row, parameters or results that are not finite.
+  static Result<Initializer> Create(const InitializerSpec& spec, int dim);
+
+  // Writes the initial value of `key` to out[0, dim).
+  void Fill(int64_t key, float* out) const;
+  // The same for n keys: out[i] -> dim floats. Cheaper per key than Fill.
+  void FillBatch(const int64_t* keys, size_t n, float* const* out) const;
+
+  const InitializerSpec& spec() const { return spec_; }
+  int dim() const { return dim_; }
+
+ private:
+  Initializer(const InitializerSpec& spec, int dim) : spec_(spec), dim_(dim) {}
+
+  InitializerSpec spec_;
+  int dim_ = 0;
+};
+
+namespace initializer_internal {
+// FillBatch on a chosen instruction set, for tests. REQUIRES: isa <= BestIsa()
+void FillBatch(const Initializer& initializer, Isa isa, const int64_t* keys, size_t n, float* const* out);
+}  // namespace initializer_internal
+
+}  // namespace multitier
+
+#endif  // CC_ROW_INITIALIZER_H_
