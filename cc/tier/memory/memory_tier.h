@@ -1,0 +1,106 @@
+// MemoryTier: records in this process's memory, as a lower tier for tests.
+//
+// It does what the contract of Tier asks and nothing more, and lets a test arrange what a disk does at its worst: refuse,
+// fail the n-th call, lose a record, or be slow at a chosen moment. A freed location is given again by the very next
+// Write, so that whoever still names it is found out.
+//
+// Owns copies of the records. Bounds nothing unless SetMaxRows was called.
+//
+// Thread-safe: all methods. The hook runs on the calling thread without the tier's lock, so it may wait for other threads
+// and call the tier itself.
+
+#ifndef CC_TIER_MEMORY_MEMORY_TIER_H_
+#define CC_TIER_MEMORY_MEMORY_TIER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/row/row_layout.h"
+#include "cc/tier/tier.h"
+
+namespace multitier {
+
+class MemoryTier : public Tier {
+ public:
+  // Where in a call the hook runs: before the tier looks at its records, and after it has copied them.
+  enum class Point { kBeforeWrite, kAfterWrite, kBeforeRead, kAfterRead };
+  using Hook = std::function<void(Point)>;
+
+  // Counts of calls and of records, failed calls included in the former only.
+  struct Counters {
+    int64_t write_calls = 0;
+    int64_t read_calls = 0;
+    int64_t records_written = 0;
+    int64_t records_read = 0;     // with an OK status
+    int64_t records_freed = 0;
+    int64_t records_removed = 0;  // not among records_freed
+    int64_t syncs = 0;
+  };
+
+  MemoryTier() = default;
+
+  // --- What a test arranges.
+  // A batch that would make more than max_rows records is ResourceExhausted; 0: no bound. Records held already stay.
+  void SetMaxRows(int64_t max_rows);
+  // The n-th call from now on (1: the next) and `calls` - 1 after it return `status` and do nothing. Replaces what was
+  // arranged before; calls 0 arranges nothing. REQUIRES: n >= 1.
+  void FailWrite(int64_t n, Status status, int64_t calls = 1);
+  void FailRead(int64_t n, Status status, int64_t calls = 1);
+  // The record at `location` reads as DataLoss naming its key and location until it is freed. NotFound where there is none.
+  Status Corrupt(uint32_t location);
+  // Replaces the hook; null: none. Calls in flight may still run the old one.
+  void SetHook(Hook hook);
+  Counters counters() const;
+
+  // --- Tier. Write before SetLayout is FailedPrecondition. Free and Remove stop the process where a location does not
+  // hold a record of the key: the table lost track of it.
+  const char* name() const override { return "memory"; }
+  TierCapabilities capabilities() const override;
+  Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
+  Status Read(Span<ReadRecord> records) override;
+  void Free(Span<const KeyLocation> records) override;
+  Status Remove(Span<const KeyLocation> records) override;
+  Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  Status Sync() override;
+  TierStats stats() const override;
+
+ private:
+  struct Record {
+    RecordHeader header;
+    std::vector<uint8_t> row_data;
+    bool corrupt = false;
+  };
+  // Calls [skip, skip + calls) from now on fail.
+  struct Fault {
+    int64_t skip = 0;
+    int64_t calls = 0;
+    Status status;
+    Status Next();  // of the call that is about to run
+  };
+
+  void RunHook(Point point);
+  Status WriteLocked(Span<const WriteRecord> records, uint32_t* locations);
+  void Erase(const KeyLocation& record);
+
+  mutable std::mutex mu_;  // guards everything below
+  std::shared_ptr<const RowLayout> layout_;
+  std::unordered_map<uint32_t, Record> records_;  // by location
+  std::vector<uint32_t> free_locations_;          // the last is given first
+  uint32_t end_ = 0;                              // locations ever given
+  int64_t row_bytes_ = 0;
+  int64_t max_rows_ = 0;
+  Fault write_fault_, read_fault_;
+  std::shared_ptr<const Hook> hook_;
+  Counters counters_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_MEMORY_MEMORY_TIER_H_

@@ -1,0 +1,100 @@
+// Tier: a place below DRAM where rows are kept as records at locations.
+//
+// A tier knows records, not the table: it is given (key, location) and never asks who names a location. Everything is
+// batch-first. A record is readable at its location from the moment Write returns OK until it is freed; a tier that buffers
+// serves reads from its buffer. A tier never chooses what to keep: capacity is the table's business, but a tier that cannot
+// take a batch (full disk, its own bound) refuses the whole batch with ResourceExhausted and keeps what it had.
+//
+// Life of a record: Write -> location -> Read, any number -> Free, after which the location may be used again.
+// Remove says that the key is gone for good: a durable tier makes sure that no record of it comes back.
+//
+// Rows may have been written with fewer columns than the table has now: a record names its number of columns, and the
+// reader widens it.
+//
+// Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
+// gives another record, whose key tells; it never gives torn data. tier_conformance.h is the test every tier passes.
+
+#ifndef CC_TIER_TIER_H_
+#define CC_TIER_TIER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/row/row_layout.h"
+
+namespace multitier {
+
+// What a record holds beside its row data.
+struct RecordHeader {
+  int64_t key = 0;
+  int64_t version = -1;
+  uint32_t frequency = 0;
+  uint32_t num_columns = 0;  // of the row data
+};
+
+// A record to write. The tier copies; nothing is kept after Write returns.
+struct WriteRecord {
+  RecordHeader header;
+  const uint8_t* row_data = nullptr;  // the first header.num_columns columns of the layout
+};
+
+// A record to read.
+struct ReadRecord {
+  int64_t key = 0;             // expected; a record of another key is given as it is
+  uint32_t location = 0;
+  uint8_t* row_data = nullptr; // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
+  RecordHeader header;         // out
+  Status status;               // out: DataLoss naming key, file and offset; NotFound for a freed location
+};
+
+struct KeyLocation {
+  int64_t key = 0;
+  uint32_t location = 0;
+};
+
+struct TierStats {
+  int64_t rows = 0;
+  int64_t row_bytes = 0;       // bytes of row data held
+  int64_t resident_bytes = 0;  // memory used for it
+  int64_t stored_bytes = 0;    // bytes on a device used for it
+};
+
+// What a tier can do beyond the common contract.
+struct TierCapabilities {
+  bool durable = false;       // records survive the process
+  bool bounded = false;       // refuses when its own bound is reached
+  bool addressable = false;   // rows can be read and updated in place (DRAM, PMEM)
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  virtual const char* name() const = 0;  // "dram", "ssdhash", ...
+  virtual TierCapabilities capabilities() const = 0;
+
+  // Tells the layout of records written from now on; called before the first Write and when a column was appended.
+  virtual Status SetLayout(std::shared_ptr<const RowLayout> layout) = 0;
+
+  // Writes all records or none. locations: [records.size()].
+  virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
+  // Reads all records, each with its own status; the call's Status is for what hits the whole batch.
+  virtual Status Read(Span<ReadRecord> records) = 0;
+  // Frees records. REQUIRES: each location holds a record of that key.
+  virtual void Free(Span<const KeyLocation> records) = 0;
+  // As Free, and the key must not come back after recovery.
+  virtual Status Remove(Span<const KeyLocation> records) = 0;
+  // Calls visit for every record held, in any order, stopping at its first error.
+  virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
+  // What was written survives a crash once this returns OK. A no-op where nothing survives.
+  virtual Status Sync() = 0;
+  virtual TierStats stats() const = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_TIER_H_
