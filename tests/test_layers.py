@@ -1,0 +1,153 @@
+"""The layout rules of cc/: who may include whom, where TensorFlow may appear, and no path of one machine in any file."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# A folder may include itself and those before it.
+LAYERS = [
+    "base",
+    "env",
+    "row",
+    "optimizer",
+    "index",
+    "policy",
+    "tier",
+    "table",
+    "lookup",
+    "checkpoint",
+    "ops",
+    "kernels",
+    "python",
+]
+
+# Only these may include TensorFlow's headers, and nothing outside them may include theirs.
+TENSORFLOW_LAYERS = {"ops", "kernels"}
+
+# Headers of TensorFlow's wheel, under whose roof Abseil, protobuf, Eigen and XLA come too.
+_TENSORFLOW = re.compile(r"^(tensorflow|tsl|xla|absl|google/protobuf|unsupported/Eigen|Eigen)/")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+_SOURCE = (".h", ".cc", ".inc", ".cu", ".cuh")
+
+# Absolute paths of somebody's home or working directory; written so that this file does not match itself.
+_MACHINE_PATH = re.compile(r"(?:(?<![\w.~$}*-])|(?<=-[IL]))/(?:root|work|home/[a-z]\w*)" + "/")
+
+
+def tier_backend(path):
+    """`dram` of cc/tier/dram/dram_tier.h; None of a file of cc/tier itself."""
+    parts = path.split("/")
+    return parts[2] if len(parts) > 3 and parts[1] == "tier" else None
+
+
+def include_violations(path, text):
+    """What is wrong with the includes of cc/ file `path`, as a list of sentences."""
+    layer = path.split("/")[1]
+    if layer not in LAYERS:
+        return [f"{path}: folder cc/{layer} is not in the layout"]
+    found = []
+    for quote, header in _INCLUDE.findall(text):
+        if header.startswith("cc/"):
+            found += _own_include_violations(path, layer, header)
+        elif _TENSORFLOW.match(header):
+            if layer not in TENSORFLOW_LAYERS:
+                found.append(f"{path}: includes {header}, but only cc/ops and cc/kernels may include TensorFlow")
+        elif quote == '"':
+            found.append(f'{path}: includes "{header}", but headers of ours are named from the root: "cc/..."')
+    return found
+
+
+def _own_include_violations(path, layer, header):
+    other = header.split("/")[1]
+    if other not in LAYERS or LAYERS.index(other) > LAYERS.index(layer):
+        return [f"{path}: includes {header}, but cc/{layer} lies below cc/{other}"]
+    if other in TENSORFLOW_LAYERS and layer not in TENSORFLOW_LAYERS:
+        return [f"{path}: includes {header}, which needs TensorFlow"]
+    backend, other_backend = tier_backend(path), tier_backend(header)
+    if backend and other_backend and backend != other_backend:
+        return [f"{path}: includes {header}, but no tier includes another"]
+    return []
+
+
+def repository_files():
+    """Paths, from the root, of what git tracks or would track; of all files where there is no git."""
+    if os.path.exists(os.path.join(ROOT, ".git")) and shutil.which("git"):
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if listing.returncode == 0:
+            return [path for path in listing.stdout.splitlines() if os.path.isfile(os.path.join(ROOT, path))]
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name not in (".git", ".venv", "dist") and not name.startswith("bazel-")]
+        found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
+    return [path for path in found if not path.endswith((".so", ".pyc")) and path != ".tf_configure.bazelrc"]
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def test_every_include_points_up_the_layers():
+    sources = [path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)]
+    assert len(sources) > 20
+    violations = [violation for path in sources for violation in include_violations(path, read(path))]
+    assert not violations, "\n".join(violations)
+
+
+def test_no_file_names_a_path_of_one_machine():
+    found = []
+    for path in repository_files():
+        for number, line in enumerate(read(path).splitlines(), 1):
+            if _MACHINE_PATH.search(line):
+                found.append(f"{path}:{number}: {line.strip()}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "path, include, complaint",
+    [
+        ("cc/base/a.h", '"cc/env/env.h"', "lies below"),
+        ("cc/tier/tier.h", '"cc/table/embedding_table.h"', "lies below"),
+        ("cc/tier/dram/a.cc", '"cc/tier/ssdhash/b.h"', "no tier includes another"),
+        ("cc/table/a.cc", '"tensorflow/core/framework/op.h"', "may include TensorFlow"),
+        ("cc/python/a.cc", '"absl/strings/cord.h"', "may include TensorFlow"),
+        ("cc/python/a.cc", '"cc/kernels/a.h"', "needs TensorFlow"),
+        ("cc/base/a.cc", '"status.h"', "named from the root"),
+        ("cc/util/a.h", "<vector>", "not in the layout"),
+    ],
+)
+def test_a_wrong_include_is_found(path, include, complaint):
+    violations = include_violations(path, f"#pragma once\n  #  include {include}\n")
+    assert len(violations) == 1 and complaint in violations[0]
+
+
+@pytest.mark.parametrize(
+    "path, include",
+    [
+        ("cc/env/a.h", '"cc/base/status.h"'),
+        ("cc/env/a.cc", '"cc/env/env.h"'),
+        ("cc/tier/dram/a.cc", '"cc/tier/tier.h"'),
+        ("cc/tier/dram/a.cc", '"cc/tier/dram/a.h"'),
+        ("cc/table/a.cc", '"cc/tier/dram/a.h"'),
+        ("cc/kernels/a.cc", '"tensorflow/core/framework/op_kernel.h"'),
+        ("cc/python/a.cc", "<pybind11/numpy.h>"),
+    ],
+)
+def test_a_right_include_passes(path, include):
+    assert include_violations(path, f"#include {include}\n") == []
+
+
+@pytest.mark.parametrize("text", ["x = '/%s/a'", "see /%s/main", "-I/%s/include"])
+@pytest.mark.parametrize("place", ["root", "work", "home/ann"])
+def test_a_machine_path_is_found(text, place):
+    assert _MACHINE_PATH.search(text % place)
+
+
+@pytest.mark.parametrize("text", ["network/work/a", "$HOME/work/a", "a relative ./work/a", "//cc/root:x"])
+def test_another_path_passes(text):
+    assert not _MACHINE_PATH.search(text)
