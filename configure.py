@@ -281,6 +281,8 @@ def probe_environment():
 
 def configure():
     """Everything that must hold before Bazel runs. Returns probe_environment()'s facts."""
+    if any(character.isspace() for character in ROOT):
+        raise Failure("Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT)
     python = python_facts(VENV_PYTHON) if os.path.exists(VENV_PYTHON) and read_stamp() else None
     python = python or find_python()
     install_packages(python)
