@@ -84,7 +84,7 @@ bool InMemoryEnv::DirExists(const std::string& path) const {
 }
 
 Status InMemoryEnv::CheckParent(const char* call, const std::string& path) const {
-  if (DirExists(ParentPath(path))) return OkStatus();
+  if (DirExists(ParentPath(NormalizePath(path)))) return OkStatus();
   return NotFoundError(call, " of '", path, "': its directory does not exist");
 }
 
@@ -97,7 +97,7 @@ Result<std::shared_ptr<InMemoryEnv::FileData>> InMemoryEnv::Find(const char* cal
 Result<std::unique_ptr<WritableFile>> InMemoryEnv::NewWritableFile(const std::string& path) {
   std::lock_guard<std::mutex> lock(mu_);
   const std::string name = NormalizePath(path);
-  MT_RETURN_IF_ERROR(CheckParent("open for writing", name));
+  MT_RETURN_IF_ERROR(CheckParent("open for writing", path));
   if (DirExists(name)) return UnavailableError("open for writing of '", path, "': it is a directory");
   std::shared_ptr<FileData>& file = files_[name];
   if (file == nullptr) file = std::make_shared<FileData>();
@@ -118,7 +118,7 @@ Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {
   std::lock_guard<std::mutex> lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("rename", from));
   const std::string name = NormalizePath(to);
-  MT_RETURN_IF_ERROR(CheckParent("rename", name));
+  MT_RETURN_IF_ERROR(CheckParent("rename", to));
   if (DirExists(name)) return UnavailableError("rename of '", from, "' to '", to, "': the target is a directory");
   files_.erase(NormalizePath(from));
   files_[name] = std::move(file);

@@ -1,0 +1,304 @@
+// The model behind DropUnsyncedData: two namespaces over shared inodes. `live_` is what the process sees, `durable_` what a
+// power loss leaves. A file operation changes live_; Sync() moves an inode's synced_bytes; SyncDir(d) copies the entries
+// directly in d from live_ to durable_. A power loss makes the base Env look like durable_, each inode cut to its
+// synced_bytes. A name is tracked from the first operation that changes it; until then the base Env is right about it.
+
+#include "cc/env/fault_env.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/env/memory_env.h"  // NormalizePath, ParentPath
+
+namespace multitier {
+
+const char* FaultKindName(FaultKind kind) {
+  static const char* const kNames[] = {"allocate", "reserve", "commit",     "create",     "open",     "write",
+                                       "sync",     "close",   "read",       "size",       "rename",   "delete",
+                                       "exists",   "create directory", "delete directory", "list directory",
+                                       "sync directory", "any"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == kNumFaultKinds, "a name for each kind");
+  return kNames[static_cast<size_t>(kind)];
+}
+
+void FaultEnv::FailNth(FaultKind kind, uint64_t n, Status status) {
+  MT_CHECK(n >= 1 && !status.ok());
+  std::lock_guard<std::mutex> lock(mu_);
+  armed_kind_ = kind;
+  armed_at_ = calls_[static_cast<size_t>(kind)] + n;
+  armed_status_ = std::move(status);
+  armed_lasting_ = false;
+  fired_ = false;
+}
+
+void FaultEnv::FailFrom(FaultKind kind, uint64_t n, Status status) {
+  FailNth(kind, n, std::move(status));
+  std::lock_guard<std::mutex> lock(mu_);
+  armed_lasting_ = true;
+}
+
+bool FaultEnv::Disarm() {
+  std::lock_guard<std::mutex> lock(mu_);
+  armed_status_ = OkStatus();
+  return std::exchange(fired_, false);
+}
+
+uint64_t FaultEnv::calls(FaultKind kind) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return calls_[static_cast<size_t>(kind)];
+}
+
+Status FaultEnv::Fault(FaultKind kind) {
+  std::lock_guard<std::mutex> lock(mu_);
+  ++calls_[static_cast<size_t>(kind)];
+  ++calls_[static_cast<size_t>(FaultKind::kAny)];
+  if (armed_status_.ok() || (armed_kind_ != kind && armed_kind_ != FaultKind::kAny)) return OkStatus();
+  const uint64_t count = calls_[static_cast<size_t>(armed_kind_)];
+  if (armed_lasting_ ? count < armed_at_ : count != armed_at_) return OkStatus();
+  fired_ = true;
+  return armed_status_;
+}
+
+// Its members take the Env's mutex around the file as well: an inode and its file change together.
+class FaultWritableFile : public WritableFile {
+ public:
+  FaultWritableFile(FaultEnv* env, std::string path, std::unique_ptr<WritableFile> file,
+                    std::shared_ptr<FaultEnv::Inode> inode)
+      : env_(env), path_(std::move(path)), file_(std::move(file)), inode_(std::move(inode)), life_(env->power_losses_) {}
+
+  Status Append(const void* data, size_t bytes) override {
+    const Status fault = env_->Fault(FaultKind::kWrite);
+    if (!fault.ok()) bytes /= 2;
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    MT_RETURN_IF_ERROR(CheckAlive("append"));
+    MT_RETURN_IF_ERROR(file_->Append(data, bytes));
+    inode_->bytes.append(static_cast<const char*>(data), bytes);
+    return fault;
+  }
+
+  Status Sync() override {
+    MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSync));
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    MT_RETURN_IF_ERROR(CheckAlive("sync"));
+    MT_RETURN_IF_ERROR(file_->Sync());
+    inode_->synced_bytes = inode_->bytes.size();
+    return OkStatus();
+  }
+
+  Status Close() override {
+    const Status fault = env_->Fault(FaultKind::kClose);
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    const Status closed = file_->Close();  // a failed close closes, too
+    return fault.ok() ? closed : fault;
+  }
+
+ private:
+  Status CheckAlive(const char* call) const {
+    if (life_ == env_->power_losses_) return OkStatus();
+    return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
+  }
+
+  FaultEnv* const env_;
+  const std::string path_;
+  const std::unique_ptr<WritableFile> file_;
+  const std::shared_ptr<FaultEnv::Inode> inode_;
+  const uint64_t life_;
+};
+
+class FaultRandomAccessFile : public RandomAccessFile {
+ public:
+  FaultRandomAccessFile(FaultEnv* env, std::string path, std::unique_ptr<RandomAccessFile> file)
+      : env_(env), path_(std::move(path)), file_(std::move(file)), life_(env->power_losses_) {}
+
+  Status Read(uint64_t offset, size_t bytes, void* out) const override {
+    MT_RETURN_IF_ERROR(CheckAlive("read"));
+    const Status fault = env_->Fault(FaultKind::kRead);
+    const Status read = file_->Read(offset, fault.ok() ? bytes : bytes / 2, out);
+    return fault.ok() ? read : fault;
+  }
+
+  Result<uint64_t> Size() const override {
+    MT_RETURN_IF_ERROR(CheckAlive("size"));
+    MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSize));
+    return file_->Size();
+  }
+
+ private:
+  Status CheckAlive(const char* call) const {
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    if (life_ == env_->power_losses_) return OkStatus();
+    return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
+  }
+
+  FaultEnv* const env_;
+  const std::string path_;
+  const std::unique_ptr<RandomAccessFile> file_;
+  const uint64_t life_;
+};
+
+// Takes a file that existed before into both namespaces, as synced. Nothing where it is tracked or absent.
+Status FaultEnv::Track(const std::string& name) {
+  if (live_.files.count(name) > 0 || durable_.files.count(name) > 0) return OkStatus();
+  Result<std::unique_ptr<RandomAccessFile>> file = base_->NewRandomAccessFile(name);
+  if (!file.ok()) return file.status().code() == StatusCode::kNotFound ? OkStatus() : file.status();
+  MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
+  auto inode = std::make_shared<Inode>();
+  inode->bytes.resize(size);
+  MT_RETURN_IF_ERROR((*file)->Read(0, size, inode->bytes.data()));
+  inode->synced_bytes = size;
+  live_.files[name] = inode;
+  durable_.files[name] = std::move(inode);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<WritableFile>> FaultEnv::NewWritableFile(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kCreate));
+  std::lock_guard<std::mutex> lock(mu_);
+  const std::string name = NormalizePath(path);
+  MT_ASSIGN_OR_RETURN(const bool existed, base_->FileExists(name));
+  if (existed) MT_RETURN_IF_ERROR(Track(name));
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, base_->NewWritableFile(path));
+  std::shared_ptr<Inode>& inode = live_.files[name];
+  if (inode == nullptr) inode = std::make_shared<Inode>();
+  inode->bytes.clear();
+  inode->synced_bytes = 0;
+  return std::unique_ptr<WritableFile>(new FaultWritableFile(this, path, std::move(file), inode));
+}
+
+Result<std::unique_ptr<RandomAccessFile>> FaultEnv::NewRandomAccessFile(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kOpen));
+  std::lock_guard<std::mutex> lock(mu_);
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, base_->NewRandomAccessFile(path));
+  return std::unique_ptr<RandomAccessFile>(new FaultRandomAccessFile(this, path, std::move(file)));
+}
+
+Status FaultEnv::RenameFile(const std::string& from, const std::string& to) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kRename));
+  std::lock_guard<std::mutex> lock(mu_);
+  const std::string old_name = NormalizePath(from);
+  const std::string new_name = NormalizePath(to);
+  MT_RETURN_IF_ERROR(Track(old_name));
+  MT_RETURN_IF_ERROR(Track(new_name));
+  MT_RETURN_IF_ERROR(base_->RenameFile(from, to));
+  if (old_name == new_name) return OkStatus();
+  live_.files[new_name] = live_.files[old_name];
+  live_.files.erase(old_name);
+  return OkStatus();
+}
+
+Status FaultEnv::DeleteFile(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kDelete));
+  std::lock_guard<std::mutex> lock(mu_);
+  const std::string name = NormalizePath(path);
+  MT_RETURN_IF_ERROR(Track(name));
+  MT_RETURN_IF_ERROR(base_->DeleteFile(path));
+  live_.files.erase(name);
+  return OkStatus();
+}
+
+Result<bool> FaultEnv::FileExists(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kExists));
+  return base_->FileExists(path);
+}
+
+Status FaultEnv::CreateDir(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kCreateDir));
+  std::lock_guard<std::mutex> lock(mu_);
+  std::vector<std::string> missing;
+  for (std::string dir = NormalizePath(path); !dir.empty() && dir != "/"; dir = ParentPath(dir)) {
+    MT_ASSIGN_OR_RETURN(const bool exists, base_->FileExists(dir));
+    if (exists) break;
+    missing.push_back(dir);
+  }
+  MT_RETURN_IF_ERROR(base_->CreateDir(path));
+  live_.dirs.insert(missing.begin(), missing.end());
+  return OkStatus();
+}
+
+Status FaultEnv::DeleteDir(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kDeleteDir));
+  std::lock_guard<std::mutex> lock(mu_);
+  const std::string name = NormalizePath(path);
+  MT_RETURN_IF_ERROR(base_->DeleteDir(path));
+  if (live_.dirs.erase(name) == 0) durable_.dirs.insert(name);  // was there before this object
+  return OkStatus();
+}
+
+Result<std::vector<std::string>> FaultEnv::ListDir(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kListDir));
+  return base_->ListDir(path);
+}
+
+Status FaultEnv::SyncDir(const std::string& path) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kSyncDir));
+  std::lock_guard<std::mutex> lock(mu_);
+  MT_RETURN_IF_ERROR(base_->SyncDir(path));
+  const std::string dir = NormalizePath(path);
+  const auto inside = [&dir](const std::string& name) { return ParentPath(name) == dir; };
+  for (auto it = durable_.files.begin(); it != durable_.files.end();) {
+    it = inside(it->first) ? durable_.files.erase(it) : std::next(it);
+  }
+  for (auto it = durable_.dirs.begin(); it != durable_.dirs.end();) {
+    it = inside(*it) ? durable_.dirs.erase(it) : std::next(it);
+  }
+  for (const auto& file : live_.files) {
+    if (inside(file.first)) durable_.files.insert(file);
+  }
+  for (const std::string& name : live_.dirs) {
+    if (inside(name)) durable_.dirs.insert(name);
+  }
+  return OkStatus();
+}
+
+Status FaultEnv::WriteBack(const std::string& name, const Inode& inode) {
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, base_->NewWritableFile(name));
+  MT_RETURN_IF_ERROR(file->Append(inode.bytes.data(), inode.bytes.size()));
+  return file->Close();
+}
+
+Status FaultEnv::DropUnsyncedData() {
+  std::lock_guard<std::mutex> lock(mu_);
+  ++power_losses_;
+  // A durable entry in a directory that is gone is gone with it. Sorted order: a directory comes before what it holds.
+  const auto lost = [this](const std::string& name) {
+    for (std::string dir = ParentPath(name); !dir.empty() && dir != "/"; dir = ParentPath(dir)) {
+      if (live_.dirs.count(dir) > 0 && durable_.dirs.count(dir) == 0) return true;
+    }
+    return false;
+  };
+  Namespace kept;
+  for (const std::string& dir : durable_.dirs) {
+    if (!lost(dir)) kept.dirs.insert(dir);
+  }
+  for (const auto& file : durable_.files) {
+    if (!lost(file.first)) kept.files.insert(file);
+  }
+  // Deleted and written anew even where they stay: what a dead handle still buffers then goes to a file without a name.
+  for (const auto& file : live_.files) MT_RETURN_IF_ERROR(base_->DeleteFile(file.first));
+  for (auto dir = live_.dirs.rbegin(); dir != live_.dirs.rend(); ++dir) {
+    if (kept.dirs.count(*dir) == 0) MT_RETURN_IF_ERROR(base_->DeleteDir(*dir));
+  }
+  for (const std::string& dir : kept.dirs) MT_RETURN_IF_ERROR(base_->CreateDir(dir));
+  for (const auto& file : kept.files) {
+    Inode& inode = *file.second;
+    inode.bytes.resize(inode.synced_bytes);
+    MT_RETURN_IF_ERROR(WriteBack(file.first, inode));
+  }
+  live_ = kept;
+  durable_ = std::move(kept);
+  return OkStatus();
+}
+
+void* FaultEnv::AllocatePages(size_t bytes, bool huge) {
+  return Fault(FaultKind::kAllocate).ok() ? base_->AllocatePages(bytes, huge) : nullptr;
+}
+
+void* FaultEnv::ReserveAddressSpace(size_t bytes, bool huge) {
+  return Fault(FaultKind::kReserve).ok() ? base_->ReserveAddressSpace(bytes, huge) : nullptr;
+}
+
+bool FaultEnv::CommitPages(void* pages, size_t bytes) {
+  return Fault(FaultKind::kCommit).ok() && base_->CommitPages(pages, bytes);
+}
+
+}  // namespace multitier
