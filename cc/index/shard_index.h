@@ -1,0 +1,193 @@
+// ShardIndex: one shard's hash index over all tiers. 8 bytes a key: it knows where a key may be, never the key itself.
+//
+// Layout. An array of 2^k buckets of one cache line, eight words each. A key's hash gives, from low bits to high:
+//
+//     ... | shard 6 (top) | ... | tag: 24 bits from `tag_base` up | ... | home bucket: the low k bits |
+//
+//   word:  63        40 39   37 36      33  32   31          0
+//          |  tag 24   | state | distance | dev |  location   |       0 = empty
+//
+//   A word stands in its home bucket or, where that is full, in one of the next 15; `distance` says how many buckets from
+//   home, so a word's home is known without its key. A probe walks from home until it meets a bucket with an empty word:
+//   nobody ever walked past such a bucket, which is the invariant that insertion, erasure and growth keep.
+//
+// A tag match is not a key match: whoever acts on a word verifies the key in the row or record and goes on probing where
+// it is another's.
+//
+// Erase: a word becomes empty where its bucket has another empty word, else a tombstone. Tombstones count as load and are
+// reused by inserts.
+//
+// Growth doubles the array. Bit k of a word's hash is bit k - tag_base of its tag, so growth reads no row. In place (large
+// arrays, inside reserved address space): starting behind a bucket with an empty word, buckets are emptied in order and
+// their words put again into the lower or upper half. A word never lands behind its old position (every word that could
+// compete stood before it), so no bucket overflows and no word is met twice. Each doubling spends one tag bit; while all
+// keys are in memory, Grow re-tags from the keys every 12 doublings; with keys in lower tiers the tag base is frozen at
+// 1,024 buckets from the start, good for 12 doublings at a false match rate of 8 / 4096 words.
+//
+// Memory: one bucket inside the object while empty; at most 8 / (0.7 / 2) = 22.9 bytes a key right after doubling.
+//
+// Not thread-safe: every method needs the shard's lock. Word pointers are valid until the next Insert or Reserve.
+
+#ifndef CC_INDEX_SHARD_INDEX_H_
+#define CC_INDEX_SHARD_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "cc/base/status.h"
+#include "cc/env/env.h"
+
+namespace multitier {
+
+enum class WordState : uint32_t {
+  kEmpty = 0,
+  kDram = 1,       // location: slot of the shard's DRAM tier
+  kLower1 = 2,     // location: in the first tier below DRAM
+  kLower2 = 3,     // location: in the second
+  kPending = 4,    // an operation is reading or moving it; location: id in the shard's pending table
+  kCounted = 5,    // counted, not admitted; location: slot of the counted entries
+  kTombstone = 6,
+};
+
+class ShardIndex {
+ public:
+  static constexpr int kWordsPerBucket = 8;
+  static constexpr int kTagBits = 24;
+  static constexpr int kMaxDistance = 15;
+  static constexpr int kFrozenLog2Buckets = 10;
+  static constexpr double kMaxLoad = 0.70;
+
+  // Gives the hash of the key a word stands for, where memory knows it (DRAM and counted words).
+  using HashOfWord = std::function<uint64_t(WordState state, uint32_t location)>;
+
+  // `frozen`: keys may live below memory, so the tag base never moves. `max_words` sizes the reserved address space.
+  ShardIndex(Env* env, bool frozen, uint64_t max_words);
+  ~ShardIndex();
+  ShardIndex(const ShardIndex&) = delete;
+  ShardIndex& operator=(const ShardIndex&) = delete;
+
+  // Makes room for `n` inserts. ResourceExhausted where memory or tag bits are out; nothing has changed then.
+  Status Reserve(size_t n, const HashOfWord& hash_of);
+  // Adds a word. Grows where no bucket in reach has room. REQUIRES: the key is not in the index.
+  Status Insert(uint64_t hash, WordState state, uint32_t location, const HashOfWord& hash_of);
+  void Erase(uint64_t* word);
+  // Empties the index and gives its memory back.
+  void Clear();
+
+  size_t words() const { return live_; }
+  size_t bytes() const { return num_buckets_ > 1 ? num_buckets_ * 64 : 0; }
+
+  // --- Words.
+  static WordState state(uint64_t word) { return static_cast<WordState>((word >> 37) & 7); }
+  static uint32_t location(uint64_t word) { return static_cast<uint32_t>(word); }
+  // Points the word somewhere else; tag and distance stay.
+  static void Switch(uint64_t* word, WordState state, uint32_t location) {
+    *word = (*word & ~((uint64_t{7} << 37) | 0xffffffffULL)) | (static_cast<uint64_t>(state) << 37) | location;
+  }
+
+  // --- Probing.
+  void Prefetch(uint64_t hash) const { __builtin_prefetch(buckets_ + Home(hash) * kWordsPerBucket); }
+
+  // Location of the first DRAM word in the home bucket whose tag matches; kNone where there is none. Nearly every present
+  // key is found so; the caller verifies the key and calls Find where it is another's.
+  static constexpr uint32_t kNone = 0xffffffffu;
+  uint32_t FindHomeDram(uint64_t hash) const {
+    const uint64_t* bucket = buckets_ + Home(hash) * kWordsPerBucket;
+    const unsigned match = MatchHigh(bucket, 0xffffffffu, High(Tag(hash), WordState::kDram, 0));
+    return match == 0 ? kNone : location(bucket[__builtin_ctz(match)]);
+  }
+
+  // Calls visit(word) for each word whose tag matches, in probe order, tombstones excepted, until it returns true.
+  // Returns that word, or nullptr.
+  template <typename Visit>
+  uint64_t* Find(uint64_t hash, Visit&& visit) const {
+    const uint64_t home = Home(hash);
+    const uint32_t tag = Tag(hash);
+    for (uint32_t distance = 0; distance <= kMaxDistance; ++distance) {
+      uint64_t* bucket = buckets_ + ((home + distance) & (num_buckets_ - 1)) * kWordsPerBucket;
+      // All but the state bits and the device bit.
+      unsigned match = MatchHigh(bucket, ~0xe1u, (tag << 8) | (distance << 1));
+      while (match != 0) {
+        uint64_t* word = bucket + __builtin_ctz(match);
+        match &= match - 1;
+        const WordState s = state(*word);
+        if (s == WordState::kEmpty || s == WordState::kTombstone) continue;
+        if (visit(*word)) return word;
+      }
+      if (MatchHigh(bucket, 0xe0u, 0) != 0) return nullptr;  // a bucket with an empty word ends every walk
+    }
+    return nullptr;
+  }
+
+  // Calls visit(word) for every word but tombstones, in any order.
+  template <typename Visit>
+  void ForEach(Visit&& visit) const {
+    for (size_t i = 0; i < num_buckets_ * kWordsPerBucket; ++i) {
+      const WordState s = state(buckets_[i]);
+      if (s != WordState::kEmpty && s != WordState::kTombstone) visit(buckets_[i]);
+    }
+  }
+
+ private:
+  static uint32_t High(uint32_t tag, WordState s, uint32_t distance) {
+    return (tag << 8) | (static_cast<uint32_t>(s) << 5) | (distance << 1);
+  }
+  uint64_t Home(uint64_t hash) const { return hash & (num_buckets_ - 1); }
+  uint32_t Tag(uint64_t hash) const { return static_cast<uint32_t>(hash >> tag_base_) & 0xffffffu; }
+
+  // Bit i is set where the high half of word i, under `mask`, equals `want`.
+  static unsigned MatchHigh(const uint64_t* bucket, uint32_t mask, uint32_t want);
+
+  // Puts a word (tag and state already in it, distance ignored) into the first free place from `home` on; false where the
+  // next kMaxDistance buckets are full.
+  static bool Place(uint64_t* buckets, size_t num_buckets, uint64_t home, uint64_t word, bool* reused_tombstone);
+
+  Status Grow(const HashOfWord& hash_of);
+  Status GrowByCopy(int log2_buckets);
+  bool GrowInPlace();
+  void Retag(const HashOfWord& hash_of);
+  // The home of a word among 2^log2 buckets, from its place among the present ones.
+  uint64_t HomeAfterGrowth(uint64_t bucket, uint64_t word, int log2) const;
+
+  Env* const env_;
+  const bool frozen_;
+  const uint64_t max_words_;
+  uint64_t* buckets_;
+  size_t num_buckets_ = 1;  // a power of two
+  int log2_buckets_ = 0;
+  int tag_base_ = 0;
+  size_t live_ = 0;
+  size_t tombstones_ = 0;
+  size_t allocated_bytes_ = 0;  // of buckets_; 0: first_
+  bool reserved_ = false;       // allocated_bytes_ is address space, not memory
+  alignas(64) uint64_t first_[kWordsPerBucket] = {};
+};
+
+inline unsigned ShardIndex::MatchHigh(const uint64_t* bucket, uint32_t mask, uint32_t want) {
+#if defined(__SSE2__)
+  const __m128i* v = reinterpret_cast<const __m128i*>(bucket);
+  const __m128 a0 = _mm_castsi128_ps(_mm_load_si128(v)), a1 = _mm_castsi128_ps(_mm_load_si128(v + 1));
+  const __m128 a2 = _mm_castsi128_ps(_mm_load_si128(v + 2)), a3 = _mm_castsi128_ps(_mm_load_si128(v + 3));
+  const __m128i low = _mm_castps_si128(_mm_shuffle_ps(a0, a1, _MM_SHUFFLE(3, 1, 3, 1)));
+  const __m128i high = _mm_castps_si128(_mm_shuffle_ps(a2, a3, _MM_SHUFFLE(3, 1, 3, 1)));
+  const __m128i m = _mm_set1_epi32(static_cast<int>(mask)), w = _mm_set1_epi32(static_cast<int>(want));
+  const __m128i e0 = _mm_cmpeq_epi32(_mm_and_si128(low, m), w), e1 = _mm_cmpeq_epi32(_mm_and_si128(high, m), w);
+  const __m128i packed = _mm_packs_epi16(_mm_packs_epi32(e0, e1), _mm_setzero_si128());
+  return static_cast<unsigned>(_mm_movemask_epi8(packed)) & 0xffu;
+#else
+  unsigned match = 0;
+  for (int i = 0; i < kWordsPerBucket; ++i) {
+    match |= static_cast<unsigned>((static_cast<uint32_t>(bucket[i] >> 32) & mask) == want) << i;
+  }
+  return match;
+#endif
+}
+
+}  // namespace multitier
+
+#endif  // CC_INDEX_SHARD_INDEX_H_
