@@ -1,0 +1,191 @@
+#include "cc/tier/dram/dram_tier.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace multitier {
+namespace {
+
+constexpr size_t kHugePage = 2u << 20;
+constexpr size_t kTargetChunkBytes = 16u << 20;
+
+}  // namespace
+
+DramTier::DramTier(Env* env, std::shared_ptr<const RowLayout> layout) : env_(env), layout_(std::move(layout)) {
+  SetGeometry();
+}
+
+DramTier::~DramTier() { Clear(); }
+
+void DramTier::SetGeometry() {
+  stride_ = layout_->stride();
+  chunk_shift_ = 0;
+  while ((stride_ << (chunk_shift_ + 1)) <= kTargetChunkBytes) ++chunk_shift_;
+  chunk_mask_ = (1u << chunk_shift_) - 1;
+}
+
+size_t DramTier::chunk_bytes() const { return ((stride_ << chunk_shift_) + kHugePage - 1) / kHugePage * kHugePage; }
+
+void DramTier::Clear() {
+  for (uint8_t* chunk : chunks_) env_->FreePages(chunk, chunk_bytes());
+  chunks_.clear();
+  end_ = 0;
+  free_ = kNoLocation;
+  num_free_ = rows_ = 0;
+}
+
+Status DramTier::AddChunk() {
+  const size_t bytes = chunk_bytes();
+  void* chunk = env_->CommitPages(nullptr, bytes) ? env_->ReserveAddressSpace(bytes, /*huge=*/!chunks_.empty()) : nullptr;
+  if (chunk == nullptr) {
+    return ResourceExhaustedError("dram tier: no memory for ", chunk_mask_ + 1, " more rows of ", layout_->row_bytes(),
+                                  " bytes (", bytes, " bytes); it holds ", rows_, " rows");
+  }
+  chunks_.push_back(static_cast<uint8_t*>(chunk));
+  return OkStatus();
+}
+
+Status DramTier::Reserve(size_t n) {
+  for (;;) {
+    const uint64_t fresh = (static_cast<uint64_t>(chunks_.size()) << chunk_shift_) - end_;
+    if (num_free_ + fresh >= n) return OkStatus();
+    if ((static_cast<uint64_t>(chunks_.size() + 1) << chunk_shift_) >= kNoLocation) {
+      return ResourceExhaustedError("dram tier: a shard holds at most 2^32 rows; partition the table");
+    }
+    MT_RETURN_IF_ERROR(AddChunk());
+  }
+}
+
+uint32_t DramTier::Allocate() {
+  uint32_t location = free_;
+  if (location != kNoLocation) {
+    free_ = Header(location)->below;
+    --num_free_;
+  } else {
+    location = end_++;
+    if (location < (1u << chunk_shift_) && location == kHugePage / stride_ + 1) {
+      env_->CollapsePages(chunks_[0], chunk_bytes());
+    }
+  }
+  RowHeader* header = Header(location);
+  std::memset(header, 0, sizeof(*header));
+  header->below = kNoLocation;
+  ++rows_;
+  return location;
+}
+
+void DramTier::Release(uint32_t location) {
+  RowHeader* header = Header(location);
+  header->flags = kRowFree;
+  header->below = free_;
+  free_ = location;
+  ++num_free_;
+  --rows_;
+}
+
+size_t DramTier::resident_bytes() const {
+  // Pages are touched as slots are first used, whole huge pages from the second on.
+  const size_t used = static_cast<size_t>(end_) * stride_;
+  if (used < kHugePage) return (used + 4095) / 4096 * 4096;
+  return std::min((used + kHugePage - 1) / kHugePage * kHugePage, chunks_.size() * chunk_bytes());
+}
+
+Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
+  if (layout->columns().size() == layout_->columns().size()) return OkStatus();
+  DramTier wide(env_, layout);
+  while ((static_cast<uint64_t>(wide.chunks_.size()) << wide.chunk_shift_) < end_) MT_RETURN_IF_ERROR(wide.AddChunk());
+  const size_t old_bytes = sizeof(RowHeader) + layout_->row_bytes();
+  const size_t first_new = layout_->columns().size();
+  const size_t old_chunk_bytes = chunk_bytes();
+  for (uint32_t location = 0; location < end_; ++location) {
+    RowHeader* to = wide.Header(location);
+    std::memcpy(to, Header(location), old_bytes);
+    if (!to->has(kRowFree)) layout->FillSlots(Data(to), first_new);
+    // The old chunk goes as soon as its last row has moved, so that the two slabs never stand side by side.
+    if ((location & chunk_mask_) == chunk_mask_) {
+      env_->FreePages(chunks_[location >> chunk_shift_], old_chunk_bytes);
+      chunks_[location >> chunk_shift_] = nullptr;
+    }
+  }
+  for (uint8_t* chunk : chunks_) {
+    if (chunk != nullptr) env_->FreePages(chunk, old_chunk_bytes);
+  }
+  chunks_.swap(wide.chunks_);
+  wide.chunks_.clear();
+  layout_ = std::move(layout);
+  SetGeometry();
+  return OkStatus();
+}
+
+TierCapabilities DramTier::capabilities() const {
+  TierCapabilities capabilities;
+  capabilities.addressable = true;
+  return capabilities;
+}
+
+Status DramTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  MT_RETURN_IF_ERROR(Reserve(records.size()));
+  for (size_t i = 0; i < records.size(); ++i) {
+    const RecordHeader& from = records[i].header;
+    locations[i] = Allocate();
+    RowHeader* header = Header(locations[i]);
+    header->key = from.key;
+    header->version = from.version;
+    header->frequency = from.frequency;
+    const size_t columns = std::min<size_t>(from.num_columns, layout_->columns().size());
+    const Column& last = layout_->columns()[columns - 1];
+    std::memcpy(Data(header), records[i].row_data, last.offset + last.bytes);
+    layout_->FillSlots(Data(header), columns);
+  }
+  return OkStatus();
+}
+
+Status DramTier::Read(Span<ReadRecord> records) {
+  for (ReadRecord& record : records) {
+    RowHeader* header = record.location < end_ ? Header(record.location) : nullptr;
+    if (header == nullptr || header->has(kRowFree)) {
+      record.status = NotFoundError("dram tier: no row at location ", record.location, " for key ", record.key);
+      continue;
+    }
+    record.status = OkStatus();
+    record.header.key = header->key;
+    record.header.version = header->version;
+    record.header.frequency = header->frequency;
+    record.header.num_columns = static_cast<uint32_t>(layout_->columns().size());
+    if (record.row_data != nullptr) std::memcpy(record.row_data, Data(header), layout_->row_bytes());
+  }
+  return OkStatus();
+}
+
+void DramTier::Free(Span<const KeyLocation> records) {
+  for (const KeyLocation& record : records) Release(record.location);
+}
+
+Status DramTier::Remove(Span<const KeyLocation> records) {
+  Free(records);
+  return OkStatus();
+}
+
+Status DramTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
+  for (uint32_t location = 0; location < end_; ++location) {
+    const RowHeader* header = Header(location);
+    if (header->has(kRowFree)) continue;
+    RecordHeader record;
+    record.key = header->key;
+    record.version = header->version;
+    record.frequency = header->frequency;
+    record.num_columns = static_cast<uint32_t>(layout_->columns().size());
+    MT_RETURN_IF_ERROR(visit(record, location));
+  }
+  return OkStatus();
+}
+
+TierStats DramTier::stats() const {
+  TierStats stats;
+  stats.rows = static_cast<int64_t>(rows_);
+  stats.row_bytes = static_cast<int64_t>(rows_ * layout_->row_bytes());
+  stats.resident_bytes = static_cast<int64_t>(resident_bytes());
+  return stats;
+}
+
+}  // namespace multitier
