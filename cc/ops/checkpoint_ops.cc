@@ -1,0 +1,109 @@
+// Ops that take the whole content of an embedding variable out and put it back.
+
+#include "absl/status/status.h"
+#include "cc/ops/option_attrs.h"
+#include "cc/ops/shape_functions.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status ExportShape(InferenceContext* c) {
+  DimensionHandle dim;
+  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
+  DimensionHandle n = c->UnknownDim();
+  c->set_output(0, c->Vector(n));
+  c->set_output(1, c->Matrix(n, dim));
+  c->set_output(2, c->Vector(n));
+  c->set_output(3, c->Vector(n));
+  return absl::OkStatus();
+}
+
+absl::Status SaveSliceShape(InferenceContext* c) {
+  DimensionHandle dim;
+  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
+  DimensionHandle n = c->UnknownDim();
+  c->set_output(0, c->Scalar());
+  c->set_output(1, c->Vector(n));
+  c->set_output(2, c->Matrix(n, c->UnknownDim()));
+  c->set_output(3, c->Vector(n));
+  c->set_output(4, c->Vector(n));
+  c->set_output(5, c->Matrix(c->UnknownDim(), c->MakeDim(3)));
+  c->set_output(6, c->Matrix(c->UnknownDim(), dim));
+  return absl::OkStatus();
+}
+
+absl::Status RestoreShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(HandleOnly(c));
+  ShapeHandle shape, prefix;
+  TF_RETURN_IF_ERROR(VariableShape(c, &shape));
+  return c->WithRank(c->input(1), 0, &prefix);
+}
+
+REGISTER_OP("MultitierExport")
+    .Input("handle: resource")
+    .Output("keys: int64")
+    .Output("values: dtype")
+    .Output("versions: int64")
+    .Output("frequencies: int64")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .SetIsStateful()
+    .SetShapeFn(ExportShape)
+    .Doc(R"doc(
+Gives every key that has a row, as of one moment, in increasing order of keys.
+
+keys: [n].
+values: [n, dim].
+versions: [n] global step of the last update.
+frequencies: [n] occurrences trained on.
+)doc");
+
+REGISTER_OP("MultitierSaveSlice")
+    .Input("handle: resource")
+    .Output("manifest: string")
+    .Output("keys: int64")
+    .Output("rows: float")
+    .Output("frequencies: int64")
+    .Output("versions: int64")
+    .Output("counted: int64")
+    .Output("initial_matrix: float")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .SetIsStateful()
+    .SetShapeFn(SaveSliceShape)
+    .Doc(R"doc(
+Gives everything that a checkpoint of this variable (or partition) holds, as of one moment.
+
+manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer.
+keys: [n], increasing.
+rows: [n, sum of the columns' dims] value and slots of each key, back to back.
+frequencies: [n].
+versions: [n].
+counted: [m, 3] key, count and version of keys that a filter counts and has not admitted.
+initial_matrix: [default_value_dim, dim] where the initializer is matrix, else [0, dim].
+)doc");
+
+REGISTER_OP("MultitierRestore")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Attr("variable_name: string")
+    .MULTITIER_OPTION_ATTRS
+    .SetIsStateful()
+    .SetShapeFn(RestoreShape)
+    .Doc(R"doc(
+Replaces the content of the variable (or partition) by that of a checkpoint.
+
+Reads `<variable_name>/part_<i>-of-<n>/...` of all n saved parts, whatever the number of partitions now is, and keeps the keys that belong
+here. Everything is read and checked before the variable changes. The checkpoint's initializer replaces the attrs'; slots that
+the variable has and the checkpoint lacks are kept, with their initial value.
+
+prefix: of the checkpoint, as given to the saver.
+variable_name: the variable's name in the checkpoint, without partition suffix.
+)doc");
+
+}  // namespace
+}  // namespace multitier

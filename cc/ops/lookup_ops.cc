@@ -1,0 +1,187 @@
+// Ops that read embedding variables: lookups, their gradients, and the routing of keys to partitions.
+
+#include "absl/status/status.h"
+#include "cc/ops/shape_functions.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status LookupShape(InferenceContext* c) {
+  DimensionHandle dim;
+  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
+  ShapeHandle out;
+  TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(dim), &out));
+  c->set_output(0, out);
+  return absl::OkStatus();
+}
+
+// Checks `N` handles (inputs 0 ... N - 1), then keys, indices and weights. *dim: the attr "dim"; *n: number of entries.
+absl::Status SparseInputs(InferenceContext* c, int* next_input, DimensionHandle* dim, DimensionHandle* n) {
+  int num_handles, attr_dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &num_handles));
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &attr_dim));
+  *dim = c->MakeDim(attr_dim);
+  for (int i = 0; i < num_handles; ++i) {
+    DimensionHandle handle_dim;
+    TF_RETURN_IF_ERROR(EmbeddingDim(c, i, &handle_dim));
+    TF_RETURN_IF_ERROR(c->Merge(*dim, handle_dim, dim));
+  }
+  ShapeHandle keys, indices, weights;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles), 1, &keys));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles + 1), 1, &indices));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles + 2), 1, &weights));
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(indices, 0), n));
+  *next_input = num_handles + 3;
+  return absl::OkStatus();
+}
+
+absl::Status LookupSparseShape(InferenceContext* c) {
+  int batch_input;
+  DimensionHandle dim, n, batch;
+  TF_RETURN_IF_ERROR(SparseInputs(c, &batch_input, &dim, &n));
+  ShapeHandle scalar;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(batch_input), 0, &scalar));
+  TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(batch_input, &batch));
+  c->set_output(0, c->Matrix(batch, dim));
+  return absl::OkStatus();
+}
+
+absl::Status LookupSparseGradShape(InferenceContext* c) {
+  ShapeHandle grad, indices, weights;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &grad));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &weights));
+  c->set_output(0, c->Matrix(c->Dim(indices, 0), c->Dim(grad, 1)));
+  return absl::OkStatus();
+}
+
+absl::Status LookupSparseWeightsGradShape(InferenceContext* c) {
+  int grad_input;
+  DimensionHandle dim, n, unused;
+  TF_RETURN_IF_ERROR(SparseInputs(c, &grad_input, &dim, &n));
+  TF_RETURN_IF_ERROR(c->Merge(n, c->Dim(c->input(grad_input - 1), 0), &n));
+  ShapeHandle grad;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(grad_input), 2, &grad));
+  TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(grad, 1), &unused));
+  c->set_output(0, c->Vector(n));
+  return absl::OkStatus();
+}
+
+absl::Status PartitionKeysShape(InferenceContext* c) {
+  ShapeHandle keys;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("MultitierLookup")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("values: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(LookupShape)
+    .Doc(R"doc(
+Reads the values of keys. Creates no key: an absent one reads as its initial value.
+
+keys: any shape; every integer is a key.
+values: keys.shape + [dim].
+)doc");
+
+REGISTER_OP("MultitierLookupSparse")
+    .Input("handles: N * resource")
+    .Input("keys: Tkeys")
+    .Input("indices: int64")
+    .Input("weights: dtype")
+    .Input("batch: int64")
+    .Output("pooled: dtype")
+    .Attr("N: int >= 1")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
+    .Attr("dim: int >= 1")
+    .Attr("max_norm: float = -1.0")
+    .SetIsStateful()
+    .SetShapeFn(LookupSparseShape)
+    .Doc(R"doc(
+Reads the values of keys and pools those of each row of the batch.
+
+Values are added in the order of keys. A row without entries is zeros and touches no key.
+
+handles: the partitions of one variable, in order; each key is routed to its own.
+keys: [nnz].
+indices: [nnz] the row of the batch that each key belongs to, nondecreasing, in [0, batch).
+weights: [nnz] factors of the values, or [0]: all one.
+batch: number of rows.
+pooled: [batch, dim].
+combiner: sum; mean: divided by the sum of the weights; sqrtn: divided by the square root of the sum of their squares.
+dim: the embedding dimension.
+max_norm: >= 0: a value with a larger norm is scaled to this norm before it is pooled.
+)doc");
+
+REGISTER_OP("MultitierLookupSparseGrad")
+    .Input("grad: dtype")
+    .Input("indices: int64")
+    .Input("weights: dtype")
+    .Output("entry_grads: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
+    .SetShapeFn(LookupSparseGradShape)
+    .Doc(R"doc(
+Gradient of MultitierLookupSparse with respect to the value of each entry (without max_norm).
+
+grad: [batch, dim] gradient of pooled.
+indices: [nnz], as in MultitierLookupSparse.
+weights: [nnz] or [0], as in MultitierLookupSparse.
+entry_grads: [nnz, dim].
+)doc");
+
+REGISTER_OP("MultitierLookupSparseWeightsGrad")
+    .Input("handles: N * resource")
+    .Input("keys: Tkeys")
+    .Input("indices: int64")
+    .Input("weights: dtype")
+    .Input("grad: dtype")
+    .Output("weight_grads: dtype")
+    .Attr("N: int >= 1")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(LookupSparseWeightsGradShape)
+    .Doc(R"doc(
+Gradient of MultitierLookupSparse with respect to its weights (without max_norm).
+
+The values are looked up again: run it before the variable is updated.
+
+handles, keys, indices, weights: as in MultitierLookupSparse; weights: [nnz].
+grad: [batch, dim] gradient of pooled.
+weight_grads: [nnz].
+)doc");
+
+REGISTER_OP("MultitierPartitionKeys")
+    .Input("keys: Tkeys")
+    .Output("positions: num_partitions * int32")
+    .Output("part_keys: num_partitions * Tkeys")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("num_partitions: int >= 1")
+    .SetShapeFn(PartitionKeysShape)
+    .Doc(R"doc(
+Splits keys by the partition that owns them: hash(key) mod 1024 is the bucket of a key, partition p of P owns the buckets
+[p * 1024 / P, (p + 1) * 1024 / P).
+
+keys: [n].
+positions: where in keys the keys of each partition are, increasing.
+part_keys: those keys.
+)doc");
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,57 @@
+#include "cc/ops/shape_functions.h"
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace multitier {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status VariableShape(InferenceContext* c, ShapeHandle* shape) {
+  tensorflow::PartialTensorShape attr;
+  TF_RETURN_IF_ERROR(c->GetAttr("shape", &attr));
+  if (attr.dims() != 2 || attr.dim_size(0) != 0 || attr.dim_size(1) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the shape of an embedding variable must be [0, dim] with dim >= 1, found ", attr.DebugString()));
+  }
+  return c->MakeShapeFromPartialTensorShape(attr, shape);
+}
+
+absl::Status EmbeddingDim(InferenceContext* c, int input, DimensionHandle* dim) {
+  ShapeHandle handle;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 0, &handle));
+  *dim = c->UnknownDim();
+  const auto* data = c->input_handle_shapes_and_types(input);
+  if (data == nullptr || data->empty()) return absl::OkStatus();
+  tensorflow::DataType dtype;
+  if (c->GetAttr("dtype", &dtype).ok() && (*data)[0].dtype != tensorflow::DT_INVALID && (*data)[0].dtype != dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("the embedding variable holds ",
+                                                   tensorflow::DataTypeString((*data)[0].dtype), ", the op expects ",
+                                                   tensorflow::DataTypeString(dtype)));
+  }
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(c->WithRank((*data)[0].shape, 2, &shape));
+  *dim = c->Dim(shape, 1);
+  return absl::OkStatus();
+}
+
+absl::Status HandleOnly(InferenceContext* c) {
+  ShapeHandle handle;
+  return c->WithRank(c->input(0), 0, &handle);
+}
+
+absl::Status HandleToScalar(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(HandleOnly(c));
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
+absl::Status HandleAndKeysToKeysShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(HandleOnly(c));
+  c->set_output(0, c->input(1));
+  return absl::OkStatus();
+}
+
+}  // namespace multitier
