@@ -66,7 +66,7 @@ inline Status OkStatus() { return Status(); }
 template <typename... Args>
 std::string StrCat(const Args&... args) {
   std::string out;
-  auto append = [&out](const auto& a) {
+  [[maybe_unused]] auto append = [&out](const auto& a) {
     using T = std::decay_t<decltype(a)>;
     if constexpr (std::is_same_v<T, char>) {
       out.push_back(a);

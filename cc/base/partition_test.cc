@@ -1,0 +1,45 @@
+#include "cc/base/partition.h"
+
+#include <cstdint>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+namespace multitier {
+namespace {
+
+TEST(PartitionTest, OwnerIsTheRangeThatHoldsTheBucket) {
+  for (int num_partitions : {1, 2, 3, 5, 7, 100, 1000, 1024}) {
+    for (int64_t key = -5000; key < 5000; ++key) {
+      const int partition = PartitionOf(key, num_partitions);
+      ASSERT_GE(partition, 0);
+      ASSERT_LT(partition, num_partitions);
+      ASSERT_LE(PartitionBegin(partition, num_partitions), PartitionBucket(key));
+      ASSERT_LT(PartitionBucket(key), PartitionBegin(partition + 1, num_partitions));
+    }
+  }
+}
+
+TEST(PartitionTest, RangesCoverAllBuckets) {
+  for (int num_partitions = 1; num_partitions <= kPartitionBuckets; ++num_partitions) {
+    EXPECT_EQ(PartitionBegin(0, num_partitions), 0);
+    EXPECT_EQ(PartitionBegin(num_partitions, num_partitions), kPartitionBuckets);
+  }
+}
+
+TEST(PartitionTest, ExtremeKeysHaveAnOwner) {
+  for (int64_t key : {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_GE(PartitionOf(key, 3), 0);
+    EXPECT_LT(PartitionOf(key, 3), 3);
+  }
+}
+
+TEST(PartitionTest, ConsecutiveKeysSpreadEvenly) {
+  int64_t counts[4] = {};
+  constexpr int64_t kKeys = 100000;
+  for (int64_t key = 0; key < kKeys; ++key) ++counts[PartitionOf(key, 4)];
+  for (int64_t count : counts) EXPECT_NEAR(count, kKeys / 4, kKeys / 100);
+}
+
+}  // namespace
+}  // namespace multitier
