@@ -11,6 +11,8 @@
 //                                                positive, so nothing cancels.
 //   |z| >= 2:  z = T(-log2 p),                   T of degree (4, 3), relative error 2e-7, down to p = 2^-33 (|z| = 6.33)
 //
+// In single precision the relative error of z is below 1e-6 everywhere.
+//
 // log2 is the exponent plus a polynomial of the mantissa in [sqrt(1/2), sqrt(2)), absolute error 3e-7.
 
 #ifndef CC_ROW_DISTRIBUTIONS_H_
@@ -82,12 +84,13 @@ MT_HOST_DEVICE float Log2(float x) {
 
 }  // namespace distributions_internal
 
-// Standard normal, in [-6.34, 6.34].
+// Standard normal, in [-6.34, 6.34], never 0.
 MT_HOST_DEVICE float UnitNormal(uint32_t bits) {
   using namespace distributions_internal;  // NOLINT
-  // y = 2p in [2^-32, 1] from 31 bits, the sign from the last one.
+  // y = 2p in [2^-32, 1] from 31 bits, x = 1 - y from their complement, so that neither loses its small values; the sign
+  // from the last bit.
   const float y = (static_cast<float>(static_cast<int32_t>(bits & 0x7fffffffu)) + 0.5f) * 0x1p-31f;
-  const float x = 1.0f - y;
+  const float x = (static_cast<float>(static_cast<int32_t>(~bits & 0x7fffffffu)) + 0.5f) * 0x1p-31f;
   const float s = y * (2.0f - y);
   const float w = 1.0f - Log2(y);
   const bool central = x <= kTwoSigma;

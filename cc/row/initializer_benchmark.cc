@@ -64,5 +64,3 @@ BENCHMARK(BM_Fill)->ArgName("kind")->DenseRange(0, 3);
 
 }  // namespace
 }  // namespace multitier
-
-BENCHMARK_MAIN();
