@@ -1,6 +1,5 @@
 #include "cc/index/shard_index.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace multitier {
@@ -9,10 +8,15 @@ namespace {
 constexpr int kFirstAllocatedLog2 = 6;      // 64 buckets: one page
 constexpr size_t kReserveBytes = 2u << 20;  // arrays from this size on grow in place
 constexpr int kDoublingsPerTagBase = 12;
+constexpr double kSweepLoad = 0.95;         // of the load cap: with fewer live words tombstones are swept, with more the array doubles
+constexpr int kCrowdedLog2 = 14;            // up to here an array doubles for a crowded home whatever its load
+constexpr uint64_t kMaxDisplacement = 512;  // buckets searched for a free word to bring nearer
 constexpr uint64_t kDistanceMask = uint64_t{0xf} << 33;
 
 uint32_t DistanceOf(uint64_t word) { return static_cast<uint32_t>(word >> 33) & 0xf; }
 uint32_t TagOf(uint64_t word) { return static_cast<uint32_t>(word >> 40); }
+uint64_t WithDistance(uint64_t word, uint64_t distance) { return (word & ~kDistanceMask) | (distance << 33); }
+constexpr uint64_t kTombstoneWord = static_cast<uint64_t>(WordState::kTombstone) << 37;
 
 }  // namespace
 
@@ -37,8 +41,12 @@ void ShardIndex::Clear() {
 Status ShardIndex::Reserve(size_t n, const HashOfWord& hash_of) {
   // One bucket knows none of the hash bits below a frozen tag base, so a frozen index never holds a word in it.
   if (frozen_ && num_buckets_ == 1 && n > 0) MT_RETURN_IF_ERROR(Grow(hash_of));
-  while (static_cast<double>(live_ + tombstones_ + n) > kMaxLoad * static_cast<double>(num_buckets_ * kWordsPerBucket)) {
-    MT_RETURN_IF_ERROR(Grow(hash_of));
+  while (live_ + tombstones_ + n > MaxWords(num_buckets_)) {
+    if (static_cast<double>(live_ + n) <= kSweepLoad * static_cast<double>(MaxWords(num_buckets_))) {
+      Rebuild(buckets_, log2_buckets_);
+    } else {
+      MT_RETURN_IF_ERROR(Grow(hash_of));
+    }
   }
   return OkStatus();
 }
@@ -46,12 +54,18 @@ Status ShardIndex::Reserve(size_t n, const HashOfWord& hash_of) {
 Status ShardIndex::Insert(uint64_t hash, WordState state, uint32_t location, const HashOfWord& hash_of) {
   MT_RETURN_IF_ERROR(Reserve(1, hash_of));
   for (;;) {
-    const uint64_t word = (static_cast<uint64_t>(Tag(hash)) << 40) | (static_cast<uint64_t>(state) << 37) | location;
-    bool reused_tombstone = false;
-    if (Place(buckets_, num_buckets_, Home(hash), word, &reused_tombstone)) {
+    uint32_t distance = 0;
+    uint64_t* word = FreeWord(buckets_, num_buckets_, Home(hash), &distance);
+    if (word == nullptr) word = MakeFreeWord(Home(hash), &distance);
+    if (word != nullptr) {
+      if (*word != 0) --tombstones_;
+      *word = (static_cast<uint64_t>(High(Tag(hash), state, distance)) << 32) | location;
       ++live_;
-      if (reused_tombstone) --tombstones_;
       return OkStatus();
+    }
+    if (log2_buckets_ >= kCrowdedLog2 && live_ < MaxWords(num_buckets_) / 2) {
+      return ResourceExhaustedError("index of a shard: more keys share one of its ", num_buckets_,
+                                    " places than an honest hash would give; it holds ", live_, " keys");
     }
     MT_RETURN_IF_ERROR(Grow(hash_of));
   }
@@ -60,30 +74,56 @@ Status ShardIndex::Insert(uint64_t hash, WordState state, uint32_t location, con
 void ShardIndex::Erase(uint64_t* word) {
   uint64_t* bucket = buckets_ + (word - buckets_) / kWordsPerBucket * kWordsPerBucket;
   const bool has_empty = MatchHigh(bucket, 0xe0u, 0) != 0;
-  *word = has_empty ? 0 : static_cast<uint64_t>(WordState::kTombstone) << 37;
+  *word = has_empty ? 0 : kTombstoneWord;
   if (!has_empty) ++tombstones_;
   --live_;
 }
 
-bool ShardIndex::Place(uint64_t* buckets, size_t num_buckets, uint64_t home, uint64_t word, bool* reused_tombstone) {
-  for (uint64_t distance = 0; distance <= kMaxDistance; ++distance) {
-    uint64_t* bucket = buckets + ((home + distance) & (num_buckets - 1)) * kWordsPerBucket;
-    const unsigned empty = MatchHigh(bucket, 0xe0u, 0);
+uint64_t* ShardIndex::FreeWord(uint64_t* buckets, size_t num_buckets, uint64_t home, uint32_t* distance) {
+  for (uint32_t d = 0; d <= kMaxDistance; ++d) {
+    uint64_t* bucket = buckets + ((home + d) & (num_buckets - 1)) * kWordsPerBucket;
     const unsigned tombstone = MatchHigh(bucket, 0xe0u, static_cast<uint32_t>(WordState::kTombstone) << 5);
-    const unsigned free_words = tombstone != 0 ? tombstone : empty;
+    const unsigned free_words = tombstone != 0 ? tombstone : MatchHigh(bucket, 0xe0u, 0);
     if (free_words == 0) continue;
-    bucket[__builtin_ctz(free_words)] = (word & ~kDistanceMask) | (distance << 33);
-    *reused_tombstone = tombstone != 0;
-    return true;
+    *distance = d;
+    return bucket + __builtin_ctz(free_words);
   }
-  return false;
+  return nullptr;
 }
 
-uint64_t ShardIndex::HomeAfterGrowth(uint64_t bucket, uint64_t word, int log2) const {
-  const uint64_t home = (bucket - DistanceOf(word)) & (num_buckets_ - 1);
-  const uint64_t tag_bits = static_cast<uint64_t>(TagOf(word)) << tag_base_;
-  const uint64_t mask = ((uint64_t{1} << log2) - 1) & ~(num_buckets_ - 1);
-  return home | (tag_bits & mask);
+uint64_t* ShardIndex::MakeFreeWord(uint64_t home, uint32_t* distance) {
+  const uint64_t mask = num_buckets_ - 1;
+  uint64_t* free_word = nullptr;
+  uint64_t at = 0;  // of free_word: buckets from home
+  for (uint64_t skipped = kMaxDistance + 1; free_word == nullptr; skipped += kMaxDistance + 1) {
+    if (skipped >= num_buckets_ || skipped > kMaxDisplacement) return nullptr;
+    uint32_t d = 0;
+    free_word = FreeWord(buckets_, num_buckets_, home + skipped, &d);
+    at = skipped + d;
+  }
+  if (at >= num_buckets_) return nullptr;
+  // All buckets from home up to `at` are full of live words, so a word of any of them may move to `at`: no walk for it ends
+  // earlier. The earliest bucket goes first, for the longest step.
+  while (at > kMaxDistance) {
+    uint64_t* moved = nullptr;
+    for (uint64_t from = at - kMaxDistance; from < at && moved == nullptr; ++from) {
+      uint64_t* bucket = buckets_ + ((home + from) & mask) * kWordsPerBucket;
+      for (int i = 0; i < kWordsPerBucket && moved == nullptr; ++i) {
+        const uint64_t new_distance = DistanceOf(bucket[i]) + (at - from);
+        if (new_distance > kMaxDistance) continue;
+        if (*free_word != 0) --tombstones_;
+        *free_word = WithDistance(bucket[i], new_distance);
+        moved = bucket + i;
+        *moved = kTombstoneWord;  // the bucket was full, so walks pass it
+        ++tombstones_;
+        at = from;
+      }
+    }
+    if (moved == nullptr) return nullptr;
+    free_word = moved;
+  }
+  *distance = static_cast<uint32_t>(at);
+  return free_word;
 }
 
 Status ShardIndex::Grow(const HashOfWord& hash_of) {
@@ -92,82 +132,70 @@ Status ShardIndex::Grow(const HashOfWord& hash_of) {
   if (log2 - tag_base_ > kTagBits || log2 > 32) {
     return ResourceExhaustedError("index of a shard: ", live_, " keys use up its tag bits; partition the table");
   }
-  if (!(num_buckets_ > 1 && reserved_ && GrowInPlace())) MT_RETURN_IF_ERROR(GrowByCopy(log2));
+  const size_t bytes = size_t{64} << log2;
+  const bool in_place = reserved_ && bytes <= allocated_bytes_;
+  size_t allocated_bytes = allocated_bytes_;
+  bool reserved = reserved_;
+  uint64_t* buckets = buckets_;
+  if (!in_place) {
+    buckets = AllocateBuckets(log2, &allocated_bytes, &reserved);
+  } else if (!env_->CommitPages(buckets_ + num_buckets_ * kWordsPerBucket, bytes - num_buckets_ * 64)) {
+    buckets = nullptr;
+  }
+  if (buckets == nullptr) {
+    return ResourceExhaustedError("index of a shard: no memory for ", size_t{1} << log2, " buckets (", bytes, " bytes); it holds ",
+                                  live_, " keys");
+  }
+  Rebuild(buckets, log2);
+  if (!in_place && allocated_bytes_ != 0) env_->FreePages(buckets_, allocated_bytes_);
+  buckets_ = buckets;
+  allocated_bytes_ = allocated_bytes;
+  reserved_ = reserved;
+  num_buckets_ = size_t{1} << log2;
+  log2_buckets_ = log2;
   if (!frozen_ && log2_buckets_ - tag_base_ >= kDoublingsPerTagBase) Retag(hash_of);
   return OkStatus();
 }
 
-Status ShardIndex::GrowByCopy(int log2) {
-  const size_t new_buckets = size_t{1} << log2;
-  const size_t bytes = new_buckets * 64;
-  uint64_t* buckets = nullptr;
-  size_t allocated = bytes;
-  bool reserved = false;
-  if (bytes >= kReserveBytes) {
-    // Room for max_words_ at half the load cap, so that doubling in place always fits.
-    size_t reserve = bytes;
-    while (reserve < (uint64_t{1} << 38) && static_cast<double>(reserve / 8) * kMaxLoad < static_cast<double>(max_words_)) {
-      reserve <<= 1;
-    }
-    if (env_->CommitPages(nullptr, bytes)) {
-      buckets = static_cast<uint64_t*>(env_->ReserveAddressSpace(reserve, /*huge=*/true));
-    }
-    reserved = buckets != nullptr;
-    if (reserved) allocated = reserve;
-  }
-  if (buckets == nullptr) buckets = static_cast<uint64_t*>(env_->AllocatePages(bytes, bytes >= kReserveBytes));
-  if (buckets == nullptr) {
-    return ResourceExhaustedError("index of a shard: no memory for ", new_buckets, " buckets (", bytes, " bytes) to hold ",
-                                  live_, " keys");
-  }
-  bool fits = true;
-  for (uint64_t b = 0; b < num_buckets_ && fits; ++b) {
-    for (int i = 0; i < kWordsPerBucket && fits; ++i) {
-      const uint64_t word = buckets_[b * kWordsPerBucket + i];
-      if (state(word) == WordState::kEmpty || state(word) == WordState::kTombstone) continue;
-      bool reused;
-      fits = Place(buckets, new_buckets, HomeAfterGrowth(b, word, log2), word, &reused);
-    }
-  }
-  if (!fits) {  // a hash this uneven does not happen by chance; refuse rather than loop
-    env_->FreePages(buckets, allocated);
-    return ResourceExhaustedError("index of a shard: ", live_, " keys crowd one place of the index");
-  }
-  if (allocated_bytes_ != 0) env_->FreePages(buckets_, allocated_bytes_);
-  buckets_ = buckets;
-  num_buckets_ = new_buckets;
-  log2_buckets_ = log2;
-  allocated_bytes_ = allocated;
-  reserved_ = reserved;
-  tombstones_ = 0;
-  return OkStatus();
+uint64_t* ShardIndex::AllocateBuckets(int log2, size_t* allocated_bytes, bool* reserved) {
+  const size_t bytes = size_t{64} << log2;
+  *allocated_bytes = bytes;
+  *reserved = false;
+  if (bytes < kReserveBytes) return static_cast<uint64_t*>(env_->AllocatePages(bytes, /*huge=*/false));
+  if (!env_->CommitPages(nullptr, bytes)) return nullptr;
+  // Room for max_words_ and one doubling more, so that growth stays in place.
+  size_t reserve = bytes;
+  while (reserve < (size_t{1} << 38) && MaxWords(reserve / 64) / 2 < max_words_) reserve <<= 1;
+  uint64_t* buckets = static_cast<uint64_t*>(env_->ReserveAddressSpace(reserve, /*huge=*/true));
+  if (buckets == nullptr) return static_cast<uint64_t*>(env_->AllocatePages(bytes, /*huge=*/true));
+  *allocated_bytes = reserve;
+  *reserved = true;
+  return buckets;
 }
 
-bool ShardIndex::GrowInPlace() {
-  const size_t old_buckets = num_buckets_, new_buckets = old_buckets * 2;
-  if (new_buckets * 64 > allocated_bytes_) return false;
-  if (!env_->CommitPages(buckets_ + old_buckets * kWordsPerBucket, old_buckets * 64)) return false;
-  // Nobody walked past a bucket with an empty word: start behind one. The load cap makes sure there is one.
-  uint64_t start = 0;
+void ShardIndex::Rebuild(uint64_t* to, int log2) {
+  const uint64_t old_mask = num_buckets_ - 1;
+  const uint64_t new_bits = ((uint64_t{1} << log2) - 1) & ~old_mask;
+  uint64_t start = 0;  // the load cap makes sure that some bucket has an empty word
   while (MatchHigh(buckets_ + start * kWordsPerBucket, 0xe0u, 0) == 0) ++start;
-  ++start;
-  const int log2 = log2_buckets_ + 1;
-  for (uint64_t i = 0; i < old_buckets; ++i) {
-    const uint64_t b = (start + i) & (old_buckets - 1);
-    uint64_t* bucket = buckets_ + b * kWordsPerBucket;
+  for (uint64_t i = 1; i <= num_buckets_; ++i) {
+    const uint64_t at = (start + i) & old_mask;
+    uint64_t* bucket = buckets_ + at * kWordsPerBucket;
     uint64_t words[kWordsPerBucket];
     std::memcpy(words, bucket, sizeof(words));
-    std::memset(bucket, 0, sizeof(words));
+    if (to == buckets_) std::memset(bucket, 0, sizeof(words));
     for (const uint64_t word : words) {
-      if (state(word) == WordState::kEmpty || state(word) == WordState::kTombstone) continue;
-      bool reused;
-      MT_CHECK(Place(buckets_, new_buckets, HomeAfterGrowth(b, word, log2), word, &reused));
+      const WordState s = state(word);
+      if (s == WordState::kEmpty || s == WordState::kTombstone) continue;
+      const uint64_t old_home = (at - DistanceOf(word)) & old_mask;
+      const uint64_t home = old_home | ((static_cast<uint64_t>(TagOf(word)) << tag_base_) & new_bits);
+      uint32_t distance = 0;
+      uint64_t* place = FreeWord(to, size_t{1} << log2, home, &distance);
+      MT_CHECK(place != nullptr);
+      *place = WithDistance(word, distance);
     }
   }
-  num_buckets_ = new_buckets;
-  log2_buckets_ = log2;
   tombstones_ = 0;
-  return true;
 }
 
 void ShardIndex::Retag(const HashOfWord& hash_of) {

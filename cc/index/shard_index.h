@@ -14,17 +14,25 @@
 // A tag match is not a key match: whoever acts on a word verifies the key in the row or record and goes on probing where
 // it is another's.
 //
+// Insert: the first free place from home on. Where the 16 buckets in reach are full, a free place further on is brought
+// nearer by moving words of the buckets between, none further than 15 from its own home. Such runs come long before the
+// load cap in large arrays (a window of 16 buckets is full with probability 1e-4 at 70 %), so growth cannot be the answer.
+//
 // Erase: a word becomes empty where its bucket has another empty word, else a tombstone. Tombstones count as load and are
-// reused by inserts.
+// reused by inserts. At the load cap, tombstones are swept where the live words alone would fit; else the array doubles.
 //
-// Growth doubles the array. Bit k of a word's hash is bit k - tag_base of its tag, so growth reads no row. In place (large
-// arrays, inside reserved address space): starting behind a bucket with an empty word, buckets are emptied in order and
-// their words put again into the lower or upper half. A word never lands behind its old position (every word that could
-// compete stood before it), so no bucket overflows and no word is met twice. Each doubling spends one tag bit; while all
-// keys are in memory, Grow re-tags from the keys every 12 doublings; with keys in lower tiers the tag base is frozen at
-// 1,024 buckets from the start, good for 12 doublings at a false match rate of 8 / 4096 words.
+// Growth doubles the array, and a sweep rebuilds it as large as it was. Bit k of a word's hash is bit k - tag_base of its
+// tag, so neither reads a row. Both work in place (growth: of large arrays, inside reserved address space): starting
+// behind a bucket with an empty word, buckets are emptied in order and their words put again. Every word finds room at or
+// before its old distance: the places at that distance, in either half, were left by words of this bucket and of no
+// other. So no bucket overflows and no word is met twice. Each doubling spends one tag bit; while all keys are in memory,
+// Grow re-tags from the keys every 12 doublings; with keys in lower tiers the tag base is frozen at 1,024 buckets from the
+// start, good for 12 doublings at a false match rate of 8 / 4096 words.
 //
-// Memory: one bucket inside the object while empty; at most 8 / (0.7 / 2) = 22.9 bytes a key right after doubling.
+// Memory: one bucket inside the object while empty; at most 8 / (0.95 * 0.7 / 2) = 24.1 bytes a key right after doubling.
+//
+// Does not bound: nothing protects against keys chosen to share low hash bits; a home that more than 128 keys share is
+// refused with ResourceExhausted rather than grown for without end.
 //
 // Not thread-safe: every method needs the shard's lock. Word pointers are valid until the next Insert or Reserve.
 
@@ -71,9 +79,9 @@ class ShardIndex {
   ShardIndex(const ShardIndex&) = delete;
   ShardIndex& operator=(const ShardIndex&) = delete;
 
-  // Makes room for `n` inserts. ResourceExhausted where memory or tag bits are out; nothing has changed then.
+  // Makes room for `n` inserts. ResourceExhausted where memory or tag bits are out; every word is still there then.
   Status Reserve(size_t n, const HashOfWord& hash_of);
-  // Adds a word. Grows where no bucket in reach has room. REQUIRES: the key is not in the index.
+  // Adds a word. After Reserve it fails only where too many keys share a home. REQUIRES: the key is not in the index.
   Status Insert(uint64_t hash, WordState state, uint32_t location, const HashOfWord& hash_of);
   void Erase(uint64_t* word);
   // Empties the index and gives its memory back.
@@ -143,16 +151,21 @@ class ShardIndex {
   // Bit i is set where the high half of word i, under `mask`, equals `want`.
   static unsigned MatchHigh(const uint64_t* bucket, uint32_t mask, uint32_t want);
 
-  // Puts a word (tag and state already in it, distance ignored) into the first free place from `home` on; false where the
-  // next kMaxDistance buckets are full.
-  static bool Place(uint64_t* buckets, size_t num_buckets, uint64_t home, uint64_t word, bool* reused_tombstone);
+  static size_t MaxWords(size_t num_buckets) {
+    return static_cast<size_t>(kMaxLoad * static_cast<double>(num_buckets * kWordsPerBucket));
+  }
+  // The first free word (tombstone or empty) from `home` on, at most kMaxDistance buckets away; nullptr where there is none.
+  static uint64_t* FreeWord(uint64_t* buckets, size_t num_buckets, uint64_t home, uint32_t* distance);
+  // Where FreeWord finds none: moves words so that there is one. nullptr where they are too near their own reach.
+  uint64_t* MakeFreeWord(uint64_t home, uint32_t* distance);
 
   Status Grow(const HashOfWord& hash_of);
-  Status GrowByCopy(int log2_buckets);
-  bool GrowInPlace();
+  // Memory for 2^log2 buckets, zero-filled; nullptr where there is none.
+  uint64_t* AllocateBuckets(int log2, size_t* allocated_bytes, bool* reserved);
+  // Puts every word where it belongs among 2^log2 buckets at `to`, drops the tombstones. `to` may be buckets_.
+  // REQUIRES: 2^log2 >= num_buckets_; what `to` has beyond the present buckets is zero
+  void Rebuild(uint64_t* to, int log2);
   void Retag(const HashOfWord& hash_of);
-  // The home of a word among 2^log2 buckets, from its place among the present ones.
-  uint64_t HomeAfterGrowth(uint64_t bucket, uint64_t word, int log2) const;
 
   Env* const env_;
   const bool frozen_;
