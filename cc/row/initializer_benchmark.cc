@@ -1,4 +1,4 @@
-// Cost of a key's initial values: batches of 4,096 keys into rows of a 32 KiB working set (the arithmetic, not the memory).
+// Cost of a key's initial values: batches of 4,096 keys into 512 rows (the arithmetic, not the memory).
 //
 //   initializer_benchmark    columns: time of one batch, and ns_per_key
 
