@@ -1,0 +1,26 @@
+// One function a rule file: the rule's only instance. For the registry.
+
+#ifndef CC_OPTIMIZER_RULES_H_
+#define CC_OPTIMIZER_RULES_H_
+
+#include "cc/optimizer/update_rule.h"
+
+namespace multitier {
+
+const UpdateRule* AdadeltaRule();
+const UpdateRule* AdagradRule();
+const UpdateRule* AdagradDecayRule();
+const UpdateRule* AdagradDecayV2Rule();
+const UpdateRule* AdamRule();
+const UpdateRule* AdamAsyncRule();
+const UpdateRule* AdamWRule();
+const UpdateRule* CenteredRmsPropRule();
+const UpdateRule* FtrlRule();
+const UpdateRule* MomentumRule();
+const UpdateRule* RmsPropRule();
+const UpdateRule* RowwiseAdagradRule();
+const UpdateRule* SgdRule();
+
+}  // namespace multitier
+
+#endif  // CC_OPTIMIZER_RULES_H_
