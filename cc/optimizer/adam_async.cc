@@ -1,0 +1,54 @@
+// AdamAsync: Adam for asynchronous training, each variable with its own beta powers.
+//
+// With apply_sparse_rmsprop 0 the arithmetic is Adam's (adam.cc); beta1_power and beta2_power are the variable's own:
+// they start at beta1 and beta2 and are multiplied by them after each apply of that variable that updates a row. With
+// apply_sparse_rmsprop 1 the step is RMSProp with momentum, and the powers are neither used nor advanced:
+//
+//   v = v * beta2 + g * (g * (1 - beta2))
+//   m = m * beta1 + ((1 / sqrt(v + epsilon)) * learning_rate) * g
+//   w -= m
+//
+// Source: DeepRec's AdamAsyncOptimizer, kernel KvResourceSparseApplyAdamAsync. There the powers live in the row of key
+// 0, which the kernel creates, and advance once for each thread that took part; here the caller keeps them, once an
+// apply.
+
+#include "cc/optimizer/adam_kernel.h"
+#include "cc/optimizer/rule_kernel.h"
+#include "cc/optimizer/rules.h"
+
+namespace multitier {
+namespace {
+
+constexpr HyperSpec kHyper[] = {MT_ADAM_HYPER, {"apply_sparse_rmsprop", HyperRange::kFlag}};
+
+class SparseRmsPropKernel {
+ public:
+  static constexpr int kSlots = 2;
+  static constexpr int kRowSlots = 0;
+  SparseRmsPropKernel(const float* hyper, int) : learning_rate_(hyper[0]), scalars_(hyper) {}
+  MT_ALWAYS_INLINE void operator()(float& w, float& m, float& v, float g) const {
+    scalars_.UpdateSecondMoment(v, g);
+    m = m * scalars_.beta1 + ((1.0f / std::sqrt(v + scalars_.epsilon)) * learning_rate_) * g;
+    w -= m;
+  }
+
+ private:
+  const float learning_rate_;
+  const AdamScalars scalars_;
+};
+
+MT_ALWAYS_INLINE void UpdateAdamAsync(const UpdateBatch& batch) {
+  if (batch.hyper[6] != 0) return UpdateRows<SparseRmsPropKernel>(batch);
+  UpdateRows<AdamKernel>(batch);
+}
+
+MT_UPDATE_FUNCTIONS(kUpdate, UpdateAdamAsync)
+
+}  // namespace
+
+const UpdateRule* AdamAsyncRule() {
+  static const KernelRule* const rule = new KernelRule("adam_async", SpanOf(kAdamSlots), SpanOf(kHyper), kUpdate);
+  return rule;
+}
+
+}  // namespace multitier

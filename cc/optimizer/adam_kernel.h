@@ -1,0 +1,70 @@
+// What Adam, AdamAsync and AdamW share: moments, bias correction, slots and hyperparameters.
+//
+//   m = m * beta1 + g * (1 - beta1)
+//   v = v * beta2 + g * (g * (1 - beta2))
+//   alpha = learning_rate * sqrt(1 - beta2_power) / (1 - beta1_power)             once a batch
+//
+// beta1_power and beta2_power are beta1^t and beta2^t of this apply, t from 1; who keeps them, and what t counts, is
+// what distinguishes Adam from AdamAsync.
+//
+// TensorFlow's AdamOptimizer writes (g * g) * (1 - beta2); the graph optimizer of a Session with default options
+// regroups it as above before it runs, so this is what users of the stock optimizer get. (With the optimizer off v
+// differs by up to 2 ulp.)
+
+#ifndef CC_OPTIMIZER_ADAM_KERNEL_H_
+#define CC_OPTIMIZER_ADAM_KERNEL_H_
+
+#include <cmath>
+
+#include "cc/optimizer/rule_kernel.h"
+
+namespace multitier {
+
+inline constexpr SlotSpec kAdamSlots[] = {{"m", false, 0.0f}, {"v", false, 0.0f}};
+
+// The first six hyperparameters, in this order, of each of the three rules.
+#define MT_ADAM_HYPER                                                              \
+  {"learning_rate", HyperRange::kFinite}, {"beta1", HyperRange::kBelowOne},        \
+      {"beta2", HyperRange::kBelowOne}, {"epsilon", HyperRange::kNonNegative},     \
+      {"beta1_power", HyperRange::kBelowOne}, {"beta2_power", HyperRange::kBelowOne}
+
+// What a batch's hyperparameters come to.
+struct AdamScalars {
+  explicit AdamScalars(const float* hyper)
+      : beta1(hyper[1]),
+        beta2(hyper[2]),
+        one_minus_beta1(1.0f - hyper[1]),
+        one_minus_beta2(1.0f - hyper[2]),
+        epsilon(hyper[3]),
+        alpha(hyper[0] * std::sqrt(1.0f - hyper[5]) / (1.0f - hyper[4])) {}
+
+  MT_ALWAYS_INLINE void UpdateFirstMoment(float& m, float g) const { m = m * beta1 + g * one_minus_beta1; }
+  MT_ALWAYS_INLINE void UpdateSecondMoment(float& v, float g) const { v = v * beta2 + g * (g * one_minus_beta2); }
+
+  const float beta1;
+  const float beta2;
+  const float one_minus_beta1;
+  const float one_minus_beta2;
+  const float epsilon;
+  const float alpha;
+};
+
+// The step of Adam and AdamAsync.
+class AdamKernel {
+ public:
+  static constexpr int kSlots = 2;
+  static constexpr int kRowSlots = 0;
+  AdamKernel(const float* hyper, int) : scalars_(hyper) {}
+  MT_ALWAYS_INLINE void operator()(float& w, float& m, float& v, float g) const {
+    scalars_.UpdateFirstMoment(m, g);
+    scalars_.UpdateSecondMoment(v, g);
+    w -= (scalars_.alpha * m) / (std::sqrt(v) + scalars_.epsilon);
+  }
+
+ private:
+  const AdamScalars scalars_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_OPTIMIZER_ADAM_KERNEL_H_

@@ -1,0 +1,34 @@
+// The list of all rules, and what UpdateRule does by default.
+
+#include <cmath>
+
+#include "cc/optimizer/rules.h"
+#include "cc/optimizer/update_rule.h"
+
+namespace multitier {
+
+Status UpdateRule::Validate(const float* hyper) const {
+  const Span<const char* const> names = hyperparameters();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::isfinite(hyper[i])) continue;
+    return InvalidArgumentError("optimizer ", name(), ": ", names[i], " must be finite, found ", hyper[i]);
+  }
+  return OkStatus();
+}
+
+std::vector<const UpdateRule*> AllUpdateRules() {
+  return {AdadeltaRule(), AdagradRule(), AdagradDecayRule(),    AdagradDecayV2Rule(), AdamRule(),
+          AdamAsyncRule(), AdamWRule(),  CenteredRmsPropRule(), FtrlRule(),           MomentumRule(),
+          RmsPropRule(),   RowwiseAdagradRule(), SgdRule()};
+}
+
+Result<const UpdateRule*> FindUpdateRule(const std::string& name) {
+  std::string names;
+  for (const UpdateRule* rule : AllUpdateRules()) {
+    if (name == rule->name()) return rule;
+    names += (names.empty() ? "" : ", ") + std::string(rule->name());
+  }
+  return InvalidArgumentError("no update rule named '", name, "'; there are ", names);
+}
+
+}  // namespace multitier

@@ -1,0 +1,561 @@
+// Every rule against plain scalar code, bit for bit, for each ISA that this machine has.
+
+#include "cc/optimizer/update_rule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/optimizer/power.h"
+#include "cc/optimizer/rule_kernel.h"
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace multitier {
+namespace {
+
+using Hyper = std::map<std::string, float>;
+
+// One row in plain arrays, slots by name.
+struct PlainRow {
+  std::vector<float> w;
+  std::map<std::string, std::vector<float>> slots;
+};
+
+// ---- The scalar reference: one function a rule, straight from the formulas.
+
+float AdamAlpha(const Hyper& h) {
+  return h.at("learning_rate") * std::sqrt(1.0f - h.at("beta2_power")) / (1.0f - h.at("beta1_power"));
+}
+
+void ReferenceAdagradStep(PlainRow* row, const float* g, float lr) {
+  const size_t dim = row->w.size();
+  for (size_t d = 0; d < dim; ++d) {
+    float& a = row->slots["accumulator"][d];
+    a = a + g[d] * g[d];
+    if (dim == 1) {
+      row->w[d] = row->w[d] - lr * g[d] / std::sqrt(a);
+    } else {
+      const float inverse = 1.0f / std::sqrt(a);
+      row->w[d] = row->w[d] - lr * g[d] * inverse;
+    }
+  }
+}
+
+void ReferenceAdagradDecay(PlainRow* row, const float* g, const Hyper& h) {
+  float& power = row->slots["accumulator_decay_power"][0];
+  if (h.at("decay_count") > power) {
+    power += 1;
+    for (float& a : row->slots["accumulator"]) {
+      a = a * h.at("accumulator_decay_rate");
+      if (a < h.at("accumulator_baseline")) a = h.at("accumulator_baseline");
+    }
+  }
+  ReferenceAdagradStep(row, g, h.at("learning_rate"));
+}
+
+void ReferenceMomentum(PlainRow* row, const float* g, const Hyper& h) {
+  const float lr = h.at("learning_rate"), mu = h.at("momentum");
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float& a = row->slots["momentum"][d];
+    a = a * mu + g[d];
+    if (h.at("use_nesterov") != 0) {
+      row->w[d] = row->w[d] - (lr * g[d] + lr * mu * a);
+    } else {
+      row->w[d] = row->w[d] - lr * a;
+    }
+  }
+}
+
+void ReferenceAdam(const std::string& rule, PlainRow* row, const float* g, const Hyper& h) {
+  const float lr = h.at("learning_rate"), beta1 = h.at("beta1"), beta2 = h.at("beta2"), epsilon = h.at("epsilon");
+  const bool rmsprop = rule == "adam_async" && h.at("apply_sparse_rmsprop") != 0;
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &w = row->w[d], &m = row->slots["m"][d], &v = row->slots["v"][d];
+    v = v * beta2 + g[d] * (g[d] * (1.0f - beta2));
+    if (rmsprop) {
+      const float inverse = 1.0f / std::sqrt(v + epsilon);
+      m = m * beta1 + inverse * lr * g[d];
+      w = w - m;
+      continue;
+    }
+    m = m * beta1 + g[d] * (1.0f - beta1);
+    if (rule == "adamw") {
+      w = w - (m / (std::sqrt(v) + epsilon) + h.at("weight_decay") * w) * AdamAlpha(h);
+    } else {
+      w = w - AdamAlpha(h) * m / (std::sqrt(v) + epsilon);
+    }
+  }
+}
+
+void ReferenceRmsProp(bool centered, PlainRow* row, const float* g, const Hyper& h) {
+  const float decay = h.at("decay");
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &rms = row->slots["rms"][d], &momentum = row->slots["momentum"][d];
+    rms = rms * decay + g[d] * g[d] * (1.0f - decay);
+    float variance = rms + h.at("epsilon");
+    if (centered) {
+      float& mg = row->slots["mg"][d];
+      mg = mg * decay + g[d] * (1.0f - decay);
+      variance = variance - mg * mg;
+    }
+    const float inverse = 1.0f / std::sqrt(variance);
+    momentum = momentum * h.at("momentum") + inverse * h.at("learning_rate") * g[d];
+    row->w[d] = row->w[d] - momentum;
+  }
+}
+
+void ReferenceFtrl(PlainRow* row, const float* g, const Hyper& h) {
+  const float lr = h.at("learning_rate"), p = h.at("learning_rate_power"), l1 = h.at("l1");
+  const size_t dim = row->w.size();
+  auto root = [p](float x) { return p == -0.5f ? std::sqrt(x) : Power(x, -p); };
+  for (size_t d = 0; d < dim; ++d) {
+    float &w = row->w[d], &accum = row->slots["accum"][d], &linear = row->slots["linear"][d];
+    const float next = accum + g[d] * g[d];
+    float shrunk = g[d];
+    if (h.at("l2_shrinkage") > 0) shrunk = g[d] + 2.0f * h.at("l2_shrinkage") * w;
+    const float step = (root(next) - root(accum)) / lr * w;
+    linear = dim == 1 ? linear + shrunk - step : linear + (shrunk - step);
+    const float clipped = std::fmax(std::fmin(linear, l1), -l1);
+    w = (clipped - linear) / (root(next) / lr + 2.0f * h.at("l2"));
+    accum = next;
+  }
+}
+
+void ReferenceRowwiseAdagrad(PlainRow* row, const float* g, const Hyper& h) {
+  const size_t dim = row->w.size();
+  float lane[16] = {};
+  for (size_t d = 0; d < dim; ++d) lane[d % 16] += g[d] * g[d];
+  for (int half : {8, 4, 2, 1}) {
+    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+  }
+  float& a = row->slots["accumulator"][0];
+  a = a + lane[0] / static_cast<float>(dim);
+  const float step = h.at("learning_rate") / (std::sqrt(a) + h.at("epsilon"));
+  for (size_t d = 0; d < dim; ++d) row->w[d] = row->w[d] - step * g[d];
+}
+
+void ReferenceAdadelta(PlainRow* row, const float* g, const Hyper& h) {
+  const float rho = h.at("rho"), epsilon = h.at("epsilon");
+  for (size_t d = 0; d < row->w.size(); ++d) {
+    float &accum = row->slots["accum"][d], &accum_update = row->slots["accum_update"][d];
+    accum = accum * rho + g[d] * g[d] * (1.0f - rho);
+    const float inverse = 1.0f / std::sqrt(accum + epsilon);
+    const float update = std::sqrt(accum_update + epsilon) * inverse * g[d];
+    row->w[d] = row->w[d] - update * h.at("learning_rate");
+    accum_update = accum_update * rho + update * update * (1.0f - rho);
+  }
+}
+
+void ReferenceUpdate(const std::string& rule, PlainRow* row, const float* g, const Hyper& h) {
+  if (rule == "sgd") {
+    for (size_t d = 0; d < row->w.size(); ++d) row->w[d] = row->w[d] - g[d] * h.at("learning_rate");
+  } else if (rule == "momentum") {
+    ReferenceMomentum(row, g, h);
+  } else if (rule == "adagrad") {
+    ReferenceAdagradStep(row, g, h.at("learning_rate"));
+  } else if (rule == "adagrad_decay" || rule == "adagrad_decay_v2") {
+    ReferenceAdagradDecay(row, g, h);
+  } else if (rule == "adam" || rule == "adam_async" || rule == "adamw") {
+    ReferenceAdam(rule, row, g, h);
+  } else if (rule == "rmsprop" || rule == "centered_rmsprop") {
+    ReferenceRmsProp(rule == "centered_rmsprop", row, g, h);
+  } else if (rule == "ftrl") {
+    ReferenceFtrl(row, g, h);
+  } else if (rule == "rowwise_adagrad") {
+    ReferenceRowwiseAdagrad(row, g, h);
+  } else if (rule == "adadelta") {
+    ReferenceAdadelta(row, g, h);
+  } else {
+    FAIL() << "no reference of " << rule;
+  }
+}
+
+// ---- Rows as a table keeps them.
+
+const KernelRule& Rule(const std::string& name) {
+  const Result<const UpdateRule*> rule = FindUpdateRule(name);
+  EXPECT_TRUE(rule.ok()) << rule.status().ToString();
+  return static_cast<const KernelRule&>(**rule);
+}
+
+size_t RoundUp(size_t n) { return (n + 15) / 16 * 16; }
+
+// n rows of a rule in memory, every byte that no column covers filled with a mark.
+class Rows {
+ public:
+  static constexpr uint8_t kMark = 0xa5;
+
+  Rows(const UpdateRule& rule, size_t n, int dim, DType dtype = DType::kFloat32)
+      : rule_(rule), n_(n), dim_(dim), dtype_(dtype) {
+    stride_ = RoundUp(DTypeSize(dtype) * dim) + 16;
+    for (const SlotSpec& slot : rule.slots()) {
+      offsets_.push_back(static_cast<uint32_t>(stride_));
+      stride_ += RoundUp(sizeof(float) * Width(slot)) + 16;
+    }
+    memory_.assign((n + 1) * stride_, kMark);
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t k = 0; k < offsets_.size(); ++k) {
+        const SlotSpec& slot = rule.slots()[k];
+        std::vector<float> initial(Width(slot), slot.default_initial_value);
+        std::memcpy(row(i) + offsets_[k], initial.data(), sizeof(float) * initial.size());
+      }
+    }
+  }
+
+  uint8_t* row(size_t i) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(memory_.data());
+    return memory_.data() + (RoundUp(begin) - begin) + i * stride_;
+  }
+
+  void SetValue(size_t i, const std::vector<float>& w) {
+    for (int d = 0; d < dim_; ++d) {
+      if (dtype_ == DType::kFloat32) StoreValue(w[d], reinterpret_cast<float*>(row(i)) + d);
+      if (dtype_ == DType::kBFloat16) StoreValue(w[d], reinterpret_cast<BFloat16*>(row(i)) + d);
+      if (dtype_ == DType::kFloat16) StoreValue(w[d], reinterpret_cast<Float16*>(row(i)) + d);
+    }
+  }
+
+  PlainRow Read(size_t i) {
+    PlainRow out;
+    for (int d = 0; d < dim_; ++d) {
+      if (dtype_ == DType::kFloat32) out.w.push_back(reinterpret_cast<float*>(row(i))[d]);
+      if (dtype_ == DType::kBFloat16) out.w.push_back(LoadValue(reinterpret_cast<BFloat16*>(row(i))[d]));
+      if (dtype_ == DType::kFloat16) out.w.push_back(LoadValue(reinterpret_cast<Float16*>(row(i))[d]));
+    }
+    for (size_t k = 0; k < offsets_.size(); ++k) {
+      const float* slot = reinterpret_cast<float*>(row(i) + offsets_[k]);
+      out.slots[rule_.slots()[k].name].assign(slot, slot + Width(rule_.slots()[k]));
+    }
+    return out;
+  }
+
+  // Rows [begin, end), grads [n][dim].
+  void Update(Isa isa, const Hyper& hyper, const std::vector<float>& grads, size_t begin, size_t end) {
+    std::vector<uint8_t*> rows;
+    std::vector<const float*> grad_rows;
+    for (size_t i = begin; i < end; ++i) {
+      rows.push_back(row(i));
+      grad_rows.push_back(&grads[i * dim_]);
+    }
+    std::vector<float> scalars;
+    for (const char* name : rule_.hyperparameters()) scalars.push_back(hyper.at(name));
+    ASSERT_TRUE(rule_.Validate(scalars.data()).ok()) << rule_.Validate(scalars.data()).ToString();
+    UpdateBatch batch{rows.data(), grad_rows.data(), rows.size(), dim_, dtype_, offsets_.data(), scalars.data()};
+    static_cast<const KernelRule&>(rule_).UpdateOn(isa, batch);
+  }
+
+  // The marks around and after the columns are still there.
+  void ExpectMarksIntact() {
+    for (size_t i = 0; i < n_; ++i) {
+      ExpectMarks(i, DTypeSize(dtype_) * dim_, offsets_.empty() ? stride_ : offsets_[0]);
+      for (size_t k = 0; k < offsets_.size(); ++k) {
+        const size_t end = k + 1 < offsets_.size() ? offsets_[k + 1] : stride_;
+        ExpectMarks(i, offsets_[k] + sizeof(float) * Width(rule_.slots()[k]), end);
+      }
+    }
+  }
+
+ private:
+  size_t Width(const SlotSpec& slot) const { return slot.per_row ? 1 : dim_; }
+  void ExpectMarks(size_t i, size_t begin, size_t end) {
+    for (size_t at = begin; at < end; ++at) {
+      ASSERT_EQ(row(i)[at], kMark) << rule_.name() << " dim " << dim_ << " byte " << at;
+    }
+  }
+
+  const UpdateRule& rule_;
+  const size_t n_;
+  const int dim_;
+  const DType dtype_;
+  size_t stride_;
+  std::vector<uint32_t> offsets_;
+  std::vector<uint8_t> memory_;
+};
+
+void ExpectSameBits(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t d = 0; d < found.size(); ++d) {
+    if (std::isnan(found[d]) && std::isnan(expected[d])) continue;
+    ASSERT_EQ(FloatBits(found[d]), FloatBits(expected[d]))
+        << what << " element " << d << ": found " << found[d] << ", expected " << expected[d];
+  }
+}
+
+void ExpectSameRow(const PlainRow& found, const PlainRow& expected, const std::string& what) {
+  ExpectSameBits(found.w, expected.w, what + " value");
+  for (const auto& [name, slot] : expected.slots) ExpectSameBits(found.slots.at(name), slot, what + " " + name);
+}
+
+std::vector<Isa> Isas() {
+  std::vector<Isa> isas;
+  for (int i = 0; i <= static_cast<int>(BestIsa()); ++i) isas.push_back(static_cast<Isa>(i));
+  return isas;
+}
+
+// Every rule with each of its branches.
+std::vector<std::pair<std::string, Hyper>> Cases() {
+  const Hyper adam = {{"learning_rate", 0.05f}, {"beta1", 0.9f},         {"beta2", 0.99f},
+                      {"epsilon", 1e-7f},       {"beta1_power", 0.729f}, {"beta2_power", 0.97f}};
+  auto with = [](Hyper h, const char* name, float value) {
+    h[name] = value;
+    return h;
+  };
+  const Hyper momentum = {{"learning_rate", 0.05f}, {"momentum", 0.9f}, {"use_nesterov", 0}};
+  const Hyper decay = {
+      {"learning_rate", 0.05f}, {"decay_count", 2}, {"accumulator_decay_rate", 0.7f}, {"accumulator_baseline", 0.1f}};
+  const Hyper rmsprop = {{"learning_rate", 0.05f}, {"decay", 0.9f}, {"momentum", 0.5f}, {"epsilon", 1e-3f}};
+  const Hyper ftrl = {
+      {"learning_rate", 0.05f}, {"learning_rate_power", -0.5f}, {"l1", 0.01f}, {"l2", 0.02f}, {"l2_shrinkage", 0}};
+  return {{"sgd", {{"learning_rate", 0.05f}}},
+          {"momentum", momentum},
+          {"momentum", with(momentum, "use_nesterov", 1)},
+          {"adagrad", {{"learning_rate", 0.05f}}},
+          {"adagrad_decay", decay},
+          {"adagrad_decay_v2", decay},
+          {"adam", adam},
+          {"adam_async", with(adam, "apply_sparse_rmsprop", 0)},
+          {"adam_async", with(adam, "apply_sparse_rmsprop", 1)},
+          {"adamw", with(adam, "weight_decay", 0.01f)},
+          {"rmsprop", rmsprop},
+          {"centered_rmsprop", rmsprop},
+          {"ftrl", ftrl},
+          {"ftrl", with(ftrl, "l2_shrinkage", 0.1f)},
+          {"ftrl", with(ftrl, "learning_rate_power", -0.7f)},
+          {"ftrl", with(with(ftrl, "learning_rate_power", -0.3f), "l2_shrinkage", 0.1f)},
+          {"rowwise_adagrad", {{"learning_rate", 0.05f}, {"epsilon", 1e-8f}}},
+          {"adadelta", {{"learning_rate", 0.05f}, {"rho", 0.95f}, {"epsilon", 1e-8f}}}};
+}
+
+// Gradients from 1e-20 to 1e3, some exactly 0.
+std::vector<float> Gradients(size_t count, std::mt19937* random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> out(count);
+  for (float& g : out) {
+    const int kind = (*random)() % 16;
+    g = kind == 0 ? 0.0f : normal(*random) * (kind == 1 ? 1e-20f : kind == 2 ? 1e3f : 1.0f);
+  }
+  return out;
+}
+
+constexpr int kDims[] = {1, 2, 3, 8, 15, 16, 17, 31, 32, 64, 200};
+constexpr size_t kRows = 21;  // more than are prefetched ahead
+constexpr int kSteps = 4;
+
+void ExpectMatchesReference(const std::string& name, const Hyper& hyper, int dim, DType dtype, Isa isa) {
+  const std::string what = name + " dim " + std::to_string(dim) + " isa " + std::to_string(static_cast<int>(isa));
+  std::mt19937 random(static_cast<unsigned>(dim));
+  Rows rows(Rule(name), kRows, dim, dtype);
+  std::vector<PlainRow> plain(kRows);
+  for (size_t i = 0; i < kRows; ++i) {
+    rows.SetValue(i, Gradients(dim, &random));
+    plain[i] = rows.Read(i);
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    const std::vector<float> grads = Gradients(kRows * dim, &random);
+    rows.Update(isa, hyper, grads, 0, kRows);
+    for (size_t i = 0; i < kRows; ++i) {
+      ReferenceUpdate(name, &plain[i], &grads[i * dim], hyper);
+      Rows rounded(Rule(name), 1, dim, dtype);
+      rounded.SetValue(0, plain[i].w);
+      plain[i].w = rounded.Read(0).w;
+      ExpectSameRow(rows.Read(i), plain[i], what);
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  rows.ExpectMarksIntact();
+}
+
+TEST(UpdateRuleTest, EveryRuleMatchesScalarCodeAtEveryDimOnEveryIsa) {
+  for (const auto& [name, hyper] : Cases()) {
+    for (int dim : kDims) {
+      for (Isa isa : Isas()) ExpectMatchesReference(name, hyper, dim, DType::kFloat32, isa);
+    }
+  }
+}
+
+TEST(UpdateRuleTest, NarrowValuesAreComputedInFloat32AndRoundedOnce) {
+  for (const auto& [name, hyper] : Cases()) {
+    for (int dim : {1, 8, 17}) {
+      for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+        for (Isa isa : Isas()) ExpectMatchesReference(name, hyper, dim, dtype, isa);
+      }
+    }
+  }
+}
+
+TEST(UpdateRuleTest, CasesCoverEveryRule) {
+  std::map<std::string, int> seen;
+  for (const auto& [name, hyper] : Cases()) ++seen[name];
+  for (const UpdateRule* rule : AllUpdateRules()) EXPECT_EQ(seen.count(rule->name()), 1u) << rule->name();
+}
+
+TEST(UpdateRuleTest, ABatchGivesTheSameBitsAsItsRowsOneByOne) {
+  for (const auto& [name, hyper] : Cases()) {
+    std::mt19937 random(3);
+    Rows together(Rule(name), kRows, 16), apart(Rule(name), kRows, 16);
+    for (size_t i = 0; i < kRows; ++i) {
+      const std::vector<float> w = Gradients(16, &random);
+      together.SetValue(i, w);
+      apart.SetValue(i, w);
+    }
+    const std::vector<float> grads = Gradients(kRows * 16, &random);
+    together.Update(BestIsa(), hyper, grads, 0, kRows);
+    for (size_t i = kRows; i-- > 0;) apart.Update(BestIsa(), hyper, grads, i, i + 1);
+    for (size_t i = 0; i < kRows; ++i) ExpectSameRow(together.Read(i), apart.Read(i), name);
+  }
+}
+
+TEST(UpdateRuleTest, AnEmptyBatchIsFine) {
+  for (const auto& [name, hyper] : Cases()) Rows(Rule(name), 1, 16).Update(BestIsa(), hyper, {}, 0, 0);
+}
+
+#if defined(__SSE__)
+TEST(UpdateRuleTest, AThreadThatFlushesSubnormalsGetsTheSameBitsAndKeepsItsMode) {
+  for (const auto& [name, hyper] : Cases()) {
+    Rows kept(Rule(name), 1, 16), flushed(Rule(name), 1, 16);
+    const std::vector<float> grads(16, 1e-39f);
+    kept.SetValue(0, std::vector<float>(16, 3e-39f));
+    flushed.SetValue(0, std::vector<float>(16, 3e-39f));
+    kept.Update(BestIsa(), hyper, grads, 0, 1);
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);  // flush to zero, subnormals are zero
+    flushed.Update(BestIsa(), hyper, grads, 0, 1);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(before);
+    EXPECT_EQ(after & 0x8040, 0x8040u);
+    ExpectSameRow(flushed.Read(0), kept.Read(0), name);
+  }
+}
+#endif
+
+TEST(AdagradDecayTest, ARowDecaysOncePerApplyUntilItHasCaughtUp) {
+  for (const char* name : {"adagrad_decay", "adagrad_decay_v2"}) {
+    Rows rows(Rule(name), 1, 2);
+    rows.SetValue(0, {1.0f, 1.0f});
+    Hyper hyper = {
+        {"learning_rate", 0.1f}, {"decay_count", 0}, {"accumulator_decay_rate", 0.5f}, {"accumulator_baseline", 0.25f}};
+    rows.Update(BestIsa(), hyper, {2.0f, 0.0f}, 0, 1);
+    EXPECT_EQ(rows.Read(0).slots["accumulator"][0], 0.1f + 4.0f);
+    hyper["decay_count"] = 2;  // two periods have passed
+    for (float power : {1.0f, 2.0f, 2.0f}) {
+      const float before = rows.Read(0).slots["accumulator"][0];
+      const bool decays = rows.Read(0).slots["accumulator_decay_power"][0] < 2;
+      rows.Update(BestIsa(), hyper, {0.0f, 0.0f}, 0, 1);
+      EXPECT_EQ(rows.Read(0).slots["accumulator_decay_power"][0], power);
+      EXPECT_EQ(rows.Read(0).slots["accumulator"][0], decays ? before * 0.5f : before);
+      EXPECT_EQ(rows.Read(0).slots["accumulator"][1], 0.25f);  // not below the baseline
+    }
+  }
+}
+
+TEST(AdamAsyncTest, IsAdamWhereTheBetaPowersAreTheSame) {
+  Hyper hyper = {{"learning_rate", 0.05f}, {"beta1", 0.9f},        {"beta2", 0.99f},
+                 {"epsilon", 1e-7f},       {"beta1_power", 0.81f}, {"beta2_power", 0.98f}};
+  Rows adam(Rule("adam"), 1, 16), async(Rule("adam_async"), 1, 16);
+  const std::vector<float> w(16, 0.3f), grads(16, 0.7f);
+  adam.SetValue(0, w);
+  async.SetValue(0, w);
+  adam.Update(BestIsa(), hyper, grads, 0, 1);
+  hyper["apply_sparse_rmsprop"] = 0;
+  async.Update(BestIsa(), hyper, grads, 0, 1);
+  ExpectSameRow(async.Read(0), adam.Read(0), "adam_async");
+}
+
+// ---- Names, slots, hyperparameters.
+
+TEST(RegistryTest, RulesAreSortedAndFoundByName) {
+  std::string previous;
+  for (const UpdateRule* rule : AllUpdateRules()) {
+    EXPECT_LT(previous, rule->name());
+    previous = rule->name();
+    EXPECT_EQ(*FindUpdateRule(rule->name()), rule);
+  }
+  EXPECT_EQ(AllUpdateRules().size(), 13u);
+}
+
+TEST(RegistryTest, AnUnknownNameIsRefusedWithTheListOfNames) {
+  for (const char* name : {"", "Adagrad", "lion"}) {
+    const Result<const UpdateRule*> rule = FindUpdateRule(name);
+    ASSERT_FALSE(rule.ok());
+    EXPECT_EQ(rule.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(rule.status().message().find("'" + std::string(name) + "'"), std::string::npos);
+    EXPECT_NE(rule.status().message().find("adadelta, adagrad, adagrad_decay,"), std::string::npos);
+  }
+}
+
+TEST(RegistryTest, PerRowSlotsComeLast) {
+  for (const UpdateRule* rule : AllUpdateRules()) {
+    bool per_row = false;
+    for (const SlotSpec& slot : rule->slots()) {
+      EXPECT_GE(slot.per_row, per_row) << rule->name();
+      per_row = slot.per_row;
+    }
+  }
+}
+
+Status ValidateWith(const std::string& name, Hyper hyper, const std::string& scalar, float value) {
+  hyper[scalar] = value;
+  std::vector<float> scalars;
+  for (const char* h : Rule(name).hyperparameters()) scalars.push_back(hyper.at(h));
+  return Rule(name).Validate(scalars.data());
+}
+
+TEST(ValidateTest, NanAndInfinityAreRefusedInEveryScalarByName) {
+  for (const auto& [name, hyper] : Cases()) {
+    for (const auto& [scalar, value] : hyper) {
+      EXPECT_TRUE(ValidateWith(name, hyper, scalar, value).ok());
+      for (float bad : {NAN, INFINITY, -INFINITY}) {
+        const Status status = ValidateWith(name, hyper, scalar, bad);
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name << " " << scalar << " " << bad;
+        EXPECT_NE(status.message().find(name + ": " + scalar + " must be"), std::string::npos) << status.message();
+      }
+    }
+  }
+}
+
+TEST(ValidateTest, RangesAreThoseOfTheFormulas) {
+  struct Bound {
+    const char* rule;
+    const char* scalar;
+    std::vector<float> good;
+    std::vector<float> bad;
+  };
+  const Bound bounds[] = {
+      {"sgd", "learning_rate", {0, -1, 5}, {}},
+      {"momentum", "use_nesterov", {0, 1}, {0.5f, 2, -1}},
+      {"adagrad_decay", "decay_count", {0, 1, 16777216}, {-1, 0.5f, 16777218}},
+      {"adagrad_decay_v2", "accumulator_decay_rate", {0, 1}, {-0.1f, 1.1f}},
+      {"adagrad_decay", "accumulator_baseline", {0, 3}, {-0.1f}},
+      {"adam", "beta1", {0, 0.99f}, {1, -0.1f}},
+      {"adam", "beta2_power", {0, 0.99f}, {1, 2}},
+      {"adamw", "epsilon", {0, 1}, {-1e-8f}},
+      {"adam_async", "apply_sparse_rmsprop", {0, 1}, {3}},
+      {"rmsprop", "decay", {0, 1}, {1.5f}},
+      {"ftrl", "learning_rate", {1e-6f}, {0, -1}},
+      {"ftrl", "learning_rate_power", {0, -0.5f, -2}, {0.5f}},
+      {"ftrl", "l1", {0, 1}, {-1}},
+      {"ftrl", "l2_shrinkage", {0, 1}, {-1}},
+      {"rowwise_adagrad", "epsilon", {1e-12f}, {0, -1}},
+      {"adadelta", "rho", {0, 0.95f, 1}, {-1}},
+  };
+  for (const Bound& bound : bounds) {
+    for (const auto& [name, hyper] : Cases()) {
+      if (name != bound.rule) continue;
+      auto ok = [&, name = name, hyper = hyper](float x) { return ValidateWith(name, hyper, bound.scalar, x).ok(); };
+      for (float x : bound.good) EXPECT_TRUE(ok(x)) << name << " " << bound.scalar << " " << x;
+      for (float x : bound.bad) EXPECT_FALSE(ok(x)) << name << " " << bound.scalar << " " << x;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multitier
