@@ -80,7 +80,8 @@ class Tier {
   // Tells the layout of records written from now on; called before the first Write and when a column was appended.
   virtual Status SetLayout(std::shared_ptr<const RowLayout> layout) = 0;
 
-  // Writes all records or none. locations: [records.size()].
+  // Writes all records or none. A key whose older record was not freed may be written again. locations: [records.size()].
+  // InvalidArgument where a record's num_columns is 0 or more than the layout's.
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status; the call's Status is for what hits the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;

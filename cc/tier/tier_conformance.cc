@@ -1,0 +1,433 @@
+#include "cc/tier/tier_conformance.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "cc/base/hash.h"
+
+namespace multitier {
+namespace {
+
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+size_t BytesOfColumns(const RowLayout& layout, size_t num_columns) {
+  const Column& last = layout.columns()[num_columns - 1];
+  return last.offset + last.bytes;
+}
+
+std::vector<KeyLocation> KeyLocations(const std::vector<TestRecord>& records, const std::vector<uint32_t>& locations) {
+  std::vector<KeyLocation> result;
+  for (size_t i = 0; i < records.size(); ++i) result.push_back({records[i].header.key, locations[i]});
+  return result;
+}
+
+// Whether header and row data are those of one TestRecord.
+bool IsWhole(const RecordHeader& header, const std::vector<uint8_t>& row_data) {
+  const TestRecord expected(header.key, static_cast<uint64_t>(header.version), 2);
+  return header.frequency == expected.header.frequency &&
+         std::memcmp(row_data.data(), expected.row_data.data(), expected.row_data.size()) == 0;
+}
+
+}  // namespace
+
+std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns) {
+  RowLayout layout = *RowLayout::Create(3, DType::kFloat32);
+  if (num_columns > 1) layout = *layout.WithColumn({"slot", DType::kFloat32, 3, 0.1f});
+  if (num_columns > 2) layout = *layout.WithColumn({"wide", DType::kBFloat16, 5, -2.0f});
+  return std::make_shared<const RowLayout>(std::move(layout));
+}
+
+TestRecord::TestRecord(int64_t key, uint64_t generation, uint32_t num_columns) {
+  header.key = key;
+  header.version = static_cast<int64_t>(generation);
+  header.frequency = static_cast<uint32_t>(Mix64(generation));
+  header.num_columns = num_columns;
+  row_data.resize(BytesOfColumns(*TierTestLayout(3), num_columns));
+  uint64_t word = Mix64(static_cast<uint64_t>(key) ^ Mix64(generation + 1));
+  for (uint8_t& byte : row_data) byte = static_cast<uint8_t>((word = Mix64(word + 1)) >> 56);
+}
+
+void TierConformanceTest::SetUp() {
+  layout_ = TierTestLayout(2);
+  tier_ = GetParam().make(layout_);
+  ASSERT_TRUE(tier_->SetLayout(layout_).ok());
+}
+
+void TierConformanceTest::SetColumns(size_t num_columns) {
+  layout_ = TierTestLayout(num_columns);
+  const Status status = tier_->SetLayout(layout_);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+}
+
+std::vector<uint32_t> TierConformanceTest::Write(const std::vector<TestRecord>& records) {
+  std::vector<WriteRecord> batch;
+  for (const TestRecord& record : records) batch.push_back(record.write());
+  std::vector<uint32_t> locations(records.size(), kNoLocation);
+  const Status status = tier_->Write(batch, locations.data());
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  for (const uint32_t location : locations) EXPECT_NE(location, kNoLocation);
+  return locations;
+}
+
+uint32_t TierConformanceTest::Write(const TestRecord& record) { return Write(std::vector<TestRecord>{record})[0]; }
+
+void TierConformanceTest::Free(int64_t key, uint32_t location) {
+  const KeyLocation freed{key, location};
+  tier_->Free(Span<const KeyLocation>(&freed, 1));
+}
+
+void TierConformanceTest::ExpectRead(const TestRecord& expected, uint32_t location) {
+  std::vector<uint8_t> row_data(layout_->row_bytes(), 0xee);
+  ReadRecord read;
+  read.key = expected.header.key;
+  read.location = location;
+  read.row_data = row_data.data();
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  ASSERT_TRUE(read.status.ok()) << read.status.ToString();
+  EXPECT_EQ(read.header.key, expected.header.key);
+  EXPECT_EQ(read.header.version, expected.header.version);
+  EXPECT_EQ(read.header.frequency, expected.header.frequency);
+  ASSERT_GE(read.header.num_columns, expected.header.num_columns);
+  ASSERT_LE(read.header.num_columns, layout_->columns().size());
+  std::vector<uint8_t> widened = expected.row_data;
+  widened.resize(layout_->row_bytes());
+  layout_->FillSlots(widened.data(), expected.header.num_columns);
+  layout_->FillSlots(row_data.data(), read.header.num_columns);  // what a reader does
+  EXPECT_EQ(row_data, widened) << "key " << expected.header.key;
+}
+
+void TierConformanceTest::ExpectGone(int64_t key, uint32_t location) {
+  ReadRecord read;
+  read.key = key;
+  read.location = location;
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  if (read.status.ok()) {
+    EXPECT_NE(read.header.key, key) << "at location " << location;
+  } else {
+    EXPECT_EQ(read.status.code(), StatusCode::kNotFound) << read.status.ToString();
+  }
+}
+
+void TierConformanceTest::ExpectHeld(const std::map<uint32_t, TestRecord>& records) {
+  std::map<uint32_t, RecordHeader> scanned;
+  const Status status = tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+    EXPECT_TRUE(scanned.emplace(location, header).second) << "location " << location << " twice";
+    return OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_EQ(scanned.size(), records.size());
+  int64_t written_bytes = 0;
+  for (const auto& [location, record] : records) {
+    ASSERT_EQ(scanned.count(location), 1u) << "location " << location;
+    const RecordHeader& header = scanned[location];
+    EXPECT_EQ(header.key, record.header.key);
+    EXPECT_EQ(header.version, record.header.version);
+    EXPECT_EQ(header.frequency, record.header.frequency);
+    EXPECT_GE(header.num_columns, record.header.num_columns);
+    written_bytes += static_cast<int64_t>(record.row_data.size());
+  }
+  const TierStats stats = tier_->stats();
+  EXPECT_EQ(stats.rows, static_cast<int64_t>(records.size()));
+  EXPECT_GE(stats.row_bytes, written_bytes);
+  EXPECT_LE(stats.row_bytes, stats.rows * static_cast<int64_t>(layout_->row_bytes()));
+  EXPECT_TRUE(records.empty() || stats.resident_bytes + stats.stored_bytes >= stats.row_bytes);
+}
+
+namespace {
+
+TEST_P(TierConformanceTest, NewTierIsEmptyAndNamed) {
+  EXPECT_STRNE(tier_->name(), "");
+  ExpectHeld({});
+  for (const uint32_t location : {0u, 1u, 12345u, kNoLocation - 1}) ExpectGone(7, location);
+}
+
+TEST_P(TierConformanceTest, WrittenRecordIsReadWithItsHeader) {
+  const TestRecord record(42, 7, 2);
+  const uint32_t location = Write(record);
+  ExpectRead(record, location);
+  ExpectRead(record, location);
+  ExpectHeld({{location, record}});
+}
+
+TEST_P(TierConformanceTest, ReadWithoutRowDataGivesTheHeader) {
+  const TestRecord record(42, 7, 2);
+  ReadRecord read;
+  read.key = 42;
+  read.location = Write(record);
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  ASSERT_TRUE(read.status.ok()) << read.status.ToString();
+  EXPECT_EQ(read.header.version, 7);
+}
+
+TEST_P(TierConformanceTest, EmptyBatchesDoNothing) {
+  EXPECT_TRUE(tier_->Write(Span<const WriteRecord>(), nullptr).ok());
+  EXPECT_TRUE(tier_->Read(Span<ReadRecord>()).ok());
+  tier_->Free(Span<const KeyLocation>());
+  EXPECT_TRUE(tier_->Remove(Span<const KeyLocation>()).ok());
+  EXPECT_TRUE(tier_->Sync().ok());
+  ExpectHeld({});
+}
+
+TEST_P(TierConformanceTest, EveryInt64IsAKey) {
+  std::map<uint32_t, TestRecord> held;
+  for (const int64_t key : {kMin, kMin + 1, int64_t{-1}, int64_t{0}, int64_t{1}, kMax - 1, kMax}) {
+    const TestRecord record(key, 3, 2);
+    held.emplace(Write(record), record);
+  }
+  ASSERT_EQ(held.size(), 7u);
+  for (const auto& [location, record] : held) ExpectRead(record, location);
+  ExpectHeld(held);
+}
+
+TEST_P(TierConformanceTest, BatchIsReadInAnyOrderWithRepeats) {
+  std::vector<TestRecord> records;
+  for (int64_t key = 0; key < 1000; ++key) records.emplace_back(key * 17 - 500, 1, 2);
+  const std::vector<uint32_t> locations = Write(records);
+  std::vector<std::vector<uint8_t>> rows(2000, std::vector<uint8_t>(layout_->row_bytes()));
+  std::vector<ReadRecord> batch(2000);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const size_t from = i * 7919 % 1000;
+    batch[i].key = records[from].header.key;
+    batch[i].location = locations[from];
+    batch[i].row_data = rows[i].data();
+  }
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(batch)).ok());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    ASSERT_TRUE(batch[i].status.ok()) << batch[i].status.ToString();
+    EXPECT_EQ(batch[i].header.key, batch[i].key);
+    EXPECT_EQ(rows[i], records[i * 7919 % 1000].row_data);
+  }
+}
+
+TEST_P(TierConformanceTest, MissingRecordFailsAloneInItsBatch) {
+  const TestRecord record(1, 1, 2);
+  std::vector<uint8_t> row_data(layout_->row_bytes());
+  std::vector<ReadRecord> batch(2);
+  batch[0].key = 2;
+  batch[0].location = 999999;
+  batch[1].key = 1;
+  batch[1].location = Write(record);
+  batch[1].row_data = row_data.data();
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(batch)).ok());
+  EXPECT_EQ(batch[0].status.code(), StatusCode::kNotFound);
+  EXPECT_NE(batch[0].status.message().find("999999"), std::string::npos) << batch[0].status.message();
+  EXPECT_TRUE(batch[1].status.ok());
+  EXPECT_EQ(row_data, record.row_data);
+}
+
+TEST_P(TierConformanceTest, FreedRecordIsGoneAndTheOthersStay) {
+  const std::vector<TestRecord> records = {{1, 1, 2}, {2, 1, 2}, {3, 1, 2}};
+  const std::vector<uint32_t> locations = Write(records);
+  Free(2, locations[1]);
+  ExpectGone(2, locations[1]);
+  ExpectRead(records[0], locations[0]);
+  ExpectRead(records[2], locations[2]);
+  ExpectHeld({{locations[0], records[0]}, {locations[2], records[2]}});
+}
+
+TEST_P(TierConformanceTest, FreedLocationsDoNotAddUp) {
+  std::vector<TestRecord> records;
+  for (int64_t key = 0; key < 100; ++key) records.emplace_back(key, 1, 2);
+  for (int round = 0; round < 50; ++round) {
+    const std::vector<uint32_t> locations = Write(records);
+    tier_->Free(KeyLocations(records, locations));
+  }
+  ExpectHeld({});
+  const TestRecord last(5, 9, 2);
+  ExpectRead(last, Write(last));
+}
+
+TEST_P(TierConformanceTest, RemovedRecordIsGone) {
+  const std::vector<TestRecord> records = {{kMin, 1, 2}, {0, 1, 2}};
+  const std::vector<uint32_t> locations = Write(records);
+  const KeyLocation removed{kMin, locations[0]};
+  ASSERT_TRUE(tier_->Remove(Span<const KeyLocation>(&removed, 1)).ok());
+  ExpectGone(kMin, locations[0]);
+  ExpectHeld({{locations[1], records[1]}});
+}
+
+// A key that is demoted again before its old copy is freed.
+TEST_P(TierConformanceTest, RewrittenKeyReadsItsNewestRecordAndFreeingTheOldKeepsIt) {
+  const TestRecord older(8, 1, 2), newer(8, 2, 2);
+  const uint32_t old_location = Write(older);
+  const uint32_t new_location = Write(newer);
+  ASSERT_NE(old_location, new_location);
+  ExpectRead(newer, new_location);
+  Free(8, old_location);
+  ExpectRead(newer, new_location);
+  ExpectHeld({{new_location, newer}});
+}
+
+TEST_P(TierConformanceTest, LocationOfAnotherKeyGivesThatKeysRecord) {
+  ReadRecord read;
+  read.key = 1;
+  read.location = Write(TestRecord(2, 1, 2));
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  if (read.status.ok()) {
+    EXPECT_EQ(read.header.key, 2);
+  } else {
+    EXPECT_EQ(read.status.code(), StatusCode::kNotFound);
+  }
+}
+
+TEST_P(TierConformanceTest, RecordWithFewerColumnsWidens) {
+  const TestRecord narrow(1, 1, 1);
+  const uint32_t location = Write(narrow);
+  ExpectRead(narrow, location);
+  SetColumns(3);
+  ExpectRead(narrow, location);
+  const TestRecord two(2, 1, 2), wide(3, 1, 3);
+  const std::vector<uint32_t> locations = Write({two, wide});
+  ExpectRead(two, locations[0]);
+  ExpectRead(wide, locations[1]);
+  ExpectHeld({{location, narrow}, {locations[0], two}, {locations[1], wide}});
+}
+
+TEST_P(TierConformanceTest, BatchWithAnImpossibleRecordIsRefusedWhole) {
+  const TestRecord good(1, 1, 2), kept(3, 1, 2);
+  const uint32_t location = Write(kept);
+  for (const uint32_t num_columns : {0u, 3u}) {
+    std::vector<WriteRecord> batch = {good.write(), good.write()};
+    batch[1].header.key = 2;
+    batch[1].header.num_columns = num_columns;
+    uint32_t locations[2];
+    const Status status = tier_->Write(batch, locations);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString();
+    ExpectHeld({{location, kept}});
+  }
+}
+
+TEST_P(TierConformanceTest, ScanStopsAtTheFirstErrorOfItsVisitor) {
+  Write({TestRecord(1, 1, 2), TestRecord(2, 1, 2), TestRecord(3, 1, 2)});
+  int visits = 0;
+  const Status status = tier_->Scan([&visits](const RecordHeader&, uint32_t) {
+    return ++visits == 2 ? CancelledError("enough") : OkStatus();
+  });
+  EXPECT_EQ(status, CancelledError("enough"));
+  EXPECT_EQ(visits, 2);
+}
+
+TEST_P(TierConformanceTest, FullTierRefusesTheWholeBatchAndKeepsWhatItHad) {
+  if (GetParam().make_bounded == nullptr) GTEST_SKIP() << "this tier has no bound of its own";
+  tier_ = GetParam().make_bounded(layout_, 3);
+  ASSERT_TRUE(tier_->SetLayout(layout_).ok());
+  EXPECT_TRUE(tier_->capabilities().bounded);
+  const std::vector<TestRecord> records = {{1, 1, 2}, {2, 1, 2}, {3, 1, 2}};
+  const std::vector<uint32_t> held = Write({records[0], records[1]});
+  const std::vector<WriteRecord> batch = {records[2].write(), TestRecord(4, 1, 2).write()};
+  uint32_t locations[2];
+  const Status status = tier_->Write(batch, locations);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+  ExpectHeld({{held[0], records[0]}, {held[1], records[1]}});
+  ExpectRead(records[2], Write(records[2]));
+  EXPECT_EQ(tier_->Write(Span<const WriteRecord>(batch).subspan(0, 1), locations).code(),
+            StatusCode::kResourceExhausted);
+  Free(1, held[0]);
+  ExpectRead(records[2], Write(records[2]));
+}
+
+// Random operations against a map; a column comes in the middle.
+TEST_P(TierConformanceTest, RandomOperationsAgreeWithAModel) {
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  std::map<uint32_t, TestRecord> model;
+  std::map<int64_t, uint32_t> location_of;
+  for (int step = 0; step < 3000; ++step) {
+    if (step == 1500) SetColumns(3);
+    std::vector<TestRecord> batch;
+    std::vector<KeyLocation> old;
+    const int64_t first = static_cast<int64_t>(random() % 400) - 200;
+    for (int64_t key = first; key < first + static_cast<int64_t>(random() % 20); ++key) {
+      const auto it = location_of.find(key);
+      if (it != location_of.end()) old.push_back({key, it->second});
+      batch.emplace_back(key, random(), static_cast<uint32_t>(1 + random() % layout_->columns().size()));
+    }
+    switch (random() % 4) {
+      case 0: tier_->Free(old); break;
+      case 1: ASSERT_TRUE(tier_->Remove(old).ok()); break;
+      case 2: {  // demoted anew: write, then free the older copies
+        const std::vector<uint32_t> locations = Write(batch);
+        tier_->Free(old);
+        for (size_t i = 0; i < batch.size(); ++i) location_of[batch[i].header.key] = locations[i];
+        for (const KeyLocation& record : old) model.erase(record.location);
+        for (size_t i = 0; i < batch.size(); ++i) model[locations[i]] = batch[i];
+        continue;
+      }
+      default:
+        for (const KeyLocation& record : old) ExpectRead(model[record.location], record.location);
+        continue;
+    }
+    for (const KeyLocation& record : old) {
+      model.erase(record.location);
+      location_of.erase(record.key);
+    }
+    if (HasFailure()) FAIL() << "step " << step;
+  }
+  for (const auto& [location, record] : model) ExpectRead(record, location);
+  ExpectHeld(model);
+}
+
+// Writers rewrite and free the records that readers read: a reader gets a whole record, or NotFound.
+TEST_P(TierConformanceTest, ConcurrentReadsNeverGiveTornRecords) {
+  if (!GetParam().synchronized) GTEST_SKIP() << "this tier has no lock of its own";
+  constexpr int kWriters = 2, kReaders = 2, kKeys = 16, kRounds = 400;
+  std::atomic<uint32_t> published[kWriters * kKeys];
+  for (auto& location : published) location = kNoLocation - 1;
+  std::atomic<int> running{kWriters};
+  std::atomic<int64_t> torn{0}, failed{0}, whole{0};
+  auto write = [&](int writer) {
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      for (int i = writer * kKeys; i < (writer + 1) * kKeys; ++i) {
+        const TestRecord record(i, round, 2);
+        const WriteRecord batch = record.write();
+        uint32_t location = kNoLocation;
+        if (!tier_->Write(Span<const WriteRecord>(&batch, 1), &location).ok()) ++failed;
+        const uint32_t old = published[i].exchange(location);
+        if (round > 0) Free(i, old);
+      }
+    }
+    --running;
+  };
+  auto read = [&] {
+    do {
+      std::vector<std::vector<uint8_t>> rows(kWriters * kKeys, std::vector<uint8_t>(layout_->row_bytes()));
+      std::vector<ReadRecord> batch(kWriters * kKeys);
+      for (size_t i = 0; i < batch.size(); ++i) {
+        batch[i].key = static_cast<int64_t>(i);
+        batch[i].location = published[i];
+        batch[i].row_data = rows[i].data();
+      }
+      if (!tier_->Read(Span<ReadRecord>(batch)).ok()) ++failed;
+      for (size_t i = 0; i < batch.size(); ++i) {
+        if (!batch[i].status.ok()) {
+          failed += batch[i].status.code() != StatusCode::kNotFound;
+        } else {
+          ++(IsWhole(batch[i].header, rows[i]) ? whole : torn);
+        }
+      }
+      (void)tier_->stats();
+    } while (running > 0);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kWriters; ++i) threads.emplace_back(write, i);
+  for (int i = 0; i < kReaders; ++i) threads.emplace_back(read);
+  for (std::thread& thread : threads) thread.join();
+  read();  // everything is at rest now
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(failed, 0);
+  EXPECT_GE(whole, kWriters * kKeys);
+  std::map<uint32_t, TestRecord> held;
+  for (int i = 0; i < kWriters * kKeys; ++i) held.emplace(published[i].load(), TestRecord(i, kRounds - 1, 2));
+  ExpectHeld(held);
+}
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,71 @@
+// The contract of Tier as tests. Every tier passes them; its own test file adds only what is its own:
+//
+//   INSTANTIATE_TEST_SUITE_P(Memory, TierConformanceTest, testing::Values(TierTestCase{...}), TierTestName);
+//
+// Test only.
+
+#ifndef CC_TIER_TIER_CONFORMANCE_H_
+#define CC_TIER_TIER_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cc/row/row_layout.h"
+#include "cc/tier/tier.h"
+#include "gtest/gtest.h"
+
+namespace multitier {
+
+struct TierTestCase {
+  std::string name;
+  // An empty tier, nothing shared with those made before.
+  std::function<std::unique_ptr<Tier>(std::shared_ptr<const RowLayout>)> make;
+  // The same with a bound of max_rows records of that layout. Null: the tier has no bound of its own.
+  std::function<std::unique_ptr<Tier>(std::shared_ptr<const RowLayout>, int64_t max_rows)> make_bounded;
+  // False: the tier has no lock of its own, and the tests that call it from several threads are skipped.
+  bool synchronized = true;
+};
+
+inline void PrintTo(const TierTestCase& test_case, std::ostream* out) { *out << test_case.name; }
+inline std::string TierTestName(const testing::TestParamInfo<TierTestCase>& info) { return info.param.name; }
+
+// Layouts of 1, 2 and 3 columns: value (3 float32), slot (3 float32), wide slot (5 bfloat16).
+std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns);
+
+// A record that owns its row data; all of it follows from the arguments, so a torn record is recognised.
+struct TestRecord {
+  TestRecord() = default;
+  TestRecord(int64_t key, uint64_t generation, uint32_t num_columns);
+  WriteRecord write() const { return WriteRecord{header, row_data.data()}; }
+
+  RecordHeader header;
+  std::vector<uint8_t> row_data;  // exactly num_columns columns
+};
+
+class TierConformanceTest : public testing::TestWithParam<TierTestCase> {
+ protected:
+  void SetUp() override;
+
+  uint32_t Write(const TestRecord& record);
+  std::vector<uint32_t> Write(const std::vector<TestRecord>& records);
+  void Free(int64_t key, uint32_t location);
+  // Expects the record at the location, columns it was written without at their initial value.
+  void ExpectRead(const TestRecord& record, uint32_t location);
+  // Expects that the location gives NotFound, or a record of another key.
+  void ExpectGone(int64_t key, uint32_t location);
+  // Expects that Scan gives exactly these records, and that stats() agrees.
+  void ExpectHeld(const std::map<uint32_t, TestRecord>& records);
+  void SetColumns(size_t num_columns);
+
+  std::shared_ptr<const RowLayout> layout_;  // 2 columns at first
+  std::unique_ptr<Tier> tier_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_TIER_CONFORMANCE_H_
