@@ -1,11 +1,12 @@
 #include "cc/tier/dram/dram_tier.h"
 
-#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace multitier {
 namespace {
 
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kTargetChunkBytes = 16u << 20;
 
@@ -46,13 +47,16 @@ Status DramTier::AddChunk() {
 }
 
 Status DramTier::Reserve(size_t n) {
+  const size_t chunks_before = chunks_.size();
   for (;;) {
-    const uint64_t fresh = (static_cast<uint64_t>(chunks_.size()) << chunk_shift_) - end_;
-    if (num_free_ + fresh >= n) return OkStatus();
-    if ((static_cast<uint64_t>(chunks_.size() + 1) << chunk_shift_) >= kNoLocation) {
-      return ResourceExhaustedError("dram tier: a shard holds at most 2^32 rows; partition the table");
-    }
-    MT_RETURN_IF_ERROR(AddChunk());
+    const uint64_t slots = static_cast<uint64_t>(chunks_.size()) << chunk_shift_;
+    if (num_free_ + (slots - end_) >= n) return OkStatus();
+    Status status = slots + chunk_mask_ < kNoLocation
+                        ? AddChunk()
+                        : ResourceExhaustedError("dram tier: a shard holds fewer than 2^32 rows; partition the table");
+    if (status.ok()) continue;
+    for (; chunks_.size() > chunks_before; chunks_.pop_back()) env_->FreePages(chunks_.back(), chunk_bytes());
+    return status;
   }
 }
 
@@ -84,10 +88,11 @@ void DramTier::Release(uint32_t location) {
 }
 
 size_t DramTier::resident_bytes() const {
-  // Pages are touched as slots are first used, whole huge pages from the second on.
-  const size_t used = static_cast<size_t>(end_) * stride_;
-  if (used < kHugePage) return (used + 4095) / 4096 * 4096;
-  return std::min((used + kHugePage - 1) / kHugePage * kHugePage, chunks_.size() * chunk_bytes());
+  // Pages are touched as slots are first used: small ones up to 2 MiB, then whole huge pages.
+  const size_t full_chunks = end_ >> chunk_shift_;
+  const size_t rest = static_cast<size_t>(end_ & chunk_mask_) * stride_;
+  if (full_chunks == 0 && rest < kHugePage) return (rest + kPage - 1) / kPage * kPage;
+  return full_chunks * chunk_bytes() + (rest + kHugePage - 1) / kHugePage * kHugePage;
 }
 
 Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
@@ -114,6 +119,8 @@ Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
   wide.chunks_.clear();
   layout_ = std::move(layout);
   SetGeometry();
+  // The first chunk began on small pages again.
+  if (!chunks_.empty() && static_cast<size_t>(end_) * stride_ > kHugePage) env_->CollapsePages(chunks_[0], chunk_bytes());
   return OkStatus();
 }
 
@@ -124,6 +131,12 @@ TierCapabilities DramTier::capabilities() const {
 }
 
 Status DramTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  const std::vector<Column>& columns = layout_->columns();
+  for (const WriteRecord& record : records) {
+    if (record.header.num_columns >= 1 && record.header.num_columns <= columns.size()) continue;
+    return InvalidArgumentError("dram tier: write of key ", record.header.key, ": expected 1 to ", columns.size(),
+                                " columns, found ", record.header.num_columns);
+  }
   MT_RETURN_IF_ERROR(Reserve(records.size()));
   for (size_t i = 0; i < records.size(); ++i) {
     const RecordHeader& from = records[i].header;
@@ -132,10 +145,9 @@ Status DramTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
     header->key = from.key;
     header->version = from.version;
     header->frequency = from.frequency;
-    const size_t columns = std::min<size_t>(from.num_columns, layout_->columns().size());
-    const Column& last = layout_->columns()[columns - 1];
+    const Column& last = columns[from.num_columns - 1];
     std::memcpy(Data(header), records[i].row_data, last.offset + last.bytes);
-    layout_->FillSlots(Data(header), columns);
+    layout_->FillSlots(Data(header), from.num_columns);
   }
   return OkStatus();
 }
@@ -158,7 +170,12 @@ Status DramTier::Read(Span<ReadRecord> records) {
 }
 
 void DramTier::Free(Span<const KeyLocation> records) {
-  for (const KeyLocation& record : records) Release(record.location);
+  for (const KeyLocation& record : records) {
+    MT_CHECK(record.location < end_);
+    const RowHeader* header = Header(record.location);
+    MT_CHECK(!header->has(kRowFree) && header->key == record.key);
+    Release(record.location);
+  }
 }
 
 Status DramTier::Remove(Span<const KeyLocation> records) {

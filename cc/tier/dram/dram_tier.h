@@ -9,7 +9,7 @@
 // empty or small slab costs nothing, and moves to huge pages once 2 MiB of it are in use. Free slots form a list through
 // their headers (flag kRowFree, next in `below`).
 //
-// Owns its memory. Does not bound: the table decides how many rows it may hold, up to `max_rows`.
+// Owns its memory. Does not bound: the table decides how many rows it may hold, fewer than 2^32.
 //
 // Allocate, Address and the like need the lock of the shard that owns the slab; so does the Tier interface, which has no
 // lock of its own.
@@ -34,7 +34,7 @@ class DramTier : public Tier {
   ~DramTier() override;
 
   // --- In place.
-  // Makes sure that the next n Allocate calls succeed. ResourceExhausted naming what was asked.
+  // Makes sure that the next n Allocate calls succeed. ResourceExhausted naming what was asked; the slab is then as it was.
   Status Reserve(size_t n);
   // A free slot: header zeroed but for kNoLocation in `below`, row data undefined. REQUIRES: Reserve.
   uint32_t Allocate();
@@ -49,13 +49,14 @@ class DramTier : public Tier {
   uint32_t end() const { return end_; }
   size_t rows() const { return rows_; }
   size_t resident_bytes() const;
-  // Rewrites every row to a layout with more columns, locations unchanged, chunk by chunk. On ResourceExhausted the slab is
-  // as it was.
+  // Rewrites every row to a layout with more columns, locations unchanged, chunk by chunk; new columns hold their initial
+  // value. On ResourceExhausted the slab is as it was. Undoes Reserve. O(rows). REQUIRES: the columns of layout() come first
   Status Widen(std::shared_ptr<const RowLayout> layout);
   // Frees everything.
   void Clear();
 
-  // --- Tier.
+  // --- Tier. Records with fewer columns are widened when written, so they read as full rows. Free stops the process where a
+  // location does not hold a row of the key.
   const char* name() const override { return "dram"; }
   TierCapabilities capabilities() const override;
   Status SetLayout(std::shared_ptr<const RowLayout> layout) override { return Widen(std::move(layout)); }
