@@ -8,7 +8,7 @@ namespace {
 constexpr int kFirstAllocatedLog2 = 6;      // 64 buckets: one page
 constexpr size_t kReserveBytes = 2u << 20;  // arrays from this size on grow in place
 constexpr int kDoublingsPerTagBase = 12;
-constexpr double kSweepLoad = 0.95;         // of the load cap: with fewer live words tombstones are swept, with more the array doubles
+constexpr double kSweepLoad = 0.95;         // of the load cap: up to here tombstones are swept, above the array doubles
 constexpr int kCrowdedLog2 = 14;            // up to here an array doubles for a crowded home whatever its load
 constexpr uint64_t kMaxDisplacement = 512;  // buckets searched for a free word to bring nearer
 constexpr uint64_t kDistanceMask = uint64_t{0xf} << 33;
@@ -143,8 +143,8 @@ Status ShardIndex::Grow(const HashOfWord& hash_of) {
     buckets = nullptr;
   }
   if (buckets == nullptr) {
-    return ResourceExhaustedError("index of a shard: no memory for ", size_t{1} << log2, " buckets (", bytes, " bytes); it holds ",
-                                  live_, " keys");
+    return ResourceExhaustedError("index of a shard: no memory for ", size_t{1} << log2, " buckets (", bytes,
+                                  " bytes); it holds ", live_, " keys");
   }
   Rebuild(buckets, log2);
   if (!in_place && allocated_bytes_ != 0) env_->FreePages(buckets_, allocated_bytes_);

@@ -132,6 +132,31 @@ class ShardIndex {
     return nullptr;
   }
 
+  int log2_buckets() const { return log2_buckets_; }
+  // Calls visit(word) for every word whose home is bucket `home`, tombstones excepted.
+  template <typename Visit>
+  void ForEachAtHome(uint32_t home, Visit&& visit) const {
+    for (uint32_t distance = 0; distance <= kMaxDistance && distance < num_buckets_; ++distance) {
+      const uint64_t* bucket = buckets_ + ((home + distance) & (num_buckets_ - 1)) * kWordsPerBucket;
+      for (int i = 0; i < kWordsPerBucket; ++i) {
+        const WordState s = state(bucket[i]);
+        if (s == WordState::kEmpty || s == WordState::kTombstone) continue;
+        if (((bucket[i] >> 33) & 0xf) == distance) visit(bucket[i]);
+      }
+      if (MatchHigh(bucket, 0xe0u, 0) != 0) return;
+    }
+  }
+  // Whether a word of that home, among 2^log2 buckets, names that location below memory.
+  bool HasBelow(uint32_t home, int log2, uint32_t below) const {
+    bool has = false;
+    if (log2 != log2_buckets_) return false;
+    ForEachAtHome(home, [&](uint64_t word) {
+      const WordState s = state(word);
+      has |= (s == WordState::kLower1 || s == WordState::kLower2) && location(word) == below;
+    });
+    return has;
+  }
+
   // Calls visit(word) for every word but tombstones, in any order.
   template <typename Visit>
   void ForEach(Visit&& visit) const {
