@@ -1,0 +1,43 @@
+"""tf_multitier: hash-table embedding variables for TensorFlow, spread over memory tiers.
+
+    import tf_multitier
+    ev = tf_multitier.get_embedding_variable("user", embedding_dim=16)
+    pooled = tf.nn.embedding_lookup_sparse(ev, sparse_ids, None, combiner="mean")
+
+Graph and Session only; see `get_embedding_variable`. `import tf_multitier.v1 as tf` is tf.compat.v1 with our names added.
+"""
+
+from tf_multitier import _library  # first: refuses a TensorFlow that the ops were not built for
+from tf_multitier import config_pb2
+from tf_multitier import lookup
+from tf_multitier import options
+from tf_multitier import patches
+from tf_multitier import train
+from tf_multitier._library import get_library_path
+from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.config_pb2 import StorageType
+from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
+from tf_multitier.embedding_variable import embedding_variables
+from tf_multitier.embedding_variable import is_embedding_variable
+from tf_multitier.options import CBFFilter
+from tf_multitier.options import CheckpointOption
+from tf_multitier.options import CounterFilter
+from tf_multitier.options import EmbeddingVariableOption
+from tf_multitier.options import GlobalStepEvict
+from tf_multitier.options import InitializerOption
+from tf_multitier.options import L2WeightEvict
+from tf_multitier.options import ProbabilisticFilter
+from tf_multitier.options import StorageOption
+from tf_multitier.variable_scope import get_embedding_variable
+
+patches.install()
+
+from tf_multitier import feature_column  # noqa: E402  needs everything above
+
+__all__ = [
+    "CBFFilter", "CacheStrategy", "CheckpointOption", "CounterFilter", "EmbeddingVariable", "EmbeddingVariableOption",
+    "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "PartitionedEmbeddingVariable", "ProbabilisticFilter",
+    "StorageOption", "StorageType", "config_pb2", "embedding_variables", "feature_column", "get_embedding_variable",
+    "get_library_path", "is_embedding_variable", "lookup", "options", "train",
+]

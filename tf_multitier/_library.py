@@ -1,0 +1,43 @@
+"""The op library: where it is, whether it fits the installed TensorFlow, and its ops."""
+
+import os
+
+import tensorflow as tf
+
+_LIBRARY = "_tf_multitier_ops.so"
+
+
+def minor_version(version):
+    """"2.21.0rc1" -> "2.21"."""
+    return ".".join(version.split(".")[:2])
+
+
+def check_tensorflow_version(installed, built_for):
+    """ImportError, in one sentence naming both, where the minor versions differ."""
+    if minor_version(installed) != minor_version(built_for):
+        raise ImportError(f"tf_multitier was built for TensorFlow {minor_version(built_for)} and cannot be used with the "
+                          f"installed TensorFlow {installed}: install tensorflow=={minor_version(built_for)}.* or build "
+                          "tf_multitier again.")
+
+
+def get_library_path():
+    """Path of the shared library with the ops, for TensorFlow Serving and other programs that load custom ops."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), _LIBRARY)
+
+
+def _load():
+    try:
+        from tf_multitier import _build_info
+    except ImportError:
+        _build_info = None
+    if _build_info is not None:
+        check_tensorflow_version(tf.__version__, _build_info.TF_VERSION)
+    path = get_library_path()
+    if not os.path.exists(path):
+        raise ImportError(f"tf_multitier is not built: {_LIBRARY} is missing; run `python3 configure.py run` in the "
+                          "repository, or install the wheel.")
+    return tf.load_op_library(path)
+
+
+# The generated Python functions of the ops: ops.multitier_lookup(...), ...
+ops = _load()

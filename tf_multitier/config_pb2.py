@@ -1,0 +1,80 @@
+"""Storage types and cache strategies, under the names that DeepRec's `config_pb2` gives them.
+
+`from tf_multitier import config_pb2` (or, in DeepRec programs, `tensorflow.core.framework.embedding.config_pb2`):
+`config_pb2.StorageType.DRAM_SSDHASH` and `config_pb2.DRAM_SSDHASH` are the same value. Numbers are DeepRec's where it has
+one; the types it lacks follow theirs.
+"""
+
+import enum
+
+
+class _ProtoEnum(enum.IntEnum):
+    """An IntEnum with the methods of a protobuf enum wrapper."""
+
+    @classmethod
+    def Name(cls, number):
+        """The name of `number`. ValueError where there is none."""
+        return cls(number).name
+
+    @classmethod
+    def Value(cls, name):
+        """The number of `name`. ValueError where there is none."""
+        if name not in cls.__members__:
+            raise ValueError(f"{cls.__name__} has no value named {name!r}; known names: {', '.join(cls.__members__)}")
+        return cls[name]
+
+    @classmethod
+    def keys(cls):
+        return list(cls.__members__)
+
+    @classmethod
+    def values(cls):
+        return [int(v) for v in cls.__members__.values()]
+
+    @classmethod
+    def items(cls):
+        return [(k, int(v)) for k, v in cls.__members__.items()]
+
+
+class StorageType(_ProtoEnum):
+    """The tiers of an embedding variable, fastest first, joined by underscores. DEFAULT is DRAM."""
+
+    DEFAULT = 0
+    DRAM = 1
+    PMEM_MEMKIND = 2
+    PMEM_LIBPMEM = 3
+    SSDHASH = 4
+    LEVELDB = 5
+    HBM = 6
+    PMEM = 7
+    DRAM_PMEM = 11
+    DRAM_SSDHASH = 12
+    HBM_DRAM = 13
+    DRAM_LEVELDB = 14
+    DRAM_PMEM_SSDHASH = 101
+    HBM_DRAM_SSDHASH = 102
+    DRAM_PMEM_LEVELDB = 103
+    HBM_DRAM_PMEM = 104
+    HBM_DRAM_LEVELDB = 105
+    HBM_DRAM_PMEM_SSDHASH = 106
+    HBM_DRAM_PMEM_LEVELDB = 107
+
+    @property
+    def tiers(self):
+        """Names of the tiers, fastest first: ("DRAM", "SSDHASH")."""
+        if self is StorageType.DEFAULT:
+            return ("DRAM",)
+        if self in (StorageType.PMEM_MEMKIND, StorageType.PMEM_LIBPMEM):
+            return ("PMEM",)
+        return tuple(self.name.split("_"))
+
+
+class CacheStrategy(_ProtoEnum):
+    """Which rows leave a full tier first: the least recently or the least frequently used."""
+
+    LRU = 0
+    LFU = 1
+
+
+globals().update(StorageType.__members__)
+globals().update(CacheStrategy.__members__)

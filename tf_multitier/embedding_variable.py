@@ -1,0 +1,502 @@
+"""EmbeddingVariable: a hash table from 64-bit keys to embeddings, as a TensorFlow variable.
+
+    get_embedding_variable("user", 16)
+        |
+        v
+    EmbeddingVariable            one table, or            PartitionedEmbeddingVariable
+      handle op (all options as attributes)                 parts: EmbeddingVariable "user/part_0", "user/part_1", ...
+      initializer: makes the table, then adds slots         routes whole keys to the part that owns them
+      count: what Session.run(variable) gives
+
+Life: (1) creation adds the handle, initialize and count ops; (2) optimizers ask for slots, which chains an AddSlots op after
+the initializer; (3) the initializer or a Saver's restore makes the table; (4) lookups read, applies create rows; (5) the table
+goes with the Session's resources.
+
+Its static shape is [0, embedding_dim]: the number of rows is not known, and TensorFlow's optimizers need a full shape to make
+slots. `total_count()` counts rows. There is no dense value: `value()`, `assign()`, `ev[...]`, arithmetic and conversion to a
+tensor raise NotImplementedError, each with one message.
+"""
+
+import collections.abc
+
+import tensorflow as tf
+from tensorflow.core.framework import variable_pb2
+from tensorflow.python.framework import composite_tensor
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import variables
+from tensorflow.python.training.saving import saveable_object
+
+from tf_multitier import graph_state
+from tf_multitier import saver
+from tf_multitier._library import ops
+from tf_multitier.queries import Queries
+
+HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
+
+# Attributes of the handle op that say what the variable is; the initialize and restore ops repeat them.
+OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "initializer_b", "seed", "default_value_dim",
+                "default_value_no_permission", "filter", "filter_freq", "filter_max_elements", "filter_false_positive",
+                "filter_counter_bits", "filter_probability", "steps_to_live", "l2_weight_threshold", "storage_type",
+                "storage_path", "storage_sizes", "cache_strategy", "partition_index", "num_partitions")
+
+
+def _dense_use(variable, what):
+    return NotImplementedError(
+        f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
+        "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer, and read everything "
+        "with export()")
+
+
+def _no_dense(what):
+    def refuse(self, *unused_args, **unused_kwargs):
+        raise _dense_use(self, what)
+
+    return refuse
+
+
+def _string(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def attrs_of_handle(handle):
+    """{attribute: value} of OPTION_ATTRS, read from a handle tensor's op."""
+    values = {name: _string(handle.op.get_attr(name)) for name in OPTION_ATTRS}
+    values["shape"] = tf.TensorShape(values["shape"])
+    return values
+
+
+class _TableOptions:
+    """What the handle's attributes say, by name."""
+
+    @property
+    def embedding_dim(self):
+        """Elements of one embedding."""
+        return self.shape.as_list()[1]
+
+    @property
+    def key_dtype(self):
+        """tf.int64 or tf.int32: what ids may be. The table's keys are int64."""
+        return tf.as_dtype(self.option_attrs["key_dtype"])
+
+    @property
+    def storage_type(self):
+        """Name of the storage type: "DRAM"."""
+        return self.option_attrs["storage_type"]
+
+    @property
+    def steps_to_live(self):
+        """Of GlobalStepEvict; 0: none."""
+        return self.option_attrs["steps_to_live"]
+
+
+class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResourceVariable, composite_tensor.CompositeTensor,
+                        saveable_object.SaveableObject):
+    """One hash table of embeddings, or one partition of a PartitionedEmbeddingVariable. Made by `get_embedding_variable`.
+
+    Stock lookups, `tf.compat.v1.train` optimizers, savers and feature columns take it as a variable; its gradient is an
+    IndexedSlices whose indices are keys. Graph and Session only.
+
+    Threads: any number of threads may run lookups, updates and queries of one variable in one Session; every key's update is
+    exclusive.
+    """
+
+    # Without this the metaclass would bind positional arguments to tf.Variable's signature.
+    _variable_call = classmethod(lambda cls, *args, **kwargs: None)
+    __composite_gradient__ = resource_variable_ops.ResourceVariableGradient()
+
+    def __init__(self, *, handle, initializer_op, graph_element, trainable, in_graph_mode=True):
+        attrs = attrs_of_handle(handle)
+        name = handle.op.name
+        super().__init__(trainable=trainable, shape=attrs["shape"], dtype=attrs["dtype"], handle=handle, name=name,
+                         handle_name=name, unique_id=name, graph_element=graph_element, initializer_op=initializer_op,
+                         in_graph_mode=in_graph_mode)
+        self.option_attrs = attrs
+        self._slot_values = {}  # column name -> (dim, initial value), in the order of columns
+
+    def __repr__(self):
+        return f"<tf_multitier.EmbeddingVariable '{self.name}' embedding_dim={self.embedding_dim} dtype={self.dtype.name}>"
+
+    __str__ = __repr__
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+    def __ne__(self, other):
+        return self is not other
+
+    @property
+    def variable_name(self):
+        """The name without ":0" and without a partition suffix: what checkpoints call the variable."""
+        name = self.handle.op.name
+        suffix = f"/part_{self.partition_index}"
+        return name[:-len(suffix)] if self.num_partitions > 1 and name.endswith(suffix) else name
+
+    @property
+    def _shared_name(self):
+        return self.handle.op.name
+
+    @property
+    def partition_index(self):
+        return self.option_attrs["partition_index"]
+
+    @property
+    def num_partitions(self):
+        return self.option_attrs["num_partitions"]
+
+    @property
+    def parts(self):
+        """[self]: a table is its own only part."""
+        return [self]
+
+    @property
+    def is_partitioned(self):
+        return False
+
+    @property
+    def _type_spec(self):
+        return resource_variable_ops.VariableSpec(self.shape, self.dtype, self.trainable)
+
+    def _shape_invariant_to_type_spec(self, shape):
+        return resource_variable_ops.VariableSpec(shape, self.dtype, self.trainable)
+
+    def is_initialized(self, name=None):
+        """bool scalar: whether the initializer or a restore has run."""
+        with tf_ops.colocate_with(self.handle, ignore_existing=True):
+            return ops.multitier_is_initialized(self.handle, name=name)
+
+    def sparse_read(self, indices, name=None):
+        if self.num_partitions > 1:
+            raise ValueError(f"'{self.name}' is partition {self.partition_index} of {self.num_partitions} of the embedding "
+                             f"variable '{self.variable_name}' and has only some of its keys: look up the object that "
+                             f"get_embedding_variable('{self.variable_name}', ...) returned, not a part or a list of parts")
+        return super().sparse_read(indices, name=name)
+
+    def export_rows(self, name="export_rows"):
+        """All columns of all rows, and counted keys: what a checkpoint of this table holds. For tools and tests.
+
+        Returns:
+          A named tuple of manifest (string scalar, JSON that names the columns), keys int64 [n], rows float32 [n, sum of the
+          columns' dims], frequencies int64 [n], versions int64 [n], counted int64 [m, 3], initial_matrix float32 [N, dim].
+        """
+        with tf_ops.colocate_with(self.handle, ignore_existing=True):
+            return ops.multitier_save_slice(self.handle, dtype=self.dtype, name=name)
+
+    # ---- slots
+
+    def ensure_slots(self, slots):
+        """Makes sure the initializer adds these columns.
+
+        Args:
+          slots: list of (column name, dim, initial value).
+
+        Raises:
+          ValueError: where a column of that name has another dim or initial value.
+        """
+        new = []
+        for column, dim, value in slots:
+            have = self._slot_values.setdefault(column, None)
+            if have is None:
+                self._slot_values[column] = (dim, value)
+                new.append((column, dim, value))
+            elif have != (dim, value):
+                raise ValueError(f"slot '{column}' of embedding variable '{self.variable_name}' has dim {have[0]} and initial "
+                                 f"value {have[1]}, found dim {dim} and initial value {value}")
+        if not new:
+            return
+        columns, dims, values = zip(*new)
+        with tf_ops.init_scope(), tf_ops.name_scope(None), tf_ops.colocate_with(self.handle, ignore_existing=True):
+            with tf_ops.control_dependencies([self._initializer_op]):
+                self._initializer_op = ops.multitier_add_slots(
+                    self.handle, slot_names=list(columns), slot_dims=list(dims), slot_initial_values=list(values),
+                    name=self.handle.op.name + "/AddSlots")
+
+    # ---- meta graph
+
+    def to_proto(self, export_scope=None):
+        """A VariableDef; None where the variable is not in `export_scope`."""
+        if export_scope is not None and not self.handle.name.startswith(export_scope):
+            return None
+        strip = lambda n: tf_ops.strip_name_scope(n, export_scope)
+        return variable_pb2.VariableDef(
+            variable_name=strip(self.handle.name), initializer_name=strip(self._initializer_op.name),
+            snapshot_name=strip(self._graph_element.name), is_resource=True, trainable=self.trainable,
+            synchronization=self.synchronization.value, aggregation=self.aggregation.value)
+
+    # ---- SaveableObject
+
+    @property
+    def specs(self):
+        return saver.specs(self)
+
+    @property
+    def optional_restore(self):
+        return False
+
+    def restore(self, restored_tensors, restored_shapes=None):
+        return saver.restore(self, restored_tensors)
+
+    def restore_from(self, prefix, name="restore"):
+        """An op that replaces the content by that of the checkpoint at `prefix` (string), whatever its number of partitions."""
+        return saver.restore_op(self, tf.convert_to_tensor(prefix), self.variable_name, name)
+
+    # ---- dense uses
+
+    value = _no_dense("value()")
+    read_value = _no_dense("read_value()")
+    read_value_no_copy = _no_dense("reading its value")
+    initialized_value = _no_dense("initialized_value()")
+    numpy = _no_dense("numpy()")
+    assign = _no_dense("assign()")
+    assign_add = _no_dense("assign_add()")
+    assign_sub = _no_dense("assign_sub()")
+    batch_scatter_update = _no_dense("batch_scatter_update()")
+    count_up_to = _no_dense("count_up_to()")
+    gather_nd = _no_dense("gather_nd()")
+    load = _no_dense("load()")
+    scatter_add = _no_dense("scatter_add()")
+    scatter_div = _no_dense("scatter_div()")
+    scatter_max = _no_dense("scatter_max()")
+    scatter_min = _no_dense("scatter_min()")
+    scatter_mul = _no_dense("scatter_mul()")
+    scatter_nd_add = _no_dense("scatter_nd_add()")
+    scatter_nd_sub = _no_dense("scatter_nd_sub()")
+    scatter_nd_update = _no_dense("scatter_nd_update()")
+    scatter_sub = _no_dense("scatter_sub()")
+    scatter_update = _no_dense("scatter_update()")
+    __getitem__ = _no_dense("slicing it")
+    __iter__ = _no_dense("iterating over it")
+    __array__ = _no_dense("conversion to an array")
+    __bool__ = __nonzero__ = _no_dense("its truth value")
+    __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = _no_dense("conversion to a dense tensor")
+
+
+class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
+    """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
+
+    A key belongs to the partition that owns its bucket, `hash(key) mod 1024`; a partition owns a range of buckets. Its parts are
+    EmbeddingVariables named `<name>/part_<i>` and stand in the graph's collections; as a sequence it is those parts, so
+    `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
+    """
+
+    _should_act_as_resource_variable = True
+    __composite_gradient__ = resource_variable_ops.ResourceVariableGradient()
+
+    def __init__(self, name, parts):
+        self._name = name
+        self._parts = list(parts)
+        self._count = None
+
+    def __repr__(self):
+        return (f"<tf_multitier.PartitionedEmbeddingVariable '{self._name}' embedding_dim={self.embedding_dim} "
+                f"partitions={len(self._parts)}>")
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+    def __len__(self):
+        return len(self._parts)
+
+    def __getitem__(self, index):
+        return self._parts[index]
+
+    @property
+    def parts(self):
+        """The EmbeddingVariables, in order of partition."""
+        return list(self._parts)
+
+    @property
+    def is_partitioned(self):
+        return True
+
+    @property
+    def num_partitions(self):
+        return len(self._parts)
+
+    @property
+    def name(self):
+        return self._name
+
+    @property
+    def variable_name(self):
+        return self._name
+
+    @property
+    def option_attrs(self):
+        return self._parts[0].option_attrs
+
+    @property
+    def handle(self):
+        return self._parts[0].handle
+
+    @property
+    def op(self):
+        return self.handle.op
+
+    @property
+    def graph(self):
+        return self.handle.graph
+
+    @property
+    def device(self):
+        return self.handle.device
+
+    @property
+    def shape(self):
+        return self._parts[0].shape
+
+    def get_shape(self):
+        return self.shape
+
+    @property
+    def dtype(self):
+        return self._parts[0].dtype
+
+    @property
+    def trainable(self):
+        return self._parts[0].trainable
+
+    @property
+    def _in_graph_mode(self):
+        return True
+
+    @property
+    def initializer(self):
+        """An op that initializes all parts."""
+        return tf.group(*[part.initializer for part in self._parts])
+
+    def is_initialized(self, name=None):
+        """bool scalar: whether all parts are."""
+        return tf.reduce_all(tf.stack([part.is_initialized() for part in self._parts]), name=name)
+
+    @property
+    def _type_spec(self):
+        return resource_variable_ops.VariableSpec(self.shape, self.dtype, self.trainable)
+
+    def _shape_invariant_to_type_spec(self, shape):
+        return resource_variable_ops.VariableSpec(shape, self.dtype, self.trainable)
+
+    def _as_graph_element(self):
+        if self._count is None:
+            with self.graph.as_default(), tf_ops.name_scope(None), tf_ops.control_dependencies(None):
+                self._count = self.total_count(self._name + "/Count")
+        return self._count
+
+    def restore_from(self, prefix, name="restore"):
+        """See EmbeddingVariable.restore_from."""
+        return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
+
+    value = _no_dense("value()")
+    read_value = _no_dense("read_value()")
+    assign = _no_dense("assign()")
+    assign_add = _no_dense("assign_add()")
+    assign_sub = _no_dense("assign_sub()")
+    __array__ = _no_dense("conversion to an array")
+    __tf_tensor__ = _no_dense("conversion to a dense tensor")
+
+
+# What lookups and queries take.
+AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
+
+
+def is_embedding_variable(variable):
+    """Whether `variable` is an embedding variable, whole, partitioned, or a part of one."""
+    return isinstance(variable, AnyEmbeddingVariable)
+
+
+def is_handle(tensor):
+    """Whether a tensor is the handle of an embedding variable."""
+    return isinstance(tensor, tf.Tensor) and not tf.executing_eagerly() and tensor.op.type == HANDLE_OP_TYPE
+
+
+def make_variable(name, attrs, matrix, trainable, collections):
+    """Builds the ops of one table and puts the variable in its collections.
+
+    Args:
+      name: of the variable or part.
+      attrs: {attribute: value} of OPTION_ATTRS.
+      matrix: function giving the initial matrix (a float32 [rows, dim] tensor), or None.
+      trainable: whether optimizers train it by default.
+      collections: names of graph collections; None: GLOBAL_VARIABLES. TRAINABLE_VARIABLES is added where trainable.
+
+    Returns:
+      An EmbeddingVariable.
+    """
+    with tf_ops.init_scope():
+        graph = tf_ops.get_default_graph()
+        with tf_ops.name_scope(name) as scope:
+            full_name = tf_ops.name_from_scope_name(scope)
+            handle = ops.multitier_embedding_variable_handle(
+                container=graph._container or "", shared_name=full_name, name=scope, **attrs)
+            with tf_ops.name_scope("Initializer"), tf_ops.colocate_with(handle):
+                rows = tf.zeros([0, attrs["shape"][1]], attrs["dtype"]) if matrix is None else matrix()
+                options = {name: value for name, value in attrs.items() if name != "dtype"}  # the op takes it from rows
+                initializer_op = ops.multitier_initialize(handle, rows, name="Initialize", **options)
+            with tf_ops.colocate_with(handle):
+                count = ops.multitier_count(handle, name="Count")
+    variable = EmbeddingVariable(handle=handle, initializer_op=initializer_op, graph_element=count, trainable=trainable)
+    graph_state.state_of(graph).variables[handle.name] = variable
+    collections = [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
+    if trainable and tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES not in collections:
+        collections.append(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+    graph.add_to_collections(collections, variable)
+    return variable
+
+
+def from_proto(variable_def, import_scope=None):
+    """The EmbeddingVariable of a VariableDef in the default graph, or None where that is not an embedding variable's.
+
+    The same handle gives the same object.
+    """
+    graph = tf_ops.get_default_graph()
+    element = lambda n: graph.as_graph_element(tf_ops.prepend_name_scope(n, import_scope=import_scope))
+    try:
+        handle = element(variable_def.variable_name)
+    except (KeyError, ValueError):
+        return None
+    if not is_handle(handle):
+        return None
+    known = graph_state.state_of(graph).variables
+    if handle.name not in known:
+        known[handle.name] = EmbeddingVariable(
+            handle=handle, initializer_op=element(variable_def.initializer_name),
+            graph_element=element(variable_def.snapshot_name), trainable=variable_def.trainable,
+            in_graph_mode=not graph.building_function)
+    return known[handle.name]
+
+
+def embedding_variables(graph=None):
+    """The embedding variables of a graph, each once, partitioned ones as one object, sorted by name.
+
+    Finds those of an imported meta graph as well, which is how a program gets at them.
+
+    Args:
+      graph: None: the default graph.
+
+    Returns:
+      A list of EmbeddingVariable and PartitionedEmbeddingVariable.
+
+    Raises:
+      ValueError: where the graph has only some partitions of a variable.
+    """
+    graph = graph or tf_ops.get_default_graph()
+    state = graph_state.state_of(graph)
+    found = {}
+    for variable in state.variables.values():
+        found.setdefault(variable.variable_name, []).append(variable)
+    result = []
+    for name, parts in sorted(found.items()):
+        parts.sort(key=lambda p: p.partition_index)
+        if parts[0].num_partitions == 1:
+            result.append(parts[0])
+            continue
+        if [p.partition_index for p in parts] != list(range(parts[0].num_partitions)):
+            raise ValueError(f"embedding variable '{name}' has {parts[0].num_partitions} partitions, found only "
+                             f"{[p.partition_index for p in parts]} in the graph")
+        if name not in state.partitioned:
+            state.partitioned[name] = PartitionedEmbeddingVariable(name, parts)
+        result.append(state.partitioned[name])
+    return result

@@ -1,0 +1,127 @@
+"""Gradients of the lookup ops.
+
+The gradient of a table is an IndexedSlices whose indices are keys and whose static dense shape is [0, dim]. A dense lookup gives one
+entry for each id, as TensorFlow's gather does. A pooled lookup gives one entry for each distinct key, summed in order of
+occurrence, as TensorFlow's sparse lookup does, so that clipping by norm means the same; beside it the unsummed form and the occurrence counts are
+remembered (graph_state.py): an optimizer that gets the gradient unchanged hands the unsummed form to the apply op, which sums
+by itself, and the summed form is never computed.
+
+Training through a lookup inside a loop is refused when the graph is built. Inside tf.cond it needs control flow v2.
+"""
+
+import collections
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_v2_func_graphs
+
+from tf_multitier import graph_state
+from tf_multitier._library import ops
+from tf_multitier.queries import partition_keys
+from tf_multitier.queries import route
+
+_Part = collections.namedtuple("_Part", ["handle"])
+
+# An unsummed gradient: int64 keys [n], float32 grads [n, dim], and tensors (gradients of weights) that read the values of the
+# table and must be computed before it is updated, where they are computed at all.
+RawGradient = collections.namedtuple("RawGradient", ["keys", "grads", "read_before_update"])
+
+
+def _refuse_control_flow(op):
+    context = op._get_control_flow_context()
+    graph = op.graph
+    in_while = control_flow_util.GetContainingWhileContext(context) is not None if context is not None else False
+    while graph is not None and not in_while:
+        in_while = isinstance(graph, (control_flow_v2_func_graphs.WhileBodyFuncGraph,
+                                      control_flow_v2_func_graphs.WhileCondFuncGraph))
+        graph = getattr(graph, "outer_graph", None)
+    if in_while:
+        raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside a loop is not "
+                                  "supported: look the keys of all steps up before the loop")
+    if context is not None and control_flow_util.IsInCond(op):
+        raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside tf.cond needs control "
+                                  "flow v2: call tf.compat.v1.enable_control_flow_v2()")
+
+
+def _slices(values, keys, dim):
+    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int64))
+
+
+def _summed(keys, grads, dim, read_before_update=()):
+    """IndexedSlices with each key once; remembers the counts and the unsummed form."""
+    graph = tf_ops.get_default_graph()
+    if graph.building_function:  # the gradient leaves this graph as a function's output: nothing remembered would be found
+        return _slices(grads, keys, dim)
+    unique, index, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
+    values = tf.math.unsorted_segment_sum(grads, index, tf.size(unique))
+    values.set_shape([None, dim])
+    state = graph_state.state_of(graph)
+    state.counts[unique.name] = counts
+    state.raw_gradients[values.name] = RawGradient(keys, grads, tuple(read_before_update))
+    return _slices(values, unique, dim)
+
+
+def _lookup_grad(op, grad):
+    _refuse_control_flow(op)
+    dim = op.outputs[0].shape.as_list()[-1]
+    keys = tf.reshape(op.inputs[1], [-1])
+    return _slices(tf.reshape(grad, [-1, dim]), keys, dim), None
+
+
+def _read(handles, keys, dtype, dim):
+    read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype)
+    return tf.stop_gradient(route([_Part(h) for h in handles], keys, read, (dim,)))
+
+
+def _weights_grad(values, rows, weights, grad, combiner):
+    """Gradient of weights [n] where the (clipped) values [n, dim] are known."""
+    row_grads = tf.gather(grad, rows)
+    dots = tf.reduce_sum(row_grads * values, axis=1)
+    if combiner == "sum":
+        return dots
+    batch = tf.shape(grad, out_type=tf.int64)[0]
+    pooled = tf.math.unsorted_segment_sum(values * weights[:, None], rows, batch)
+    out_dots = lambda divisor: tf.gather(tf.reduce_sum(grad * tf.math.divide_no_nan(pooled, divisor[:, None]), axis=1), rows)
+    if combiner == "mean":
+        divisor = tf.math.unsorted_segment_sum(weights, rows, batch)
+        return tf.math.divide_no_nan(dots - out_dots(divisor), tf.gather(divisor, rows))
+    squares = tf.math.unsorted_segment_sum(weights * weights, rows, batch)
+    divisor = tf.sqrt(squares)
+    return (tf.math.divide_no_nan(dots, tf.gather(divisor, rows)) -
+            tf.math.divide_no_nan(out_dots(divisor) * weights, tf.gather(squares, rows)))
+
+
+def _lookup_sparse_grad(op, grad):
+    _refuse_control_flow(op)
+    num_parts, dim = op.get_attr("N"), op.get_attr("dim")
+    combiner, max_norm = op.get_attr("combiner").decode(), op.get_attr("max_norm")
+    handles = list(op.inputs[:num_parts])
+    keys, rows, weights, _ = op.inputs[num_parts:]
+    has_weights = weights.shape.num_elements() != 0
+    grad = tf.convert_to_tensor(grad)
+    grads = ops.multitier_lookup_sparse_grad(grad, rows, weights, combiner=combiner)
+    weights_grad = None
+    if max_norm >= 0:
+        values = _read(handles, keys, grad.dtype, dim)
+        clipped = tf.clip_by_norm(values, max_norm, axes=[1])
+        grads = tf.gradients(clipped, values, grad_ys=grads)[0]
+        if has_weights:
+            weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
+    elif has_weights:
+        weights_grad = ops.multitier_lookup_sparse_weights_grad(handles, keys, rows, weights, grad, combiner=combiner, dim=dim)
+    before = () if weights_grad is None else (weights_grad,)
+    if num_parts == 1:
+        slices = [_summed(keys, grads, dim, before)]
+    else:
+        positions, part_keys = partition_keys(keys, num_parts)
+        slices = [_summed(k, tf.gather(grads, p), dim, before) for p, k in zip(positions, part_keys)]
+    return slices + [None, None, weights_grad, None]
+
+
+def register():
+    """Registers the gradients; called once, when lookup.py is imported."""
+    tf_ops.RegisterGradient("MultitierLookup")(_lookup_grad)
+    tf_ops.RegisterGradient("MultitierLookupSparse")(_lookup_sparse_grad)
+    for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad", "MultitierPartitionKeys"):
+        tf_ops.NotDifferentiable(name)

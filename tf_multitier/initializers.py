@@ -1,0 +1,163 @@
+"""From a TensorFlow initializer to the initial value of a key.
+
+TensorFlow's uniform, normal, truncated normal, constant, zeros and ones initializers (the v1 classes, the v2 classes and
+Keras') become parameters of the table's own counter-based generator: the initial value of a key depends on the key, the seed
+and the parameters alone. Every other initializer draws a matrix of N rows once; key k starts from row `k mod N`.
+"""
+
+import collections
+import hashlib
+import math
+import numbers
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import init_ops
+from tensorflow.python.ops import init_ops_v2
+
+DEFAULT_MATRIX_ROWS = 4096
+
+# kind: constant | uniform | normal | truncated_normal | matrix; a, b as the table takes them; seed: of the initializer, or
+# None; matrix: callable giving a [rows, dim] tensor, for kind "matrix".
+InitialValue = collections.namedtuple("InitialValue", ["kind", "a", "b", "seed", "matrix", "rows"])
+
+
+def _constant(value):
+    return InitialValue("constant", float(value), 0.0, None, None, 0)
+
+
+def _random(kind, a, b, seed):
+    return InitialValue(kind, float(a), float(b), seed, None, 0)
+
+
+def _plain_number(value):
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, (np.ndarray, np.generic)) and np.ndim(value) == 0:
+        return float(value)
+    return None
+
+
+def _uniform(initializer, seed):
+    high = 1.0 if initializer.maxval is None else initializer.maxval
+    return _random("uniform", initializer.minval, high, seed)
+
+
+def _known(initializer):
+    """The InitialValue of an initializer the table computes itself, else None."""
+    kind = type(initializer)
+    if kind in (init_ops.Zeros, init_ops_v2.Zeros):
+        return _constant(0.0)
+    if kind in (init_ops.Ones, init_ops_v2.Ones):
+        return _constant(1.0)
+    if kind in (init_ops.Constant, init_ops_v2.Constant):
+        value = _plain_number(initializer.value)
+        return None if value is None else _constant(value)
+    if kind in (init_ops.RandomUniform, init_ops_v2.RandomUniform):
+        return _uniform(initializer, initializer.seed)
+    if kind in (init_ops.RandomNormal, init_ops_v2.RandomNormal):
+        return _random("normal", initializer.mean, initializer.stddev, initializer.seed)
+    if kind in (init_ops.TruncatedNormal, init_ops_v2.TruncatedNormal):
+        return _random("truncated_normal", initializer.mean, initializer.stddev, initializer.seed)
+    if kind.__module__.split(".")[0] in ("keras", "tf_keras") or ".keras." in kind.__module__:
+        return _known_keras(initializer, kind.__name__)
+    return None
+
+
+def _known_keras(initializer, name):
+    seed = getattr(initializer, "_init_seed", getattr(initializer, "seed", None))
+    seed = seed if isinstance(seed, int) else None
+    try:
+        if name == "Zeros":
+            return _constant(0.0)
+        if name == "Ones":
+            return _constant(1.0)
+        if name == "Constant":
+            value = _plain_number(initializer.value)
+            return None if value is None else _constant(value)
+        if name == "RandomUniform":
+            return _uniform(initializer, seed)
+        if name == "RandomNormal":
+            return _random("normal", initializer.mean, initializer.stddev, seed)
+        if name == "TruncatedNormal":
+            return _random("truncated_normal", initializer.mean, initializer.stddev, seed)
+    except (AttributeError, TypeError):
+        pass
+    return None
+
+
+def _matrix_of(initializer, name, rows, dim):
+    def draw():
+        try:
+            matrix = initializer([rows, dim], dtype=tf.float32)
+        except TypeError:
+            matrix = initializer([rows, dim])
+        matrix = tf.convert_to_tensor(matrix)
+        if matrix.dtype != tf.float32 or not matrix.shape.is_compatible_with([rows, dim]):
+            raise ValueError(f"embedding variable '{name}': the initializer must give float32 [{rows}, {dim}], found "
+                             f"{matrix.dtype.name} {matrix.shape}")
+        return matrix
+
+    return InitialValue("matrix", 0.0, 0.0, None, draw, rows)
+
+
+def initial_value(initializer, name, dim, default_value_dim=None):
+    """Maps a TensorFlow initializer to an InitialValue.
+
+    Args:
+      initializer: an initializer object or class, a number, a float matrix [N, dim], or None (truncated normal with mean 0 and
+        standard deviation 1, as in DeepRec).
+      name: of the variable, for messages.
+      dim: embedding dimension.
+      default_value_dim: rows N of the matrix to draw once, or None (see InitializerOption).
+
+    Raises:
+      TypeError: for something that is no initializer.
+      ValueError: for parameters out of range, or a matrix of another shape.
+    """
+    if initializer is None:
+        initializer = init_ops.TruncatedNormal()
+    if isinstance(initializer, type):
+        initializer = initializer()
+    number = _plain_number(initializer)
+    if number is not None:
+        return _checked(_constant(number), name)
+    if isinstance(initializer, (np.ndarray, list, tuple)):
+        matrix = np.asarray(initializer, np.float32)
+        if matrix.ndim != 2 or matrix.shape[1] != dim or not matrix.shape[0]:
+            raise ValueError(f"embedding variable '{name}': an initial matrix must have shape [N, {dim}], found "
+                             f"{list(matrix.shape)}")
+        return InitialValue("matrix", 0.0, 0.0, None, lambda: tf.constant(matrix), matrix.shape[0])
+    if not callable(initializer):
+        raise TypeError(f"embedding variable '{name}': initializer must be a TensorFlow initializer, a number or a matrix "
+                        f"[N, {dim}], found {initializer!r}")
+    known = _known(initializer)
+    if known is not None and (default_value_dim is None or known.kind == "constant"):
+        return _checked(known, name)
+    return _matrix_of(initializer, name, default_value_dim or DEFAULT_MATRIX_ROWS, dim)
+
+
+def _checked(value, name):
+    if not (math.isfinite(value.a) and math.isfinite(value.b)):
+        raise ValueError(f"embedding variable '{name}': initializer parameters must be finite, found {value.a} and {value.b}")
+    if value.kind == "uniform" and not value.a < value.b:
+        raise ValueError(f"embedding variable '{name}': a uniform initializer needs minval < maxval, found minval={value.a} "
+                         f"and maxval={value.b}")
+    if value.kind in ("normal", "truncated_normal") and value.b < 0:
+        raise ValueError(f"embedding variable '{name}': stddev of the initializer must be at least 0, found {value.b}")
+    return value
+
+
+def table_seed(op_seed, graph_seed, name):
+    """The seed of a variable's table, as the int64 that the op attribute takes.
+
+    `op_seed` itself where the initializer has one; else derived from the graph's seed (None: unset) and the variable's name
+    without its partition suffix, by a hash that is the same in every process.
+    """
+    if op_seed is not None:
+        seed = int(op_seed)
+    else:
+        text = f"{'' if graph_seed is None else int(graph_seed)}/{name}"
+        seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    seed %= 2**64
+    return seed - 2**64 if seed >= 2**63 else seed

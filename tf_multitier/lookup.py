@@ -1,0 +1,274 @@
+"""Looking up embedding variables, and the gradients of it.
+
+`tf.nn.embedding_lookup`, `embedding_lookup_sparse` and `safe_embedding_lookup_sparse`, and their `tf.compat.v1` forms, come here
+for embedding variables only, through TensorFlow's public dispatch (`tf.experimental.dispatch_for_api`). What differs from
+TensorFlow's semantics there, because every integer is a key of an embedding variable:
+
+* negative ids are keys, and kept; `safe_embedding_lookup_sparse` drops entries by weight alone (weight <= 0, unless the combiner is
+  "sum"), as TensorFlow does;
+* a row without ids is zeros, or the embedding of `default_id` where one is given, and touches no other key;
+* the result has one row for each row of the sparse ids, trailing empty ones included;
+* `partition_strategy`, `validate_indices` and `allow_fast_lookup` mean nothing.
+
+Occurrences are counted, not batches: a key that a batch has three times adds three to its frequency. Values are pooled in the
+order of occurrence. Set TF_MULTITIER_LOG=1 to see on stderr which calls came here.
+"""
+
+import os
+import sys
+import typing
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_multitier import gradients
+from tf_multitier._library import ops
+from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
+from tf_multitier.embedding_variable import is_embedding_variable
+from tf_multitier.queries import as_keys
+from tf_multitier.queries import colocated
+from tf_multitier.queries import route
+
+COMBINERS = ("sum", "mean", "sqrtn")
+
+
+def _log(message):
+    if os.environ.get("TF_MULTITIER_LOG") == "1":
+        print(f"tf_multitier: {message}", file=sys.stderr)
+
+
+def refuse_eager(what):
+    """RuntimeError, in one sentence, where eager execution or a tf.function is in force."""
+    if tf.executing_eagerly():
+        raise RuntimeError(f"{what} works in graphs and Sessions only, not eagerly: call tf.compat.v1.disable_eager_execution() "
+                           "first, or use it inside `with tf.Graph().as_default():`.")
+    graph = tf_ops.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        if type(graph) is func_graph.FuncGraph:
+            raise RuntimeError(f"{what} works in graphs and Sessions only, not inside tf.function ('{graph.name}').")
+        graph = graph.outer_graph
+
+
+def _one_variable(params):
+    """The embedding variable in `params`; ValueError, naming the object to pass, for a list of parts."""
+    if is_embedding_variable(params):
+        return params
+    if len(params) == 1 and params[0].num_partitions == 1:
+        return params[0]
+    names = sorted({p.variable_name for p in params})
+    if len(names) == 1 and params[0].num_partitions > 1:
+        raise ValueError(f"params is a list of {len(params)} parts of the embedding variable '{names[0]}': pass the object that "
+                         f"get_embedding_variable('{names[0]}', ...) returned instead, which routes whole keys to its parts")
+    raise ValueError(f"params must be one embedding variable, found a list of {len(params)}: {', '.join(names)}")
+
+
+def _max_norm(max_norm):
+    """The op attribute of a max_norm argument: -1 is none."""
+    if max_norm is None:
+        return -1.0
+    try:
+        value = float(max_norm)
+    except (TypeError, ValueError):
+        raise TypeError(f"max_norm must be a Python number for an embedding variable, found {max_norm!r}") from None
+    if not value >= 0:
+        raise ValueError(f"max_norm must be at least 0, found {value}")
+    return value
+
+
+def embedding_lookup(variable, ids, max_norm=None, name=None):
+    """The values of keys.
+
+    Args:
+      variable: an embedding variable.
+      ids: integers of any shape; every one is a key.
+      max_norm: None, or a number: embeddings with a larger L2 norm are scaled down to it.
+
+    Returns:
+      float32 ids.shape + [embedding_dim]. A key without a row reads as its initial value; no key is created.
+
+    Raises:
+      TypeError: for ids that are not integers.
+    """
+    refuse_eager("looking up an embedding variable")
+    variable = _one_variable(variable)
+    max_norm = _max_norm(max_norm)
+    with tf.name_scope(name or "embedding_lookup"):
+        keys = as_keys(variable, ids)
+        read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=variable.dtype)
+        values = route(variable.parts, keys, read, (variable.embedding_dim,))
+        return values if max_norm < 0 else tf.clip_by_norm(values, max_norm, axes=[-1])
+
+
+def _check_sparse(sp_ids, sp_weights):
+    if not isinstance(sp_ids, tf.SparseTensor):
+        raise TypeError(f"sp_ids must be a SparseTensor, found {type(sp_ids).__name__}")
+    if sp_weights is None:
+        return
+    if not isinstance(sp_weights, tf.SparseTensor):
+        raise TypeError(f"sp_weights must be a SparseTensor or None, found {type(sp_weights).__name__}")
+    if not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
+        raise ValueError(f"sp_weights must have one value for each of sp_ids: expected {sp_ids.values.shape[0]}, found "
+                         f"{sp_weights.values.shape[0]}")
+
+
+def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
+    """float32 [batch, dim] of int64 keys [n], their rows int64 [n] (nondecreasing) and weights float32 [n] or None."""
+    if combiner not in COMBINERS:
+        raise ValueError(f"combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}")
+    max_norm = _max_norm(max_norm)
+    parts = variable.parts
+    if len({part.device for part in parts}) == 1:
+        with colocated(parts[0]):
+            no_weights = tf.zeros([0], variable.dtype) if weights is None else weights
+            return ops.multitier_lookup_sparse(
+                [part.handle for part in parts], keys, rows, no_weights, batch, dim=variable.embedding_dim,
+                combiner=combiner, max_norm=max_norm)
+    # Parts on several devices: one op cannot take handles of all. Unsorted segment sums add in order of occurrence too.
+    values = embedding_lookup(variable, keys, max_norm=None if max_norm < 0 else max_norm)
+    factors = tf.ones(tf.shape(keys), variable.dtype) if weights is None else weights
+    if weights is not None:
+        values *= weights[:, None]
+    pooled = tf.math.unsorted_segment_sum(values, rows, batch)
+    if combiner == "sum":
+        return pooled
+    if combiner == "mean":
+        divisor = tf.math.unsorted_segment_sum(factors, rows, batch)
+    else:
+        divisor = tf.sqrt(tf.math.unsorted_segment_sum(factors * factors, rows, batch))
+    return tf.math.divide_no_nan(pooled, divisor[:, None])
+
+
+def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", max_norm=None, name=None):
+    """Embeddings of sparse ids, pooled by row. Source: `tf.nn.embedding_lookup_sparse`; see the module for what differs.
+
+    Args:
+      variable: an embedding variable.
+      sp_ids: SparseTensor of integers, [batch, any], indices in row-major order.
+      sp_weights: SparseTensor of floats with the same indices, or None: all one.
+      combiner: "sum", "mean" (by the sum of weights) or "sqrtn" (by the root of the sum of squared weights).
+      max_norm: None, or a number: embeddings with a larger L2 norm are scaled down to it before pooling.
+
+    Returns:
+      float32 [batch, embedding_dim]; a row without ids is zeros.
+
+    Raises:
+      TypeError: ids that are not integers; something that is no SparseTensor.
+      ValueError: another rank than 2, weights of another length, an unknown combiner.
+      tf.errors.InvalidArgumentError, when run: lengths that differ, rows that are not in order or out of range.
+    """
+    refuse_eager("looking up an embedding variable")
+    variable = _one_variable(variable)
+    _check_sparse(sp_ids, sp_weights)
+    rank = sp_ids.dense_shape.shape.num_elements()
+    if rank not in (None, 2):
+        raise ValueError(f"sp_ids must have rank 2, found rank {rank}")
+    with tf.name_scope(name or "embedding_lookup_sparse"):
+        keys = as_keys(variable, sp_ids.values)
+        weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
+        return _pool(variable, keys, sp_ids.indices[:, 0], weights, sp_ids.dense_shape[0], combiner or "mean", max_norm)
+
+
+def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", default_id=None, max_norm=None, name=None):
+    """The same for sparse ids of any rank, with a default key for empty rows. Source: `tf.nn.safe_embedding_lookup_sparse`.
+
+    Args:
+      sp_ids: SparseTensor of integers, [d_0, ..., d_n]; pooled over d_n.
+      sp_weights: SparseTensor of floats with the same indices, or None. Entries of weight <= 0 are dropped unless the combiner
+        is "sum".
+      default_id: the key whose embedding an empty row gets (and trains); None: zeros.
+
+    Returns:
+      float32 [d_0, ..., d_(n-1), embedding_dim].
+
+    Raises:
+      As embedding_lookup_sparse.
+    """
+    refuse_eager("looking up an embedding variable")
+    variable = _one_variable(variable)
+    _check_sparse(sp_ids, sp_weights)
+    combiner = combiner or "mean"
+    with tf.name_scope(name or "embedding_lookup"):
+        shape = sp_ids.dense_shape
+        rank = shape.shape.num_elements()
+        keys = as_keys(variable, sp_ids.values)
+        weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
+        if rank == 2:
+            rows, batch = sp_ids.indices[:, 0], shape[0]
+        else:
+            batch = tf.reduce_prod(shape[:-1])
+            flat = tf.sparse.reshape(tf.SparseTensor(sp_ids.indices, keys, shape), tf.stack([batch, shape[-1]]))
+            rows = flat.indices[:, 0]
+        if weights is not None and combiner != "sum":
+            kept = weights > 0
+            keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))
+        if default_id is not None:
+            keys, rows, weights = _fill_empty_rows(variable, keys, rows, weights, batch, default_id)
+        pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm)
+        if rank == 2:
+            return pooled
+        pooled = tf.reshape(pooled, tf.concat([shape[:-1], [variable.embedding_dim]], 0))
+        pooled.set_shape([None] * (rank - 1) + [variable.embedding_dim] if rank is not None else None)
+        return pooled
+
+
+def _fill_empty_rows(variable, keys, rows, weights, batch, default_id):
+    """Gives each row without entries one entry: default_id, with weight 1."""
+    indices = tf.stack([rows, tf.zeros_like(rows)], axis=1)
+    shape = tf.stack([batch, tf.ones_like(batch)])
+    filled, _ = tf.sparse.fill_empty_rows(tf.SparseTensor(indices, keys, shape), tf.cast(default_id, tf.int64))
+    if weights is not None:
+        weights = tf.sparse.fill_empty_rows(tf.SparseTensor(indices, weights, shape), tf.ones([], variable.dtype))[0].values
+    return filled.values, filled.indices[:, 0], weights
+
+
+# ---- TensorFlow's own lookups, for embedding variables
+
+_Params = typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable, typing.List[EmbeddingVariable]]
+_Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.embedding_lookup)
+def _embedding_lookup_v1(params: _Params, ids: _Ids, partition_strategy="mod", name=None, validate_indices=True, max_norm=None):
+    _log("tf.compat.v1.nn.embedding_lookup: one lookup op")
+    return embedding_lookup(params, ids, max_norm=max_norm, name=name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.embedding_lookup)
+def _embedding_lookup_v2(params: _Params, ids: _Ids, max_norm=None, name=None):
+    _log("tf.nn.embedding_lookup: one lookup op")
+    return embedding_lookup(params, ids, max_norm=max_norm, name=name)
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.embedding_lookup_sparse)
+def _embedding_lookup_sparse_v1(params: _Params, sp_ids: tf.SparseTensor, sp_weights, partition_strategy="mod", name=None,
+                                combiner=None, max_norm=None, allow_fast_lookup=False):
+    _log("tf.compat.v1.nn.embedding_lookup_sparse: one fused op")
+    return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
+def _embedding_lookup_sparse_v2(params: _Params, sp_ids: tf.SparseTensor, sp_weights, combiner=None, max_norm=None, name=None,
+                                allow_fast_lookup=False):
+    _log("tf.nn.embedding_lookup_sparse: one fused op")
+    return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.safe_embedding_lookup_sparse)
+def _safe_embedding_lookup_sparse_v1(embedding_weights: _Params, sparse_ids: tf.SparseTensor, sparse_weights=None,
+                                     combiner="mean", default_id=None, name=None, partition_strategy="div", max_norm=None,
+                                     allow_fast_lookup=False):
+    _log("tf.compat.v1.nn.safe_embedding_lookup_sparse: one fused op")
+    return safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.safe_embedding_lookup_sparse)
+def _safe_embedding_lookup_sparse_v2(embedding_weights: _Params, sparse_ids: tf.SparseTensor, sparse_weights=None,
+                                     combiner="mean", default_id=None, max_norm=None, name=None, allow_fast_lookup=False):
+    _log("tf.nn.safe_embedding_lookup_sparse: one fused op")
+    return safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name)
+
+
+gradients.register()

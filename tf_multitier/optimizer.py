@@ -1,0 +1,239 @@
+"""How TensorFlow's v1 optimizers train embedding variables: the processor and the slot columns.
+
+    optimizer.minimize(loss)
+      _get_processor(variable)      -> EmbeddingProcessor (patches.py)
+      gradients(loss, [handle])     -> IndexedSlices of keys (gradients.py)
+      _create_slots                 -> SlotColumn for each slot: a column of the row, not a variable
+      processor.update_op           -> one MultitierApply op for the table
+
+Slots get their names as TensorFlow gives them (`ev/Adagrad`, `ev/RMSProp_1`), without the partition suffix, so that a table can be
+restored into another number of partitions.
+"""
+
+import logging
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.training import optimizer as tf_optimizer
+from tensorflow.python.training import training_util
+
+from tf_multitier import gradients
+from tf_multitier import graph_state
+from tf_multitier import rules
+from tf_multitier._library import ops
+
+
+class SlotColumn:
+    """What `optimizer.get_slot(ev, name)` gives: names a column of the table's rows.
+
+    It is created and initialized with the rows of its table, saved and restored with them, and read with
+    `EmbeddingVariable.export_rows()`. Static shape [0, dim] of the table.
+    """
+
+    _in_graph_mode = True
+    trainable = False
+
+    def __init__(self, variable, column):
+        self._variable = variable
+        self._column = column
+
+    def __repr__(self):
+        return f"<tf_multitier.SlotColumn '{self._column}' of '{self._variable.name}'>"
+
+    @property
+    def variable(self):
+        """The EmbeddingVariable whose rows have the column."""
+        return self._variable
+
+    @property
+    def column(self):
+        """Name of the column, unique in the table."""
+        return self._column
+
+    @property
+    def name(self):
+        return self._column + ":0"
+
+    @property
+    def op(self):
+        return self._variable.op
+
+    @property
+    def graph(self):
+        return self._variable.graph
+
+    @property
+    def device(self):
+        return self._variable.device
+
+    @property
+    def dtype(self):
+        return self._variable.dtype
+
+    @property
+    def shape(self):
+        return self._variable.shape
+
+    def get_shape(self):
+        return self.shape
+
+    @property
+    def initializer(self):
+        """An op that does nothing: the column is initialized with each row."""
+        with self.graph.as_default(), tf_ops.control_dependencies(None):
+            return tf.no_op(name=self._column + "/Initializer")
+
+
+def make_slot(variable):
+    """The SlotColumn for the slot being created in the current variable scope."""
+    column = tf.compat.v1.get_variable_scope().name
+    part = variable._shared_name
+    if part != variable.variable_name:
+        head, _, tail = column.rpartition(part)
+        column = head + variable.variable_name + tail
+    return SlotColumn(variable, column)
+
+
+class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
+    """TensorFlow's adapter between optimizer and variable, for one table."""
+
+    def __init__(self, variable):
+        self._variable = variable
+
+    def target(self):
+        return self._variable.handle
+
+    def update_op(self, optimizer, g):
+        """The op that updates the table with gradient `g`, an IndexedSlices.
+
+        Raises:
+          TypeError: for a dense gradient.
+          NotImplementedError: for an optimizer without a rule.
+          ValueError: for GlobalStepEvict in a graph without a global step.
+        """
+        variable = self._variable
+        if not isinstance(g, tf.IndexedSlices):
+            raise TypeError(f"the gradient of embedding variable '{variable.variable_name}' must be IndexedSlices of keys, found a "
+                            f"dense tensor {g.shape}: do not convert it")
+        binding = rules.binding_of(optimizer, variable)
+        names, initial_values = [], []
+        for slot in binding.slots:
+            column = optimizer.get_slot(variable, slot.name).column
+            column = column if column not in names else f"{column}/{slot.name}"
+            names.append(column)
+            initial_values.append(slot.initial_value)
+        dims = [1 if slot.per_row else variable.embedding_dim for slot in binding.slots]
+        variable.ensure_slots(list(zip(names, dims, initial_values)))
+        keys, grads, counts, before = unsummed(g)
+        hyper = [tf.cast(h, tf.float32) for h in binding.hyper(optimizer, variable)]
+        with tf_ops.control_dependencies(before):
+            return ops.multitier_apply(
+                variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, rule=binding.rule,
+                slot_names=names, slot_initial_values=initial_values, use_locking=bool(optimizer._use_locking))
+
+
+def _global_step(variable):
+    """The version that an apply gives: the graph's global step as int64, or -1 where there is none."""
+    step = training_util.get_global_step(variable.graph)
+    if step is None:
+        if variable.steps_to_live:
+            raise ValueError(f"embedding variable '{variable.variable_name}' has GlobalStepEvict(steps_to_live="
+                             f"{variable.steps_to_live}), which needs a global step: call "
+                             "tf.compat.v1.train.get_or_create_global_step() before the optimizer's minimize or apply_gradients")
+        return tf.constant(-1, tf.int64)
+    with tf_ops.colocate_with(None, ignore_existing=True):
+        return tf.cast(step.read_value() if resource_variable_ops.is_resource_variable(step) else tf.identity(step), tf.int64)
+
+
+# ---- from a gradient back to the entries it was summed from
+
+_logged_uncounted = set()
+
+
+def _skip_identities(tensor, before):
+    """Follows Identity ops to their source. Control inputs on the way join `before`, but for TensorFlow's own gradient gate."""
+    while tensor.op.type == "Identity":
+        before.extend(c for c in tensor.op.control_inputs if not c.name.endswith("/group_deps"))
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _counts_of(indices, state):
+    """Occurrence counts of unique keys, or None where each entry is one occurrence."""
+    if indices.name in state.counts:
+        return state.counts[indices.name]
+    op = indices.op
+    if op.type in ("Identity", "Reshape", "Cast"):
+        return _counts_of(op.inputs[0], state)
+    if op.type in ("Unique", "UniqueV2") and indices.value_index == 0:
+        return tf.math.unsorted_segment_sum(tf.ones_like(op.outputs[1], tf.int64), op.outputs[1], tf.size(indices))
+    if op.type in ("UniqueWithCounts", "UniqueWithCountsV2") and indices.value_index == 0:
+        return tf.cast(op.outputs[2], tf.int64)
+    if op.type == "ConcatV2":
+        counts = [_counts_of(part, state) for part in op.inputs[:-1]]
+        if any(c is not None for c in counts):
+            return tf.concat([_ones(part) if c is None else c for c, part in zip(counts, op.inputs)], 0)
+    elif op.type in ("If", "StatelessIf", "While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"):
+        if op.name not in _logged_uncounted:
+            _logged_uncounted.add(op.name)
+            logging.getLogger("tf_multitier").info(
+                "gradient of keys comes out of %s '%s': each distinct key counts once per lookup", op.type, op.name)
+    return None
+
+
+def _ones(keys):
+    return tf.ones([tf.size(keys)], tf.int64)
+
+
+def _is_needed(tensor):
+    """Whether anything but the gradient gate takes the tensor."""
+    for consumer in tensor.consumers():
+        if consumer.type == "Identity" and consumer.name.rsplit("/", 1)[-1].startswith("control_dependency"):
+            if _is_needed(consumer.outputs[0]):
+                return True
+        else:
+            return True
+    return False
+
+
+def _leaves(values, indices, state, before):
+    """[(keys, grads, counts or None)] that a gradient is the concatenation of, unsummed where it was summed here."""
+    source_before, source = [], None
+    source = _skip_identities(values, source_before)
+    raw = state.raw_gradients.get(source.name)
+    if raw is not None:
+        before.extend(source_before)
+        before.extend(t.op for t in raw.read_before_update if _is_needed(t))
+        return [(raw.keys, raw.grads, None)]
+    keys = _skip_identities(indices, [])
+    parts = list(source.op.inputs[:-1]) if source.op.type == "ConcatV2" else []
+    key_parts = list(keys.op.inputs[:-1]) if keys.op.type == "ConcatV2" else []
+    if parts and len(parts) == len(key_parts):
+        before.extend(source_before)
+        return [leaf for v, k in zip(parts, key_parts) for leaf in _leaves(v, k, state, before)]
+    return [(indices, values, _counts_of(indices, state))]
+
+
+def unsummed(g):
+    """Takes an IndexedSlices of keys apart into what an apply op takes.
+
+    Several lookups of one variable come as one concatenation; each of them that a pooled lookup summed per key, and that nothing
+    changed since, is given in its unsummed form, and the rest as it is, with the occurrence counts of its keys where they are known.
+
+    Returns:
+      keys int64 [n], grads float32 [n, dim], counts int64 [n] or [0] (each entry is one occurrence), and operations to run
+      before the update.
+    """
+    graph = g.values.graph
+    before = []
+    leaves = _leaves(g.values, g.indices, graph_state.state_of(graph), before)
+    keys = [leaf[0] for leaf in leaves]
+    grads = [leaf[1] for leaf in leaves]
+    counts = [leaf[2] for leaf in leaves]
+    if all(c is None for c in counts):
+        all_counts = tf.zeros([0], tf.int64)
+    else:
+        all_counts = tf.concat([_ones(k) if c is None else c for k, c in zip(keys, counts)], 0)
+    join = lambda parts: parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+    return join(keys), join(grads), all_counts, before

@@ -1,0 +1,123 @@
+"""The six places of TensorFlow that importing tf_multitier routes embedding variables through.
+
+    optimizer._get_processor             an optimizer's adapter for a variable
+    slot_creator._create_slot_var        an optimizer's slot of a variable
+    device_setter.STANDARD_PS_OPS        which ops replica_device_setter puts on parameter servers (our handle op joins them)
+    ResourceVariable.from_proto          a variable of a meta graph
+    feature_column._internal_input_layer columns of one input_layer call
+    feature_column._FCLinearWrapper.build weights of one column of linear_model
+
+Each wrapper calls the original first thing for everything that is not an embedding variable, or holds none.
+tests/test_import_purity.py compares stock graphs byte by byte before and after the import, and the source of the wrapped functions with
+what it was when this was written.
+"""
+
+import functools
+
+from tensorflow.python.feature_column import feature_column
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.training import device_setter
+from tensorflow.python.training import optimizer as tf_optimizer
+from tensorflow.python.training import slot_creator
+
+from tf_multitier import embedding_variable
+from tf_multitier import optimizer
+
+_installed = False
+_input_layer = None  # (holds_ours, run), see on_input_layer
+_linear_weights = None  # see on_linear_weights
+
+
+def wrapped_functions():
+    """{name: TensorFlow's own function} of what install() wraps."""
+    found = {
+        "optimizer._get_processor": tf_optimizer._get_processor,
+        "slot_creator._create_slot_var": slot_creator._create_slot_var,
+        "ResourceVariable.from_proto": resource_variable_ops.ResourceVariable.from_proto,
+        "feature_column._internal_input_layer": feature_column._internal_input_layer,
+        "feature_column._FCLinearWrapper.build": feature_column._FCLinearWrapper.build,
+    }
+    return {name: getattr(f, "__wrapped__", f) for name, f in found.items()}
+
+
+def on_input_layer(holds_ours, run):
+    """Sets what happens in input_layer calls that have embedding-variable columns.
+
+    Args:
+      holds_ours: function of the `feature_columns` argument; whether any of them is ours.
+      run: function of (TensorFlow's function, its args, its kwargs), called where holds_ours said yes; gives the result.
+    """
+    global _input_layer
+    _input_layer = (holds_ours, run)
+
+
+def on_linear_weights(prepare):
+    """Sets `prepare(column, variable scope)`, called before linear_model makes the weights of any column.
+
+    `prepare` does nothing for a column that is not ours.
+    """
+    global _linear_weights
+    _linear_weights = prepare
+
+
+def _wrap(module, name, make):
+    original = getattr(module, name)
+    setattr(module, name, functools.wraps(original)(make(original)))
+
+
+def _get_processor(original):
+    def get_processor(v):
+        if isinstance(v, embedding_variable.EmbeddingVariable):
+            return optimizer.EmbeddingProcessor(v)
+        return original(v)
+
+    return get_processor
+
+
+def _create_slot_var(original):
+    def create_slot_var(primary, *args, **kwargs):
+        if isinstance(primary, embedding_variable.EmbeddingVariable):
+            return optimizer.make_slot(primary)
+        return original(primary, *args, **kwargs)
+
+    return create_slot_var
+
+
+def _internal_input_layer(original):
+    def internal_input_layer(features, feature_columns, *args, **kwargs):
+        if _input_layer is not None and _input_layer[0](feature_columns):
+            return _input_layer[1](original, (features, feature_columns, *args), kwargs)
+        return original(features, feature_columns, *args, **kwargs)
+
+    return internal_input_layer
+
+
+def _linear_build(original):
+    def build(self, input_shape):
+        if _linear_weights is not None:
+            _linear_weights(self._feature_column, self._scope)
+        return original(self, input_shape)
+
+    return build
+
+
+def _from_proto(original):
+    def from_proto(variable_def, import_scope=None):
+        variable = embedding_variable.from_proto(variable_def, import_scope)
+        return original(variable_def, import_scope=import_scope) if variable is None else variable
+
+    return staticmethod(functools.wraps(original)(from_proto))
+
+
+def install():
+    """Wraps the six, once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _wrap(tf_optimizer, "_get_processor", _get_processor)
+    _wrap(slot_creator, "_create_slot_var", _create_slot_var)
+    _wrap(feature_column, "_internal_input_layer", _internal_input_layer)
+    _wrap(feature_column._FCLinearWrapper, "build", _linear_build)
+    resource_variable_ops.ResourceVariable.from_proto = _from_proto(resource_variable_ops.ResourceVariable.from_proto)
+    device_setter.STANDARD_PS_OPS += (embedding_variable.HANDLE_OP_TYPE,)

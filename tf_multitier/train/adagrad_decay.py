@@ -1,0 +1,87 @@
+"""Adagrad whose accumulator decays as training goes on, so that the step size does not go to zero."""
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from tf_multitier import rules
+from tf_multitier.train.row_optimizer import RowOptimizer
+
+
+class AdagradDecayOptimizer(RowOptimizer):
+    """Adagrad with a decaying accumulator. Source: DeepRec's `tf.train.AdagradDecayOptimizer`.
+
+    Every `accumulator_decay_step` global steps a row's accumulator is due to be multiplied by `accumulator_decay_rate`, not below
+    its initial value; that happens when the row is next trained on, once an update. Then Adagrad's step follows.
+
+    Args:
+      learning_rate: a number, tensor or callable.
+      global_step: the graph's global step variable.
+      initial_accumulator_value: > 0.
+      accumulator_decay_step: global steps between two decays, >= 1.
+      accumulator_decay_rate: in (0, 1].
+      use_locking: accepted; updates of one row of an embedding variable always exclude each other.
+
+    Raises:
+      ValueError: for a value out of range.
+    """
+
+    _RULE = "adagrad_decay"
+    _SLOTS = (("accumulator", False), ("accumulator_decay_power", True))
+
+    def __init__(self, learning_rate, global_step, initial_accumulator_value=0.1, accumulator_decay_step=100000,
+                 accumulator_decay_rate=0.9, use_locking=False, name="AdagradDecay"):
+        if initial_accumulator_value <= 0:
+            raise ValueError(f"initial_accumulator_value must be positive, found {initial_accumulator_value}")
+        if accumulator_decay_step < 1:
+            raise ValueError(f"accumulator_decay_step must be at least 1, found {accumulator_decay_step}")
+        if not 0 < accumulator_decay_rate <= 1:
+            raise ValueError(f"accumulator_decay_rate must be in (0, 1], found {accumulator_decay_rate}")
+        if global_step is None:
+            raise ValueError(f"{type(self).__name__} needs a global step, found None")
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._global_step = global_step
+        self._initial_accumulator_value = initial_accumulator_value
+        self._accumulator_decay_step = accumulator_decay_step
+        self._accumulator_decay_rate = accumulator_decay_rate
+
+    def _slot_initial_value(self, name):
+        return self._initial_accumulator_value if name == "accumulator" else 0.0
+
+    def _prepare(self):
+        self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
+        step = self._global_step
+        step = step.read_value() if resource_variable_ops.is_resource_variable(step) else tf.identity(step)
+        # DeepRec counts the step that the update will leave behind.
+        self._decay_count = tf.cast((tf.cast(step, tf.int64) + 1) // self._accumulator_decay_step, tf.float32)
+
+    def _update_rows(self, var, value, slots, grad):
+        dtype = grad.dtype
+        count, rate = tf.cast(self._decay_count, dtype), tf.cast(self._accumulator_decay_rate, dtype)
+        baseline = tf.cast(self._initial_accumulator_value, dtype)
+        accumulator, power = slots["accumulator"], slots["accumulator_decay_power"]
+        due = tf.cast(count > power, dtype)
+        decayed = tf.maximum(accumulator * rate, baseline)
+        accumulator = tf.where(tf.broadcast_to(count > power, tf.shape(accumulator)), decayed, accumulator) + grad * grad
+        value -= tf.cast(self._learning_rate_tensor, dtype) * grad / tf.sqrt(accumulator)
+        return value, {"accumulator": accumulator, "accumulator_decay_power": power + due}
+
+
+class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
+    """The same under DeepRec's second name, `AdagradDecayOptimizerV2`; there it differs in how the decay count is stored."""
+
+    _RULE = "adagrad_decay_v2"
+
+    def __init__(self, learning_rate, global_step, initial_accumulator_value=0.1, accumulator_decay_step=100000,
+                 accumulator_decay_rate=0.9, use_locking=False, name="AdagradDecayV2"):
+        super().__init__(learning_rate, global_step, initial_accumulator_value, accumulator_decay_step, accumulator_decay_rate,
+                         use_locking, name)
+
+
+@rules.register_rule(AdagradDecayOptimizer)
+@rules.register_rule(AdagradDecayOptimizerV2)
+def _binding(opt):
+    slots = [rules.RowSlot("accumulator", False, float(opt._initial_accumulator_value)),
+             rules.RowSlot("accumulator_decay_power", True, 0.0)]
+    return rules.Binding(opt._RULE, slots, lambda o, v: [o._learning_rate_tensor, o._decay_count, o._accumulator_decay_rate,
+                                                         o._initial_accumulator_value])

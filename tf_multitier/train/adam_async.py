@@ -1,0 +1,90 @@
+"""Adam for asynchronous training: each variable has its own beta powers."""
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_multitier import rules
+from tf_multitier.train.row_optimizer import RowOptimizer
+
+
+class AdamAsyncOptimizer(RowOptimizer):
+    """Adam whose beta powers advance with the updates of each variable. Source: DeepRec's `tf.train.AdamAsyncOptimizer`.
+
+    With TensorFlow's Adam, workers that train asynchronously advance one pair of powers for all variables. Lazy: rows that a sparse
+    gradient does not name keep value and moments.
+
+    Args:
+      learning_rate, beta1, beta2, epsilon: as of `tf.compat.v1.train.AdamOptimizer`.
+      apply_sparse_rmsprop: True: sparse gradients are applied as RMSProp with momentum beta1 and decay beta2, without bias
+        correction.
+    """
+
+    _SLOTS = (("m", False), ("v", False))
+
+    def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, apply_sparse_rmsprop=False, use_locking=False,
+                 name="AdamAsync"):
+        super().__init__(use_locking, name)
+        self._given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        self._beta1, self._beta2 = beta1, beta2
+        self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
+
+    def _create_slots(self, var_list):
+        super()._create_slots(var_list)
+        for var in var_list:
+            for name, value in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
+                self._create_non_slot_variable(initial_value=value, name=self._power_name(var, name), colocate_with=var)
+
+    @staticmethod
+    def _power_name(var, name):
+        return f"{var.op.name}/{name}"
+
+    def _beta_powers(self, var):
+        return [self._get_non_slot_variable(self._power_name(var, name), graph=var.graph) for name in
+                ("beta1_power", "beta2_power")]
+
+    def _prepare(self):
+        self._tensors = {name: self._call_or_tensor(value, name) for name, value in self._given.items()}
+        self._trained = []
+
+    def hyperparameters(self, var):
+        """Scalars of the engine's rule for an embedding variable."""
+        self._trained.append(var)
+        order = ("learning_rate", "beta1", "beta2", "epsilon")
+        return [*[self._tensors[n] for n in order], *self._beta_powers(var), 1.0 if self._apply_sparse_rmsprop else 0.0]
+
+    def _dense(self, grad, var):
+        self._trained.append(var)
+        self._rmsprop = False
+        return super()._dense(grad, var)
+
+    def _sparse(self, grad, var, indices):
+        self._trained.append(var)
+        self._rmsprop = self._apply_sparse_rmsprop
+        return super()._sparse(grad, var, indices)
+
+    def _update_rows(self, var, value, slots, grad):
+        t = {name: tf.cast(tensor, grad.dtype) for name, tensor in self._tensors.items()}
+        m, v = slots["m"], slots["v"]
+        v = v * t["beta2"] + grad * (grad * (1 - t["beta2"]))
+        if self._rmsprop:
+            m = m * t["beta1"] + t["learning_rate"] / tf.sqrt(v + t["epsilon"]) * grad
+            return value - m, {"m": m, "v": v}
+        power1, power2 = (tf.cast(p, grad.dtype) for p in self._beta_powers(var))
+        m = m * t["beta1"] + grad * (1 - t["beta1"])
+        lr_t = t["learning_rate"] * tf.sqrt(1 - power2) / (1 - power1)
+        return value - lr_t * m / (tf.sqrt(v) + t["epsilon"]), {"m": m, "v": v}
+
+    def _finish(self, update_ops, name_scope):
+        updates = list(update_ops)
+        # update_ops are in the order of self._trained: each variable's powers advance after its own update.
+        for var, update in zip(self._trained, update_ops):
+            with tf.control_dependencies([update]), tf_ops.colocate_with(var):
+                for power, beta in zip(self._beta_powers(var), ("beta1", "beta2")):
+                    updates.append(power.assign(power * self._tensors[beta], use_locking=self._use_locking))
+        return tf.group(*updates, name=name_scope)
+
+
+@rules.register_rule(AdamAsyncOptimizer)
+def _binding(opt):
+    slots = [rules.RowSlot("m", False, 0.0), rules.RowSlot("v", False, 0.0)]
+    return rules.Binding("adam_async", slots, lambda o, v: o.hyperparameters(v))

@@ -1,0 +1,86 @@
+"""RowOptimizer: a v1 optimizer from one function of a batch of rows.
+
+A subclass says which slots it has and how rows change; dense and sparse gradients of reference and resource variables follow.
+Embedding variables do not come here: their rule runs in the engine (rules.py).
+"""
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import state_ops
+
+
+class RowOptimizer(tf.compat.v1.train.Optimizer):
+    """Base of optimizers whose update of a row needs that row, its slots and its gradient only.
+
+    Life of a step: `_create_slots`, `_prepare`, then for each variable `_update_rows`, then `_finish`. Sparse gradients touch the rows they
+    name, once each, with the sum of their gradients; the other rows keep value and slots.
+    """
+
+    # (slot name, one element a row) in the order of the engine's rule.
+    _SLOTS = ()
+
+    def _slot_initial_value(self, name):
+        """The number that every element of a slot starts with."""
+        return 0.0
+
+    def _update_rows(self, var, value, slots, grad):
+        """New value and slots of some rows.
+
+        Args:
+          var: the variable, to find what belongs to it alone.
+          value: [n, ...] rows (or the whole variable).
+          slots: {name: tensor} as wide as value, or [n, 1, ...] for a slot of one element a row.
+          grad: as value.
+
+        Returns:
+          (new value, {name: new slot}).
+        """
+        raise NotImplementedError
+
+    def _call_or_tensor(self, value, name):
+        return tf.convert_to_tensor(value() if callable(value) else value, name=name, dtype_hint=tf.float32)
+
+    def _create_slots(self, var_list):
+        for var in var_list:
+            shape = tf.TensorShape(var.shape)
+            for name, per_row in self._SLOTS:
+                slot_shape = shape
+                if per_row and shape.rank > 1:
+                    slot_shape = tf.TensorShape([shape[0]] + [1] * (shape.rank - 1))
+                initializer = tf.compat.v1.constant_initializer(self._slot_initial_value(name), dtype=var.dtype.base_dtype)
+                self._get_or_make_slot_with_initializer(var, initializer, slot_shape, var.dtype.base_dtype, name, self._name)
+
+    def _slots_of(self, var):
+        return {name: self.get_slot(var, name) for name, _ in self._SLOTS}
+
+    def _dense(self, grad, var):
+        slots = self._slots_of(var)
+        value, new_slots = self._update_rows(var, tf.convert_to_tensor(var),
+                                             {n: tf.convert_to_tensor(s) for n, s in slots.items()}, grad)
+        with tf.control_dependencies([value, *new_slots.values()]):
+            return tf.group(var.assign(value), *[slots[n].assign(new_slots[n]) for n in slots])
+
+    def _sparse(self, grad, var, indices):
+        slots = self._slots_of(var)
+        value, new_slots = self._update_rows(var, tf.gather(var, indices),
+                                             {n: tf.gather(s, indices) for n, s in slots.items()}, grad)
+        with tf.control_dependencies([value, *new_slots.values()]):
+            return tf.group(_scatter(var, indices, value), *[_scatter(slots[n], indices, new_slots[n]) for n in slots])
+
+    def _apply_dense(self, grad, var):
+        return self._dense(grad, var)
+
+    def _resource_apply_dense(self, grad, var):
+        return self._dense(grad, var)
+
+    def _apply_sparse(self, grad, var):
+        return self._sparse(grad.values, var, grad.indices)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._sparse(grad, var, indices)
+
+
+def _scatter(var, indices, rows):
+    if resource_variable_ops.is_resource_variable(var):
+        return resource_variable_ops.resource_scatter_update(var.handle, indices, rows)
+    return state_ops.scatter_update(var, indices, rows).op

@@ -1,0 +1,54 @@
+"""Adagrad with one accumulator a row."""
+
+import tensorflow as tf
+
+from tf_multitier import rules
+from tf_multitier.train.row_optimizer import RowOptimizer
+
+
+class RowwiseAdagradOptimizer(RowOptimizer):
+    """Adagrad on the mean squared gradient of a row: `w -= lr / (sqrt(a) + epsilon) * g`. Source: FBGEMM's rowwise Adagrad.
+
+    The slot is one element a row instead of one for each weight. A variable of rank 0 or 1 has an accumulator for each element.
+
+    Args:
+      learning_rate: a number, tensor or callable.
+      epsilon: added to the root of the accumulator.
+      initial_accumulator_value: >= 0.
+
+    Raises:
+      ValueError: for a value out of range.
+    """
+
+    _SLOTS = (("accumulator", True),)
+
+    def __init__(self, learning_rate, epsilon=1e-8, initial_accumulator_value=0.0, use_locking=False, name="RowwiseAdagrad"):
+        if epsilon < 0:
+            raise ValueError(f"epsilon must be at least 0, found {epsilon}")
+        if initial_accumulator_value < 0:
+            raise ValueError(f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}")
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._epsilon = epsilon
+        self._initial_accumulator_value = initial_accumulator_value
+
+    def _slot_initial_value(self, name):
+        return self._initial_accumulator_value
+
+    def _prepare(self):
+        self._learning_rate_tensor = self._call_or_tensor(self._learning_rate, "learning_rate")
+
+    def _update_rows(self, var, value, slots, grad):
+        squares = grad * grad
+        if grad.shape.rank > 1:
+            squares = tf.reduce_mean(squares, axis=list(range(1, grad.shape.rank)), keepdims=True)
+        accumulator = slots["accumulator"] + squares
+        rate = tf.cast(self._learning_rate_tensor, grad.dtype)
+        value -= rate / (tf.sqrt(accumulator) + tf.cast(self._epsilon, grad.dtype)) * grad
+        return value, {"accumulator": accumulator}
+
+
+@rules.register_rule(RowwiseAdagradOptimizer)
+def _binding(opt):
+    slots = [rules.RowSlot("accumulator", True, float(opt._initial_accumulator_value))]
+    return rules.Binding("rowwise_adagrad", slots, lambda o, v: [o._learning_rate_tensor, o._epsilon])

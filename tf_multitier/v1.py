@@ -1,0 +1,55 @@
+"""tf.compat.v1 with the names of tf_multitier added: `import tf_multitier.v1 as tf`.
+
+A v1 script that uses embedding variables changes its import line. `tf.train` and `tf.feature_column` are
+those of tf.compat.v1 with our optimizers and columns added; `tf.nn`'s lookups take embedding variables as they are. Where
+both have a name, the one in `tf` itself is ours; `tf.feature_column` and `tf.train` prefer ours too, which fall through to
+TensorFlow's for what is not ours. Importing this module switches nothing: call `tf.disable_v2_behavior()` or
+`tf.disable_eager_execution()` as before.
+"""
+
+import sys
+import types
+
+import tensorflow.compat.v1 as _v1
+
+import tf_multitier as _ours
+from tf_multitier import feature_column as _feature_column
+from tf_multitier import train as _train
+
+
+class _Overlay(types.ModuleType):
+    """A module that has the public names of one module and, where that lacks a name, of another."""
+
+    def __init__(self, name, over, under):
+        super().__init__(name, under.__doc__)
+        self.__dict__.update(_over=over, _under=under)
+
+    def __getattr__(self, name):
+        if name in _public(self._over):
+            return getattr(self._over, name)
+        return getattr(self._under, name)
+
+    def __dir__(self):
+        return sorted(set(dir(self._under)) | set(_public(self._over)))
+
+
+def _public(module):
+    return getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
+
+
+feature_column = _Overlay(__name__ + ".feature_column", _feature_column, _v1.feature_column)
+train = _Overlay(__name__ + ".train", _train, _v1.train)
+nn = _Overlay(__name__ + ".nn", types.ModuleType("none"), _v1.nn)
+
+for _module in (feature_column, train, nn):
+    sys.modules.setdefault(_module.__name__, _module)
+
+
+def __getattr__(name):
+    if name in _ours.__all__:
+        return getattr(_ours, name)
+    return getattr(_v1, name)
+
+
+def __dir__():
+    return sorted(set(dir(_v1)) | set(_ours.__all__))

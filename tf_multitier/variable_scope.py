@@ -1,0 +1,182 @@
+"""get_embedding_variable: making embedding variables, and finding them again, in TensorFlow's variable scopes."""
+
+import numbers
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_multitier import graph_state
+from tf_multitier import initializers
+from tf_multitier import options
+from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
+from tf_multitier.embedding_variable import is_embedding_variable
+from tf_multitier.embedding_variable import make_variable
+from tf_multitier.lookup import refuse_eager
+
+# Partitions own ranges of this many buckets.
+NUM_BUCKETS = 1024
+
+
+def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name of an embedding variable must be a non-empty string, found {name!r}")
+    if isinstance(embedding_dim, bool) or not isinstance(embedding_dim, numbers.Integral):
+        raise TypeError(f"embedding variable '{name}': embedding_dim must be an integer, found {embedding_dim!r}")
+    if embedding_dim < 1:
+        raise ValueError(f"embedding variable '{name}': embedding_dim must be at least 1, found {embedding_dim}")
+    key_dtype, value_dtype = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype or tf.float32)
+    if key_dtype not in (tf.int64, tf.int32):
+        raise TypeError(f"embedding variable '{name}': key_dtype must be int64 or int32, found {key_dtype.name}")
+    if value_dtype != tf.float32:
+        raise TypeError(f"embedding variable '{name}': value_dtype must be float32, found {value_dtype.name}")
+    return int(embedding_dim), key_dtype, value_dtype
+
+
+def _refuse_unsupported(name, given):
+    for argument, value in given.items():
+        if value is not None:
+            raise ValueError(f"embedding variable '{name}': {argument} is not supported and must be None, found {value!r}")
+
+
+def _option_in_force(name, ev_option, steps_to_live):
+    if ev_option is not None and not isinstance(ev_option, options.EmbeddingVariableOption):
+        raise TypeError(f"embedding variable '{name}': ev_option must be EmbeddingVariableOption or None, found {ev_option!r}")
+    option = ev_option or options.EmbeddingVariableOption()
+    if steps_to_live is None:
+        return option
+    if option.evict_option:
+        raise ValueError(f"embedding variable '{name}': give steps_to_live or ev_option.evict_option, not both; found "
+                         f"steps_to_live={steps_to_live!r} and {list(option.evict_option)}")
+    return options.EmbeddingVariableOption(
+        evict_option=options.GlobalStepEvict(steps_to_live), filter_option=option.filter_option,
+        storage_option=option.storage_option, init_option=option.init_option)
+
+
+def _number_of_partitions(name, partitioner, dim):
+    if partitioner is None:
+        return 1
+    if not callable(partitioner):
+        raise TypeError(f"embedding variable '{name}': partitioner must be callable or None, found {partitioner!r}")
+    parts = list(partitioner(shape=tf.TensorShape([NUM_BUCKETS, dim]), dtype=tf.float32))
+    if len(parts) != 2 or parts[1] != 1 or not 1 <= parts[0] <= NUM_BUCKETS:
+        raise ValueError(f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
+                         f"([n, 1]), found {parts}")
+    return int(parts[0])
+
+
+def _make(full_name, dim, key_dtype, value_dtype, initializer, option, num_partitions, trainable, collections):
+    """Makes the variable of that full name (scopes included), whole or partitioned."""
+    value = initializers.initial_value(initializer, full_name, dim, option.init_option.default_value_dim)
+    storage = option.storage_option or options.storage_option_from_environment()
+    seed = initializers.table_seed(value.seed, tf_ops.get_default_graph().seed, full_name)
+    attrs = dict(
+        dtype=value_dtype, key_dtype=key_dtype, shape=[0, dim], initializer=value.kind, initializer_a=value.a,
+        initializer_b=value.b, seed=seed, default_value_dim=value.rows, partition_index=0, num_partitions=num_partitions,
+        **options.option_attrs(full_name, option, storage))
+    if num_partitions == 1:
+        return make_variable(full_name, attrs, value.matrix, trainable, collections)
+    matrix = None
+    if value.matrix is not None:
+        drawn = []  # one drawing for all partitions
+
+        def matrix():
+            if not drawn:
+                drawn.append(value.matrix())
+            return drawn[0]
+
+    parts = [make_variable(f"{full_name}/part_{i}", dict(attrs, partition_index=i), matrix, trainable, collections)
+             for i in range(num_partitions)]
+    variable = PartitionedEmbeddingVariable(full_name, parts)
+    graph_state.state_of(variable.graph).partitioned[full_name] = variable
+    return variable
+
+
+def _check_reused(variable, name, key_dtype, num_partitions, option, explicit_option, explicit_partitioner):
+    """ValueError where a variable found by name is not what was asked for. TensorFlow itself has compared dim and dtype."""
+    if not is_embedding_variable(variable):
+        raise ValueError(f"'{name}' exists and is not an embedding variable: {variable!r}")
+    wrong = lambda what, expected, found: ValueError(
+        f"trying to share embedding variable '{variable.variable_name}', but specified {what} {expected} and found {found}")
+    if variable.key_dtype != key_dtype:
+        raise wrong("key_dtype", key_dtype.name, variable.key_dtype.name)
+    if explicit_partitioner and variable.num_partitions != num_partitions:
+        raise wrong("number of partitions", num_partitions, variable.num_partitions)
+    if explicit_option:
+        storage = option.storage_option
+        expected = options.option_attrs(name, option, storage or options.StorageOption())
+        for attr, value in expected.items():
+            if storage is None and attr in ("storage_type", "storage_path", "storage_sizes", "cache_strategy"):
+                continue
+            found = variable.option_attrs[attr]
+            if isinstance(value, float):
+                same = abs(found - value) <= 1e-6 * abs(value)
+            else:
+                same = found == value
+            if not same:
+                raise wrong(attr, value, found)
+
+
+def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=tf.float32, initializer=None, trainable=True,
+                           collections=None, partitioner=None, ev_option=None, regularizer=None, caching_device=None,
+                           validate_shape=True, custom_getter=None, constraint=None, steps_to_live=None,
+                           init_data_source=None):
+    """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function of this name.
+
+    An embedding variable is a hash table from integer keys to embeddings that grows with the keys it is trained on. Scopes,
+    `reuse`, custom getters and templates work as for `tf.compat.v1.get_variable`.
+
+    Args:
+      name: within the variable scope.
+      embedding_dim: elements of an embedding, >= 1.
+      key_dtype: tf.int64, or tf.int32 (widened inside). Every integer is a key, negative ones too.
+      value_dtype: tf.float32.
+      initializer: a TensorFlow initializer. None: the scope's, else truncated normal with mean 0 and standard deviation 1. The
+        initial value of a key depends on the key, the seed and the initializer alone; see InitializerOption, whose own
+        initializer goes first. The seed is the initializer's, else it is derived from the graph's seed and the variable's
+        full name.
+      trainable: whether it joins TRAINABLE_VARIABLES.
+      collections: names of graph collections; None: GLOBAL_VARIABLES.
+      partitioner: as of `tf.compat.v1.get_variable`, called with shape [1024, embedding_dim]; None: the scope's. With n > 1
+        partitions the result is one object that routes whole keys to n tables.
+      ev_option: EmbeddingVariableOption.
+      custom_getter: as of `tf.compat.v1.get_variable`.
+      steps_to_live: DeepRec's older spelling of `GlobalStepEvict`.
+      regularizer, caching_device, constraint, init_data_source: must be None; validate_shape has no effect. A scope's
+        regularizer and caching device do not apply to embedding variables.
+
+    Returns:
+      An EmbeddingVariable, or, with n > 1 partitions, a PartitionedEmbeddingVariable. Static shape [0, embedding_dim].
+
+    Raises:
+      RuntimeError: in eager mode or in a tf.function.
+      TypeError, ValueError: for a bad argument, or a variable of that name with another dim, dtype, partitioning or options.
+      NotImplementedError: for a storage type that this build lacks.
+    """
+    refuse_eager("get_embedding_variable")
+    dim, key_dtype, value_dtype = _check_arguments(name, embedding_dim, key_dtype, value_dtype)
+    _refuse_unsupported(name, dict(regularizer=regularizer, caching_device=caching_device, constraint=constraint,
+                                   init_data_source=init_data_source))
+    option = _option_in_force(name, ev_option, steps_to_live)
+    scope = tf.compat.v1.get_variable_scope()
+    if option.init_option.initializer is not None:
+        initializer = option.init_option.initializer
+    elif initializer is None:
+        initializer = scope.initializer
+    scope_partitioner = scope.partitioner
+    num_partitions = _number_of_partitions(name, partitioner or scope_partitioner, dim)
+
+    def creator(unused_next_creator, **kwargs):
+        return _make(kwargs["name"], dim, key_dtype, value_dtype, initializer, option, num_partitions, trainable,
+                     kwargs.get("collections"))
+
+    scope.set_partitioner(None)  # get_variable would cut the shape [0, dim]
+    try:
+        with tf.compat.v1.variable_creator_scope(creator):
+            variable = tf.compat.v1.get_variable(
+                name, shape=[0, dim], dtype=value_dtype, initializer=tf.compat.v1.zeros_initializer(),
+                regularizer=lambda unused: None, trainable=trainable, collections=collections, use_resource=True,
+                custom_getter=custom_getter)
+    finally:
+        scope.set_partitioner(scope_partitioner)
+    _check_reused(variable, name, key_dtype, num_partitions, option, ev_option is not None, partitioner is not None)
+    return variable
