@@ -1,0 +1,72 @@
+// JSON, as much of it as manifests and statistics need: a value, its text, and the text back.
+//
+// Numbers keep the text they were made from, so 64-bit integers and float32 values survive a round trip exactly. Strings
+// are UTF-8 bytes that are not checked. Objects keep the order of their members; a repeated name finds the first.
+//
+// Thread-safe as values.
+
+#ifndef CC_BASE_JSON_H_
+#define CC_BASE_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+
+namespace multitier {
+
+class Json {
+ public:
+  Json() = default;  // null
+  static Json Bool(bool value);
+  static Json Int(int64_t value);
+  static Json Uint(uint64_t value);
+  static Json Float(float value);  // null where it is not finite
+  static Json String(std::string value);
+  static Json Array();
+  static Json Object();
+
+  // InvalidArgument naming the offset where the text is not one JSON value.
+  static Result<Json> Parse(std::string_view text);
+  std::string ToString() const;
+
+  // Adds to an array. REQUIRES: made by Array()
+  void Append(Json item) { items_.push_back(std::move(item)); }
+  // Adds to an object. REQUIRES: made by Object()
+  void Set(std::string name, Json value);
+
+  // Elements of an array, values of an object; empty for others.
+  const std::vector<Json>& items() const { return items_; }
+  bool is_array() const { return kind_ == Kind::kArray; }
+  bool is_object() const { return kind_ == Kind::kObject; }
+
+  // Member `name` of an object as a value of that type. InvalidArgument naming the member where it is absent, of another
+  // type, or out of range.
+  Result<int64_t> GetInt(std::string_view name) const;
+  Result<uint64_t> GetUint(std::string_view name) const;
+  Result<float> GetFloat(std::string_view name) const;
+  Result<std::string> GetString(std::string_view name) const;
+  Result<const Json*> GetArray(std::string_view name) const;
+  Result<const Json*> GetObject(std::string_view name) const;
+
+ private:
+  enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
+  friend class JsonParser;
+
+  Json(Kind kind, std::string text) : kind_(kind), text_(std::move(text)) {}
+  const Json* Find(std::string_view name) const;
+  Result<const Json*> Get(std::string_view name, Kind kind, const char* expected) const;
+  void Write(std::string* out) const;
+
+  Kind kind_ = Kind::kNull;
+  std::string text_;                // of a number or boolean; the bytes of a string
+  std::vector<std::string> names_;  // of an object's items
+  std::vector<Json> items_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_BASE_JSON_H_

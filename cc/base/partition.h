@@ -1,0 +1,32 @@
+// Which partition of a partitioned variable owns a key: the one rule, for lookups, training and checkpoints.
+//
+// The hash of a key names one of 1024 buckets; partition p of P owns the buckets [p * 1024 / P, (p + 1) * 1024 / P). A
+// checkpoint written with n partitions is read with m by moving buckets. A change here changes every checkpoint.
+
+#ifndef CC_BASE_PARTITION_H_
+#define CC_BASE_PARTITION_H_
+
+#include <cstdint>
+
+#include "cc/base/hash.h"
+
+namespace multitier {
+
+constexpr int kPartitionBuckets = 1024;
+
+inline int PartitionBucket(int64_t key) { return static_cast<int>(HashKey(key) % kPartitionBuckets); }
+
+// First bucket of a partition; that of partition `num_partitions` is kPartitionBuckets.
+constexpr int PartitionBegin(int partition, int num_partitions) {
+  return static_cast<int>(int64_t{partition} * kPartitionBuckets / num_partitions);
+}
+
+// REQUIRES: 1 <= num_partitions <= kPartitionBuckets
+inline int PartitionOf(int64_t key, int num_partitions) {
+  // The largest p with p * 1024 / P <= bucket, that is p * 1024 < (bucket + 1) * P.
+  return ((PartitionBucket(key) + 1) * num_partitions - 1) / kPartitionBuckets;
+}
+
+}  // namespace multitier
+
+#endif  // CC_BASE_PARTITION_H_

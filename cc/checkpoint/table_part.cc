@@ -1,0 +1,166 @@
+#include "cc/checkpoint/table_part.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cc/base/json.h"
+#include "cc/base/partition.h"
+#include "cc/table/option_names.h"
+
+namespace multitier {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+Result<DType> ParseDType(const std::string& name) {
+  for (DType dtype : kDTypes) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return InvalidArgumentError("manifest: no dtype '", name, "'");
+}
+
+Result<ColumnSpec> ParseColumn(const Json& json) {
+  ColumnSpec column;
+  MT_ASSIGN_OR_RETURN(column.name, json.GetString("name"));
+  MT_ASSIGN_OR_RETURN(const std::string dtype, json.GetString("dtype"));
+  MT_ASSIGN_OR_RETURN(column.dtype, ParseDType(dtype));
+  MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
+  if (dim < 1 || dim > (1 << 20)) return InvalidArgumentError("manifest: column '", column.name, "' has dim ", dim);
+  column.dim = static_cast<int>(dim);
+  MT_ASSIGN_OR_RETURN(column.initial_value, json.GetFloat("initial_value"));
+  return column;
+}
+
+Result<InitializerSpec> ParseInitializer(const Json& json) {
+  InitializerSpec spec;
+  MT_ASSIGN_OR_RETURN(const std::string kind, json.GetString("kind"));
+  MT_ASSIGN_OR_RETURN(spec.kind, ParseInitializerKind(kind));
+  MT_ASSIGN_OR_RETURN(spec.a, json.GetFloat("a"));
+  MT_ASSIGN_OR_RETURN(spec.b, json.GetFloat("b"));
+  MT_ASSIGN_OR_RETURN(spec.seed, json.GetUint("seed"));
+  MT_ASSIGN_OR_RETURN(spec.matrix_rows, json.GetInt("matrix_rows"));
+  return spec;
+}
+
+Status CheckSize(const char* what, size_t expected, size_t found) {
+  if (expected == found) return OkStatus();
+  return InvalidArgumentError("checkpoint part: expected ", expected, " ", what, ", found ", found);
+}
+
+}  // namespace
+
+int64_t Manifest::row_elements() const {
+  int64_t n = 0;
+  for (const ColumnSpec& column : columns) n += column.dim;
+  return n;
+}
+
+std::string Manifest::ToJson() const {
+  Json column_list = Json::Array();
+  for (const ColumnSpec& column : columns) {
+    Json json = Json::Object();
+    json.Set("name", Json::String(column.name));
+    json.Set("dtype", Json::String(DTypeName(column.dtype)));
+    json.Set("dim", Json::Int(column.dim));
+    json.Set("initial_value", Json::Float(column.initial_value));
+    column_list.Append(std::move(json));
+  }
+  Json init = Json::Object();
+  init.Set("kind", Json::String(InitializerKindName(initializer.kind)));
+  init.Set("a", Json::Float(initializer.a));
+  init.Set("b", Json::Float(initializer.b));
+  init.Set("seed", Json::Uint(initializer.seed));
+  init.Set("matrix_rows", Json::Int(initializer.matrix_rows));
+
+  Json out = Json::Object();
+  out.Set("format_version", Json::Int(kFormatVersion));
+  out.Set("dim", Json::Int(dim()));
+  out.Set("columns", std::move(column_list));
+  out.Set("num_rows", Json::Int(num_rows));
+  out.Set("partition_index", Json::Int(partition_index));
+  out.Set("num_partitions", Json::Int(num_partitions));
+  out.Set("applies", Json::Int(applies));
+  out.Set("initializer", std::move(init));
+  return out.ToString();
+}
+
+Result<Manifest> Manifest::Parse(std::string_view text) {
+  MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
+  MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
+  if (version < 1) return InvalidArgumentError("manifest: format version ", version);
+  if (version > kFormatVersion) {
+    return UnimplementedError("manifest: format version ", version, " was written by a newer release; this one reads up to ",
+                              kFormatVersion);
+  }
+  Manifest out;
+  MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
+  for (const Json& item : column_list->items()) {
+    MT_ASSIGN_OR_RETURN(ColumnSpec column, ParseColumn(item));
+    out.columns.push_back(std::move(column));
+  }
+  if (out.columns.empty()) return InvalidArgumentError("manifest: no columns");
+  MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));
+  MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));
+  MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));
+  MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
+  MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
+  MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
+  if (out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
+    return InvalidArgumentError("manifest: negative count in ", text);
+  }
+  if (out.num_partitions < 1 || out.num_partitions > kPartitionBuckets || out.partition_index < 0 ||
+      out.partition_index >= out.num_partitions) {
+    return InvalidArgumentError("manifest: partition ", out.partition_index, " of ", out.num_partitions);
+  }
+  return out;
+}
+
+Status CheckPart(const Manifest& manifest, const Rows& rows) {
+  const size_t n = static_cast<size_t>(manifest.num_rows);
+  MT_RETURN_IF_ERROR(CheckSize("columns", manifest.columns.size(), rows.columns.size()));
+  MT_RETURN_IF_ERROR(CheckSize("keys", n, rows.keys.size()));
+  MT_RETURN_IF_ERROR(CheckSize("frequencies", n, rows.frequencies.size()));
+  MT_RETURN_IF_ERROR(CheckSize("versions", n, rows.versions.size()));
+  MT_RETURN_IF_ERROR(CheckSize("row elements", n * manifest.row_elements(), rows.data.size()));
+  MT_RETURN_IF_ERROR(CheckSize("counted frequencies", rows.counted_keys.size(), rows.counted_frequencies.size()));
+  return CheckSize("counted versions", rows.counted_keys.size(), rows.counted_versions.size());
+}
+
+void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows) {
+  if (num_partitions == 1) return;
+  const auto owned = [&](int64_t key) { return PartitionOf(key, static_cast<int>(num_partitions)) == partition_index; };
+  const int64_t elements = rows->row_elements();
+  size_t kept = 0;
+  for (size_t i = 0; i < rows->keys.size(); ++i) {
+    if (!owned(rows->keys[i])) continue;
+    rows->keys[kept] = rows->keys[i];
+    rows->frequencies[kept] = rows->frequencies[i];
+    rows->versions[kept] = rows->versions[i];
+    if (kept != i) std::copy_n(rows->data.begin() + i * elements, elements, rows->data.begin() + kept * elements);
+    ++kept;
+  }
+  rows->keys.resize(kept);
+  rows->frequencies.resize(kept);
+  rows->versions.resize(kept);
+  rows->data.resize(kept * elements);
+
+  kept = 0;
+  for (size_t i = 0; i < rows->counted_keys.size(); ++i) {
+    if (!owned(rows->counted_keys[i])) continue;
+    rows->counted_keys[kept] = rows->counted_keys[i];
+    rows->counted_frequencies[kept] = rows->counted_frequencies[i];
+    rows->counted_versions[kept++] = rows->counted_versions[i];
+  }
+  rows->counted_keys.resize(kept);
+  rows->counted_frequencies.resize(kept);
+  rows->counted_versions.resize(kept);
+}
+
+std::vector<int64_t> OrderByKey(const std::vector<int64_t>& keys) {
+  std::vector<int64_t> order(keys.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+  return order;
+}
+
+}  // namespace multitier

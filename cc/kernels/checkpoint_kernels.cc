@@ -1,0 +1,173 @@
+// Kernels that take the whole content of a variable out and put it back.
+//
+// Restore builds a new table from the checkpoint and puts it in the place of the old one when it is complete, so that a
+// checkpoint that is damaged or does not fit leaves the variable as it was. While it runs, both exist.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/checkpoint/table_part.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/part_reader.h"
+#include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// Writes values[order[i]] to output `index`, [n].
+absl::Status SetVector(OpKernelContext* context, int index, const std::vector<int64_t>& order,
+                       const std::vector<int64_t>& values) {
+  Tensor* out = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(index, TensorShape({static_cast<int64_t>(order.size())}), &out));
+  int64_t* next = out->flat<int64_t>().data();
+  for (const int64_t i : order) *next++ = values[i];
+  return absl::OkStatus();
+}
+
+// Writes the row data at order[i] to output `index`, [n, elements].
+absl::Status SetRows(OpKernelContext* context, int index, const std::vector<int64_t>& order, const Rows& rows) {
+  const int64_t elements = rows.row_elements();
+  Tensor* out = nullptr;
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(index, TensorShape({static_cast<int64_t>(order.size()), elements}), &out));
+  float* next = out->flat<float>().data();
+  for (const int64_t i : order) next = std::copy_n(rows.data.data() + i * elements, elements, next);
+  return absl::OkStatus();
+}
+
+class ExportKernel : public OpKernel {
+ public:
+  explicit ExportKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    const Result<Rows> rows = state->table->Export(/*all_columns=*/false);
+    OP_REQUIRES_OK(context, ToAbsl(rows.status()));
+    const std::vector<int64_t> order = OrderByKey(rows->keys);
+    OP_REQUIRES_OK(context, SetVector(context, 0, order, rows->keys));
+    OP_REQUIRES_OK(context, SetRows(context, 1, order, *rows));
+    OP_REQUIRES_OK(context, SetVector(context, 2, order, rows->versions));
+    OP_REQUIRES_OK(context, SetVector(context, 3, order, rows->frequencies));
+  }
+};
+
+class SaveSliceKernel : public OpKernel {
+ public:
+  explicit SaveSliceKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    const Result<Rows> rows = state->table->Export(/*all_columns=*/true);
+    OP_REQUIRES_OK(context, ToAbsl(rows.status()));
+    Manifest manifest;
+    manifest.columns = rows->columns;
+    manifest.num_rows = static_cast<int64_t>(rows->keys.size());
+    manifest.partition_index = state->partition_index;
+    manifest.num_partitions = state->num_partitions;
+    manifest.applies = state->applies;
+    manifest.initializer = state->table->options().initializer;
+
+    const std::vector<int64_t> order = OrderByKey(rows->keys);
+    Tensor* out_manifest = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out_manifest));
+    out_manifest->scalar<tensorflow::tstring>()() = manifest.ToJson();
+    OP_REQUIRES_OK(context, SetVector(context, 1, order, rows->keys));
+    OP_REQUIRES_OK(context, SetRows(context, 2, order, *rows));
+    OP_REQUIRES_OK(context, SetVector(context, 3, order, rows->frequencies));
+    OP_REQUIRES_OK(context, SetVector(context, 4, order, rows->versions));
+    OP_REQUIRES_OK(context, SetCounted(context, *rows));
+    OP_REQUIRES_OK(context, SetMatrix(context, manifest.initializer, state->table->dim()));
+  }
+
+ private:
+  static absl::Status SetCounted(OpKernelContext* context, const Rows& rows) {
+    const std::vector<int64_t> order = OrderByKey(rows.counted_keys);
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(5, TensorShape({static_cast<int64_t>(order.size()), 3}), &out));
+    auto counted = out->matrix<int64_t>();
+    for (size_t i = 0; i < order.size(); ++i) {
+      counted(i, 0) = rows.counted_keys[order[i]];
+      counted(i, 1) = rows.counted_frequencies[order[i]];
+      counted(i, 2) = rows.counted_versions[order[i]];
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status SetMatrix(OpKernelContext* context, const InitializerSpec& initializer, int dim) {
+    const int64_t rows = initializer.kind == InitializerKind::kMatrix ? initializer.matrix_rows : 0;
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(6, TensorShape({rows, dim}), &out));
+    if (rows > 0) std::copy_n(initializer.matrix->data(), rows * dim, out->flat<float>().data());
+    return absl::OkStatus();
+  }
+};
+
+class RestoreKernel : public OpKernel {
+ public:
+  explicit RestoreKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("variable_name", &variable_name_));
+    OP_REQUIRES_OK(context, VariableOptions::FromAttrs(context, &options_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
+    PartReader reader(context->env(), context->input(1).scalar<tensorflow::tstring>()(), variable_name_);
+    std::vector<Manifest> manifests;
+    OP_REQUIRES_OK(context, reader.ReadManifests(options_.table.dim, &manifests));
+
+    TableOptions options = options_.table;
+    options.name = tensorflow::HandleFromInput(context, 0).name();
+    OP_REQUIRES_OK(context, reader.ReadInitializer(manifests[0], &options.initializer));
+    Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
+    OP_REQUIRES_OK(context, ToAbsl(created.status()));
+    auto state = std::make_shared<VariableState>();
+    state->table = *std::move(created);
+    state->partition_index = options_.partition_index;
+    state->num_partitions = options_.num_partitions;
+
+    for (const Manifest& manifest : manifests) {
+      Rows rows;
+      OP_REQUIRES_OK(context, reader.ReadRows(manifest, &rows));
+      KeepPartition(state->partition_index, state->num_partitions, &rows);
+      OP_REQUIRES_OK(context, ToAbsl(state->table->Import(rows)));
+      state->applies = std::max<int64_t>(state->applies, manifest.applies);
+    }
+    OP_REQUIRES_OK(context, KeepLiveSlots(context, state->table.get()));
+    OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
+  }
+
+ private:
+  // Slots that the live table has and the checkpoint lacks, because an optimizer of this graph declared them.
+  static absl::Status KeepLiveSlots(OpKernelContext* context, EmbeddingTable* table) {
+    std::shared_ptr<VariableState> live;
+    TF_RETURN_IF_ERROR(FindState(context, 0, &live));
+    if (live == nullptr) return absl::OkStatus();
+    const std::shared_ptr<const RowLayout> layout = live->table->layout();
+    const std::vector<ColumnSpec> slots(layout->columns().begin() + 1, layout->columns().end());
+    return slots.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(slots));
+  }
+
+  std::string variable_name_;
+  VariableOptions options_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierExport").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierSaveSlice").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), SaveSliceKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierRestore").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), RestoreKernel);
+
+}  // namespace
+}  // namespace multitier

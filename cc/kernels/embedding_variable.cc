@@ -1,0 +1,203 @@
+#include "cc/kernels/embedding_variable.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cc/base/partition.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/table/option_names.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
+
+namespace multitier {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+std::string EmbeddingVariable::DebugString() const {
+  const std::shared_ptr<VariableState> now = state();
+  if (now == nullptr) return "EmbeddingVariable, not initialized";
+  return absl::StrCat("EmbeddingVariable '", now->table->options().name, "' of ", now->table->TotalCount(), " rows of dim ",
+                      now->table->dim());
+}
+
+std::shared_ptr<VariableState> EmbeddingVariable::state() const {
+  absl::MutexLock lock(&mutex_);
+  return state_;
+}
+
+void EmbeddingVariable::set_state(std::shared_ptr<VariableState> state) {
+  // The old table, if this was its last user, goes after the lock.
+  absl::MutexLock lock(&mutex_);
+  state_.swap(state);
+}
+
+namespace {
+
+// Every storage type that will exist; all but DRAM are refused for now.
+constexpr const char* kStorageTypes[] = {
+    "DRAM",         "HBM",          "PMEM",             "LEVELDB",          "SSDHASH",
+    "DRAM_PMEM",    "DRAM_LEVELDB", "DRAM_SSDHASH",     "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH",
+    "HBM_DRAM",     "HBM_DRAM_PMEM", "HBM_DRAM_LEVELDB", "HBM_DRAM_SSDHASH", "HBM_DRAM_PMEM_LEVELDB",
+    "HBM_DRAM_PMEM_SSDHASH"};
+constexpr const char* kCacheStrategies[] = {"DEFAULT", "LRU", "LFU"};
+
+template <size_t n>
+bool IsOneOf(const std::string& name, const char* const (&names)[n]) {
+  for (const char* candidate : names) {
+    if (name == candidate) return true;
+  }
+  return false;
+}
+
+absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_t maximum) {
+  if (value >= minimum && value <= maximum) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(attr, ": expected ", minimum, " to ", maximum, ", found ", value));
+}
+
+absl::Status StorageFromAttrs(OpKernelConstruction* context, TableOptions* table) {
+  std::string type, strategy;
+  std::vector<int64_t> sizes;
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &type));
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
+  if (!IsOneOf(type, kStorageTypes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage_type: expected one of ", absl::StrJoin(kStorageTypes, ", "), "; found '", type, "'"));
+  }
+  if (type != "DRAM") {
+    return absl::UnimplementedError(
+        absl::StrCat("storage_type ", type, " is not available in this release; use DRAM"));
+  }
+  if (!IsOneOf(strategy, kCacheStrategies)) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_strategy: expected one of ",
+                                                   absl::StrJoin(kCacheStrategies, ", "), "; found '", strategy, "'"));
+  }
+  if (sizes.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage_sizes: expected at most 1 size for storage_type DRAM, found ", sizes.size()));
+  }
+  if (!sizes.empty()) {
+    TF_RETURN_IF_ERROR(CheckRange("storage_sizes[0]", sizes[0], 1, int64_t{1} << 60));
+    table->dram_budget_bytes = static_cast<uint64_t>(sizes[0]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* table) {
+  std::string kind;
+  int64_t filter_freq, counter_bits;
+  float false_positive, probability;
+  TF_RETURN_IF_ERROR(context->GetAttr("filter", &kind));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_freq", &filter_freq));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_max_elements", &table->admission.max_element_size));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_false_positive", &false_positive));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_counter_bits", &counter_bits));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_probability", &probability));
+  TF_RETURN_IF_ERROR(context->GetAttr("default_value_no_permission", &table->default_value_no_permission));
+  const Result<AdmissionKind> parsed = ParseAdmissionKind(kind);
+  if (!parsed.ok()) return ToAbsl(parsed.status());
+  TF_RETURN_IF_ERROR(CheckRange("filter_freq", filter_freq, 0, 0xffffffffLL));
+  TF_RETURN_IF_ERROR(CheckRange("filter_counter_bits", counter_bits, 8, 64));
+  table->admission.kind = *parsed;
+  table->admission.filter_freq = static_cast<uint32_t>(filter_freq);
+  table->admission.false_positive_probability = false_positive;
+  table->admission.counter_bits = static_cast<int>(counter_bits);
+  table->admission.probability = probability;
+  table->admission.seed = table->initializer.seed;
+  return ToAbsl(ValidateAdmission(table->admission));
+}
+
+absl::Status InitializerFromAttrs(OpKernelConstruction* context, VariableOptions* options) {
+  InitializerSpec* spec = &options->table.initializer;
+  std::string kind;
+  int64_t seed;
+  TF_RETURN_IF_ERROR(context->GetAttr("initializer", &kind));
+  TF_RETURN_IF_ERROR(context->GetAttr("initializer_a", &spec->a));
+  TF_RETURN_IF_ERROR(context->GetAttr("initializer_b", &spec->b));
+  TF_RETURN_IF_ERROR(context->GetAttr("seed", &seed));
+  TF_RETURN_IF_ERROR(context->GetAttr("default_value_dim", &options->default_value_dim));
+  const Result<InitializerKind> parsed = ParseInitializerKind(kind);
+  if (!parsed.ok()) return ToAbsl(parsed.status());
+  TF_RETURN_IF_ERROR(CheckRange("default_value_dim", options->default_value_dim, 0, int64_t{1} << 40));
+  spec->kind = *parsed;
+  spec->seed = static_cast<uint64_t>(seed);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableOptions* options) {
+  tensorflow::PartialTensorShape shape;
+  TF_RETURN_IF_ERROR(context->GetAttr("shape", &shape));
+  if (shape.dims() != 2 || shape.dim_size(0) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the shape of an embedding variable must be [0, dim], found ", shape.DebugString()));
+  }
+  TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
+  options->table.dim = static_cast<int>(shape.dim_size(1));
+  TF_RETURN_IF_ERROR(context->GetAttr("steps_to_live", &options->table.expiry.steps_to_live));
+  TF_RETURN_IF_ERROR(context->GetAttr("l2_weight_threshold", &options->table.expiry.l2_weight_threshold));
+  TF_RETURN_IF_ERROR(CheckRange("steps_to_live", options->table.expiry.steps_to_live, 0, INT64_MAX));
+  TF_RETURN_IF_ERROR(context->GetAttr("partition_index", &options->partition_index));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_partitions", &options->num_partitions));
+  TF_RETURN_IF_ERROR(CheckRange("num_partitions", options->num_partitions, 1, kPartitionBuckets));
+  TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
+  TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
+  TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
+  return StorageFromAttrs(context, &options->table);
+}
+
+absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
+  state->reset();
+  tensorflow::ResourceHandle handle;
+  TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
+  tensorflow::core::RefCountPtr<EmbeddingVariable> variable;
+  const absl::Status found = tensorflow::LookupResource(context, handle, &variable);
+  if (found.ok()) *state = variable->state();
+  return absl::IsNotFound(found) ? absl::OkStatus() : found;
+}
+
+absl::Status GetState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
+  TF_RETURN_IF_ERROR(FindState(context, input, state));
+  if (*state != nullptr) return absl::OkStatus();
+  tensorflow::ResourceHandle handle;
+  TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
+  return absl::FailedPreconditionError(
+      absl::StrCat("embedding variable '", handle.name(),
+                   "' is not initialized: run its initializer (tf.compat.v1.global_variables_initializer()) first"));
+}
+
+absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<VariableState> state) {
+  tensorflow::ResourceHandle handle;
+  TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
+  tensorflow::core::RefCountPtr<EmbeddingVariable> variable;
+  TF_RETURN_IF_ERROR(tensorflow::LookupOrCreateResource<EmbeddingVariable>(context, handle, &variable,
+                                                                           [](EmbeddingVariable** made) {
+                                                                             *made = new EmbeddingVariable;
+                                                                             return absl::OkStatus();
+                                                                           }));
+  variable->set_state(std::move(state));
+  return absl::OkStatus();
+}
+
+KeyInput::KeyInput(const Tensor& keys) {
+  if (keys.dtype() == tensorflow::DT_INT64) {
+    keys_ = Elements<int64_t>(keys);
+    return;
+  }
+  const Span<const int32_t> narrow = Elements<int32_t>(keys);
+  widened_.assign(narrow.begin(), narrow.end());
+  keys_ = widened_;
+}
+
+absl::Status CheckRank(OpKernelContext* context, const char* input, const Tensor& tensor, int rank) {
+  if (tensor.dims() == rank) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": ", input, " must have rank ", rank,
+                                                 ", found shape ", tensor.shape().DebugString()));
+}
+
+}  // namespace multitier

@@ -1,0 +1,238 @@
+// Kernels that read: lookups, their gradients, and the routing of keys to partitions.
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/base/partition.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/lookup/partition_keys.h"
+#include "cc/lookup/pooling.h"
+#include "cc/lookup/sparse_lookup.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+class LookupKernel : public OpKernel {
+ public:
+  explicit LookupKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    const Tensor& keys = context->input(1);
+    TensorShape shape = keys.shape();
+    OP_REQUIRES_OK(context, shape.AddDimWithStatus(state->table->dim()));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    const KeyInput input(keys);
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(state->table->Lookup(input.keys(), out->flat<float>().data(), &executor)));
+  }
+};
+
+absl::Status CombinerAttr(OpKernelConstruction* context, Combiner* combiner) {
+  std::string name;
+  TF_RETURN_IF_ERROR(context->GetAttr("combiner", &name));
+  const Result<Combiner> parsed = ParseCombiner(name);
+  if (parsed.ok()) *combiner = *parsed;
+  return ToAbsl(parsed.status());
+}
+
+// The inputs that both sparse lookups begin with: N handles, keys, indices, weights.
+class SparseInputs {
+ public:
+  absl::Status Parse(OpKernelContext* context, int num_handles) {
+    for (int i = 0; i < num_handles; ++i) {
+      std::shared_ptr<VariableState> state;
+      TF_RETURN_IF_ERROR(GetState(context, i, &state));
+      states_.push_back(std::move(state));
+      tables_.push_back(states_.back()->table.get());
+    }
+    const Tensor& keys = context->input(num_handles);
+    const Tensor& indices = context->input(num_handles + 1);
+    const Tensor& weights = context->input(num_handles + 2);
+    TF_RETURN_IF_ERROR(CheckRank(context, "keys", keys, 1));
+    TF_RETURN_IF_ERROR(CheckRank(context, "indices", indices, 1));
+    TF_RETURN_IF_ERROR(CheckRank(context, "weights", weights, 1));
+    keys_ = std::make_unique<KeyInput>(keys);
+    lookup.partitions = Span<EmbeddingTable* const>(tables_.data(), tables_.size());
+    lookup.keys = keys_->keys();
+    lookup.batch.indices = Elements<int64_t>(indices);
+    lookup.batch.weights = Elements<float>(weights);
+    return absl::OkStatus();
+  }
+
+  SparseLookup lookup;
+
+ private:
+  std::vector<std::shared_ptr<VariableState>> states_;
+  std::vector<EmbeddingTable*> tables_;
+  std::unique_ptr<KeyInput> keys_;
+};
+
+class LookupSparseKernel : public OpKernel {
+ public:
+  explicit LookupSparseKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
+    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    SparseInputs inputs;
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_));
+    const Tensor& batch = context->input(num_handles_ + 3);
+    OP_REQUIRES_OK(context, CheckRank(context, "batch", batch, 0));
+    SparseLookup* lookup = &inputs.lookup;
+    lookup->batch.batch = batch.scalar<int64_t>()();
+    lookup->batch.dim = dim_;
+    lookup->batch.combiner = combiner_;
+    lookup->max_norm = max_norm_;
+    OP_REQUIRES(context, lookup->batch.batch >= 0,
+                absl::InvalidArgumentError(absl::StrCat("batch must be >= 0, found ", lookup->batch.batch)));
+    TensorShape shape;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({lookup->batch.batch, dim_}, &shape));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(LookupSparse(*lookup, out->flat<float>().data(), &executor)));
+  }
+
+ private:
+  int num_handles_ = 0;
+  int dim_ = 0;
+  float max_norm_ = -1.0f;
+  Combiner combiner_ = Combiner::kSum;
+};
+
+class LookupSparseWeightsGradKernel : public OpKernel {
+ public:
+  explicit LookupSparseWeightsGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    SparseInputs inputs;
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_));
+    const Tensor& grad = context->input(num_handles_ + 3);
+    OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
+    OP_REQUIRES(context, grad.dim_size(1) == dim_,
+                absl::InvalidArgumentError(absl::StrCat("grad must have shape [batch,", dim_, "], found ",
+                                                        grad.shape().DebugString())));
+    inputs.lookup.batch.batch = grad.dim_size(0);
+    inputs.lookup.batch.dim = dim_;
+    inputs.lookup.batch.combiner = combiner_;
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(num_handles_).shape(), &out));
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(LookupSparseWeightsGradient(inputs.lookup, grad.flat<float>().data(),
+                                                               out->flat<float>().data(), &executor)));
+  }
+
+ private:
+  int num_handles_ = 0;
+  int dim_ = 0;
+  Combiner combiner_ = Combiner::kSum;
+};
+
+class LookupSparseGradKernel : public OpKernel {
+ public:
+  explicit LookupSparseGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& grad = context->input(0);
+    const Tensor& indices = context->input(1);
+    const Tensor& weights = context->input(2);
+    OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
+    OP_REQUIRES_OK(context, CheckRank(context, "indices", indices, 1));
+    OP_REQUIRES_OK(context, CheckRank(context, "weights", weights, 1));
+    OP_REQUIRES(context, grad.dim_size(1) >= 1 && grad.dim_size(1) <= (1 << 20),
+                absl::InvalidArgumentError(
+                    absl::StrCat("grad must have shape [batch,dim] with dim >= 1, found ", grad.shape().DebugString())));
+    SparseBatch batch;
+    batch.indices = Elements<int64_t>(indices);
+    batch.weights = Elements<float>(weights);
+    batch.batch = grad.dim_size(0);
+    batch.dim = static_cast<int>(grad.dim_size(1));
+    batch.combiner = combiner_;
+    OP_REQUIRES_OK(context, ToAbsl(ValidateSparseBatch(batch)));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({indices.dim_size(0), grad.dim_size(1)}), &out));
+    IntraOpExecutor executor(context);
+    PoolGradient(batch, grad.flat<float>().data(), out->flat<float>().data(), &executor);
+  }
+
+ private:
+  Combiner combiner_ = Combiner::kSum;
+};
+
+template <typename Key>
+class PartitionKeysKernel : public OpKernel {
+ public:
+  explicit PartitionKeysKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("num_partitions", &num_partitions_));
+    OP_REQUIRES(context, num_partitions_ <= kPartitionBuckets,
+                absl::InvalidArgumentError(absl::StrCat("num_partitions: expected 1 to ", kPartitionBuckets, ", found ",
+                                                        num_partitions_)));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& keys = context->input(0);
+    OP_REQUIRES_OK(context, CheckRank(context, "keys", keys, 1));
+    OP_REQUIRES(context, keys.NumElements() <= std::numeric_limits<int32_t>::max(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("keys: expected fewer than 2^31, found ", keys.NumElements())));
+    const KeyInput input(keys);
+    const PartitionedKeys routed = PartitionKeys(input.keys(), num_partitions_);
+    for (int p = 0; p < num_partitions_; ++p) {
+      const Span<const int32_t> positions = routed.positions_of(p);
+      const Span<const int64_t> part = routed.keys_of(p);
+      const TensorShape shape({static_cast<int64_t>(part.size())});
+      Tensor* out_positions = nullptr;
+      Tensor* out_keys = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(p, shape, &out_positions));
+      OP_REQUIRES_OK(context, context->allocate_output(num_partitions_ + p, shape, &out_keys));
+      std::copy(positions.begin(), positions.end(), out_positions->flat<int32_t>().data());
+      std::transform(part.begin(), part.end(), out_keys->flat<Key>().data(),
+                     [](int64_t key) { return static_cast<Key>(key); });
+    }
+  }
+
+ private:
+  int num_partitions_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), LookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        LookupSparseKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        LookupSparseGradKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseWeightsGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        LookupSparseWeightsGradKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int64_t>("Tkeys"),
+                        PartitionKeysKernel<int64_t>);
+REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int32_t>("Tkeys"),
+                        PartitionKeysKernel<int32_t>);
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,18 @@
+// Engine Status to TensorFlow status. The codes are the same canonical ones.
+
+#ifndef CC_KERNELS_STATUS_BRIDGE_H_
+#define CC_KERNELS_STATUS_BRIDGE_H_
+
+#include "absl/status/status.h"
+#include "cc/base/status.h"
+
+namespace multitier {
+
+inline absl::Status ToAbsl(const Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(static_cast<int>(status.code())), status.message());
+}
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_STATUS_BRIDGE_H_

@@ -1,0 +1,115 @@
+// Kernels that inspect a table, take keys out of it, or wait for it.
+
+#include <memory>
+
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/table/stats_json.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// A kernel whose input 0 is the handle of an initialised variable.
+class TableKernel : public OpKernel {
+ public:
+  explicit TableKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) final {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, Run(context, state->table.get()));
+  }
+
+ protected:
+  virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
+
+  static absl::Status SetScalar(OpKernelContext* context, int64_t value) {
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
+    out->scalar<int64_t>()() = value;
+    return absl::OkStatus();
+  }
+};
+
+class CountKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    return SetScalar(context, table->TotalCount());
+  }
+};
+
+// What a table answers for each key.
+template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
+class PerKeyKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const KeyInput input(context->input(1));
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, context->input(1).shape(), &out));
+    return ToAbsl((table->*Method)(input.keys(), out->flat<T>().data()));
+  }
+};
+
+class RemoveKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const KeyInput input(context->input(1));
+    int64_t removed = 0;
+    TF_RETURN_IF_ERROR(ToAbsl(table->Remove(input.keys(), &removed)));
+    return SetScalar(context, removed);
+  }
+};
+
+class ExpireKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    TF_RETURN_IF_ERROR(CheckRank(context, "global_step", context->input(1), 0));
+    int64_t expired = 0;
+    TF_RETURN_IF_ERROR(ToAbsl(table->Expire(context->input(1).scalar<int64_t>()(), &expired)));
+    return SetScalar(context, expired);
+  }
+};
+
+class StatsKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
+    out->scalar<tensorflow::tstring>()() = StatsToJson(table->Stats());
+    return absl::OkStatus();
+  }
+};
+
+class DrainKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
+};
+
+using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
+using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
+using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
+
+REGISTER_KERNEL_BUILDER(Name("MultitierCount").Device(DEVICE_CPU), CountKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierFrequency").Device(DEVICE_CPU), FrequencyKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierVersion").Device(DEVICE_CPU), VersionKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupTier").Device(DEVICE_CPU), LookupTierKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierRemove").Device(DEVICE_CPU), RemoveKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierExpire").Device(DEVICE_CPU), ExpireKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierStats").Device(DEVICE_CPU), StatsKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierDrain").Device(DEVICE_CPU), DrainKernel);
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,134 @@
+// Kernels that make a variable: its handle, its table, its slots.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// Makes the handle once; every step gives the same tensor.
+class HandleKernel : public OpKernel {
+ public:
+  explicit HandleKernel(OpKernelConstruction* context) : OpKernel(context), handle_(tensorflow::DT_RESOURCE, {}) {
+    tensorflow::ContainerInfo info;
+    OP_REQUIRES_OK(context, info.Init(context->resource_manager(), def(), /*use_node_name_as_default=*/true));
+    tensorflow::DtypeAndPartialTensorShape content;
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &content.dtype));
+    OP_REQUIRES_OK(context, context->GetAttr("shape", &content.shape));
+    handle_.scalar<tensorflow::ResourceHandle>()() = tensorflow::MakeResourceHandle<EmbeddingVariable>(
+        context, info.container(), info.name(), std::vector<tensorflow::DtypeAndPartialTensorShape>{content});
+  }
+
+  void Compute(OpKernelContext* context) override { context->set_output(0, handle_); }
+  bool IsExpensive() override { return false; }
+
+ private:
+  Tensor handle_;
+};
+
+class InitializeKernel : public OpKernel {
+ public:
+  explicit InitializeKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, VariableOptions::FromAttrs(context, &options_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    TableOptions options = options_.table;
+    options.name = tensorflow::HandleFromInput(context, 0).name();
+    OP_REQUIRES_OK(context, TakeMatrix(context->input(1), &options));
+    Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+    OP_REQUIRES_OK(context, ToAbsl(table.status()));
+    auto state = std::make_shared<VariableState>();
+    state->table = *std::move(table);
+    state->partition_index = options_.partition_index;
+    state->num_partitions = options_.num_partitions;
+    OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
+  }
+
+ private:
+  // The initial matrix, which must be there exactly where the initializer is `matrix`.
+  absl::Status TakeMatrix(const Tensor& matrix, TableOptions* options) const {
+    const int64_t rows = options->initializer.kind == InitializerKind::kMatrix ? options_.default_value_dim : 0;
+    if (options->initializer.kind == InitializerKind::kMatrix && rows < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options->name, ": initializer matrix needs default_value_dim >= 1, found ", rows));
+    }
+    if (matrix.dims() != 2 || matrix.dim_size(0) != rows || matrix.dim_size(1) != options->dim) {
+      return absl::InvalidArgumentError(absl::StrCat(options->name, ": expected an initial matrix of shape [", rows, ",",
+                                                     options->dim, "], found ", matrix.shape().DebugString()));
+    }
+    if (rows == 0) return absl::OkStatus();
+    const Span<const float> values = Elements<float>(matrix);
+    options->initializer.matrix = std::make_shared<const std::vector<float>>(values.begin(), values.end());
+    options->initializer.matrix_rows = rows;
+    return absl::OkStatus();
+  }
+
+  VariableOptions options_;
+};
+
+class AddSlotsKernel : public OpKernel {
+ public:
+  explicit AddSlotsKernel(OpKernelConstruction* context) : OpKernel(context) {
+    std::vector<std::string> names;
+    std::vector<int64_t> dims;
+    std::vector<float> initial_values;
+    OP_REQUIRES_OK(context, context->GetAttr("slot_names", &names));
+    OP_REQUIRES_OK(context, context->GetAttr("slot_dims", &dims));
+    OP_REQUIRES_OK(context, context->GetAttr("slot_initial_values", &initial_values));
+    OP_REQUIRES(context, names.size() == dims.size() && names.size() == initial_values.size(),
+                absl::InvalidArgumentError("slot_names, slot_dims and slot_initial_values must be equally long"));
+    for (size_t i = 0; i < names.size(); ++i) {
+      OP_REQUIRES(context, dims[i] >= 1 && dims[i] <= (1 << 20),
+                  absl::InvalidArgumentError(
+                      absl::StrCat("slot '", names[i], "': expected a dim of 1 to ", 1 << 20, ", found ", dims[i])));
+      slots_.push_back(ColumnSpec{names[i], DType::kFloat32, static_cast<int>(dims[i]), initial_values[i]});
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, ToAbsl(state->table->AddSlots(slots_)));
+  }
+
+ private:
+  std::vector<ColumnSpec> slots_;
+};
+
+class IsInitializedKernel : public OpKernel {
+ public:
+  explicit IsInitializedKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, FindState(context, 0, &state));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
+    out->scalar<bool>()() = state != nullptr;
+  }
+
+  bool IsExpensive() override { return false; }
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierEmbeddingVariableHandle").Device(DEVICE_CPU), HandleKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierInitialize").Device(DEVICE_CPU), InitializeKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierAddSlots").Device(DEVICE_CPU), AddSlotsKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierIsInitialized").Device(DEVICE_CPU), IsInitializedKernel);
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,32 @@
+// The keys of a batch split by the partition that owns them (base/partition.h).
+
+#ifndef CC_LOOKUP_PARTITION_KEYS_H_
+#define CC_LOOKUP_PARTITION_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/span.h"
+
+namespace multitier {
+
+struct PartitionedKeys {
+  std::vector<int64_t> keys;       // [n] those of partition 0 first; inside a partition in the order of the batch
+  std::vector<int32_t> positions;  // [n] where in the batch each was
+  std::vector<size_t> begins;      // [num_partitions + 1] where each partition begins
+
+  Span<const int64_t> keys_of(int partition) const {
+    return Span<const int64_t>(keys.data() + begins[partition], begins[partition + 1] - begins[partition]);
+  }
+  Span<const int32_t> positions_of(int partition) const {
+    return Span<const int32_t>(positions.data() + begins[partition], begins[partition + 1] - begins[partition]);
+  }
+};
+
+// REQUIRES: keys.size() < 2^31, 1 <= num_partitions <= kPartitionBuckets
+PartitionedKeys PartitionKeys(Span<const int64_t> keys, int num_partitions);
+
+}  // namespace multitier
+
+#endif  // CC_LOOKUP_PARTITION_KEYS_H_

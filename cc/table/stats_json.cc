@@ -1,0 +1,49 @@
+#include "cc/table/stats_json.h"
+
+#include "cc/base/json.h"
+
+namespace multitier {
+namespace {
+
+Json TierToJson(const TableStats::PerTier& tier) {
+  Json out = Json::Object();
+  out.Set("name", Json::String(tier.name));
+  out.Set("rows", Json::Int(tier.rows));
+  out.Set("row_bytes", Json::Int(tier.row_bytes));
+  out.Set("budget_bytes", Json::Int(tier.budget_bytes));
+  out.Set("resident_bytes", Json::Int(tier.resident_bytes));
+  out.Set("hits", Json::Int(tier.hits));
+  out.Set("promotions", Json::Int(tier.promotions));
+  out.Set("demotions", Json::Int(tier.demotions));
+  out.Set("reads", Json::Int(tier.reads));
+  out.Set("writes", Json::Int(tier.writes));
+  return out;
+}
+
+}  // namespace
+
+std::string StatsToJson(const TableStats& stats) {
+  Json tiers = Json::Array();
+  for (const TableStats::PerTier& tier : stats.tiers) tiers.Append(TierToJson(tier));
+  Json out = Json::Object();
+  out.Set("tiers", tiers);
+  out.Set("rows", Json::Int(stats.rows));
+  out.Set("counted_keys", Json::Int(stats.counted_keys));
+  out.Set("lookups", Json::Int(stats.lookups));
+  out.Set("absent", Json::Int(stats.absent));
+  out.Set("updates", Json::Int(stats.updates));
+  out.Set("created", Json::Int(stats.created));
+  out.Set("removed", Json::Int(stats.removed));
+  out.Set("expired", Json::Int(stats.expired));
+  out.Set("applies", Json::Int(stats.applies));
+  out.Set("false_matches", Json::Int(stats.false_matches));
+  out.Set("index_bytes", Json::Int(stats.index_bytes));
+  out.Set("filter_bytes", Json::Int(stats.filter_bytes));
+  out.Set("row_bytes", Json::Int(stats.row_bytes));
+  out.Set("stride_bytes", Json::Int(stats.stride_bytes));
+  out.Set("num_shards", Json::Int(stats.num_shards));
+  out.Set("sticky_error", Json::String(stats.sticky_error.ok() ? "" : stats.sticky_error.ToString()));
+  return out.ToString();
+}
+
+}  // namespace multitier
