@@ -231,6 +231,21 @@ TEST_P(ShardIndexTest, CrowdedWindowMovesWordsWithoutLosingAny) {
   EXPECT_EQ(keys.index.bytes(), bytes);
 }
 
+// A free word is brought half of the way, then no word may move further: the words that did move must be found all the same.
+TEST_P(ShardIndexTest, InsertThatMovesWordsAndFailsLosesNone) {
+  FaultEnv env(Env::Posix());
+  Keys keys(&env, frozen());
+  ASSERT_TRUE(keys.index.Reserve(5000, keys.hash_of()).ok());
+  for (uint64_t i = 0; i < 128; ++i) ASSERT_TRUE(keys.Insert((i << 40) | 100).ok());  // buckets 100 to 115
+  for (uint64_t i = 0; i < 80; ++i) ASSERT_TRUE(keys.Insert((i << 40) | (116 + i / 8)).ok());
+  env.FailFrom(FaultKind::kAny, 1, ResourceExhaustedError("no memory"));
+  EXPECT_EQ(keys.Insert((uint64_t{500} << 40) | 100).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(keys.CountFound(), 208u);
+  EXPECT_EQ(keys.CountWords(), 208u);
+  EXPECT_TRUE(keys.Insert((uint64_t{500} << 40) | 116).ok());
+  EXPECT_EQ(keys.CountFound(), 209u);
+}
+
 // As many keys come as go. Buckets that were full once keep tombstones; sweeping them is enough, and the array stays.
 TEST_P(ShardIndexTest, ChurnAtConstantSizeDoesNotGrowTheArray) {
   std::mt19937_64 random(Seed());
