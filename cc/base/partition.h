@@ -27,6 +27,11 @@ inline int PartitionOf(int64_t key, int num_partitions) {
   return ((PartitionBucket(key) + 1) * num_partitions - 1) / kPartitionBuckets;
 }
 
+// Whether partition p of P and partition q of Q own a bucket in common.
+constexpr bool PartitionsOverlap(int p, int num_p, int q, int num_q) {
+  return PartitionBegin(p, num_p) < PartitionBegin(q + 1, num_q) && PartitionBegin(q, num_q) < PartitionBegin(p + 1, num_p);
+}
+
 }  // namespace multitier
 
 #endif  // CC_BASE_PARTITION_H_

@@ -27,6 +27,22 @@ TEST(PartitionTest, RangesCoverAllBuckets) {
   }
 }
 
+TEST(PartitionTest, OverlapIsABucketInCommon) {
+  for (int num_p : {1, 2, 3, 7}) {
+    for (int num_q : {1, 2, 5}) {
+      for (int p = 0; p < num_p; ++p) {
+        for (int q = 0; q < num_q; ++q) {
+          bool common = false;
+          for (int64_t key = 0; key < 20000 && !common; ++key) {
+            common = PartitionOf(key, num_p) == p && PartitionOf(key, num_q) == q;
+          }
+          EXPECT_EQ(PartitionsOverlap(p, num_p, q, num_q), common) << p << "/" << num_p << " " << q << "/" << num_q;
+        }
+      }
+    }
+  }
+}
+
 TEST(PartitionTest, ExtremeKeysHaveAnOwner) {
   for (int64_t key : {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, std::numeric_limits<int64_t>::max()}) {
     EXPECT_GE(PartitionOf(key, 3), 0);

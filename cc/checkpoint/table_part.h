@@ -3,6 +3,7 @@
 //   manifest         what the rest is: JSON, so that a person can read it (docs/formats/table_part.md)
 //   rows             keys, values and slots, frequencies, versions, counted keys
 //   initial matrix   of the initializer kMatrix
+//   filter counters  of the Bloom filter: good for the same partition of the same number of partitions only
 //
 // The caller stores these as it likes (TensorFlow keeps them as tensors of its bundle); this header knows what they mean.
 //

@@ -44,7 +44,6 @@ class ApplyKernel : public OpKernel {
     ApplyRequest request;
     OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
     OP_REQUIRES_OK(context, AddMissingSlots(state->table.get()));
-    if (request.global_step < 0) request.global_step = ++state->applies;
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(state->table->Apply(request, &executor)));
   }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "cc/base/partition.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/part_reader.h"
@@ -78,7 +78,7 @@ class SaveSliceKernel : public OpKernel {
     manifest.num_rows = static_cast<int64_t>(rows->keys.size());
     manifest.partition_index = state->partition_index;
     manifest.num_partitions = state->num_partitions;
-    manifest.applies = state->applies;
+    manifest.applies = rows->applies;
     manifest.initializer = state->table->options().initializer;
 
     const std::vector<int64_t> order = OrderByKey(rows->keys);
@@ -91,6 +91,10 @@ class SaveSliceKernel : public OpKernel {
     OP_REQUIRES_OK(context, SetVector(context, 4, order, rows->versions));
     OP_REQUIRES_OK(context, SetCounted(context, *rows));
     OP_REQUIRES_OK(context, SetMatrix(context, manifest.initializer, state->table->dim()));
+    Tensor* counters = nullptr;
+    const TensorShape counters_shape({static_cast<int64_t>(rows->filter_counters.size())});
+    OP_REQUIRES_OK(context, context->allocate_output(7, counters_shape, &counters));
+    std::copy(rows->filter_counters.begin(), rows->filter_counters.end(), counters->flat<uint8_t>().data());
   }
 
  private:
@@ -140,11 +144,16 @@ class RestoreKernel : public OpKernel {
     state->num_partitions = options_.num_partitions;
 
     for (const Manifest& manifest : manifests) {
+      if (!PartitionsOverlap(manifest.partition_index, manifest.num_partitions, state->partition_index,
+                             state->num_partitions)) {
+        continue;
+      }
       Rows rows;
       OP_REQUIRES_OK(context, reader.ReadRows(manifest, &rows));
       KeepPartition(state->partition_index, state->num_partitions, &rows);
+      // A Bloom filter counts the keys of its partition together, so its counters fit no other partition.
+      if (manifest.num_partitions != state->num_partitions) rows.filter_counters.clear();
       OP_REQUIRES_OK(context, ToAbsl(state->table->Import(rows)));
-      state->applies = std::max<int64_t>(state->applies, manifest.applies);
     }
     OP_REQUIRES_OK(context, KeepLiveSlots(context, state->table.get()));
     OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));

@@ -11,7 +11,6 @@
 #ifndef CC_KERNELS_EMBEDDING_VARIABLE_H_
 #define CC_KERNELS_EMBEDDING_VARIABLE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,13 +25,11 @@
 
 namespace multitier {
 
-// A table with what TensorFlow's side keeps about it. Immutable but for the table's content and the counter.
+// A table with what TensorFlow's side keeps about it. Immutable but for the table's content.
 struct VariableState {
   std::shared_ptr<EmbeddingTable> table;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
-  // The step given to an update without a global step: one more than the last, on through checkpoints.
-  std::atomic<int64_t> applies{0};
 };
 
 class EmbeddingVariable : public tensorflow::ResourceBase {

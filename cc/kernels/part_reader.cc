@@ -79,6 +79,8 @@ absl::Status PartReader::ReadRows(const Manifest& manifest, Rows* rows) {
     TF_RETURN_IF_ERROR(Read(manifest, "rows", tensorflow::DT_FLOAT, 2, &data));
     rows->data.assign(data.flat<float>().data(), data.flat<float>().data() + data.NumElements());
   }
+  rows->applies = manifest.applies;
+  TF_RETURN_IF_ERROR(ReadFilterCounters(manifest, &rows->filter_counters));
   Tensor counted;
   TF_RETURN_IF_ERROR(Read(manifest, "counted", tensorflow::DT_INT64, 2, &counted));
   if (counted.dim_size(1) != 3) {
@@ -110,6 +112,17 @@ absl::Status PartReader::ReadKey(const std::string& key, DataType dtype, int ran
   }
   *tensor = Tensor(dtype, shape);
   return reader_.Lookup(key, tensor);
+}
+
+absl::Status PartReader::ReadFilterCounters(const Manifest& manifest, std::vector<uint8_t>* counters) {
+  counters->clear();
+  if (!reader_.Contains(TensorName(manifest.partition_index, manifest.num_partitions, "filter_counters"))) {
+    return absl::OkStatus();
+  }
+  Tensor tensor;
+  TF_RETURN_IF_ERROR(Read(manifest, "filter_counters", tensorflow::DT_UINT8, 1, &tensor));
+  counters->assign(tensor.flat<uint8_t>().data(), tensor.flat<uint8_t>().data() + tensor.NumElements());
+  return absl::OkStatus();
 }
 
 absl::Status PartReader::ReadVector(const Manifest& manifest, const char* what, std::vector<int64_t>* values) {

@@ -1,7 +1,7 @@
 // PartReader: the parts of one variable in a TensorFlow checkpoint.
 //
 // A variable saved as n partitions (n = 1: not partitioned) is the tensors `<name>/part_<i>-of-<n>/` + manifest, keys, rows,
-// frequencies, versions, counted, initial_matrix; checkpoint/table_part.h says what they mean. Parts are read one at a time,
+// frequencies, versions, counted, initial_matrix, filter_counters (may be missing); checkpoint/table_part.h says what they mean. Parts are read one at a time,
 // so a reader holds the rows of one part.
 //
 // Not thread-safe.
@@ -43,6 +43,7 @@ class PartReader {
   absl::Status Read(const Manifest& manifest, const char* what, tensorflow::DataType dtype, int rank,
                     tensorflow::Tensor* tensor);
   absl::Status ReadKey(const std::string& key, tensorflow::DataType dtype, int rank, tensorflow::Tensor* tensor);
+  absl::Status ReadFilterCounters(const Manifest& manifest, std::vector<uint8_t>* counters);
   absl::Status ReadVector(const Manifest& manifest, const char* what, std::vector<int64_t>* values);
 
   const std::string prefix_;

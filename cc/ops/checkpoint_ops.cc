@@ -35,6 +35,7 @@ absl::Status SaveSliceShape(InferenceContext* c) {
   c->set_output(4, c->Vector(n));
   c->set_output(5, c->Matrix(c->UnknownDim(), c->MakeDim(3)));
   c->set_output(6, c->Matrix(c->UnknownDim(), dim));
+  c->set_output(7, c->Vector(c->UnknownDim()));
   return absl::OkStatus();
 }
 
@@ -72,6 +73,7 @@ REGISTER_OP("MultitierSaveSlice")
     .Output("versions: int64")
     .Output("counted: int64")
     .Output("initial_matrix: float")
+    .Output("filter_counters: uint8")
     .Attr("dtype: {float} = DT_FLOAT")
     .SetIsStateful()
     .SetShapeFn(SaveSliceShape)
@@ -85,6 +87,7 @@ frequencies: [n].
 versions: [n].
 counted: [m, 3] key, count and version of keys that a filter counts and has not admitted.
 initial_matrix: [default_value_dim, dim] where the initializer is matrix, else [0, dim].
+filter_counters: [bytes] counters of the Bloom filter, [0] without one.
 )doc");
 
 REGISTER_OP("MultitierRestore")
