@@ -1,0 +1,501 @@
+// Apply: gather, update, trim (see embedding_table.h).
+//
+// Gather leaves every entry of the batch in one of three states:
+//   kRow         a row in DRAM, pinned; a newborn one where the key had none
+//   kCountedKey  under the counter filter, below its threshold: a counted entry, pinned
+//   kNothing     not admitted by a filter that keeps no entry
+// A counted key that reaches its threshold becomes a newborn row at once, which keeps the entry's slot in `below` and its
+// count in `frequency` (so that Undo can put the entry back) and takes over the pins of the applies that hold the entry.
+// Undo takes back exactly what gather did: pins, newborns that nobody else pinned, entries without a count.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr uint32_t kGroup = 32;
+
+void PrefetchForWrite(const void* address, size_t bytes) {
+  for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(address) + b, 1);
+}
+
+uint32_t SaturatingAdd(uint32_t a, int64_t b) {
+  return static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b), 0xffffffffu));
+}
+
+}  // namespace
+
+Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* executor) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  const size_t n = request.keys.size();
+  if (request.rule == nullptr) return InvalidArgumentError("table '", options_.name, "': apply without an update rule");
+  if (!request.counts.empty() && request.counts.size() != n) {
+    return InvalidArgumentError("table '", options_.name, "': apply expects a count for each of ", n, " keys, found ",
+                                request.counts.size());
+  }
+  for (const int64_t count : request.counts) {
+    if (count < 0) {
+      return InvalidArgumentError("table '", options_.name, "': apply expects counts >= 0, found ", count);
+    }
+  }
+  if (request.hyper.size() != request.rule->hyperparameters().size()) {
+    return InvalidArgumentError("table '", options_.name, "': rule ", request.rule->name(), " expects ",
+                                request.rule->hyperparameters().size(), " hyperparameters, found ", request.hyper.size());
+  }
+  MT_RETURN_IF_ERROR(request.rule->Validate(request.hyper.data()));
+
+  InsideGate inside(&gate_);
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  const Span<const SlotSpec> slots = request.rule->slots();
+  if (request.slot_columns.size() != slots.size()) {
+    return InvalidArgumentError("table '", options_.name, "': rule ", request.rule->name(), " expects ", slots.size(),
+                                " slot columns, found ", request.slot_columns.size());
+  }
+  std::vector<uint32_t> slot_offsets;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const int column = layout->Find(request.slot_columns[i]);
+    if (column <= 0) {
+      return InvalidArgumentError("table '", options_.name, "': rule ", request.rule->name(), " expects slot '",
+                                  request.slot_columns[i], "', which the table does not have");
+    }
+    const int dim = slots[i].per_row ? 1 : options_.dim;
+    if (layout->columns()[column].dim != dim) {
+      return InvalidArgumentError("table '", options_.name, "': rule ", request.rule->name(), " expects slot '",
+                                  request.slot_columns[i], "' of dim ", dim, ", found ", layout->columns()[column].dim);
+    }
+    slot_offsets.push_back(layout->columns()[column].offset);
+  }
+  const int64_t version = request.global_step >= 0 ? request.global_step : applies_.load() + 1;
+  if (n == 0) {
+    ++applies_;
+    return OkStatus();
+  }
+
+  BorrowedKeyBatch batch;
+  batch->Partition(request.keys, log2_shards_);
+  batch->PrepareDedup();
+  Gathered gathered;
+  ApplyContext context;
+  context.batch = &*batch;
+  context.counts = request.counts;
+  context.gathered = &gathered;
+  MT_RETURN_IF_ERROR(Gather(&context, executor));
+
+  const int64_t step = applies_.fetch_add(1) + 1;
+  UpdateContext update{&context, &request, slot_offsets, request.global_step >= 0 ? version : step};
+  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) { UpdateShard(update, s); });
+  if (lower_ != nullptr) TrimAndRemember();
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
+  KeyBatch* batch = const_cast<KeyBatch*>(context->batch);
+  const int shards = static_cast<int>(shards_.size());
+  Gathered* gathered = context->gathered;
+  gathered->rows.resize(batch->num_keys());
+  gathered->kinds.assign(batch->num_keys(), Gathered::kNothing);
+  context->below.resize(shards_.size());
+  if (lower_ != nullptr) {
+    context->no_room = RetryTrim();
+    context->stamp = ++operations_;
+  }
+  // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested.
+  const bool counts_first = bloom_ != nullptr && !context->admit_all;
+  auto add_counts = [&](int s, bool add) {
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+      const int64_t n = context->Occurrences(e);
+      add ? bloom_->Add(batch->key(e), n) : bloom_->Subtract(batch->key(e), n);
+    }
+  };
+  if (counts_first) {
+    ParallelFor(executor, shards, [&](int s) {
+      batch->Dedup(s);
+      add_counts(s, true);
+    });
+  }
+  std::vector<Status> statuses(shards_.size());
+  ParallelFor(executor, shards, [&](int s) {
+    if (!counts_first) batch->Dedup(s);
+    statuses[s] = GatherShard(context, s);
+  });
+  Status status;
+  for (Status& s : statuses) {
+    if (status.ok() && !s.ok()) status = std::move(s);
+  }
+  if (status.ok() && lower_ != nullptr) status = GatherBelow(context);
+  if (status.ok()) return status;
+  for (int s = 0; s < shards; ++s) {
+    UndoShard(context, s);
+    if (counts_first) add_counts(s, false);
+  }
+  return status;
+}
+
+Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
+  const KeyBatch& batch = *context->batch;
+  const uint32_t begin = batch.begin(s), end = batch.end(s);
+  if (begin == end) return OkStatus();
+  Shard* const shard = shards_[s].get();
+  Gathered& gathered = *context->gathered;
+  std::vector<uint32_t> absent;
+  std::lock_guard<std::mutex> lock(shard->mutex);
+  const ShardIndex& index = shard->index;
+  RowHeader* rows[2][kGroup];
+  auto fetch_buckets = [&](uint32_t from) {
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) index.Prefetch(batch.hash(e));
+  };
+  auto fetch_rows = [&](uint32_t from, RowHeader** to) {
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      const uint32_t location = index.FindHomeDram(batch.hash(e));
+      to[e - from] = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
+      if (to[e - from] != nullptr) __builtin_prefetch(to[e - from], 1);
+    }
+  };
+  fetch_buckets(begin);
+  fetch_buckets(begin + kGroup);
+  fetch_rows(begin, rows[0]);
+  int current = 0;
+  int64_t hits = 0;
+  for (uint32_t from = begin; from < end; from += kGroup, current ^= 1) {
+    fetch_buckets(from + 2 * kGroup);
+    fetch_rows(from + kGroup, rows[current ^ 1]);
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      RowHeader* row = rows[current][e - from];
+      if (row == nullptr || row->key != batch.key(e)) {
+        const Found found = shard->Find(batch.key(e), batch.hash(e));
+        row = found.row;
+        if (found.maybe_below) {
+          context->below[s].push_back(e);
+          continue;
+        }
+        if (row == nullptr) {
+          if (found.counted == nullptr) {
+            absent.push_back(e);
+          } else {
+            MT_RETURN_IF_ERROR(GatherCounted(context, shard, e, found));
+          }
+          continue;
+        }
+      }
+      ++row->pins;
+      gathered.rows[e] = row;
+      gathered.kinds[e] = Gathered::kRow;
+      ++hits;
+    }
+  }
+  shard->counters.hits_dram += hits;
+  return GatherAbsent(context, shard, absent);
+}
+
+Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, uint32_t entry, const Found& found) {
+  Gathered& gathered = *context->gathered;
+  CountedKey* counted = found.counted;
+  const int64_t n = context->admit_all ? 0 : context->Occurrences(entry);
+  if (!context->admit_all && counted->frequency + static_cast<uint64_t>(n) < options_.admission.filter_freq) {
+    ++counted->pins;
+    gathered.kinds[entry] = Gathered::kCountedKey;
+    return OkStatus();
+  }
+  MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
+  const uint32_t location = shard->dram.Allocate();
+  RowHeader* row = shard->dram.Header(location);
+  row->key = counted->key;
+  row->flags = kRowNewborn;
+  ResetRow(shard, row);
+  row->pins = static_cast<uint16_t>(1 + counted->pins);
+  row->frequency = counted->frequency;
+  row->below = ShardIndex::location(*found.word);
+  if (counted->frequency > 0) --shard->counted_rows;
+  ShardIndex::Switch(found.word, WordState::kDram, location);
+  gathered.rows[entry] = row;
+  gathered.kinds[entry] = Gathered::kRow;
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, const std::vector<uint32_t>& absent) {
+  if (absent.empty()) return OkStatus();
+  const KeyBatch& batch = *context->batch;
+  Gathered& gathered = *context->gathered;
+  const AdmissionSpec& admission = options_.admission;
+  const std::vector<uint32_t>* create = &absent;
+  std::vector<uint32_t> admitted, count;
+  if (filters() && !context->admit_all) {
+    for (const uint32_t e : absent) {
+      bool admit = false;
+      if (admission.kind == AdmissionKind::kCounter) {
+        admit = context->Occurrences(e) >= static_cast<int64_t>(admission.filter_freq);
+        if (!admit) count.push_back(e);
+      } else if (admission.kind == AdmissionKind::kBloom) {
+        admit = bloom_->Estimate(batch.key(e)) >= static_cast<int64_t>(admission.filter_freq);
+      } else {
+        admit = AdmitProbabilistic(admission.seed, batch.key(e), static_cast<uint64_t>(applies_.load()),
+                                   context->Occurrences(e), admission.probability);
+      }
+      if (admit) admitted.push_back(e);
+    }
+    create = &admitted;
+  }
+  MT_RETURN_IF_ERROR(shard->index.Reserve(create->size() + count.size(), shard->hash_of()));
+  if (!count.empty()) {
+    if (!shard->counted.Reserve(count.size())) {
+      return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
+    }
+    for (const uint32_t e : count) {
+      const uint32_t location = shard->counted.Allocate(batch.key(e));
+      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
+      if (!inserted.ok()) {
+        shard->counted.Release(location);
+        return inserted;
+      }
+      shard->counted.at(location)->pins = 1;
+      gathered.kinds[e] = Gathered::kCountedKey;
+    }
+  }
+  if (create->empty()) return OkStatus();
+  MT_RETURN_IF_ERROR(TakeRoom(context, shard, create->size()));
+  const std::shared_ptr<const RowLayout>& layout = shard->dram.layout();
+  int64_t keys[kGroup];
+  float* values[kGroup];
+  for (size_t i = 0; i < create->size(); i += kGroup) {
+    const size_t n = std::min<size_t>(kGroup, create->size() - i);
+    uint32_t locations[kGroup];
+    for (size_t j = 0; j < n; ++j) {
+      keys[j] = batch.key((*create)[i + j]);
+      locations[j] = shard->dram.Allocate();
+      RowHeader* row = shard->dram.Header(locations[j]);
+      values[j] = reinterpret_cast<float*>(DramTier::Data(row));
+      row->key = keys[j];
+      row->version = -1;
+      row->pins = 1;
+      row->flags = kRowNewborn;
+      layout->FillSlots(DramTier::Data(row), 1);
+    }
+    initializer_->FillBatch(keys, n, values);
+    for (size_t j = 0; j < n; ++j) {
+      const uint32_t e = (*create)[i + j];
+      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kDram, locations[j], shard->hash_of());
+      if (!inserted.ok()) {
+        for (size_t k = j; k < n; ++k) shard->dram.Release(locations[k]);
+        dram_rows_ -= static_cast<int64_t>(create->size() - i - j);
+        return inserted;
+      }
+      gathered.rows[e] = shard->dram.Header(locations[j]);
+      gathered.kinds[e] = Gathered::kRow;
+    }
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_t n) {
+  if (!context->no_room.ok()) return context->no_room;
+  if (lower_ == nullptr && options_.dram_budget_bytes != 0) {
+    const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));
+    if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
+      const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
+      return ResourceExhaustedError("table '", options_.name, "': tier dram holds ", rows - static_cast<int64_t>(n), " of ",
+                                    budget, " rows (", options_.dram_budget_bytes, " bytes); no room for ", n, " more");
+    }
+  } else {
+    dram_rows_ += static_cast<int64_t>(n);
+  }
+  const Status reserved = shard->dram.Reserve(n);
+  if (!reserved.ok()) dram_rows_ -= static_cast<int64_t>(n);
+  return reserved;
+}
+
+void EmbeddingTable::Impl::ResetRow(Shard* shard, RowHeader* row) {
+  row->version = -1;
+  row->frequency = 0;
+  initializer_->Fill(row->key, reinterpret_cast<float*>(DramTier::Data(row)));
+  shard->dram.layout()->FillSlots(DramTier::Data(row), 1);
+}
+
+Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
+  std::vector<BelowKey> wanted;
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    for (const uint32_t e : context->below[s]) {
+      BelowKey key;
+      key.key = context->batch->key(e);
+      key.hash = context->batch->hash(e);
+      key.shard = s;
+      key.entry = e;
+      wanted.push_back(std::move(key));
+    }
+  }
+  if (wanted.empty()) return OkStatus();
+  if (!context->no_room.ok()) return context->no_room;
+  Gathered& gathered = *context->gathered;
+  const Settle settle = [&](Shard* shard, BelowKey* key, const Found& found) -> Status {
+    if (found.counted != nullptr) return GatherCounted(context, shard, key->entry, found);
+    if (found.row == nullptr) return GatherAbsent(context, shard, {key->entry});
+    ++found.row->pins;
+    gathered.rows[key->entry] = found.row;
+    gathered.kinds[key->entry] = Gathered::kRow;
+    return OkStatus();
+  };
+  MT_RETURN_IF_ERROR(Promote(&wanted, Promotion::kPin, &settle));
+  for (const BelowKey& key : wanted) {
+    if (key.row == nullptr) continue;
+    gathered.rows[key.entry] = key.row;
+    gathered.kinds[key.entry] = Gathered::kRow;
+  }
+  return OkStatus();
+}
+
+void EmbeddingTable::Impl::UnpinRow(Shard* shard, RowHeader* row) {
+  if (--row->pins != 0 || !row->has(kRowNewborn)) return;
+  uint64_t* word = shard->Find(row->key, HashKey(row->key)).word;
+  --dram_rows_;
+  const uint32_t counted_location = row->below;
+  if (counted_location == kNoLocation) return shard->EraseRow(word);
+  CountedKey* counted = shard->counted.at(counted_location);
+  *counted = CountedKey{row->key, counted->version, row->frequency, 0};
+  if (row->frequency == 0) {
+    shard->counted.Release(counted_location);
+    return shard->EraseRow(word);
+  }
+  shard->dram.Release(ShardIndex::location(*word));
+  ShardIndex::Switch(word, WordState::kCounted, counted_location);
+  ++shard->counted_rows;
+}
+
+void EmbeddingTable::Impl::UnpinCounted(Shard* shard, int64_t key, uint64_t hash) {
+  const Found found = shard->Find(key, hash);
+  if (found.row != nullptr) return UnpinRow(shard, found.row);  // it became a row, which took our pin over
+  if (--found.counted->pins == 0 && found.counted->frequency == 0) shard->EraseCounted(found.word);
+}
+
+void EmbeddingTable::Impl::UndoShard(ApplyContext* context, int s) {
+  const KeyBatch& batch = *context->batch;
+  Gathered& gathered = *context->gathered;
+  Shard* shard = shards_[s].get();
+  std::lock_guard<std::mutex> lock(shard->mutex);
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+    switch (gathered.kinds[e]) {
+      case Gathered::kNothing:
+        break;
+      case Gathered::kRow:
+        UnpinRow(shard, gathered.rows[e]);
+        break;
+      case Gathered::kCountedKey:
+        UnpinCounted(shard, batch.key(e), batch.hash(e));
+        break;
+    }
+  }
+}
+
+void EmbeddingTable::Impl::CountKey(ApplyContext* context, Shard* shard, uint32_t entry, int64_t version) {
+  const KeyBatch& batch = *context->batch;
+  const int64_t n = context->Occurrences(entry);
+  const Found found = shard->Find(batch.key(entry), batch.hash(entry));
+  if (found.row != nullptr) {
+    found.row->frequency = SaturatingAdd(found.row->frequency, n);
+  } else if (n > 0) {
+    if (found.counted->frequency == 0) ++shard->counted_rows;
+    found.counted->frequency = SaturatingAdd(found.counted->frequency, n);
+    found.counted->version = version;
+  }
+  UnpinCounted(shard, batch.key(entry), batch.hash(entry));
+}
+
+void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
+  ApplyContext* context = update.gather;
+  const ApplyRequest& request = *update.request;
+  const KeyBatch& batch = *context->batch;
+  const uint32_t begin = batch.begin(s), end = batch.end(s);
+  if (begin == end) return;
+  Gathered& gathered = *context->gathered;
+  Shard* const shard = shards_[s].get();
+  const size_t dim = static_cast<size_t>(options_.dim);
+  std::vector<KeyLocation> gone_below;
+  std::vector<float> sums(kGroup * dim);
+  const float* grads[kGroup];
+  uint8_t* data[kGroup];
+  uint32_t entries[kGroup];
+
+  std::unique_lock<std::mutex> lock(shard->mutex);
+  const size_t row_bytes = sizeof(RowHeader) + shard->dram.layout()->row_bytes();
+  auto fetch = [&](uint32_t from) {
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      if (gathered.kinds[e] != Gathered::kRow) continue;
+      PrefetchForWrite(gathered.rows[e], row_bytes);
+      const float* grad = request.grads + batch.first_position(e) * dim;
+      for (size_t i = 0; i < dim; i += 16) __builtin_prefetch(grad + i);
+    }
+  };
+  fetch(begin);
+  for (uint32_t from = begin; from < end; from += kGroup) {
+    fetch(from + kGroup);
+    size_t n = 0;
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      if (gathered.kinds[e] == Gathered::kNothing) continue;
+      if (gathered.kinds[e] == Gathered::kCountedKey) {
+        CountKey(context, shard, e, update.version);
+        continue;
+      }
+      uint32_t position = batch.first_position(e);
+      const float* grad = request.grads + position * dim;
+      if (batch.next(position) != KeyBatch::kEnd) {  // sum in batch order
+        float* sum = sums.data() + n * dim;
+        std::memcpy(sum, grad, dim * sizeof(float));
+        while ((position = batch.next(position)) != KeyBatch::kEnd) {
+          const float* g = request.grads + position * dim;
+          for (size_t i = 0; i < dim; ++i) sum[i] += g[i];
+        }
+        grad = sum;
+      }
+      grads[n] = grad;
+      data[n] = DramTier::Data(gathered.rows[e]);
+      entries[n++] = e;
+    }
+    UpdateBatch rows;
+    rows.rows = data;
+    rows.grads = grads;
+    rows.n = n;
+    rows.dim = options_.dim;
+    rows.value_dtype = options_.value_dtype;
+    rows.slot_offsets = update.slot_offsets.data();
+    rows.hyper = request.hyper.data();
+    request.rule->Update(rows);
+    for (size_t i = 0; i < n; ++i) {
+      RowHeader* row = gathered.rows[entries[i]];
+      const int64_t occurrences = context->Occurrences(entries[i]);
+      if (bloom_ != nullptr && row->has(kRowNewborn)) {  // goes on from the filter's count, which has this batch in it
+        const int64_t counted = std::min<int64_t>(bloom_->Estimate(row->key), 0xffffffff);
+        row->frequency = static_cast<uint32_t>(counted - std::min(counted, occurrences));
+      }
+      BearRow(shard, row);
+      row->frequency = SaturatingAdd(row->frequency, occurrences);
+      row->version = update.version;
+      FinishChange(shard, row, context->stamp, &gone_below);
+    }
+    shard->counters.updates += static_cast<int64_t>(n);
+  }
+  lock.unlock();
+  if (!gone_below.empty()) lower_->Free(gone_below);
+}
+
+void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
+  if (!row->has(kRowNewborn)) return;
+  ++shard->rows;
+  ++shard->counters.created;
+  row->flags &= static_cast<uint16_t>(~kRowNewborn);
+  if (row->below == kNoLocation) return;
+  shard->counted.Release(row->below);  // the slot of the counted entry it was
+  row->below = kNoLocation;
+}
+
+void EmbeddingTable::Impl::FinishChange(Shard*, RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below) {
+  row->flags &= static_cast<uint16_t>(~kRowDemoting);
+  if (stamp != 0) row->recency = stamp;
+  if (row->below != kNoLocation) {  // the copy below is no longer the row's
+    gone_below->push_back(KeyLocation{row->key, row->below});
+    row->below = kNoLocation;
+  }
+  --row->pins;
+}
+
+}  // namespace multitier

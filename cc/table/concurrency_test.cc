@@ -1,0 +1,134 @@
+// The table under threads. Values count: under SGD with learning rate 1 and gradient -1, a row's value is its initial value
+// plus the number of updates, so any lost, doubled or torn update shows.
+
+#include <atomic>
+#include <thread>
+
+#include "cc/table/table_test_util.h"
+
+namespace multitier {
+namespace {
+
+constexpr int kDim = 8;
+constexpr int kThreads = 4;
+
+TableOptions CountingOptions(bool tiered) {
+  TableOptions options = tiered ? TieredOptions(kDim, 16, std::make_shared<MemoryTier>()) : BasicOptions(kDim);
+  options.initializer.kind = InitializerKind::kConstant;
+  options.initializer.a = 0.0f;
+  options.num_shards = 4;
+  return options;
+}
+
+// Runs body(thread) on kThreads threads.
+template <typename Body>
+void OnThreads(Body body) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) threads.emplace_back(body, t);
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<int64_t> SomeKeys(std::mt19937_64* random, int64_t distinct) {
+  std::vector<int64_t> keys(1 + (*random)() % 32);
+  for (int64_t& key : keys) key = static_cast<int64_t>((*random)() % static_cast<uint64_t>(distinct));
+  return keys;
+}
+
+bool RowsAreWhole(const std::vector<float>& out) {
+  for (size_t i = 0; i < out.size(); i += kDim) {
+    for (size_t d = 1; d < kDim; ++d) {
+      if (out[i + d] != out[i]) return false;
+    }
+  }
+  return true;
+}
+
+class Concurrency : public testing::TestWithParam<bool> {};
+
+TEST_P(Concurrency, NoUpdateIsLostAndNoRowIsTorn) {
+  auto table = MakeTable(CountingOptions(GetParam()));
+  constexpr int64_t kKeys = 200;
+  std::vector<std::atomic<int64_t>> updates(kKeys);
+  std::atomic<bool> torn{false};
+  OnThreads([&](int t) {
+    std::mt19937_64 random(t);
+    for (int i = 0; i < 500; ++i) {
+      const std::vector<int64_t> keys = SomeKeys(&random, kKeys);
+      if (!Sgd(keys, -1.0f, kDim).Run(table.get()).ok()) std::abort();
+      for (const int64_t key : keys) ++updates[static_cast<size_t>(key)];
+      if (!RowsAreWhole(LookupAll(table.get(), SomeKeys(&random, kKeys)))) torn = true;
+    }
+  });
+  EXPECT_FALSE(torn);
+  for (int64_t key = 0; key < kKeys; ++key) {
+    EXPECT_EQ(LookupAll(table.get(), {key})[0], static_cast<float>(updates[static_cast<size_t>(key)])) << "key " << key;
+    int64_t frequency = 0;
+    MT_ASSERT_OK(table->Frequency(std::vector<int64_t>{key}, &frequency));
+    EXPECT_EQ(frequency, updates[static_cast<size_t>(key)]) << "key " << key;
+  }
+  MT_ASSERT_OK(table->Drain());
+}
+
+TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
+  TableOptions options = CountingOptions(GetParam());
+  options.admission.kind = AdmissionKind::kCounter;
+  options.admission.filter_freq = 2;
+  options.expiry.steps_to_live = 100;
+  auto table = MakeTable(options);
+  OnThreads([&](int t) {
+    std::mt19937_64 random(100 + t);
+    for (int i = 0; i < 300; ++i) {
+      const std::vector<int64_t> keys = SomeKeys(&random, 300);
+      std::vector<int64_t> facts(keys.size());
+      std::vector<int32_t> tiers(keys.size());
+      uint64_t cursor = 0;
+      switch (random() % 12) {
+        case 0:
+          MT_EXPECT_OK(table->Remove(keys, nullptr));
+          break;
+        case 1:
+          MT_EXPECT_OK(table->Expire(i, nullptr));
+          break;
+        case 2:
+          EXPECT_TRUE(table->Export(true).ok());
+          break;
+        case 3:
+          EXPECT_TRUE(table->Scan(0, 10, true, &cursor).ok());
+          break;
+        case 4:
+          MT_EXPECT_OK(table->Drain());
+          break;
+        case 5:
+          MT_EXPECT_OK(table->Frequency(keys, facts.data()));
+          MT_EXPECT_OK(table->LookupTier(keys, tiers.data()));
+          break;
+        case 6: {
+          Training training = Sgd(keys, -1.0f, kDim);
+          training.rule = *FindUpdateRule(random() % 2 == 0 ? "adagrad" : "ftrl");  // widens every row once
+          training.hyper = SomeHyper(*training.rule);
+          MT_EXPECT_OK(training.Run(table.get()));
+          break;
+        }
+        default: {
+          Training training = Sgd(keys, -1.0f, kDim);
+          training.step = i;
+          MT_EXPECT_OK(training.Run(table.get()));
+          LookupAll(table.get(), keys);
+        }
+      }
+    }
+  });
+  const auto rows = table->Export(true);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(static_cast<int64_t>(rows->keys.size()), table->TotalCount());
+  EXPECT_EQ(static_cast<int64_t>(rows->counted_keys.size()), table->Stats().counted_keys);
+  std::vector<int64_t> keys = rows->keys;
+  std::sort(keys.begin(), keys.end());
+  EXPECT_EQ(std::adjacent_find(keys.begin(), keys.end()), keys.end()) << "a key has two rows";
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, Concurrency, testing::Bool(),
+                         [](const auto& info) { return info.param ? "DramOverMemory" : "Dram"; });
+
+}  // namespace
+}  // namespace multitier

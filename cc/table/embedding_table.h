@@ -1,0 +1,202 @@
+// EmbeddingTable: 64-bit keys to rows [value | slot 1 | ... | slot n] over an ordered list of tiers.
+//
+//              keys [n]
+//                 |  partition by shard, dedup (KeyBatch)
+//      +----------+-----------+
+//   shard 0     shard 1  ... shard s-1       a mutex each, locked a constant number of times a batch
+//   +-------+
+//   | index |  one 8-byte word per key: which tier, which location
+//   +-------+
+//   | DRAM  |  slab of rows; the only place where rows are read and updated
+//   +-------+
+//       :         demotion (Trim) and promotion (Gather), batched
+//   lower tier    one per table, shared by its shards
+//
+// Life of a batch (ENGINE.md calls it gather, update, trim):
+//   Lookup   reads rows or initial values; creates no key and changes nothing but placement.
+//   Apply    1. gather: every key of the batch is brought into DRAM and pinned, absent ones as newborn rows holding their
+//               initial value (a newborn reads as absent). All I/O and all allocation happen here; on an error the
+//               newborns are taken back and nothing has changed.
+//            2. update: memory only, cannot fail. Sums each key's gradients in batch order, applies the rule once, adds
+//               the occurrences to the frequency, sets the version, unpins.
+//            3. trim: rows beyond the DRAM budget are demoted. A failed trim keeps them in memory; its error is sticky and
+//               returned once by the next operation that needs room, and by Drain().
+//
+// Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
+// counted-but-not-admitted entries of the counter filter (24 bytes a key).
+//
+// Thread-safe: every method from any thread. AddSlots, Clear and Export wait for the operations in flight and hold new
+// ones back while they run; everything else runs concurrently.
+
+#ifndef CC_TABLE_EMBEDDING_TABLE_H_
+#define CC_TABLE_EMBEDDING_TABLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/base/executor.h"
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/env/env.h"
+#include "cc/optimizer/update_rule.h"
+#include "cc/policy/admission.h"
+#include "cc/policy/expiry.h"
+#include "cc/row/initializer.h"
+#include "cc/row/row_layout.h"
+#include "cc/tier/tier.h"
+
+namespace multitier {
+
+struct TableOptions {
+  std::string name = "table";
+  int dim = 0;
+  DType value_dtype = DType::kFloat32;
+  InitializerSpec initializer;
+  std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more
+  AdmissionSpec admission;
+  float default_value_no_permission = 0.0f;  // what a key without permission reads
+  ExpirySpec expiry;
+  // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
+  // an apply that would exceed it is ResourceExhausted.
+  uint64_t dram_budget_bytes = 0;
+  // The tier below DRAM, or null. REQUIRES: dram_budget_bytes > 0 where given.
+  std::shared_ptr<Tier> lower_tier;
+  // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
+  int num_shards = 0;
+  Env* env = nullptr;  // nullptr: Env::Posix()
+};
+
+// One apply: rows `keys` are updated once each with the sum of their gradients.
+struct ApplyRequest {
+  Span<const int64_t> keys;    // [n], repeats allowed
+  const float* grads;          // [n, dim]
+  Span<const int64_t> counts;  // [n] occurrences that each entry stands for, or empty: one each
+  const UpdateRule* rule = nullptr;
+  // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
+  std::vector<std::string> slot_columns;
+  std::vector<float> hyper;  // rule->hyperparameters(), in that order
+  int64_t global_step = -1;  // the version to set; -1: the table's own count of applies
+};
+
+// Rows outside a table: what Export gives and Import takes.
+struct Rows {
+  std::vector<ColumnSpec> columns;   // value first
+  std::vector<int64_t> keys;         // [n]
+  std::vector<int64_t> frequencies;  // [n]
+  std::vector<int64_t> versions;     // [n]
+  std::vector<float> data;           // [n, sum of column dims], columns back to back, no padding
+  // Keys counted by the counter filter but not admitted.
+  std::vector<int64_t> counted_keys;         // [m]
+  std::vector<int64_t> counted_frequencies;  // [m]
+  std::vector<int64_t> counted_versions;     // [m]
+  // Export only: the table's own count of applies, and the Bloom filter's counters (taken over by an Import into a table
+  // whose filter has the same size).
+  int64_t applies = 0;
+  std::vector<uint8_t> filter_counters;
+
+  int64_t row_elements() const {
+    int64_t n = 0;
+    for (const ColumnSpec& c : columns) n += c.dim;
+    return n;
+  }
+};
+
+// All counts since the table was made, gauges as of now. Cheap.
+struct TableStats {
+  struct PerTier {
+    std::string name;          // "dram", then the lower tier's
+    int64_t rows = 0;
+    int64_t row_bytes = 0;     // rows x row_bytes
+    int64_t budget_bytes = 0;  // 0: unbounded
+    int64_t resident_bytes = 0;  // memory taken from the machine, unused slots included (0 for files)
+    int64_t hits = 0;          // unique keys of lookups and applies found here
+    int64_t promotions = 0;    // rows brought up out of this tier
+    int64_t demotions = 0;     // rows taken down into this tier
+    int64_t reads = 0;         // records read
+    int64_t writes = 0;        // records written
+  };
+  std::vector<PerTier> tiers;
+  int64_t rows = 0;            // keys that have a row, over all tiers
+  int64_t counted_keys = 0;    // keys counted but not admitted
+  int64_t lookups = 0;         // keys looked up
+  int64_t absent = 0;          // of those, how many had no row
+  int64_t updates = 0;         // rows updated
+  int64_t created = 0;
+  int64_t removed = 0;
+  int64_t expired = 0;
+  int64_t applies = 0;
+  int64_t false_matches = 0;   // records read whose key was another
+  int64_t index_bytes = 0;
+  int64_t filter_bytes = 0;
+  int64_t row_bytes = 0;       // of one row
+  int64_t stride_bytes = 0;    // of one row with header and padding
+  int num_shards = 0;
+  Status sticky_error;
+};
+
+class EmbeddingTable {
+ public:
+  // InvalidArgument where an option is out of range (one message, naming expected and found); ResourceExhausted where
+  // memory is short. Nothing is left behind on an error.
+  static Result<std::unique_ptr<EmbeddingTable>> Create(TableOptions options);
+  ~EmbeddingTable();
+  EmbeddingTable(const EmbeddingTable&) = delete;
+  EmbeddingTable& operator=(const EmbeddingTable&) = delete;
+
+  const TableOptions& options() const;
+  int dim() const;
+  // The layout as of now (columns are only ever appended).
+  std::shared_ptr<const RowLayout> layout() const;
+
+  // Writes the value of keys[i] to out[i * dim, (i + 1) * dim): the row's, or, where there is none, the initial value (under
+  // an admission filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr);  // out: [n, dim]
+
+  // See ApplyRequest and the class comment. InvalidArgument before anything changes: unknown slot column, sizes that differ,
+  // hyperparameter out of range, counts < 0. An entry of count 0 trains but adds nothing to the frequency.
+  Status Apply(const ApplyRequest& request, Executor* executor = nullptr);
+
+  // Makes sure the columns exist; new ones widen every row and hold their initial value. AlreadyExists where a column of
+  // that name has another dim. O(rows) where something is added.
+  Status AddSlots(Span<const ColumnSpec> slots);
+
+  // Occurrences trained on; 0 where the key has no row (a counted key: its count).
+  Status Frequency(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  // Step of the last update; -1 where the key has no row.
+  Status Version(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  // 0 DRAM, 1 the lower tier; -1 where the key has no row.
+  Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
+
+  // Forgets keys: row, frequency, version, count. Absent ones are skipped. `removed` (may be null): how many had a row.
+  Status Remove(Span<const int64_t> keys, int64_t* removed);
+  // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null.
+  Status Expire(int64_t step, int64_t* expired);
+  // Removes every key.
+  Status Clear();
+
+  // Everything in the table, as of one moment. `columns` false: the value column only.
+  Result<Rows> Export(bool all_columns);
+  // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
+  // present from the first call to the last is given exactly once; others may be.
+  Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
+  // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
+  // initial value; columns the table lacks are added. InvalidArgument where the value dim differs.
+  Status Import(const Rows& rows);
+
+  int64_t TotalCount() const;
+  TableStats Stats() const;
+  // Waits until work due when called is done, retries a failed trim, and returns the sticky error.
+  Status Drain();
+
+ private:
+  class Impl;
+  explicit EmbeddingTable(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_EMBEDDING_TABLE_H_

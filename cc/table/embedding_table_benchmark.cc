@@ -1,0 +1,185 @@
+// Cost of the engine per key, on one thread: dim 16 with an Adagrad slot, uniform keys, batches of 65,536.
+//
+//   BM_Lookup/ROWS         lookup of keys that are there
+//   BM_Apply/ROWS          Adagrad on keys that are there
+//   BM_Insert/KIND         Adagrad on keys that are not, from an empty table to 4 M rows: growth and first touch included
+//   BM_Memory/ROWS         bytes beside the row data, per row, from the process's resident set
+
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cc/base/hash.h"
+#include "cc/table/embedding_table.h"
+
+namespace multitier {
+namespace {
+
+constexpr int kDim = 16;
+constexpr int64_t kBatch = 65536;
+
+int64_t KeyOfRank(uint64_t rank) { return static_cast<int64_t>(Mix64(rank + 12345)); }
+
+InitializerSpec InitializerOf(InitializerKind kind) {
+  InitializerSpec spec;
+  spec.kind = kind;
+  spec.a = kind == InitializerKind::kUniform ? -0.05f : 0.0f;
+  spec.b = 0.05f;
+  spec.seed = 7;
+  return spec;
+}
+
+std::unique_ptr<EmbeddingTable> NewTable(InitializerKind kind) {
+  TableOptions options;
+  options.dim = kDim;
+  options.initializer = InitializerOf(kind);
+  ColumnSpec slot;
+  slot.name = "accumulator";
+  slot.dim = kDim;
+  slot.initial_value = 0.1f;
+  options.slots.push_back(slot);
+  auto table = EmbeddingTable::Create(options);
+  if (!table.ok()) std::abort();
+  return *std::move(table);
+}
+
+void Train(EmbeddingTable* table, const std::vector<int64_t>& keys, const std::vector<float>& grads) {
+  static const UpdateRule* const rule = *FindUpdateRule("adagrad");
+  ApplyRequest request;
+  request.keys = keys;
+  request.grads = grads.data();
+  request.rule = rule;
+  request.slot_columns = {"accumulator"};
+  request.hyper.assign(rule->hyperparameters().size(), 0.0f);
+  request.hyper[0] = 0.1f;
+  if (!table->Apply(request).ok()) std::abort();
+}
+
+std::vector<float> SomeGradients() {
+  std::vector<float> grads(kBatch * kDim);
+  for (size_t i = 0; i < grads.size(); ++i) grads[i] = 0.001f * static_cast<float>(i % 97);
+  return grads;
+}
+
+// Tables are kept between benchmarks of the same size.
+EmbeddingTable* FilledTable(int64_t rows) {
+  static int64_t held_rows = 0;
+  static std::unique_ptr<EmbeddingTable> held;
+  if (held_rows == rows) return held.get();
+  held.reset();
+  held = NewTable(InitializerKind::kUniform);
+  const std::vector<float> grads = SomeGradients();
+  std::vector<int64_t> keys;
+  for (int64_t from = 0; from < rows; from += kBatch) {
+    keys.clear();
+    for (int64_t i = from; i < std::min(rows, from + kBatch); ++i) keys.push_back(KeyOfRank(i));
+    Train(held.get(), keys, grads);
+  }
+  held_rows = rows;
+  return held.get();
+}
+
+std::vector<std::vector<int64_t>> UniformBatches(int64_t rows) {
+  std::mt19937_64 random(3);
+  std::vector<std::vector<int64_t>> batches(16, std::vector<int64_t>(kBatch));
+  for (auto& batch : batches) {
+    for (int64_t& key : batch) key = KeyOfRank(random() % rows);
+  }
+  return batches;
+}
+
+void ReportPerKey(benchmark::State& state) {
+  state.SetItemsProcessed(state.iterations() * kBatch);
+  state.counters["ns/key"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * kBatch) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void BM_Lookup(benchmark::State& state) {
+  EmbeddingTable* table = FilledTable(state.range(0));
+  const auto batches = UniformBatches(state.range(0));
+  std::vector<float> out(kBatch * kDim);
+  size_t i = 0;
+  for (auto _ : state) {
+    if (!table->Lookup(batches[i++ % batches.size()], out.data()).ok()) std::abort();
+    benchmark::DoNotOptimize(out.data());
+  }
+  ReportPerKey(state);
+}
+BENCHMARK(BM_Lookup)->Arg(1 << 20)->Arg(40 << 20)->Unit(benchmark::kMillisecond);
+
+void BM_Apply(benchmark::State& state) {
+  EmbeddingTable* table = FilledTable(state.range(0));
+  const auto batches = UniformBatches(state.range(0));
+  const std::vector<float> grads = SomeGradients();
+  size_t i = 0;
+  for (auto _ : state) Train(table, batches[i++ % batches.size()], grads);
+  ReportPerKey(state);
+}
+BENCHMARK(BM_Apply)->Arg(1 << 20)->Arg(40 << 20)->Unit(benchmark::kMillisecond);
+
+void BM_Insert(benchmark::State& state) {
+  constexpr int64_t kBatches = 64;  // 4 M rows
+  const std::vector<float> grads = SomeGradients();
+  std::vector<int64_t> keys(kBatch);
+  for (auto _ : state) {
+    auto table = NewTable(static_cast<InitializerKind>(state.range(0)));
+    for (int64_t b = 0; b < kBatches; ++b) {
+      state.PauseTiming();
+      for (int64_t i = 0; i < kBatch; ++i) keys[i] = KeyOfRank(b * kBatch + i);
+      state.ResumeTiming();
+      Train(table.get(), keys, grads);
+    }
+    state.PauseTiming();
+    table.reset();
+    state.ResumeTiming();
+  }
+  state.SetItemsProcessed(state.iterations() * kBatch * kBatches);
+  state.counters["ns/key"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * kBatch * kBatches) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_Insert)
+    ->ArgName("initializer")
+    ->Arg(static_cast<int>(InitializerKind::kConstant))
+    ->Arg(static_cast<int>(InitializerKind::kUniform))
+    ->Arg(static_cast<int>(InitializerKind::kTruncatedNormal))
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(2);
+
+int64_t ResidentBytes() {
+  long pages = 0, resident = 0;
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr || std::fscanf(file, "%ld %ld", &pages, &resident) != 2) std::abort();
+  std::fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void BM_Memory(benchmark::State& state) {
+  for (auto _ : state) {
+    const int64_t rows = state.range(0);
+    const std::vector<float> grads = SomeGradients();
+    std::vector<int64_t> keys(kBatch);
+    auto table = NewTable(InitializerKind::kConstant);
+    Train(table.get(), keys, grads);  // key 0, and the buffers of a batch
+    const int64_t before = ResidentBytes();
+    for (int64_t from = 0; from < rows; from += kBatch) {
+      for (int64_t i = 0; i < kBatch; ++i) keys[i] = KeyOfRank(from + i);
+      Train(table.get(), keys, grads);
+    }
+    const double total = static_cast<double>(ResidentBytes() - before) / static_cast<double>(rows);
+    state.counters["bytes/row beside it"] = total - static_cast<double>(table->Stats().row_bytes);
+    state.counters["index bytes/key"] = static_cast<double>(table->Stats().index_bytes) / static_cast<double>(rows);
+  }
+}
+BENCHMARK(BM_Memory)->Arg(3 << 20)->Arg(6 << 20)->Arg(12 << 20)->Iterations(1)->Unit(benchmark::kSecond);
+
+}  // namespace
+}  // namespace multitier
+
+BENCHMARK_MAIN();

@@ -1,0 +1,506 @@
+// What is asked of and done to rows outside training: facts, removal, expiry, and rows going out of the table and in.
+//
+// Scan walks each shard's homes (index buckets) in the order of their bit-reversed numbers. That order is the order of the
+// keys' reversed hash bits and does not depend on the size of the index: growth splits a home into two neighbours, so a
+// cursor stays good while the index grows, and no key present all along is met twice or missed.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kChunkRows = 64 * 1024;
+constexpr int kExpireSlice = 4096;  // rows looked at under one hold of a shard's lock
+constexpr int kCursorShardShift = 33;
+
+uint32_t Reverse32(uint32_t x) {
+  x = __builtin_bswap32(x);
+  x = ((x & 0x0f0f0f0fu) << 4) | ((x >> 4) & 0x0f0f0f0fu);
+  x = ((x & 0x33333333u) << 2) | ((x >> 2) & 0x33333333u);
+  return ((x & 0x55555555u) << 1) | ((x >> 1) & 0x55555555u);
+}
+
+// Cuts off the rows that a step of a scan added.
+void TakeBack(size_t keys, size_t counted, Rows* rows) {
+  rows->data.resize(keys * static_cast<size_t>(rows->row_elements()));
+  rows->keys.resize(keys);
+  rows->frequencies.resize(keys);
+  rows->versions.resize(keys);
+  rows->counted_keys.resize(counted);
+  rows->counted_frequencies.resize(counted);
+  rows->counted_versions.resize(counted);
+}
+
+}  // namespace
+
+template <typename Report>
+Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  InsideGate inside(&gate_);
+  std::vector<BelowKey> below;
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t hash = HashKey(keys[i]);
+    Shard* shard = shard_of(hash);
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    const Found found = shard->Find(keys[i], hash);
+    KeyFacts facts;
+    if (found.row != nullptr) {
+      const bool born = !found.row->has(kRowNewborn);
+      facts.frequency = found.row->frequency;
+      facts.version = born ? found.row->version : -1;
+      facts.tier = born ? 0 : -1;
+    } else if (found.counted != nullptr) {
+      facts.frequency = found.counted->frequency;
+    } else if (found.maybe_below) {
+      BelowKey key;
+      key.key = keys[i];
+      key.hash = hash;
+      key.shard = shard_index(hash);
+      below.push_back(std::move(key));
+      positions.push_back(i);
+      continue;
+    }
+    report(i, facts);
+  }
+  MT_RETURN_IF_ERROR(Promote(&below, Promotion::kFacts, nullptr));
+  for (size_t j = 0; j < below.size(); ++j) report(positions[j], below[j].facts);
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::Frequency(Span<const int64_t> keys, int64_t* out) {
+  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.frequency; });
+}
+
+Status EmbeddingTable::Impl::Version(Span<const int64_t> keys, int64_t* out) {
+  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.version; });
+}
+
+Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) {
+  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.tier; });
+}
+
+void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, std::vector<KeyLocation>* gone_below) {
+  RowHeader* row = shard->dram.Header(ShardIndex::location(*word));
+  if (!row->has(kRowNewborn)) {
+    if (row->below != kNoLocation) gone_below->push_back(KeyLocation{row->key, row->below});
+    row->below = kNoLocation;
+    if (row->pins == 0) {
+      shard->EraseRow(word);
+      --dram_rows_;
+      return;
+    }
+    --shard->rows;
+    row->flags = static_cast<uint16_t>((row->flags & kRowEverBelow) | kRowNewborn);
+  }
+  // An apply holds it: it trains a key that is absent again.
+  ResetRow(shard, row);
+}
+
+Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  InsideGate inside(&gate_);
+  BorrowedKeyBatch batch;
+  batch->Partition(keys, log2_shards_);
+  batch->PrepareDedup();
+  int64_t n = 0;
+  std::vector<BelowKey> below;
+  std::vector<KeyLocation> gone_below;
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    batch->Dedup(s);
+    Shard* shard = shards_[s].get();
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+      const Found found = shard->Find(batch->key(e), batch->hash(e));
+      if (found.row != nullptr) {
+        const bool born = !found.row->has(kRowNewborn);
+        ForgetRow(shard, found.word, &gone_below);
+        n += born;
+        shard->counters.removed += born;
+      } else if (found.counted != nullptr) {
+        if (found.counted->pins == 0) {
+          shard->EraseCounted(found.word);
+        } else if (found.counted->frequency > 0) {
+          --shard->counted_rows;
+          found.counted->frequency = 0;
+        }
+      } else if (found.maybe_below) {
+        BelowKey key;
+        key.key = batch->key(e);
+        key.hash = batch->hash(e);
+        key.shard = s;
+        below.push_back(std::move(key));
+      }
+    }
+  }
+  Status status = Promote(&below, Promotion::kPin, nullptr);
+  for (BelowKey& key : below) {
+    if (!status.ok() || key.row == nullptr) continue;
+    Shard* shard = shards_[key.shard].get();
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    const bool born = !key.row->has(kRowNewborn);
+    --key.row->pins;
+    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone_below);
+    n += born;
+    shard->counters.removed += born;
+  }
+  if (!gone_below.empty()) {
+    const Status gone = lower_->Remove(gone_below);
+    if (status.ok()) status = gone;
+  }
+  if (removed != nullptr) *removed = n;
+  return status;
+}
+
+Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  if (expired != nullptr) *expired = 0;
+  if (!options_.expiry.enabled()) return OkStatus();
+  InsideGate inside(&gate_);
+  int64_t n = 0;
+  std::vector<KeyLocation> gone_below;
+  for (auto& shard : shards_) {
+    for (uint32_t from = 0;; from += kExpireSlice) {
+      std::lock_guard<std::mutex> lock(shard->mutex);
+      if (from >= shard->dram.end()) break;
+      const uint32_t to = std::min<uint32_t>(shard->dram.end(), from + kExpireSlice);
+      for (uint32_t location = from; location < to; ++location) {
+        RowHeader* row = shard->dram.Header(location);
+        if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
+        const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
+        if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
+        ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone_below);
+        ++n;
+        ++shard->counters.expired;
+      }
+    }
+    if (options_.expiry.steps_to_live == 0 || options_.admission.kind != AdmissionKind::kCounter) continue;
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    shard->index.ForEach([&](uint64_t& word) {
+      if (ShardIndex::state(word) != WordState::kCounted) return;
+      const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
+      if (counted->pins == 0 && step - counted->version > options_.expiry.steps_to_live) shard->EraseCounted(&word);
+    });
+  }
+  Status status = gone_below.empty() ? OkStatus() : lower_->Remove(gone_below);
+  if (status.ok() && lower_ != nullptr) status = ExpireBelow(step, &n);
+  if (expired != nullptr) *expired = n;
+  return status;
+}
+
+Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
+  const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
+  std::vector<int64_t> candidates;
+  MT_RETURN_IF_ERROR(lower_->Scan([&](const RecordHeader& record, uint32_t) {
+    if (by_weight || step - record.version > options_.expiry.steps_to_live) candidates.push_back(record.key);
+    return OkStatus();
+  }));
+  for (size_t from = 0; from < candidates.size(); from += kChunkRows) {
+    BorrowedKeyBatch batch;
+    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(kChunkRows, candidates.size() - from)),
+                     log2_shards_);
+    batch->PrepareDedup();
+    std::vector<BelowKey> keys;
+    for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+      batch->Dedup(s);
+      for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+        BelowKey key;
+        key.key = batch->key(e);
+        key.hash = batch->hash(e);
+        key.shard = s;
+        keys.push_back(std::move(key));
+      }
+    }
+    MT_RETURN_IF_ERROR(Promote(&keys, Promotion::kPin, nullptr));
+    std::vector<KeyLocation> gone;
+    for (BelowKey& key : keys) {
+      if (key.row == nullptr) continue;
+      Shard* shard = shards_[key.shard].get();
+      std::lock_guard<std::mutex> lock(shard->mutex);
+      const float* value = reinterpret_cast<const float*>(DramTier::Data(key.row));
+      const bool gone_now = key.row->pins == 1 && !key.row->has(kRowNewborn) &&
+                            Expired(options_.expiry, step, key.row->version, value, options_.dim);
+      if (!gone_now) {
+        UnpinRow(shard, key.row);
+        continue;
+      }
+      key.row->pins = 0;
+      ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
+      ++*expired;
+      ++shard->counters.expired;
+    }
+    TrimAndRemember();
+    if (!gone.empty()) MT_RETURN_IF_ERROR(lower_->Remove(gone));
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::Clear() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  ClosedGate closed(&gate_);
+  std::vector<KeyLocation> gone;
+  for (auto& shard : shards_) {
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    shard->index.Clear();
+    shard->dram.Clear();
+    shard->counted.Clear();
+    shard->counters.removed += shard->rows;
+    shard->rows = shard->rows_below = shard->counted_rows = 0;
+  }
+  dram_rows_ = 0;
+  if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
+  {
+    std::lock_guard<std::mutex> lock(trim_mutex_);
+    trim_error_ = OkStatus();
+    trim_failed_ = false;
+  }
+  if (lower_ == nullptr) return OkStatus();
+  MT_RETURN_IF_ERROR(lower_->Scan([&](const RecordHeader& record, uint32_t location) {
+    gone.push_back(KeyLocation{record.key, location});
+    return OkStatus();
+  }));
+  return lower_->Remove(gone);
+}
+
+void EmbeddingTable::Impl::AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts,
+                                     const uint8_t* data, Rows* rows) const {
+  rows->keys.push_back(key);
+  rows->frequencies.push_back(facts.frequency);
+  rows->versions.push_back(facts.version);
+  const size_t columns = all_columns ? layout.columns().size() : 1;
+  for (size_t c = 0; c < columns; ++c) {
+    const Column& column = layout.columns()[c];
+    const float* from = reinterpret_cast<const float*>(data + column.offset);
+    rows->data.insert(rows->data.end(), from, from + column.dim);
+  }
+}
+
+Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_columns, Rows* rows) {
+  Shard* shard = shards_[s].get();
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  for (;;) {  // again where a row moved while it was read below
+    std::vector<ReadRecord> below;
+    const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
+    uint64_t next = 0;
+    uint32_t home = 0;
+    int log2 = 0;
+    {
+      std::unique_lock<std::mutex> lock(shard->mutex);
+      const uint64_t seen = shard->resolutions;
+      bool pending = false;
+      log2 = shard->index.log2_buckets();
+      home = log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(*cursor)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
+      next = *cursor + (uint64_t{1} << (32 - log2));
+      shard->index.ForEachAtHome(home, [&](uint64_t word) {
+        const uint32_t location = ShardIndex::location(word);
+        if (ShardIndex::state(word) == WordState::kDram) {
+          const RowHeader* row = shard->dram.Header(location);
+          if (row->has(kRowNewborn)) return;
+          AppendRow(*layout, all_columns, row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row), rows);
+        } else if (ShardIndex::state(word) == WordState::kCounted) {
+          const CountedKey* counted = shard->counted.at(location);
+          if (counted->frequency == 0) return;
+          rows->counted_keys.push_back(counted->key);
+          rows->counted_frequencies.push_back(counted->frequency);
+          rows->counted_versions.push_back(counted->version);
+        } else if (ShardIndex::state(word) == WordState::kPending) {
+          pending = true;
+        } else {
+          ReadRecord record;
+          record.location = location;
+          below.push_back(std::move(record));
+        }
+      });
+      if (pending) {
+        TakeBack(keys_before, counted_before, rows);
+        shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
+        continue;
+      }
+    }
+    if (below.empty()) {
+      *cursor = next;
+      return OkStatus();
+    }
+    std::vector<std::vector<uint8_t>> data(below.size(), std::vector<uint8_t>(layout->row_bytes()));
+    for (size_t i = 0; i < below.size(); ++i) below[i].row_data = data[i].data();
+    Status status = lower_->Read(below);
+    bool moved = false;
+    for (size_t i = 0; i < below.size() && status.ok(); ++i) {
+      const ReadRecord& record = below[i];
+      const bool read = record.status.ok();
+      bool same = false;
+      {
+        std::lock_guard<std::mutex> lock(shard->mutex);
+        same = shard->index.HasBelow(home, log2, record.location);
+      }
+      if (!same) {
+        moved = true;
+      } else if (!read) {
+        status = record.status;
+      } else {
+        layout->FillSlots(data[i].data(), record.header.num_columns);
+        AppendRow(*layout, all_columns, record.header.key, KeyFacts{record.header.frequency, record.header.version, 1},
+                  data[i].data(), rows);
+      }
+    }
+    if (status.ok() && !moved) {
+      *cursor = next;
+      return OkStatus();
+    }
+    TakeBack(keys_before, counted_before, rows);
+    MT_RETURN_IF_ERROR(status);
+  }
+}
+
+Result<Rows> EmbeddingTable::Impl::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  if (max_rows < 1) {
+    return InvalidArgumentError("table '", options_.name, "': scan expects max_rows >= 1, found ", max_rows);
+  }
+  if (cursor >> kCursorShardShift >= shards_.size()) {
+    return InvalidArgumentError("table '", options_.name, "': scan expects a cursor that an earlier scan gave, found ",
+                                cursor);
+  }
+  InsideGate inside(&gate_);
+  return ScanInside(cursor, max_rows, all_columns, next);
+}
+
+Result<Rows> EmbeddingTable::Impl::ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
+  Rows rows;
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  for (const Column& column : layout->columns()) {
+    rows.columns.push_back(column);
+    if (!all_columns) break;
+  }
+  size_t s = cursor >> kCursorShardShift;
+  uint64_t position = cursor & ((uint64_t{1} << kCursorShardShift) - 1);
+  while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < max_rows) {
+    MT_RETURN_IF_ERROR(ScanBucket(static_cast<int>(s), &position, all_columns, &rows));
+    if (position >= uint64_t{1} << 32) {
+      position = 0;
+      ++s;
+    }
+  }
+  *next = s == shards_.size() ? 0 : (static_cast<uint64_t>(s) << kCursorShardShift) | position;
+  return rows;
+}
+
+Result<Rows> EmbeddingTable::Impl::Export(bool all_columns) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  ClosedGate closed(&gate_);
+  uint64_t next = 0;
+  MT_ASSIGN_OR_RETURN(Rows rows, ScanInside(0, INT64_MAX, all_columns, &next));
+  rows.applies = applies_.load();
+  if (bloom_ != nullptr) rows.filter_counters.assign(bloom_->Counters().begin(), bloom_->Counters().end());
+  return rows;
+}
+
+Status EmbeddingTable::Impl::Import(const Rows& rows) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  const size_t n = rows.keys.size();
+  const std::string table = StrCat("table '", options_.name, "': import ");
+  if (rows.columns.empty() || rows.columns[0].dim != options_.dim) {
+    return InvalidArgumentError(table, "expects a value column of dim ", options_.dim, ", found ",
+                                rows.columns.empty() ? 0 : rows.columns[0].dim);
+  }
+  if (rows.frequencies.size() != n || rows.versions.size() != n ||
+      rows.data.size() != n * static_cast<size_t>(rows.row_elements())) {
+    return InvalidArgumentError(table, "expects ", n, " frequencies, versions and rows of ", rows.row_elements(),
+                                " elements, found ", rows.frequencies.size(), ", ", rows.versions.size(), " and ",
+                                rows.data.size(), " elements");
+  }
+  if (rows.counted_frequencies.size() != rows.counted_keys.size() || rows.counted_versions.size() != rows.counted_keys.size()) {
+    return InvalidArgumentError(table, "expects a frequency and a version for each of ", rows.counted_keys.size(),
+                                " counted keys");
+  }
+  for (const int64_t f : rows.frequencies) {
+    if (f < 0 || f > 0xffffffffLL) return InvalidArgumentError(table, "expects frequencies in [0, 2^32), found ", f);
+  }
+  MT_RETURN_IF_ERROR(AddSlots(Span<const ColumnSpec>(rows.columns.data() + 1, rows.columns.size() - 1)));
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  std::vector<int> columns{0};
+  for (size_t c = 1; c < rows.columns.size(); ++c) columns.push_back(layout->Find(rows.columns[c].name));
+  for (size_t from = 0; from < n; from += kChunkRows) {
+    InsideGate inside(&gate_);
+    MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + kChunkRows), columns));
+  }
+  applies_ = std::max(applies_.load(), rows.applies);
+  MT_RETURN_IF_ERROR(ImportCounted(rows));
+  if (bloom_ == nullptr || rows.filter_counters.size() != bloom_->bytes()) return OkStatus();
+  ClosedGate closed(&gate_);
+  std::copy(rows.filter_counters.begin(), rows.filter_counters.end(), bloom_->Counters().begin());
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
+  if (options_.admission.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
+  InsideGate inside(&gate_);
+  for (size_t i = 0; i < rows.counted_keys.size(); ++i) {
+    const int64_t key = rows.counted_keys[i];
+    const uint64_t hash = HashKey(key);
+    Shard* shard = shard_of(hash);
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    const Found found = shard->Find(key, hash);
+    if (found.row != nullptr || found.maybe_below) continue;  // it has a row, or may have one
+    CountedKey* counted = found.counted;
+    if (counted == nullptr) {
+      if (!shard->counted.Reserve(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
+      const uint32_t location = shard->counted.Allocate(key);
+      const Status inserted = shard->index.Insert(hash, WordState::kCounted, location, shard->hash_of());
+      if (!inserted.ok()) {
+        shard->counted.Release(location);
+        return inserted;
+      }
+      counted = shard->counted.at(location);
+    }
+    if (counted->frequency == 0 && rows.counted_frequencies[i] > 0) ++shard->counted_rows;
+    counted->frequency = static_cast<uint32_t>(rows.counted_frequencies[i]);
+    counted->version = rows.counted_versions[i];
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns) {
+  BorrowedKeyBatch batch;
+  batch->Partition(Span<const int64_t>(rows.keys).subspan(from, to - from), log2_shards_);
+  batch->PrepareDedup();
+  Gathered gathered;
+  ApplyContext context;
+  context.batch = &*batch;
+  context.gathered = &gathered;
+  context.admit_all = true;
+  MT_RETURN_IF_ERROR(Gather(&context, nullptr));
+  std::vector<KeyLocation> gone_below;
+  const size_t row_elements = static_cast<size_t>(rows.row_elements());
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    Shard* shard = shards_[s].get();
+    std::lock_guard<std::mutex> lock(shard->mutex);
+    const RowLayout& layout = *shard->dram.layout();
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+      size_t i = batch->first_position(e);
+      while (batch->next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) i = batch->next(static_cast<uint32_t>(i));  // the last wins
+      i += from;
+      RowHeader* row = gathered.rows[e];
+      BearRow(shard, row);
+      layout.FillSlots(DramTier::Data(row), 1);
+      const float* data = rows.data.data() + i * row_elements;
+      for (size_t c = 0; c < columns.size(); ++c) {
+        const size_t dim = static_cast<size_t>(rows.columns[c].dim);
+        std::memcpy(DramTier::Data(row) + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
+        data += dim;
+      }
+      row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
+      row->version = rows.versions[i];
+      FinishChange(shard, row, context.stamp, &gone_below);
+    }
+  }
+  if (lower_ == nullptr) return OkStatus();
+  lower_->Free(gone_below);
+  TrimAndRemember();
+  return OkStatus();
+}
+
+}  // namespace multitier

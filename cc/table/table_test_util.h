@@ -1,0 +1,163 @@
+// What the table's tests share: building tables, applying rules, comparing tables bit for bit.
+
+#ifndef CC_TABLE_TABLE_TEST_UTIL_H_
+#define CC_TABLE_TABLE_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/table/embedding_table.h"
+#include "cc/tier/memory/memory_tier.h"
+
+namespace multitier {
+
+#define MT_ASSERT_OK(expression)                         \
+  do {                                                   \
+    const ::multitier::Status mt_s = (expression);       \
+    ASSERT_TRUE(mt_s.ok()) << mt_s.ToString();           \
+  } while (0)
+#define MT_EXPECT_OK(expression)                         \
+  do {                                                   \
+    const ::multitier::Status mt_s = (expression);       \
+    EXPECT_TRUE(mt_s.ok()) << mt_s.ToString();           \
+  } while (0)
+
+inline TableOptions BasicOptions(int dim) {
+  TableOptions options;
+  options.name = "t";
+  options.dim = dim;
+  options.initializer.kind = InitializerKind::kUniform;
+  options.initializer.a = -1.0f;
+  options.initializer.b = 1.0f;
+  options.initializer.seed = 42;
+  return options;
+}
+
+// The same table with room for `rows` rows of DRAM over a memory tier.
+inline TableOptions TieredOptions(int dim, int64_t rows, std::shared_ptr<Tier> lower) {
+  TableOptions options = BasicOptions(dim);
+  options.lower_tier = std::move(lower);
+  options.dram_budget_bytes = static_cast<uint64_t>(rows) * RowLayout::Create(dim, DType::kFloat32)->row_bytes();
+  return options;
+}
+
+inline std::unique_ptr<EmbeddingTable> MakeTable(TableOptions options) {
+  auto table = EmbeddingTable::Create(std::move(options));
+  EXPECT_TRUE(table.ok()) << table.status().ToString();
+  return table.ok() ? *std::move(table) : nullptr;
+}
+
+// Slots of a rule as columns "<rule>/<slot>".
+inline std::vector<ColumnSpec> SlotColumns(const UpdateRule& rule, int dim) {
+  std::vector<ColumnSpec> columns;
+  for (const SlotSpec& slot : rule.slots()) {
+    ColumnSpec column;
+    column.name = StrCat(rule.name(), "/", slot.name);
+    column.dim = slot.per_row ? 1 : dim;
+    column.initial_value = slot.default_initial_value;
+    columns.push_back(column);
+  }
+  return columns;
+}
+
+// Hyperparameters in every rule's range: 0.1 for learning rates, 0.5 for what decays, and so on.
+std::vector<float> SomeHyper(const UpdateRule& rule);
+
+// An apply that owns its arrays.
+struct Training {
+  const UpdateRule* rule = nullptr;
+  std::vector<int64_t> keys;
+  std::vector<float> grads;
+  std::vector<int64_t> counts;
+  std::vector<float> hyper;
+  int64_t step = -1;
+
+  Status Run(EmbeddingTable* table) const {
+    MT_RETURN_IF_ERROR(table->AddSlots(SlotColumns(*rule, table->dim())));
+    ApplyRequest request;
+    request.keys = keys;
+    request.grads = grads.data();
+    request.counts = counts;
+    request.rule = rule;
+    for (const ColumnSpec& column : SlotColumns(*rule, table->dim())) request.slot_columns.push_back(column.name);
+    request.hyper = hyper;
+    request.global_step = step;
+    return table->Apply(request);
+  }
+};
+
+// SGD with learning rate 1: the value moves by minus the sum of the gradients.
+inline Training Sgd(std::vector<int64_t> keys, float grad, int dim) {
+  Training training;
+  training.rule = *FindUpdateRule("sgd");
+  training.grads.assign(keys.size() * static_cast<size_t>(dim), grad);
+  training.keys = std::move(keys);
+  training.hyper = {1.0f};
+  return training;
+}
+
+inline std::vector<float> LookupAll(EmbeddingTable* table, const std::vector<int64_t>& keys) {
+  std::vector<float> out(keys.size() * static_cast<size_t>(table->dim()));
+  MT_EXPECT_OK(table->Lookup(keys, out.data()));
+  return out;
+}
+
+inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+// Rows in the order of their keys.
+inline Rows Sorted(const Rows& rows) {
+  Rows sorted;
+  sorted.columns = rows.columns;
+  std::vector<size_t> order(rows.keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rows.keys[a] < rows.keys[b]; });
+  const size_t n = static_cast<size_t>(rows.row_elements());
+  for (const size_t i : order) {
+    sorted.keys.push_back(rows.keys[i]);
+    sorted.frequencies.push_back(rows.frequencies[i]);
+    sorted.versions.push_back(rows.versions[i]);
+    sorted.data.insert(sorted.data.end(), rows.data.begin() + static_cast<long>(i * n),
+                       rows.data.begin() + static_cast<long>((i + 1) * n));
+  }
+  std::vector<size_t> counted(rows.counted_keys.size());
+  std::iota(counted.begin(), counted.end(), 0);
+  std::sort(counted.begin(), counted.end(), [&](size_t a, size_t b) { return rows.counted_keys[a] < rows.counted_keys[b]; });
+  for (const size_t i : counted) {
+    sorted.counted_keys.push_back(rows.counted_keys[i]);
+    sorted.counted_frequencies.push_back(rows.counted_frequencies[i]);
+    sorted.counted_versions.push_back(rows.counted_versions[i]);
+  }
+  return sorted;
+}
+
+inline void ExpectSameRows(const Rows& a, const Rows& b) {
+  const Rows x = Sorted(a), y = Sorted(b);
+  ASSERT_EQ(x.keys, y.keys);
+  EXPECT_EQ(x.frequencies, y.frequencies);
+  EXPECT_EQ(x.versions, y.versions);
+  EXPECT_TRUE(SameBits(x.data, y.data)) << "row data differ";
+  EXPECT_EQ(x.counted_keys, y.counted_keys);
+  EXPECT_EQ(x.counted_frequencies, y.counted_frequencies);
+  EXPECT_EQ(x.counted_versions, y.counted_versions);
+}
+
+inline void ExpectSameTables(EmbeddingTable* a, EmbeddingTable* b) {
+  const auto x = a->Export(true), y = b->Export(true);
+  ASSERT_TRUE(x.ok() && y.ok()) << x.status().ToString() << " " << y.status().ToString();
+  EXPECT_EQ(a->TotalCount(), static_cast<int64_t>(x->keys.size()));
+  EXPECT_EQ(b->TotalCount(), static_cast<int64_t>(y->keys.size()));
+  ExpectSameRows(*x, *y);
+}
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_TABLE_TEST_UTIL_H_
