@@ -1,0 +1,562 @@
+"""Feature columns over embedding variables: equality with lookups by hand, training, names, mixing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import feature_column as fc
+
+v1 = tf.compat.v1
+stock = v1.feature_column
+
+NORMAL = v1.random_normal_initializer(stddev=1.0, seed=7)  # a seed of its own: the name is no matter
+
+
+@pytest.fixture
+def session(graph):
+    del graph
+    v1.logging.set_verbosity(v1.logging.ERROR)  # feature columns are deprecated, we know
+    with v1.Session() as session:
+        yield session
+
+
+def sparse(rows):
+    """A SparseTensor of int64 [len(rows), longest row] (at least 1)."""
+    indices = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
+    values = [x for row in rows for x in row]
+    return tf.SparseTensor(np.array(indices, np.int64).reshape(-1, 2), np.array(values, np.int64),
+                           [len(rows), max([1] + [len(row) for row in rows])])
+
+
+def ints(key, **kwargs):
+    return fc.categorical_column_with_embedding(key, dtype=tf.int64, **kwargs)
+
+
+def embedded(column, dimension=3, **kwargs):
+    return fc.embedding_column(column, dimension, initializer=NORMAL, **kwargs)
+
+
+def only_variable():
+    [variable] = tf_multitier.embedding_variables()
+    return variable
+
+
+def run(session, fetch):
+    session.run(v1.global_variables_initializer())
+    return session.run(fetch)
+
+
+def rows_by_hand(session, variable, ids):
+    """Looked-up rows of a flat list of ids: float32 [n, dim]."""
+    return session.run(tf.nn.embedding_lookup(variable, np.array(ids, np.int64)))
+
+
+def train(session, loss, steps=1, learning_rate=1.0):
+    """Stock SGD on `loss`; the variables must be initialized."""
+    step = v1.train.GradientDescentOptimizer(learning_rate).minimize(loss)
+    for _ in range(steps):
+        session.run(step)
+
+
+def count(session, variable):
+    return session.run(variable.total_count())
+
+
+# --- Equality with lookups by hand, and ids ------------------------------------------------------
+
+IDS = [[3, 5, 5], [], [-1], [0, 2**63 - 1, -2**63]]
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_input_layer_of_sparse_ids_equals_rows_pooled_by_hand(session, combiner):
+    net = stock.input_layer({"a": sparse(IDS)}, [embedded(ints("a"), combiner=combiner)])
+    assert net.shape.as_list()[1:] == [3]
+    found = run(session, net)
+    for row, ids in zip(found, IDS):
+        if not ids:
+            np.testing.assert_array_equal(row, np.zeros(3))
+            continue
+        values = rows_by_hand(session, only_variable(), ids)
+        assert np.abs(values).min() > 0
+        divisor = {"sum": 1.0, "mean": len(ids), "sqrtn": np.sqrt(len(ids))}[combiner]
+        np.testing.assert_allclose(row, values.sum(axis=0) / divisor, rtol=1e-6, atol=1e-6)
+
+
+def test_training_through_input_layer_moves_each_id_once_by_the_sum_of_its_gradients(session):
+    net = stock.input_layer({"a": sparse(IDS)}, [embedded(ints("a"), combiner="sum")])
+    variable = only_variable()
+    session.run(v1.global_variables_initializer())
+    keys = [3, 5, -1, 0, 2**63 - 1, -2**63]
+    before = rows_by_hand(session, variable, keys + [9])
+    train(session, tf.reduce_sum(net))
+    after = rows_by_hand(session, variable, keys + [9])
+    moved = np.array([1, 2, 1, 1, 1, 1, 0])[:, None]
+    np.testing.assert_array_equal(after, before - moved.astype(np.float32))
+    assert count(session, variable) == len(keys)
+    np.testing.assert_array_equal(session.run(variable.get_frequency(keys + [9])),
+                                  moved[:, 0])
+
+
+def test_reading_a_column_creates_no_rows(session):
+    run(session, stock.input_layer({"a": sparse(IDS)}, [embedded(ints("a"))]))
+    assert count(session, only_variable()) == 0
+
+
+def test_strings_hash_to_64_bits(session):
+    net = stock.input_layer({"s": tf.constant(["x", "y"])},
+                            [embedded(fc.categorical_column_with_embedding("s"))])
+    found = run(session, net)
+    ids = session.run(tf.strings.to_hash_bucket_fast(["x", "y"], 2**63 - 1))
+    assert ids.max() > 2**40
+    np.testing.assert_array_equal(found, rows_by_hand(session, only_variable(), ids))
+
+
+@pytest.mark.parametrize("dtype", [tf.int8, tf.int32, tf.uint32, tf.int64])
+def test_integer_features_of_any_width_are_the_same_ids(session, dtype):
+    column = fc.categorical_column_with_embedding("a", dtype=dtype)
+    found = run(session, stock.input_layer({"a": tf.constant([[7], [100]], dtype)},
+                                           [embedded(column)]))
+    np.testing.assert_array_equal(found, rows_by_hand(session, only_variable(), [7, 100]))
+
+
+@pytest.mark.parametrize("ignore, kept", [
+    ({}, [[7], [0]]),
+    (dict(ignore_value=None), [[7, -1], [-1, 0]]),
+    (dict(ignore_value=0), [[7, -1], [-1]]),
+    (dict(ignore_value=-1), [[7], [0]]),
+])
+def test_dense_ids_drop_padding_unless_told_otherwise(session, ignore, kept):
+    dense = tf.constant([[7, -1], [-1, 0]], tf.int64)
+    net = stock.input_layer({"a": dense}, [embedded(ints("a", **ignore), combiner="sum")])
+    found = run(session, net)
+    for row, ids in zip(found, kept):
+        expected = rows_by_hand(session, only_variable(), ids).sum(axis=0)
+        np.testing.assert_allclose(row, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ignore, empty_is_kept", [({}, False), (dict(ignore_value=None), True),
+                                                   (dict(ignore_value="x"), True)])
+def test_dense_strings_drop_the_empty_one_unless_told_otherwise(session, ignore, empty_is_kept):
+    column = fc.categorical_column_with_embedding("s", **ignore)
+    found = run(session, stock.input_layer({"s": tf.constant(["", "z"])}, [embedded(column)]))
+    assert (np.abs(found).sum(axis=1) > 0).tolist() == [empty_is_kept, True]
+
+
+def test_a_batch_of_no_rows_gives_no_rows(session):
+    ids = v1.placeholder(tf.int64, [None])
+    net = stock.input_layer({"a": ids}, [embedded(ints("a"))])
+    session.run(v1.global_variables_initializer())
+    assert session.run(net, {ids: []}).shape == (0, 3)
+
+
+# --- Weighted columns ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("make", [fc.weighted_categorical_column,
+                                  stock.weighted_categorical_column])
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_weighted_column_equals_the_weighted_sum_by_hand(session, make, combiner):
+    ids = sparse([[4, -9], [6]])
+    weights = tf.SparseTensor(ids.indices, [0.5, 2.0, 3.0], ids.dense_shape)
+    column = make(ints("a"), "w")
+    net = stock.input_layer({"a": ids, "w": weights}, [embedded(column, combiner=combiner)])
+    found = run(session, net)
+    rows = rows_by_hand(session, only_variable(), [4, -9, 6])
+    expected = np.stack([0.5 * rows[0] + 2 * rows[1], 3 * rows[2]])
+    if combiner == "mean":
+        expected /= [[2.5], [3.0]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    train(session, tf.reduce_sum(net))
+    moved = rows - rows_by_hand(session, only_variable(), [4, -9, 6])
+    by = [0.5, 2, 3] if combiner == "sum" else [0.5 / 2.5, 2 / 2.5, 1.0]
+    np.testing.assert_allclose(moved, np.tile(np.array(by)[:, None], (1, 3)), rtol=1e-5)
+
+
+def test_dense_weights_stand_by_their_ids_even_where_zero_or_padded(session):
+    features = {"a": tf.constant([[4, 5], [-1, 6]], tf.int64),
+                "w": tf.constant([[0.0, 2.0], [9.0, 3.0]])}
+    column = fc.weighted_categorical_column(ints("a"), "w")
+    found = run(session, stock.input_layer(features, [embedded(column, combiner="sum")]))
+    rows = rows_by_hand(session, only_variable(), [5, 6])
+    np.testing.assert_allclose(found, rows * [[2.0], [3.0]], rtol=1e-6)
+
+
+def test_weighted_column_over_a_stock_column_is_the_stock_one():
+    identity = stock.categorical_column_with_identity("a", 10)
+    assert type(fc.weighted_categorical_column(identity, "w")) is type(
+        stock.weighted_categorical_column(identity, "w"))
+
+
+def test_weights_of_another_dtype_are_refused(session):
+    column = fc.weighted_categorical_column(ints("a"), "w")
+    with pytest.raises(ValueError, match="'a_weighted_by_w' expects float32 weights, got float64"):
+        stock.input_layer({"a": sparse([[1]]), "w": tf.constant([[1.0]], tf.float64)},
+                          [embedded(column)])
+
+
+# --- Shared columns ------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("make", [fc.shared_embedding_columns, stock.shared_embedding_columns])
+def test_shared_columns_read_and_train_one_variable(session, make):
+    columns = make([ints("a"), ints("b")], 2, initializer=NORMAL, combiner="sum")
+    net = stock.input_layer({"a": sparse([[1, 2]]), "b": sparse([[2]])}, columns)
+    variable = only_variable()
+    assert variable.variable_name == "input_layer/a_b_shared_embedding/embedding_weights"
+    found = run(session, net)
+    rows = rows_by_hand(session, variable, [1, 2])
+    np.testing.assert_allclose(found, [np.concatenate([rows[0] + rows[1], rows[1]])], rtol=1e-6)
+    train(session, tf.reduce_sum(net))
+    np.testing.assert_array_equal(rows_by_hand(session, variable, [1, 2]),
+                                  rows - np.float32([[1], [2]]))
+
+
+def test_shared_columns_share_over_input_layers(session):
+    columns = fc.shared_embedding_columns([ints("a"), ints("b")], 2, initializer=NORMAL)
+    features = {"a": sparse([[1]]), "b": sparse([[1]])}
+    first = stock.input_layer(features, columns[:1])
+    second = stock.input_layer(features, columns[1:])
+    only_variable()
+    first, second = run(session, [first, second])
+    np.testing.assert_array_equal(first, second)
+
+
+def test_shared_columns_with_unlike_options_are_refused():
+    counter = tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(3))
+    with pytest.raises(ValueError, match="'a' and 'b' must have one ev_option and partition_num"):
+        fc.shared_embedding_columns([ints("a"), ints("b", ev_option=counter)], 2)
+
+
+def test_making_shared_columns_leaves_later_variables_and_scopes_alone(session):
+    with v1.variable_scope("outer") as scope:
+        stock.shared_embedding_columns([ints("a")], 2)
+        plain = v1.get_variable("plain", [4, 2])
+        assert scope.custom_getter is None
+        with v1.variable_scope("inner"):
+            net = stock.input_layer({"b": sparse([[1]])}, [embedded(ints("b", partition_num=2))])
+    assert not tf_multitier.is_embedding_variable(plain)
+    assert only_variable().num_partitions == 2
+    assert run(session, net).shape == (1, 3)
+
+
+# --- Sequence columns ----------------------------------------------------------------------------
+
+def sequence(key, **kwargs):
+    return fc.sequence_categorical_column_with_embedding(key, dtype=tf.int64, **kwargs)
+
+
+def test_sequence_input_layer_equals_rows_by_hand_with_lengths(session):
+    net, lengths = fc.sequence_input_layer({"a": sparse([[1, -1, 3], [], [4]])},
+                                           [embedded(sequence("a"), 2)])
+    found, lengths = run(session, [net, lengths])
+    rows = rows_by_hand(session, only_variable(), [1, -1, 3, 4])
+    expected = np.zeros((3, 3, 2), np.float32)
+    expected[0], expected[2, 0] = rows[:3], rows[3]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(lengths, [3, 0, 1])
+
+
+def test_training_through_a_sequence_column_moves_its_ids(session):
+    net, _ = fc.sequence_input_layer({"a": sparse([[1, 1], [4]])}, [embedded(sequence("a"), 2)])
+    session.run(v1.global_variables_initializer())
+    before = rows_by_hand(session, only_variable(), [1, 4])
+    train(session, tf.reduce_sum(net))
+    np.testing.assert_array_equal(rows_by_hand(session, only_variable(), [1, 4]),
+                                  before - np.float32([[2], [1]]))
+    assert count(session, only_variable()) == 2
+
+
+def test_sequence_input_layer_mixes_with_stock_and_shared_columns_in_order_of_names(session):
+    features = {"a": sparse([[1, 2], [3]]), "b": sparse([[2, 0], [1]]),
+                "price": tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [.5, .25, 4.], [2, 2])}
+    [shared] = fc.shared_embedding_columns([sequence("a")], 2, initializer=NORMAL)
+    one_hot = fc.indicator_column(fc.sequence_categorical_column_with_identity("b", 3))
+    net, lengths = fc.sequence_input_layer(
+        features, [fc.sequence_numeric_column("price"), one_hot, shared])
+    found, lengths = run(session, [net, lengths])
+    rows = rows_by_hand(session, only_variable(), [1, 2, 3])
+    np.testing.assert_array_equal(found[..., :2], [rows[:2], [rows[2], [0, 0]]])
+    np.testing.assert_array_equal(found[..., 2:5], [[[0, 0, 1], [1, 0, 0]],
+                                                    [[0, 1, 0], [0, 0, 0]]])
+    np.testing.assert_array_equal(found[..., 5], [[.5, .25], [4, 0]])
+    np.testing.assert_array_equal(lengths, [2, 1])
+
+
+def test_sequence_columns_of_unlike_lengths_fail_when_run(session):
+    net, _ = fc.sequence_input_layer({"a": sparse([[1, 2]] * 2), "b": sparse([[1, 2], [3]])},
+                                     [embedded(sequence("a")), embedded(sequence("b"))])
+    session.run(v1.global_variables_initializer())
+    with pytest.raises(tf.errors.InvalidArgumentError,
+                       match="columns a_embedding and b_embedding differ"):
+        session.run(net)
+
+
+def test_sequence_input_layer_refuses_what_is_no_sequence(session):
+    with pytest.raises(ValueError, match="must be sequence dense columns"):
+        fc.sequence_input_layer({}, [fc.numeric_column("x")])
+    with pytest.raises(ValueError, match="must not be empty"):
+        fc.sequence_input_layer({}, [])
+    with pytest.raises(ValueError, match="two feature columns are named 'a_embedding'"):
+        fc.sequence_input_layer({}, [embedded(sequence("a")), embedded(sequence("a"))])
+    with pytest.raises(ValueError, match="must not be of type"):
+        stock.input_layer({"a": sparse([[1]])}, [embedded(sequence("a"))])
+
+
+# --- Beside TensorFlow's own columns -------------------------------------------------------------
+
+def test_input_layer_mixes_with_stock_columns_in_order_of_names(session):
+    features = {"a": sparse([[1], [2]]), "c": tf.constant([[0], [1]], tf.int64),
+                "b": tf.constant([1.5, 2.5]), "d": tf.constant(["u", "v"])}
+    net = stock.input_layer(features, [
+        fc.indicator_column(fc.categorical_column_with_identity("c", 2)),
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("d", 10), 2),
+        fc.numeric_column("b"), embedded(ints("a"))])
+    found = run(session, net)
+    np.testing.assert_array_equal(found[:, :3], rows_by_hand(session, only_variable(), [1, 2]))
+    np.testing.assert_array_equal(found[:, 3:6], [[1.5, 1, 0], [2.5, 0, 1]])
+    assert {v.op.name: v.shape.as_list() for v in v1.global_variables()} == {
+        "input_layer/a_embedding/embedding_weights": [0, 3],
+        "input_layer/d_embedding/embedding_weights": [10, 2]}
+
+
+def test_crossed_column_over_our_ids_is_the_stock_cross(session):
+    def cross(column):
+        crossed = fc.crossed_column([column, "s"], 1000)
+        return stock.linear_model({"a": tf.constant([[1], [2]], tf.int64),
+                                   "s": tf.constant([["x"], ["y"]])}, [crossed])
+    ours, theirs = cross(ints("a")), cross(fc.categorical_column_with_identity("a", 5))
+    weights = [v for v in v1.global_variables() if v.shape.as_list() == [1000, 1]]
+    assert len(weights) == 2 and not tf_multitier.embedding_variables()
+    session.run(v1.global_variables_initializer())
+    values = np.arange(1000, dtype=np.float32)[:, None]
+    for variable in weights:
+        variable.load(values, session)
+    ours, theirs = session.run([ours, theirs])
+    np.testing.assert_array_equal(ours, theirs)
+    assert (ours > 0).all()
+
+
+def test_parse_example_spec_covers_our_columns(session):
+    weighted = fc.weighted_categorical_column(ints("n"), "w")
+    columns = [embedded(fc.categorical_column_with_embedding("s")), embedded(weighted),
+               fc.numeric_column("x")]
+    spec = fc.make_parse_example_spec(columns)
+    assert {key: (type(value).__name__, value.dtype) for key, value in spec.items()} == {
+        "s": ("VarLenFeature", tf.string), "n": ("VarLenFeature", tf.int64),
+        "w": ("VarLenFeature", tf.float32), "x": ("FixedLenFeature", tf.float32)}
+    example = tf.train.Example()
+    example.features.feature["s"].bytes_list.value.append(b"z")
+    example.features.feature["n"].int64_list.value.extend([-1, 2])
+    example.features.feature["w"].float_list.value.extend([1.0, 2.0])
+    example.features.feature["x"].float_list.value.append(0.5)
+    features = v1.parse_example([example.SerializeToString()], spec)
+    assert run(session, stock.input_layer(features, columns)).shape == (1, 7)
+
+
+# --- linear_model --------------------------------------------------------------------------------
+
+def test_linear_model_trains_weights_that_start_at_zero(session):
+    option = tf_multitier.EmbeddingVariableOption(
+        init_option=tf_multitier.InitializerOption(initializer=v1.ones_initializer()))
+    features = {"a": sparse([[3, 3], [-1]]), "x": tf.constant([1.0, 2.0])}
+    columns_to_variables = {}
+    column = ints("a", ev_option=option)
+    logits = stock.linear_model(features, [column, fc.numeric_column("x")],
+                                cols_to_vars=columns_to_variables)
+    variable = only_variable()
+    assert variable.variable_name == "linear_model/a/weights"
+    assert columns_to_variables[column] == [variable]
+    assert variable in v1.trainable_variables()
+    np.testing.assert_array_equal(run(session, logits), [[0], [0]])
+    train(session, -tf.reduce_sum(logits))  # a: 2 for id 3, 1 for -1; x: 3; bias: 2
+    np.testing.assert_array_equal(session.run(logits), [[4 + 3 + 2], [1 + 6 + 2]])
+    np.testing.assert_array_equal(rows_by_hand(session, variable, [3, -1, 4]), [[2], [1], [0]])
+
+
+@pytest.mark.parametrize("make", [fc.weighted_categorical_column,
+                                  stock.weighted_categorical_column])
+def test_linear_model_takes_weighted_and_partitioned_columns_and_several_units(session, make):
+    ids = sparse([[3], [5]])
+    weights = tf.SparseTensor(ids.indices, [2.0, 0.5], ids.dense_shape)
+    logits = stock.linear_model({"a": ids, "w": weights}, [make(ints("a", partition_num=2), "w")],
+                                units=2)
+    assert only_variable().num_partitions == 2
+    session.run(v1.global_variables_initializer())
+    train(session, -tf.reduce_sum(logits))
+    np.testing.assert_array_equal(session.run(logits), [[4 + 2] * 2, [0.25 + 2] * 2])
+
+
+def test_wide_and_deep_over_one_column_with_two_optimizers(session):
+    column, features = ints("a"), {"a": sparse([[1], [2]])}
+    wide = stock.linear_model(features, [column])
+    deep = stock.input_layer(features, [embedded(column, 2)])
+    names = {v.variable_name: v for v in tf_multitier.embedding_variables()}
+    assert sorted(names) == ["input_layer/a_embedding/embedding_weights", "linear_model/a/weights"]
+    loss = tf.reduce_sum(wide) + tf.reduce_sum(deep)
+    step = tf.group(
+        v1.train.FtrlOptimizer(0.1).minimize(loss, var_list=v1.get_collection(
+            v1.GraphKeys.TRAINABLE_VARIABLES, "linear_model")),
+        v1.train.AdagradOptimizer(0.1).minimize(loss, var_list=v1.get_collection(
+            v1.GraphKeys.TRAINABLE_VARIABLES, "input_layer")))
+    session.run(v1.global_variables_initializer())
+    session.run(step)
+    assert [count(session, names[name]) for name in sorted(names)] == [2, 2]
+
+
+# --- Partitions, scopes, reuse, checkpoints ------------------------------------------------------
+
+def test_partitioned_column_trains_to_the_same_bits_as_a_whole_one(session):
+    rng = np.random.default_rng(3)
+    ids = v1.placeholder(tf.int64, [None, 4])
+    outputs, steps = [], []
+    for name, partitions in (("whole", None), ("parts", 3)):
+        with v1.variable_scope(name):
+            net = stock.input_layer({"a": ids}, [embedded(ints("a", partition_num=partitions), 4)])
+        outputs.append(net)
+        steps.append(v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(net * net)))
+    assert sorted(v.num_partitions for v in tf_multitier.embedding_variables()) == [1, 3]
+    session.run(v1.global_variables_initializer())
+    for _ in range(10):
+        batch = {ids: rng.integers(0, 30, (16, 4))}
+        session.run(steps, batch)
+        whole, parts = session.run(outputs, batch)
+        np.testing.assert_array_equal(whole, parts)
+
+
+def test_partitioner_of_the_variable_scope_cuts_the_variable(session):
+    with v1.variable_scope("m", partitioner=v1.fixed_size_partitioner(2)):
+        net = stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a"))])
+    assert only_variable().num_partitions == 2
+    assert sorted(v.op.name for v in v1.global_variables()) == [
+        f"m/input_layer/a_embedding/embedding_weights/part_{i}" for i in (0, 1)]
+    assert run(session, net).shape == (1, 3)
+
+
+def test_variable_names_are_tensorflows_and_stay_the_same(session):
+    features = {"a": sparse([[1]]), "b": sparse([[1]])}
+    with v1.variable_scope("model"):
+        stock.input_layer(features, [embedded(ints("b")), embedded(ints("a"))])
+        stock.input_layer(features, [embedded(ints("a"))])
+        stock.linear_model(features, [ints("a")])
+        fc.sequence_input_layer(features, [embedded(sequence("a"))])
+    assert [v.variable_name for v in tf_multitier.embedding_variables()] == [
+        "model/input_layer/a_embedding/embedding_weights",
+        "model/input_layer/b_embedding/embedding_weights",
+        "model/input_layer_1/a_embedding/embedding_weights",
+        "model/linear_model/a/weights",
+        "model/sequence_input_layer/a_embedding/embedding_weights"]
+
+
+def test_template_and_reused_scope_share_the_variable(session):
+    def model(ids):
+        return stock.input_layer({"a": ids}, [embedded(ints("a"))])
+    template = v1.make_template("model", model)
+    first, second = template(sparse([[1]])), template(sparse([[1], [2]]))
+    only_variable()
+    session.run(v1.global_variables_initializer())
+    train(session, tf.reduce_sum(first))
+    first, second = session.run([first, second])
+    np.testing.assert_array_equal(first[0], second[0])
+
+    with v1.variable_scope("model", reuse=True), v1.variable_scope("input_layer"), \
+            v1.variable_scope("a_embedding"):
+        again = tf_multitier.get_embedding_variable("embedding_weights", 3)
+    assert again is only_variable()
+
+
+def test_reuse_with_another_dimension_is_refused(session):
+    def model(dimension):
+        return stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a"), dimension)])
+    template = v1.make_template("model", model)
+    template(dimension=3)
+    with pytest.raises(ValueError, match="shape"):
+        template(dimension=4)
+
+
+def test_custom_getter_of_an_outer_scope_sees_our_variable(session):
+    seen = []
+
+    def see(getter, name, *args, **kwargs):
+        seen.append(name)
+        return getter(name, *args, **kwargs)
+
+    with v1.variable_scope("m", custom_getter=see):
+        stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a"))])
+        stock.linear_model({"a": sparse([[1]])}, [ints("a")])
+    assert seen[0] == "m/input_layer/a_embedding/embedding_weights"
+    assert "m/linear_model/a/weights" in seen
+    assert len(tf_multitier.embedding_variables()) == 2
+
+
+def test_trainable_false_keeps_the_variable_out_of_training(session):
+    stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a"), trainable=False)])
+    assert only_variable() not in v1.trainable_variables()
+    assert only_variable() in v1.global_variables()
+    assert only_variable() in v1.model_variables()
+
+
+def test_options_reach_the_variable(session):
+    option = tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(2))
+    net = stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a", ev_option=option))])
+    session.run(v1.global_variables_initializer())
+    train(session, tf.reduce_sum(net))
+    assert count(session, only_variable()) == 0  # seen once, not yet admitted
+    train(session, tf.reduce_sum(net))
+    assert count(session, only_variable()) == 1
+
+
+def test_saver_restores_columns_by_name_in_another_graph(session, tmp_path):
+    def build():
+        features = {"a": sparse([[1, 2], [3]])}
+        return (stock.input_layer(features, [embedded(ints("a"))]) +
+                stock.linear_model(features, [ints("a")]))
+    net = build()
+    session.run(v1.global_variables_initializer())
+    train(session, tf.reduce_sum(net * net), steps=3, learning_rate=0.1)
+    expected = session.run(net)
+    path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default(), v1.Session() as other:
+        net = build()
+        v1.train.Saver().restore(other, path)
+        np.testing.assert_array_equal(other.run(net), expected)
+
+
+# --- Names and refusals --------------------------------------------------------------------------
+
+def test_module_has_tensorflows_names_and_ours():
+    missing = [name for name in dir(stock) if not name.startswith("_") and not hasattr(fc, name)]
+    assert missing == []
+    assert sorted(fc.__all__) == fc.__all__
+    for name in fc.__all__:
+        assert callable(getattr(fc, name))
+
+
+@pytest.mark.parametrize("kwargs, message", [
+    (dict(key=3), "key must be a non-empty string, got 3"),
+    (dict(key="a", dtype=tf.float32), "'a': dtype must be tf.string or an integer type, "
+                                      "got float32"),
+    (dict(key="a", partition_num=0), "'a': partition_num must be at least 1, got 0"),
+])
+def test_bad_arguments_of_a_column_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        fc.categorical_column_with_embedding(**kwargs)
+
+
+def test_feature_of_another_dtype_is_refused(session):
+    with pytest.raises(ValueError, match="'a' expects string features, got int64"):
+        stock.input_layer({"a": sparse([[1]])},
+                          [embedded(fc.categorical_column_with_embedding("a"))])
+    with pytest.raises(ValueError, match="'a' expects int64 features, got string"):
+        stock.input_layer({"a": tf.constant(["x"])}, [embedded(ints("a"))])
+
+
+def test_indicator_column_is_refused(session):
+    with pytest.raises(ValueError, match="column 'a' takes every 64-bit id"):
+        fc.indicator_column(ints("a"))
+
+
+def test_columns_are_values():
+    option = tf_multitier.EmbeddingVariableOption()
+    assert ints("a", ev_option=option) == ints("a", ev_option=option)
+    assert hash(ints("a", ev_option=option)) == hash(ints("a", ev_option=option))
+    assert ints("a") != ints("b") and ints("a") != ints("a", partition_num=2)
+    assert {embedded(ints("a")): 1}[embedded(ints("a"))] == 1
