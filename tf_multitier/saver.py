@@ -73,5 +73,5 @@ def restore(variable, restored_tensors):
             f"embedding variable '{variable.variable_name}' cannot be restored by {op.type}: use tf.compat.v1.train.Saver, or "
             "run its restore_from(prefix)")
     names = tensor_util.constant_value(op.inputs[1])
-    saved = variable.variable_name if names is None else _PART_SUFFIX.sub("", names[0].decode())
+    saved = variable.variable_name if names is None else _PART_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
     return restore_op(variable, op.inputs[0], saved)
