@@ -1,0 +1,304 @@
+// tf_multitier._engine: EmbeddingTable for NumPy, without TensorFlow. tf_multitier/engine.py is its public face and does the
+// conversions: every array that arrives here is contiguous and has the dtype and shape that the signatures name.
+//
+// The GIL is released while the engine works.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cc/optimizer/update_rule.h"
+#include "cc/python/exceptions.h"
+#include "cc/table/embedding_table.h"
+#include "cc/table/option_names.h"
+#include "cc/table/stats_json.h"
+#include "cc/tier/memory/memory_tier.h"
+
+namespace multitier {
+namespace {
+
+namespace py = pybind11;
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style>;
+using ColumnTuple = std::tuple<std::string, int, float>;  // name, dim, initial value
+
+template <typename T>
+Span<const T> View(const Array<T>& array) {
+  return Span<const T>(array.data(), static_cast<size_t>(array.size()));
+}
+
+// Gives a vector to NumPy without a copy.
+template <typename T>
+py::array Own(std::vector<T> values, std::vector<py::ssize_t> shape) {
+  auto owner = std::make_unique<std::vector<T>>(std::move(values));
+  const T* data = owner->data();
+  py::capsule free(owner.get(), [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  owner.release();
+  return py::array_t<T>(std::move(shape), data, free);
+}
+
+template <typename T>
+py::array Own(std::vector<T> values) {
+  const auto n = static_cast<py::ssize_t>(values.size());
+  return Own(std::move(values), {n});
+}
+
+std::vector<ColumnSpec> ToSpecs(const std::vector<ColumnTuple>& columns) {
+  std::vector<ColumnSpec> specs;
+  for (const auto& [name, dim, initial_value] : columns) {
+    specs.push_back(ColumnSpec{name, DType::kFloat32, dim, initial_value});
+  }
+  return specs;
+}
+
+std::vector<ColumnTuple> ToTuples(const std::vector<ColumnSpec>& columns) {
+  std::vector<ColumnTuple> tuples;
+  for (const ColumnSpec& column : columns) tuples.emplace_back(column.name, column.dim, column.initial_value);
+  return tuples;
+}
+
+py::dict ToDict(Rows rows) {
+  const auto n = static_cast<py::ssize_t>(rows.keys.size());
+  const auto elements = static_cast<py::ssize_t>(rows.row_elements());
+  py::dict out;
+  out["columns"] = ToTuples(rows.columns);
+  out["keys"] = Own(std::move(rows.keys));
+  out["frequencies"] = Own(std::move(rows.frequencies));
+  out["versions"] = Own(std::move(rows.versions));
+  out["data"] = Own(std::move(rows.data), {n, elements});
+  out["counted_keys"] = Own(std::move(rows.counted_keys));
+  out["counted_frequencies"] = Own(std::move(rows.counted_frequencies));
+  out["counted_versions"] = Own(std::move(rows.counted_versions));
+  return out;
+}
+
+template <typename T>
+std::vector<T> VectorOf(const py::dict& dict, const char* name) {
+  const auto array = dict[name].cast<Array<T>>();
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+Rows FromDict(const py::dict& dict) {
+  Rows rows;
+  rows.columns = ToSpecs(dict["columns"].cast<std::vector<ColumnTuple>>());
+  rows.keys = VectorOf<int64_t>(dict, "keys");
+  rows.frequencies = VectorOf<int64_t>(dict, "frequencies");
+  rows.versions = VectorOf<int64_t>(dict, "versions");
+  rows.data = VectorOf<float>(dict, "data");
+  rows.counted_keys = VectorOf<int64_t>(dict, "counted_keys");
+  rows.counted_frequencies = VectorOf<int64_t>(dict, "counted_frequencies");
+  rows.counted_versions = VectorOf<int64_t>(dict, "counted_versions");
+  return rows;
+}
+
+// Member `name` of the options dict, which engine.py fills completely.
+template <typename T>
+T Get(const py::dict& options, const char* name) {
+  return options[name].cast<T>();
+}
+
+TableOptions ToOptions(const py::dict& dict) {
+  TableOptions options;
+  options.name = Get<std::string>(dict, "name");
+  options.dim = Get<int>(dict, "dim");
+  options.initializer.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "initializer")));
+  options.initializer.a = Get<float>(dict, "a");
+  options.initializer.b = Get<float>(dict, "b");
+  options.initializer.seed = Get<uint64_t>(dict, "seed");
+  if (!dict["matrix"].is_none()) {
+    const auto matrix = Get<Array<float>>(dict, "matrix");
+    options.initializer.matrix = std::make_shared<const std::vector<float>>(matrix.data(), matrix.data() + matrix.size());
+    options.initializer.matrix_rows = matrix.shape(0);
+  }
+  options.slots = ToSpecs(Get<std::vector<ColumnTuple>>(dict, "slots"));
+  options.admission.kind = ValueOrThrow(ParseAdmissionKind(Get<std::string>(dict, "filter")));
+  options.admission.filter_freq = Get<uint32_t>(dict, "filter_freq");
+  options.admission.max_element_size = Get<int64_t>(dict, "filter_max_elements");
+  options.admission.false_positive_probability = Get<double>(dict, "filter_false_positive");
+  options.admission.counter_bits = Get<int>(dict, "filter_counter_bits");
+  options.admission.probability = Get<double>(dict, "filter_probability");
+  options.admission.seed = options.initializer.seed;
+  options.default_value_no_permission = Get<float>(dict, "default_value_no_permission");
+  options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
+  options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
+  options.dram_budget_bytes = Get<uint64_t>(dict, "dram_budget_bytes");
+  options.num_shards = Get<int>(dict, "num_shards");
+  const auto lower = Get<std::string>(dict, "lower_tier");
+  if (lower == "memory") {
+    options.lower_tier = std::make_shared<MemoryTier>();
+  } else if (!lower.empty()) {
+    ThrowIfError(InvalidArgumentError("lower_tier: expected 'memory' or none, found '", lower, "'"));
+  }
+  return options;
+}
+
+// One EmbeddingTable, its methods without the GIL.
+class PyTable {
+ public:
+  explicit PyTable(const py::dict& options) : table_(ValueOrThrow(EmbeddingTable::Create(ToOptions(options)))) {}
+
+  int dim() const { return table_->dim(); }
+  std::string name() const { return table_->options().name; }
+
+  std::vector<ColumnTuple> Columns() const {
+    std::vector<ColumnTuple> columns;
+    for (const Column& column : table_->layout()->columns()) {
+      columns.emplace_back(column.name, column.dim, column.initial_value);
+    }
+    return columns;
+  }
+
+  py::array Lookup(const Array<int64_t>& keys) {
+    Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
+    Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data); });
+    return out;
+  }
+
+  void Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
+             const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
+             const std::vector<std::string>& slot_columns, int64_t global_step) {
+    ApplyRequest request;
+    request.keys = View(keys);
+    request.grads = grads.data();
+    if (counts) request.counts = View(*counts);
+    request.rule = ValueOrThrow(FindUpdateRule(rule));
+    request.hyper = hyper;
+    request.slot_columns = slot_columns;
+    request.global_step = global_step;
+    Run([&] { return table_->Apply(request); });
+  }
+
+  void AddSlots(const std::vector<ColumnTuple>& slots) {
+    const std::vector<ColumnSpec> specs = ToSpecs(slots);
+    Run([&] { return table_->AddSlots(specs); });
+  }
+
+  template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
+  py::array PerKey(const Array<int64_t>& keys) {
+    Array<T> out(keys.size());
+    Run([&, data = out.mutable_data()] { return (table_.get()->*Method)(View(keys), data); });
+    return out;
+  }
+
+  int64_t Remove(const Array<int64_t>& keys) {
+    int64_t removed = 0;
+    Run([&] { return table_->Remove(View(keys), &removed); });
+    return removed;
+  }
+
+  int64_t Expire(int64_t step) {
+    int64_t expired = 0;
+    Run([&] { return table_->Expire(step, &expired); });
+    return expired;
+  }
+
+  void Clear() {
+    Run([&] { return table_->Clear(); });
+  }
+
+  py::dict Export(bool all_columns) {
+    Rows rows;
+    Run([&] { return Take(table_->Export(all_columns), &rows); });
+    return ToDict(std::move(rows));
+  }
+
+  std::pair<py::dict, uint64_t> Scan(uint64_t cursor, int64_t max_rows, bool all_columns) {
+    Rows rows;
+    uint64_t next = 0;
+    Run([&] { return Take(table_->Scan(cursor, max_rows, all_columns, &next), &rows); });
+    return {ToDict(std::move(rows)), next};
+  }
+
+  void Import(const py::dict& dict) {
+    const Rows rows = FromDict(dict);
+    Run([&] { return table_->Import(rows); });
+  }
+
+  int64_t TotalCount() {
+    py::gil_scoped_release release;
+    return table_->TotalCount();
+  }
+
+  std::string StatsJson() {
+    py::gil_scoped_release release;
+    return StatsToJson(table_->Stats());
+  }
+
+  void Drain() {
+    Run([&] { return table_->Drain(); });
+  }
+
+ private:
+  static Status Take(Result<Rows> result, Rows* rows) {
+    MT_RETURN_IF_ERROR(result.status());
+    *rows = *std::move(result);
+    return OkStatus();
+  }
+
+  template <typename Operation>
+  static void Run(const Operation& operation) {
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = operation();
+    }
+    ThrowIfError(status);
+  }
+
+  std::unique_ptr<EmbeddingTable> table_;
+};
+
+// Name -> {"slots": [(name, per_row, default initial value)], "hyperparameters": [name]}
+py::dict UpdateRules() {
+  py::dict out;
+  for (const UpdateRule* rule : AllUpdateRules()) {
+    std::vector<std::tuple<std::string, bool, float>> slots;
+    for (const SlotSpec& slot : rule->slots()) slots.emplace_back(slot.name, slot.per_row, slot.default_initial_value);
+    std::vector<std::string> hyper;
+    for (const char* name : rule->hyperparameters()) hyper.emplace_back(name);
+    py::dict entry;
+    entry["slots"] = slots;
+    entry["hyperparameters"] = hyper;
+    out[rule->name()] = entry;
+  }
+  return out;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_engine, module) {
+  module.doc() = "The embedding table engine for NumPy; use tf_multitier.engine.";
+  RegisterExceptions(&module);
+  module.def("update_rules", &UpdateRules);
+  py::class_<PyTable>(module, "Table")
+      .def(py::init<const py::dict&>())
+      .def_property_readonly("dim", &PyTable::dim)
+      .def_property_readonly("name", &PyTable::name)
+      .def("columns", &PyTable::Columns)
+      .def("lookup", &PyTable::Lookup)
+      .def("apply", &PyTable::Apply)
+      .def("add_slots", &PyTable::AddSlots)
+      .def("frequency", &PyTable::PerKey<int64_t, &EmbeddingTable::Frequency>)
+      .def("version", &PyTable::PerKey<int64_t, &EmbeddingTable::Version>)
+      .def("lookup_tier", &PyTable::PerKey<int32_t, &EmbeddingTable::LookupTier>)
+      .def("remove", &PyTable::Remove)
+      .def("expire", &PyTable::Expire)
+      .def("clear", &PyTable::Clear)
+      .def("export", &PyTable::Export)
+      .def("scan", &PyTable::Scan)
+      .def("import_rows", &PyTable::Import)
+      .def("total_count", &PyTable::TotalCount)
+      .def("stats_json", &PyTable::StatsJson)
+      .def("drain", &PyTable::Drain);
+}
+
+}  // namespace multitier

@@ -1,0 +1,265 @@
+"""The engine from NumPy: tf_multitier.engine."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from tf_multitier import engine
+
+EXTREME_KEYS = np.array([-7, -1, 0, np.iinfo(np.int64).min, np.iinfo(np.int64).max])
+
+
+def uniform_table(**options):
+    return engine.Table(dim=4, initializer="uniform", a=-1.0, b=1.0, seed=5, **options)
+
+
+def sgd(table, keys, value=1.0, lr=1.0, **kwargs):
+    table.apply("sgd", keys, np.full((len(keys), table.dim), value, np.float32), hyper={"learning_rate": lr}, **kwargs)
+
+
+def test_lookup_creates_no_key_and_is_deterministic():
+    table, other = uniform_table(), uniform_table()
+    first = table.lookup([1, 2, 1])
+    assert first.dtype == np.float32 and first.shape == (3, 4)
+    np.testing.assert_array_equal(first[0], first[2])
+    assert not np.array_equal(first[0], first[1])
+    np.testing.assert_array_equal(first, other.lookup([1, 2, 1]))
+    assert table.total_count() == 0 and table.stats()["absent"] == 3
+
+
+def test_repeated_keys_are_updated_once_with_the_sum():
+    table = uniform_table()
+    before = table.lookup([1])
+    sgd(table, [1, 1, 1])
+    np.testing.assert_array_equal(table.lookup([1]), before - np.float32(3.0))
+    assert table.frequency([1, 2]).tolist() == [3, 0]
+    assert table.version([1, 2]).tolist() == [1, -1]
+    assert table.lookup_tier([1, 2]).tolist() == [0, -1]
+
+
+def test_every_int64_is_a_key():
+    table = uniform_table()
+    before = table.lookup(EXTREME_KEYS)
+    sgd(table, EXTREME_KEYS, value=0.5)
+    np.testing.assert_array_equal(table.lookup(EXTREME_KEYS), before - np.float32(0.5))
+    assert sorted(table.export().keys) == sorted(EXTREME_KEYS)
+
+
+def test_empty_batch_changes_nothing():
+    table = uniform_table()
+    sgd(table, [])
+    assert table.lookup([]).shape == (0, 4)
+    assert table.total_count() == 0 and table.remove([]) == 0
+
+
+def test_counts_go_to_the_frequency_and_step_to_the_version():
+    table = uniform_table()
+    sgd(table, [3, 4], counts=[10, 0], global_step=77)
+    assert table.frequency([3, 4]).tolist() == [10, 0]
+    assert table.version([3, 4]).tolist() == [77, 77]
+
+
+def test_adagrad_equals_numpy():
+    table = uniform_table()
+    value = table.lookup([9])[0]
+    accumulator = np.full(4, engine.update_rules()["adagrad"].slots[0][2], np.float32)
+    grad = np.array([0.5, -1.0, 2.0, 0.0], np.float32)
+    hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.0)
+    hyper["learning_rate"] = 0.1
+    for _ in range(3):
+        table.apply("adagrad", [9], [grad], hyper=hyper)
+        accumulator += grad * grad
+        value = value - np.float32(0.1) * grad / np.sqrt(accumulator)
+    np.testing.assert_allclose(table.lookup([9])[0], value, rtol=1e-6)
+    np.testing.assert_array_equal(table.export().column(engine.update_rules()["adagrad"].slots[0][0])[0], accumulator)
+
+
+def test_update_rules_are_listed_with_slots_and_hyperparameters():
+    rules = engine.update_rules()
+    for name in ("sgd", "momentum", "adagrad", "adam", "adamw", "rmsprop", "ftrl", "rowwise_adagrad"):
+        assert name in rules
+        assert "learning_rate" in rules[name].hyperparameters
+    assert rules["sgd"].slots == ()
+    assert any(per_row for _, per_row, _ in rules["rowwise_adagrad"].slots)
+
+
+def test_slots_added_later_hold_their_initial_value():
+    table = uniform_table()
+    sgd(table, [1])
+    table.add_slots([("m", 4, 0.25), ("n", 1, 2.0)])
+    table.add_slots([("m", 4, 0.25)])
+    rows = table.export()
+    np.testing.assert_array_equal(rows.column("m"), np.full((1, 4), 0.25))
+    np.testing.assert_array_equal(rows.column("n"), [[2.0]])
+    with pytest.raises(engine.AlreadyExistsError, match="m"):
+        table.add_slots([("m", 3, 0.0)])
+    with pytest.raises(KeyError, match="none"):
+        rows.column("none")
+
+
+def test_removed_keys_read_as_their_initial_value():
+    table = uniform_table()
+    before = table.lookup([1, 2])
+    sgd(table, [1, 2])
+    assert table.remove([1, 5]) == 1
+    np.testing.assert_array_equal(table.lookup([1, 2]), [before[0], before[1] - 1])
+    table.clear()
+    assert table.total_count() == 0
+    np.testing.assert_array_equal(table.lookup([2])[0], before[1])
+
+
+def test_expire_removes_rows_by_step():
+    table = uniform_table(steps_to_live=10)
+    sgd(table, [1], global_step=5)
+    sgd(table, [2], global_step=12)
+    assert table.expire(16) == 1
+    assert table.version([1, 2]).tolist() == [-1, 12]
+
+
+def test_expire_removes_rows_by_weight():
+    table = engine.Table(dim=2, l2_weight_threshold=0.5)
+    table.apply("sgd", [1, 2], [[-2.0, 0.0], [-0.5, 0.0]], hyper={"learning_rate": 1.0})
+    assert table.expire(0) == 1
+    assert table.version([1, 2])[1] == -1
+
+
+def test_counter_filter_admits_after_its_count():
+    table = uniform_table(filter="counter", filter_freq=3, default_value_no_permission=0.75)
+    sgd(table, [1, 1])
+    assert table.total_count() == 0 and table.frequency([1]).tolist() == [2]
+    np.testing.assert_array_equal(table.lookup([1]), np.full((1, 4), 0.75))
+    sgd(table, [1])
+    assert table.total_count() == 1
+
+
+def test_matrix_initializer_gives_row_key_mod_n():
+    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table = engine.Table(dim=4, initializer="matrix", matrix=matrix)
+    np.testing.assert_array_equal(table.lookup([0, 4, -1]), matrix[[0, 1, 2]])
+
+
+def test_export_and_import_give_the_same_table():
+    table = uniform_table(filter="counter", filter_freq=2)
+    hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.1)
+    for keys in ([1, 2, 2, 3], [3, 4, -5, -5]):
+        table.apply("adagrad", keys, np.ones((len(keys), 4)), hyper=hyper, global_step=len(keys))
+    copy = uniform_table(filter="counter", filter_freq=2)
+    copy.import_rows(table.export())
+    probe = [1, 2, 3, 4, -5, 6]
+    np.testing.assert_array_equal(copy.lookup(probe), table.lookup(probe))
+    np.testing.assert_array_equal(copy.frequency(probe), table.frequency(probe))
+    np.testing.assert_array_equal(copy.version(probe), table.version(probe))
+    assert copy.columns == table.columns
+    assert copy.stats()["counted_keys"] == table.stats()["counted_keys"] == 2
+
+
+def test_scan_gives_every_key_once():
+    table = uniform_table()
+    sgd(table, np.arange(5000))
+    keys, cursor = [], 0
+    while True:
+        rows, cursor = table.scan(cursor, max_rows=700, all_columns=False)
+        assert len(rows) < 800
+        np.testing.assert_array_equal(rows.data, table.lookup(rows.keys))
+        keys += rows.keys.tolist()
+        if cursor == 0:
+            break
+    assert sorted(keys) == list(range(5000))
+
+
+@pytest.mark.parametrize("budget_rows", [1, 4, 100])
+def test_lower_tier_changes_no_value(budget_rows):
+    dram, tiered = uniform_table(), uniform_table(dram_budget_bytes=32 * budget_rows, lower_tier="memory")
+    hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.1)
+    random = np.random.default_rng(3)
+    for _ in range(30):
+        keys = random.integers(-50, 50, 40)
+        grads = random.standard_normal((40, 4)).astype(np.float32)
+        for table in (dram, tiered):
+            table.apply("adagrad", keys, grads, hyper=hyper)
+        np.testing.assert_array_equal(dram.lookup(keys), tiered.lookup(keys))
+    tiered.drain()
+    stats = tiered.stats()
+    assert [tier["name"] for tier in stats["tiers"]][0] == "dram" and len(stats["tiers"]) == 2
+    assert stats["tiers"][0]["rows"] <= budget_rows
+    assert sum(tier["rows"] for tier in stats["tiers"]) == stats["rows"] == dram.total_count()
+    a, b = dram.export(), tiered.export()
+    np.testing.assert_array_equal(a.data[np.argsort(a.keys)], b.data[np.argsort(b.keys)])
+
+
+def test_a_hard_budget_refuses_whole_batches():
+    table = uniform_table(dram_budget_bytes=2 * 16)
+    sgd(table, [1, 2])
+    with pytest.raises(engine.ResourceExhaustedError) as error:
+        sgd(table, [1, 3])
+    assert isinstance(error.value, MemoryError) and isinstance(error.value, engine.EngineError)
+    assert table.frequency([1, 2, 3]).tolist() == [1, 1, 0]
+
+
+def test_four_threads_lose_no_update():
+    table = engine.Table(dim=2)
+
+    def train():
+        for _ in range(100):
+            sgd(table, [1, 2, 3], value=-1.0)
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(table.lookup([1, 2, 3]), np.full((3, 2), 400.0))
+    assert table.frequency([2]).tolist() == [400]
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda t: t.lookup([[1]]), r"keys: expected shape \[n\], found \[1, 1\]"),
+        (lambda t: t.lookup([1.5]), "keys: expected integers"),
+        (lambda t: t.lookup(["a"]), "keys: expected integers"),
+        (lambda t: t.lookup([2**63]), "keys: expected integers that fit int64"),
+        (lambda t: sgd(t, [1], counts=[1, 2]), r"counts: expected shape \[1\], found \[2\]"),
+        (lambda t: sgd(t, [1], counts=[-1]), "count"),
+        (lambda t: t.apply("sgd", [1], [[1.0]], hyper={"learning_rate": 1}), r"grads: expected shape \[1, 4\], found \[1, 1\]"),
+        (lambda t: t.apply("sgd", [1], np.ones((1, 4)), hyper={}), "expected .'learning_rate'., found "),
+        (lambda t: t.apply("none", [1], np.ones((1, 4))), "rule: expected one of .*sgd.*found 'none'"),
+        (lambda t: t.add_slots([("value", 0, 0.0)]), "."),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_changes(call, message):
+    table = uniform_table()
+    sgd(table, [1])
+    before = table.export().data
+    with pytest.raises(ValueError, match=message):
+        call(table)
+    np.testing.assert_array_equal(table.export().data, before)
+    assert table.total_count() == 1
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(dim=0), "dim"),
+        (dict(dim=4, initializer="zeros"), "initializer: expected one of constant, uniform.*found 'zeros'"),
+        (dict(dim=4, initializer="uniform", a=1.0, b=1.0), "uniform|expected"),
+        (dict(dim=4, filter="lottery"), "filter: expected one of none, counter.*found 'lottery'"),
+        (dict(dim=4, initializer="matrix", matrix=np.ones((2, 3))), r"matrix: expected shape \[2, 4\], found \[2, 3\]"),
+        (dict(dim=4, lower_tier="tape"), "lower_tier: expected 'memory' or none, found 'tape'"),
+        (dict(dim=4, seed=-1), "seed"),
+        (dict(dim=4, dram_budget_bytes=-1), "negative"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        engine.Table(**options)
+
+
+def test_import_of_another_dim_or_uneven_sizes_is_refused():
+    rows = uniform_table().export()
+    with pytest.raises(ValueError, match="dim|4"):
+        engine.Table(dim=5).import_rows(rows)
+    rows.versions = np.zeros(1, np.int64)
+    with pytest.raises(ValueError, match="versions"):
+        uniform_table().import_rows(rows)

@@ -1,0 +1,356 @@
+"""The embedding table engine from NumPy: what the TensorFlow ops are made of, for tests and tools.
+
+    from tf_multitier import engine
+
+    table = engine.Table(dim=8, initializer="uniform", a=-0.1, b=0.1, seed=1)
+    table.add_slots([("accumulator", 8, 0.1)])
+    table.apply("adagrad", keys=[5, 7, 5], grads=np.ones((3, 8)), hyper={"learning_rate": 0.1}, slots=["accumulator"])
+    table.lookup([5, 6])  # float32 [2, 8]; 6 reads as its initial value
+
+Failures are Python exceptions: ValueError (an argument), KeyError (not found), NotImplementedError, and EngineError with its
+subclasses ResourceExhaustedError (also a MemoryError), AlreadyExistsError (also a ValueError), FailedPreconditionError and
+DataLossError.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+
+from tf_multitier import _engine
+from tf_multitier._engine import (
+    AlreadyExistsError,
+    DataLossError,
+    EngineError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+)
+
+__all__ = [
+    "AlreadyExistsError",
+    "DataLossError",
+    "EngineError",
+    "FailedPreconditionError",
+    "ResourceExhaustedError",
+    "Rows",
+    "Rule",
+    "Table",
+    "update_rules",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An update rule.
+
+    Attributes:
+      name: canonical name, as `Table.apply` takes it.
+      slots: tuple of (name, per_row, default initial value); per_row slots have one element a row, others `dim`.
+      hyperparameters: names of the scalars that every apply passes, in order.
+    """
+
+    name: str
+    slots: tuple
+    hyperparameters: tuple
+
+
+def update_rules():
+    """All update rules: a dict from name to `Rule`."""
+    return {
+        name: Rule(name, tuple(entry["slots"]), tuple(entry["hyperparameters"]))
+        for name, entry in _engine.update_rules().items()
+    }
+
+
+def _no_keys():
+    return np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass
+class Rows:
+    """Rows outside a table: what `Table.export` and `Table.scan` give and `Table.import_rows` takes.
+
+    Attributes:
+      columns: list of (name, dim, initial value), the value column first.
+      keys: int64 [n].
+      frequencies: int64 [n], occurrences trained on.
+      versions: int64 [n], step of the last update.
+      data: float32 [n, sum of the columns' dims], columns side by side.
+      counted_keys: int64 [m], keys that a counter filter counts and has not admitted.
+      counted_frequencies: int64 [m].
+      counted_versions: int64 [m].
+    """
+
+    columns: list
+    keys: np.ndarray
+    frequencies: np.ndarray
+    versions: np.ndarray
+    data: np.ndarray
+    counted_keys: np.ndarray = dataclasses.field(default_factory=_no_keys)
+    counted_frequencies: np.ndarray = dataclasses.field(default_factory=_no_keys)
+    counted_versions: np.ndarray = dataclasses.field(default_factory=_no_keys)
+
+    def __len__(self):
+        return len(self.keys)
+
+    def column(self, name):
+        """The named column of every row: float32 [n, its dim], a view. KeyError where there is none such."""
+        begin = 0
+        for column, dim, _ in self.columns:
+            if column == name:
+                return self.data[:, begin : begin + dim]
+            begin += dim
+        raise KeyError(f"no column {name!r} among {[column for column, _, _ in self.columns]}")
+
+
+def _integers(name, values):
+    array = np.asarray(values)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max):
+        raise ValueError(f"{name}: expected integers that fit int64, found {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected shape [n], found {list(array.shape)}")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _floats(name, values, shape):
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: expected numbers, found {array.dtype}")
+    if list(array.shape) != list(shape):
+        raise ValueError(f"{name}: expected shape {list(shape)}, found {list(array.shape)}")
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _columns(columns):
+    return [(str(name), int(dim), float(initial_value)) for name, dim, initial_value in columns]
+
+
+class Table:
+    """A hash table from int64 keys to rows [value | slot 1 | ... | slot n] of float32.
+
+    A lookup never creates a key; an update does. Thread-safe: every method, from any thread; the GIL is released meanwhile.
+    """
+
+    def __init__(
+        self,
+        dim,
+        initializer="constant",
+        a=0.0,
+        b=0.0,
+        seed=0,
+        matrix=None,
+        slots=(),
+        filter="none",
+        filter_freq=0,
+        filter_max_elements=0,
+        filter_false_positive=0.01,
+        filter_counter_bits=32,
+        filter_probability=1.0,
+        default_value_no_permission=0.0,
+        steps_to_live=0,
+        l2_weight_threshold=-1.0,
+        dram_budget_bytes=0,
+        lower_tier=None,
+        num_shards=0,
+        name="table",
+    ):
+        """Makes an empty table.
+
+        Args:
+          dim: elements of a value, 1 to 2**20.
+          initializer: "constant", "uniform", "normal", "truncated_normal" or "matrix": the initial value of a key.
+          a: the constant, the minimum, or the mean.
+          b: the maximum (exclusive), or the standard deviation.
+          seed: of the random initializers, 0 to 2**64 - 1.
+          matrix: float32 [N, dim] for "matrix": key k starts from row k mod N.
+          slots: list of (name, dim, initial value): columns beside the value.
+          filter: "none", "counter", "bloom" or "probabilistic": which keys get a row.
+          filter_freq: occurrences after which a key gets a row.
+          filter_max_elements: bloom: number of keys expected.
+          filter_false_positive: bloom: probability to admit a key early.
+          filter_counter_bits: bloom: 8, 16, 32 or 64.
+          filter_probability: probabilistic: probability that one occurrence admits a key.
+          default_value_no_permission: what the elements of a key that has not been admitted read as.
+          steps_to_live: > 0: `expire` removes rows that many steps after their last update.
+          l2_weight_threshold: >= 0: `expire` removes rows with 0.5 * ||value||**2 below it.
+          dram_budget_bytes: bytes of row data kept in DRAM; 0: unbounded.
+          lower_tier: "memory" puts a second tier in memory below DRAM (for tests; needs dram_budget_bytes).
+          num_shards: a power of two up to 64; 0: chosen by the table. Changes no result.
+          name: for messages.
+
+        Raises:
+          ValueError: an argument is out of range.
+        """
+        if matrix is not None:
+            matrix = _floats("matrix", matrix, [len(matrix), dim])
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
+        if dram_budget_bytes < 0 or filter_freq < 0:
+            raise ValueError(f"expected no negative size, found {dram_budget_bytes=}, {filter_freq=}")
+        self._table = _engine.Table(
+            {
+                "name": name,
+                "dim": int(dim),
+                "initializer": initializer,
+                "a": float(a),
+                "b": float(b),
+                "seed": int(seed),
+                "matrix": matrix,
+                "slots": _columns(slots),
+                "filter": filter,
+                "filter_freq": int(filter_freq),
+                "filter_max_elements": int(filter_max_elements),
+                "filter_false_positive": float(filter_false_positive),
+                "filter_counter_bits": int(filter_counter_bits),
+                "filter_probability": float(filter_probability),
+                "default_value_no_permission": float(default_value_no_permission),
+                "steps_to_live": int(steps_to_live),
+                "l2_weight_threshold": float(l2_weight_threshold),
+                "dram_budget_bytes": int(dram_budget_bytes),
+                "lower_tier": lower_tier or "",
+                "num_shards": int(num_shards),
+            }
+        )
+
+    @property
+    def dim(self):
+        """Elements of a value."""
+        return self._table.dim
+
+    @property
+    def name(self):
+        """The table's name."""
+        return self._table.name
+
+    @property
+    def columns(self):
+        """The row's columns: a list of (name, dim, initial value), the value first."""
+        return self._table.columns()
+
+    def lookup(self, keys):
+        """The values of `keys` (integers [n]): float32 [n, dim]. An absent key reads as its initial value."""
+        return self._table.lookup(_integers("keys", keys))
+
+    def apply(self, rule, keys, grads, counts=None, hyper=None, slots=None, global_step=-1):
+        """Updates every distinct key once, with the sum of its gradients; absent keys get a row first.
+
+        Args:
+          rule: name of the update rule, see `update_rules`.
+          keys: integers [n], repeats allowed.
+          grads: [n, dim].
+          counts: integers [n], occurrences that each entry stands for; None: one each.
+          hyper: dict with exactly the rule's hyperparameters.
+          slots: names of the columns that serve as the rule's slots, in its order; None: the rule's own names. Columns that do not
+            exist are added, with the rule's default initial value.
+          global_step: version to give the rows; -1: the table's own count of applies.
+
+        Raises:
+          ValueError: an argument does not fit; nothing has changed.
+          ResourceExhaustedError: no room for the new rows; nothing has changed.
+        """
+        rules = _engine.update_rules()
+        if rule not in rules:
+            raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
+        spec = rules[rule]
+        hyper = dict(hyper or {})
+        if sorted(hyper) != sorted(spec["hyperparameters"]):
+            raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
+        slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
+        if len(slots) != len(spec["slots"]):
+            raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
+        keys = _integers("keys", keys)
+        grads = _floats("grads", grads, [len(keys), self.dim])
+        if counts is not None:
+            counts = _integers("counts", counts)
+            if len(counts) != len(keys):
+                raise ValueError(f"counts: expected shape [{len(keys)}], found [{len(counts)}]")
+        known = {name for name, _, _ in self.columns}
+        missing = [
+            (name, 1 if per_row else self.dim, initial_value)
+            for name, (_, per_row, initial_value) in zip(slots, spec["slots"])
+            if name not in known
+        ]
+        if missing:
+            self._table.add_slots(missing)
+        values = [float(hyper[name]) for name in spec["hyperparameters"]]
+        self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
+
+    def add_slots(self, slots):
+        """Makes sure the columns `slots`, a list of (name, dim, initial value), exist.
+
+        Raises:
+          AlreadyExistsError: a column of that name has another dim.
+        """
+        self._table.add_slots(_columns(slots))
+
+    def frequency(self, keys):
+        """Occurrences of each key trained on: int64 [n]; 0 without a row, or the count of a key that a filter counts."""
+        return self._table.frequency(_integers("keys", keys))
+
+    def version(self, keys):
+        """Step of the last update of each key: int64 [n]; -1 without a row."""
+        return self._table.version(_integers("keys", keys))
+
+    def lookup_tier(self, keys):
+        """The tier of each key: int32 [n]; 0 is DRAM, 1 the lower tier, -1 without a row."""
+        return self._table.lookup_tier(_integers("keys", keys))
+
+    def remove(self, keys):
+        """Forgets keys; gives how many of them had a row."""
+        return self._table.remove(_integers("keys", keys))
+
+    def expire(self, step):
+        """Removes the rows that steps_to_live and l2_weight_threshold call expired at `step`; gives how many."""
+        return self._table.expire(int(step))
+
+    def clear(self):
+        """Removes every key."""
+        self._table.clear()
+
+    def export(self, all_columns=True):
+        """Everything in the table as of one moment, in any order: `Rows`. all_columns False: the value column only."""
+        return Rows(**self._table.export(bool(all_columns)))
+
+    def scan(self, cursor=0, max_rows=65536, all_columns=True):
+        """About max_rows rows (at most a bucket more) from `cursor` on: (`Rows`, next cursor), the next cursor 0 at the end.
+
+        A key that is present from the first call to the last is given exactly once; others may be.
+        """
+        rows, following = self._table.scan(int(cursor), int(max_rows), bool(all_columns))
+        return Rows(**rows), following
+
+    def import_rows(self, rows):
+        """Sets rows and counted keys, replacing what a key had. Columns that `rows` lacks get their initial value.
+
+        Raises:
+          ValueError: the value's dim is another, or sizes differ.
+        """
+        columns = _columns(rows.columns)
+        elements = sum(dim for _, dim, _ in columns)
+        arrays = {"columns": columns, "data": _floats("data", rows.data, [len(rows.keys), elements])}
+        for name in ("keys", "frequencies", "versions"):
+            arrays[name] = _integers(name, getattr(rows, name))
+            if len(arrays[name]) != len(rows.keys):
+                raise ValueError(f"{name}: expected shape [{len(rows.keys)}], found [{len(arrays[name])}]")
+        for name in ("counted_keys", "counted_frequencies", "counted_versions"):
+            arrays[name] = _integers(name, getattr(rows, name))
+            if len(arrays[name]) != len(rows.counted_keys):
+                raise ValueError(f"{name}: expected shape [{len(rows.counted_keys)}], found [{len(arrays[name])}]")
+        self._table.import_rows(arrays)
+
+    def total_count(self):
+        """Number of keys that have a row."""
+        return self._table.total_count()
+
+    def __len__(self):
+        return self.total_count()
+
+    def stats(self):
+        """Statistics as a dict: counts since the table was made, gauges as of now, "tiers": a list with one dict a tier."""
+        return json.loads(self._table.stats_json())
+
+    def drain(self):
+        """Waits until the background work due now is done; raises its error where it failed."""
+        self._table.drain()
