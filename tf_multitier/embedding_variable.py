@@ -66,6 +66,17 @@ def attrs_of_handle(handle):
     return values
 
 
+class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
+    """Type of an embedding variable as a composite tensor: lets TensorFlow see the handle in it, not make another one of it."""
+
+    value_type = property(lambda self: EmbeddingVariable)
+
+    def _from_components(self, components):
+        name = getattr(components[0], "name", "") if components else ""
+        raise NotImplementedError(f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go through "
+                                  "tf.identity, a loop or a function as a tensor does: look its keys up there")
+
+
 class _TableOptions:
     """What the handle's attributes say, by name."""
 
@@ -156,10 +167,10 @@ class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResour
 
     @property
     def _type_spec(self):
-        return resource_variable_ops.VariableSpec(self.shape, self.dtype, self.trainable)
+        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
 
     def _shape_invariant_to_type_spec(self, shape):
-        return resource_variable_ops.VariableSpec(shape, self.dtype, self.trainable)
+        return EmbeddingVariableSpec(shape, self.dtype, self.trainable)
 
     def is_initialized(self, name=None):
         """bool scalar: whether the initializer or a restore has run."""
@@ -228,7 +239,7 @@ class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResour
 
     @property
     def specs(self):
-        return saver.specs(self)
+        return saver.SaveSpecs(self)
 
     @property
     def optional_restore(self):
@@ -374,10 +385,10 @@ class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.Comp
 
     @property
     def _type_spec(self):
-        return resource_variable_ops.VariableSpec(self.shape, self.dtype, self.trainable)
+        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
 
     def _shape_invariant_to_type_spec(self, shape):
-        return resource_variable_ops.VariableSpec(shape, self.dtype, self.trainable)
+        return EmbeddingVariableSpec(shape, self.dtype, self.trainable)
 
     def _as_graph_element(self):
         if self._count is None:
@@ -396,6 +407,8 @@ class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.Comp
     assign_sub = _no_dense("assign_sub()")
     __array__ = _no_dense("conversion to an array")
     __tf_tensor__ = _no_dense("conversion to a dense tensor")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __neg__ = _no_dense(
+        "arithmetic on it")
 
 
 # What lookups and queries take.

@@ -45,7 +45,7 @@ def _refuse_control_flow(op):
 
 
 def _slices(values, keys, dim):
-    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int64))
+    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
 
 
 def _summed(keys, grads, dim, read_before_update=()):

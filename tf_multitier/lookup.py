@@ -56,7 +56,7 @@ def _one_variable(params):
     """The embedding variable in `params`; ValueError, naming the object to pass, for a list of parts."""
     if is_embedding_variable(params):
         return params
-    if len(params) == 1 and params[0].num_partitions == 1:
+    if len(params) == 1 and (params[0].is_partitioned or params[0].num_partitions == 1):
         return params[0]
     names = sorted({p.variable_name for p in params})
     if len(names) == 1 and params[0].num_partitions > 1:
@@ -226,7 +226,8 @@ def _fill_empty_rows(variable, keys, rows, weights, batch, default_id):
 
 # ---- TensorFlow's own lookups, for embedding variables
 
-_Params = typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable, typing.List[EmbeddingVariable]]
+_Params = typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable,
+                       typing.List[typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable]]]
 _Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]
 
 

@@ -2,7 +2,8 @@
 
 In the checkpoint, for a variable `<name>` in n parts (n = 1: not partitioned):
 
-    <name>                                  float32 [0, dim]: lists the variable, refuses another dim
+    <name>/partition_of_bucket              int32 [1024], saved in n slices: the part that owns each bucket of keys
+    <name>                                  float32 [0, dim]: lists the variable
     <name>/part_<i>-of-<n>/manifest         string: format version, columns, number of rows, initializer (JSON)
     <name>/part_<i>-of-<n>/keys             int64 [rows]
     <name>/part_<i>-of-<n>/rows             float32 [rows, sum of the columns' dims]: value and slots, back to back
@@ -11,12 +12,17 @@ In the checkpoint, for a variable `<name>` in n parts (n = 1: not partitioned):
     <name>/part_<i>-of-<n>/counted          int64 [keys counted and not admitted, 3]: key, count, version
     <name>/part_<i>-of-<n>/initial_matrix   float32 [default_value_dim, dim], or [0, dim]
 
-All tensors of a part come from one op, as of one moment. Restoring reads the checkpoint's parts in its own op, whatever their
-number, and keeps the keys that belong to the part being restored; the RestoreV2 ops that the Saver adds are never run.
+All tensors of a part come from one op, as of one moment.
+
+Restoring reads the checkpoint's parts in its own op, whatever their number, and keeps the keys that belong to the part being
+restored. The Saver itself reads every tensor it knows of before that, in one RestoreV2 op, so it must know only of one that every
+checkpoint of the variable has in any partitioning, and that is small: the slices of `partition_of_bucket`, which TensorFlow's reader
+re-cuts. SaveSpecs below is how the same list of specs says more when saving.
 """
 
 import re
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
@@ -24,35 +30,60 @@ from tensorflow.python.training.saving import saveable_object
 
 from tf_multitier._library import ops
 
+# Partitions own ranges of this many buckets of keys.
+NUM_BUCKETS = 1024
+
 PART_TENSORS = (("manifest", tf.string), ("keys", tf.int64), ("rows", tf.float32), ("frequencies", tf.int64),
                 ("versions", tf.int64), ("counted", tf.int64), ("initial_matrix", tf.float32))
 
-_PART_SUFFIX = re.compile(r"/part_\d+-of-\d+/[a-z_]+$")
+_INDEX = "partition_of_bucket"
+_OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/[a-z_]+)$")
 
 
-def specs(variable):
-    """The SaveSpecs of one table. The save op is made when the Saver asks for the first tensor, once for one list of specs."""
-    prefix = f"{variable.variable_name}/part_{variable.partition_index}-of-{variable.num_partitions}"
-    made = []
+class SaveSpecs(list):
+    """The SaveSpecs of one table: one for a restore, all for a save.
 
-    def output(index):
-        def read():
-            if not made:
-                with tf_ops.colocate_with(variable.handle, ignore_existing=True):
-                    made.append(ops.multitier_save_slice(variable.handle, dtype=variable.dtype))
-            return made[0][index]
+    A saver walks the specs; when it saves it takes each one's tensor on the way. Iteration gives the first spec, and the others
+    only if the first one's tensor was taken.
+    """
 
-        return read
+    def __init__(self, variable):
+        self._taken = False
+        self._variable = variable
+        self._saved = None
+        begin, end = (p * NUM_BUCKETS // variable.num_partitions
+                      for p in (variable.partition_index, variable.partition_index + 1))
+        super().__init__([self._spec(lambda: self._index(end - begin), f"{variable.variable_name}/{_INDEX}", tf.int32,
+                                     f"{NUM_BUCKETS} {begin},{end - begin}")])
 
-    def shape_tensor():
-        with tf.device(variable.device):
-            return tf.zeros([0, variable.embedding_dim], variable.dtype)
+    def __iter__(self):
+        yield self[0]
+        if not self._taken:
+            return
+        variable = self._variable
+        prefix = f"{variable.variable_name}/part_{variable.partition_index}-of-{variable.num_partitions}"
+        for i, (name, dtype) in enumerate(PART_TENSORS):
+            yield self._spec(lambda i=i: self._output(i), f"{prefix}/{name}", dtype)
+        if variable.partition_index == 0:
+            yield self._spec(self._empty, variable.variable_name, variable.dtype)
 
-    spec = lambda read, name, dtype: saveable_object.SaveSpec(read, "", name, dtype=dtype, device=variable.device)
-    result = [spec(output(i), f"{prefix}/{name}", dtype) for i, (name, dtype) in enumerate(PART_TENSORS)]
-    if variable.partition_index == 0:
-        result.append(spec(shape_tensor, variable.variable_name, variable.dtype))
-    return result
+    def _spec(self, read, name, dtype, slice_spec=""):
+        return saveable_object.SaveSpec(read, slice_spec, name, dtype=dtype, device=self._variable.device)
+
+    def _index(self, size):
+        self._taken = True
+        with tf.device(self._variable.device):
+            return tf.constant(np.full(size, self._variable.partition_index, np.int32))
+
+    def _empty(self):
+        with tf.device(self._variable.device):
+            return tf.zeros([0, self._variable.embedding_dim], self._variable.dtype)
+
+    def _output(self, index):
+        if self._saved is None:
+            with tf_ops.colocate_with(self._variable.handle, ignore_existing=True):
+                self._saved = ops.multitier_save_slice(self._variable.handle, dtype=self._variable.dtype)
+        return self._saved[index]
 
 
 def restore_op(variable, prefix, variable_name, name="restore"):
@@ -73,5 +104,8 @@ def restore(variable, restored_tensors):
             f"embedding variable '{variable.variable_name}' cannot be restored by {op.type}: use tf.compat.v1.train.Saver, or "
             "run its restore_from(prefix)")
     names = tensor_util.constant_value(op.inputs[1])
-    saved = variable.variable_name if names is None else _PART_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
+    if names is None:
+        saved = variable.variable_name
+    else:
+        saved = _OWN_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
     return restore_op(variable, op.inputs[0], saved)

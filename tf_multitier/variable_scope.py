@@ -12,9 +12,7 @@ from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
 from tf_multitier.embedding_variable import is_embedding_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.lookup import refuse_eager
-
-# Partitions own ranges of this many buckets.
-NUM_BUCKETS = 1024
+from tf_multitier.saver import NUM_BUCKETS
 
 
 def _check_arguments(name, embedding_dim, key_dtype, value_dtype):

@@ -1,5 +1,7 @@
 """Adam for asynchronous training: each variable has its own beta powers."""
 
+import collections
+
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
@@ -36,7 +38,8 @@ class AdamAsyncOptimizer(RowOptimizer):
 
     @staticmethod
     def _power_name(var, name):
-        return f"{var.op.name}/{name}"
+        """Partitions of an embedding variable share one pair, so that it can be restored into another number of them."""
+        return f"{getattr(var, 'variable_name', var.op.name)}/{name}"
 
     def _beta_powers(self, var):
         return [self._get_non_slot_variable(self._power_name(var, name), graph=var.graph) for name in
@@ -75,13 +78,16 @@ class AdamAsyncOptimizer(RowOptimizer):
         return value - lr_t * m / (tf.sqrt(v) + t["epsilon"]), {"m": m, "v": v}
 
     def _finish(self, update_ops, name_scope):
-        updates = list(update_ops)
-        # update_ops are in the order of self._trained: each variable's powers advance after its own update.
+        # update_ops are in the order of self._trained. The powers of a variable advance after its own updates.
+        updates = collections.OrderedDict()
         for var, update in zip(self._trained, update_ops):
-            with tf.control_dependencies([update]), tf_ops.colocate_with(var):
+            updates.setdefault(self._power_name(var, ""), (var, []))[1].append(update)
+        advances = []
+        for var, its_updates in updates.values():
+            with tf.control_dependencies(its_updates), tf_ops.colocate_with(var):
                 for power, beta in zip(self._beta_powers(var), ("beta1", "beta2")):
-                    updates.append(power.assign(power * self._tensors[beta], use_locking=self._use_locking))
-        return tf.group(*updates, name=name_scope)
+                    advances.append(power.assign(power * self._tensors[beta], use_locking=self._use_locking))
+        return tf.group(*update_ops, *advances, name=name_scope)
 
 
 @rules.register_rule(AdamAsyncOptimizer)

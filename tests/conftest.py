@@ -1,0 +1,35 @@
+"""Shared set-up of the Python tests.
+
+The suite runs in TensorFlow's v2 behaviour with explicit graphs; with TF_MULTITIER_TEST_BEHAVIOR=v1 in the environment it runs after
+`tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that).
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+for _path in (_HERE, os.path.dirname(_HERE)):
+    if _path not in sys.path:
+        sys.path.insert(0, _path)
+
+import pytest  # noqa: E402
+
+
+def pytest_configure(config):
+    if os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1":
+        import tensorflow as tf
+
+        tf.compat.v1.disable_v2_behavior()
+
+
+@pytest.fixture
+def graph():
+    """A fresh graph, as the default one."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as g:
+        yield g

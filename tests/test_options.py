@@ -1,0 +1,133 @@
+"""Options are checked when they are made, never changed, and reach the table."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import config_pb2
+from tf_multitier import options
+
+v1 = tf.compat.v1
+
+
+def test_defaults_mean_what_the_issue_says():
+    option = tf_multitier.EmbeddingVariableOption()
+    assert option.storage_option is None and option.filter_option is None and option.evict_option == ()
+    assert option.init_option == tf_multitier.InitializerOption()
+    assert tf_multitier.StorageOption().storage_type is tf_multitier.StorageType.DEFAULT
+    assert tf_multitier.StorageOption().storage_size == ()
+
+
+def test_sizes_are_neither_padded_nor_shared():
+    mine = [1024]
+    first, second = (tf_multitier.StorageOption(storage_type="DRAM", storage_size=mine) for _ in range(2))
+    mine.append(7)
+    assert first.storage_size == (1024,) and first == second
+    assert tf_multitier.StorageOption(storage_size=512).storage_size == (512,)
+
+
+def test_storage_types_have_deeprecs_numbers_and_names():
+    assert config_pb2.StorageType.DRAM == config_pb2.DRAM == 1
+    assert config_pb2.DRAM_SSDHASH == 12 and config_pb2.HBM_DRAM_SSDHASH == 102
+    assert config_pb2.CacheStrategy.LFU == config_pb2.LFU == 1
+    assert config_pb2.StorageType.Name(14) == "DRAM_LEVELDB" and config_pb2.StorageType.Value("HBM") == 6
+    tiers = {"_".join(t.tiers) for t in config_pb2.StorageType}
+    for base in ("DRAM", "DRAM_PMEM", "DRAM_LEVELDB", "DRAM_SSDHASH", "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH"):
+        assert base in tiers and f"HBM_{base}" in tiers
+    assert {"HBM", "PMEM", "LEVELDB", "SSDHASH"} <= tiers
+
+
+WRONG = [
+    (lambda: tf_multitier.StorageOption(storage_type="DRAM_TAPE"), "storage_type must be one of .*DRAM.*; found 'DRAM_TAPE'"),
+    (lambda: tf_multitier.StorageOption(storage_type=55), "storage_type must be one of .*; found 55"),
+    (lambda: tf_multitier.StorageOption(storage_size=[-1]), r"storage_size\[0\] must be at least 1, found -1"),
+    (lambda: tf_multitier.StorageOption(storage_size=[0]), r"storage_size\[0\] must be at least 1, found 0"),
+    (lambda: tf_multitier.StorageOption(storage_size=[1.5]), r"storage_size\[0\] must be an integer, found 1.5"),
+    (lambda: tf_multitier.StorageOption(storage_size=[1, 2]), "at most 1 sizes, one for each tier of DEFAULT; found 2"),
+    (lambda: tf_multitier.StorageOption(storage_type="DRAM_SSDHASH"), "storage_path must be given .*SSDHASH.*found None"),
+    (lambda: tf_multitier.StorageOption(storage_type="HBM_DRAM_SSDHASH"), "storage_path must be given"),
+    (lambda: tf_multitier.StorageOption(storage_path=3), "storage_path must be the path of a directory or None, found 3"),
+    (lambda: tf_multitier.StorageOption(cache_strategy="MRU"), "cache_strategy must be .*LRU.*LFU.*; found 'MRU'"),
+    (lambda: tf_multitier.StorageOption(layout="x"), "layout .*must be None, found 'x'"),
+    (lambda: tf_multitier.CounterFilter(-1), "filter_freq must be at least 0, found -1"),
+    (lambda: tf_multitier.CounterFilter(2.0), "filter_freq must be an integer, found 2.0"),
+    (lambda: tf_multitier.CBFFilter(3), "max_element_size must be at least 1, found 0"),
+    (lambda: tf_multitier.CBFFilter(3, 10, 1.0), r"false_positive_probability must be in \(0, 1\), found 1.0"),
+    (lambda: tf_multitier.CBFFilter(3, 10, counter_type=tf.float32), "counter_type must be .*; found tf.float32"),
+    (lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.uint8), "filter_freq must be at most 255, found 300"),
+    (lambda: tf_multitier.ProbabilisticFilter(0), r"probability must be in \(0, 1\], found 0.0"),
+    (lambda: tf_multitier.GlobalStepEvict(0), "steps_to_live must be at least 1, found 0"),
+    (lambda: tf_multitier.L2WeightEvict(-2.0), "l2_weight_threshold must be at least 0, or -1 for none; found -2.0"),
+    (lambda: tf_multitier.L2WeightEvict(float("nan")), "l2_weight_threshold must be a finite number, found nan"),
+    (lambda: tf_multitier.InitializerOption(default_value_dim=0), "default_value_dim must be at least 1, found 0"),
+    (lambda: tf_multitier.InitializerOption(default_value_no_permission="x"), "must be a finite number, found 'x'"),
+    (lambda: tf_multitier.EmbeddingVariableOption(filter_option=3), "filter_option must be CounterFilter or .*found 3"),
+    (lambda: tf_multitier.EmbeddingVariableOption(storage_option="DRAM"), "storage_option must be StorageOption or None"),
+    (lambda: tf_multitier.EmbeddingVariableOption(evict_option=[tf_multitier.GlobalStepEvict(1)] * 2), "at most one"),
+    (lambda: tf_multitier.EmbeddingVariableOption(ckpt=tf_multitier.CheckpointOption("x")), "ckpt must be None"),
+]
+
+
+@pytest.mark.parametrize("make, message", WRONG, ids=[m[:40] for _, m in WRONG])
+def test_a_wrong_option_names_what_was_expected_and_found(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+@pytest.mark.parametrize("kind", [t.name for t in tf_multitier.StorageType if t.name not in ("DEFAULT", "DRAM")])
+def test_storage_types_that_do_not_exist_yet_are_refused_by_name(graph, kind, tmp_path):
+    option = tf_multitier.EmbeddingVariableOption(storage_option=tf_multitier.StorageOption(kind, str(tmp_path)))
+    with pytest.raises(NotImplementedError, match=f"'ev': storage type {kind} does not exist in this build yet; available: DRAM"):
+        tf_multitier.get_embedding_variable("ev", 4, ev_option=option)
+    assert not graph.get_operations()
+
+
+def test_environment_describes_the_storage_of_a_variable_without_an_option(graph, monkeypatch):
+    monkeypatch.setenv("TF_MULTITIER_STORAGE_TYPE", "DRAM")
+    monkeypatch.setenv("TF_MULTITIER_STORAGE_SIZE", "128")
+    ev = tf_multitier.get_embedding_variable("ev", 3, initializer=v1.zeros_initializer())
+    assert ev.option_attrs["storage_sizes"] == [128]
+    given = tf_multitier.EmbeddingVariableOption(storage_option=tf_multitier.StorageOption("DRAM"))
+    assert tf_multitier.get_embedding_variable("given", 3, ev_option=given).option_attrs["storage_sizes"] == []
+    # 128 bytes hold four rows of dim 3 with an Adagrad slot; the fifth does not fit, and nothing of its batch is kept.
+    ids = v1.placeholder(tf.int64, [None])
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(train, {ids: [1, 2, 3, 4]})
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            session.run(train, {ids: [1, 5]})
+        assert session.run(ev.get_frequency(np.arange(1, 6))).tolist() == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("environ, message", [
+    ({"TF_MULTITIER_STORAGE_TYPE": "TAPE"}, "TF_MULTITIER_STORAGE_TYPE must be one of .*; found 'TAPE'"),
+    ({"TF_MULTITIER_STORAGE_SIZE": "1G"}, "TF_MULTITIER_STORAGE_SIZE must be a comma-separated list of bytes, found '1G'"),
+    ({"TF_MULTITIER_STORAGE_SIZE": "-5"}, r"TF_MULTITIER_STORAGE_SIZE\[0\] must be at least 1, found -5"),
+    ({"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH"}, "TF_MULTITIER_STORAGE_PATH must be given .*found it unset"),
+    ({"TF_MULTITIER_STORAGE_PATH": ""}, "TF_MULTITIER_STORAGE_PATH must be the path of a directory, found ''"),
+])
+def test_a_bad_environment_variable_is_refused_by_name(environ, message):
+    with pytest.raises(ValueError, match=message):
+        options.storage_option_from_environment(environ)
+
+
+def test_every_option_is_an_attribute_of_the_handle(graph):
+    ev = tf_multitier.get_embedding_variable("ev", 4, ev_option=tf_multitier.EmbeddingVariableOption(
+        filter_option=tf_multitier.CBFFilter(3, 1000, 0.02, tf.uint16),
+        evict_option=[tf_multitier.GlobalStepEvict(10), tf_multitier.L2WeightEvict(0.5)],
+        storage_option=tf_multitier.StorageOption("DRAM", storage_size=[4096], cache_strategy=config_pb2.LRU),
+        init_option=tf_multitier.InitializerOption(v1.random_uniform_initializer(0, 1, seed=-3), None, 0.5)))
+    expected = dict(filter="bloom", filter_freq=3, filter_max_elements=1000, filter_counter_bits=16, steps_to_live=10,
+                    l2_weight_threshold=0.5, storage_type="DRAM", storage_sizes=[4096], cache_strategy="LRU", initializer="uniform",
+                    initializer_a=0.0, initializer_b=1.0, seed=-3, default_value_no_permission=0.5, num_partitions=1)
+    assert {k: ev.option_attrs[k] for k in expected} == expected
+    assert ev.option_attrs["filter_false_positive"] == pytest.approx(0.02)
+
+
+def test_the_old_spelling_of_steps_to_live(graph):
+    assert tf_multitier.get_embedding_variable("ev", 4, steps_to_live=7).steps_to_live == 7
+    option = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.L2WeightEvict(1.0))
+    with pytest.raises(ValueError, match="not both"):
+        tf_multitier.get_embedding_variable("other", 4, steps_to_live=7, ev_option=option)

@@ -1,0 +1,193 @@
+"""Training an embedding variable gives what training a tf.Variable gives, and what tests/reference_rules.py gives bit for bit.
+
+Each case trains, over 20 steps of varying ids with repeats, one tf.Variable, one embedding variable and one of three partitions from the
+same initial values with the same gradients. Against the NumPy rules every bit must agree. Against TensorFlow every bit must agree
+where both do the same arithmetic; where TensorFlow's packet code takes an approximate reciprocal root, or adds repeated ids one by one to the
+value, the difference must stay within a stated number of ulp of the largest operand per step.
+"""
+
+import collections
+
+import numpy as np
+import pytest
+import reference_rules
+import tensorflow as tf
+
+import tf_multitier
+
+STEPS = 20
+VOCABULARY = 24
+BATCH = 24
+DIMS = (1, 3, 8, 16, 17, 64, 200)
+F = np.float32
+
+v1 = tf.compat.v1
+
+
+def _adam_powers(step, beta1=0.9, beta2=0.999):
+    """Beta powers before update number `step` (0 at first), multiplied up in float32 as TensorFlow does."""
+    power1, power2 = F(beta1), F(beta2)
+    for _ in range(step):
+        power1, power2 = power1 * F(beta1), power2 * F(beta2)
+    return dict(beta1_power=power1, beta2_power=power2)
+
+
+def _adam_hyper(step):
+    return dict(learning_rate=0.01, beta1=0.9, beta2=0.999, epsilon=1e-8, **_adam_powers(step))
+
+
+def _decay_hyper(step):
+    return dict(learning_rate=0.1, decay_count=(step + 1) // 5, accumulator_decay_rate=0.5, accumulator_baseline=0.1)
+
+
+# make: function of the global step variable; ulp: allowed difference from TensorFlow per step, for (dense, sparse) lookups; 0 is bit
+# for bit. lazy: TensorFlow touches only the rows of the batch, as we do.
+Case = collections.namedtuple("Case", ["make", "rule", "hyper", "ulp", "lazy", "slots"])
+
+
+def _case(make, rule, hyper, ulp=(0, 0), lazy=True, slots=None):
+    return Case(make, rule, hyper if callable(hyper) else (lambda step: hyper), ulp, lazy, slots or {})
+
+
+CASES = {
+    # TensorFlow adds the gradients of a repeated id to the value one after the other; we add their sum.
+    "sgd": _case(lambda s: v1.train.GradientDescentOptimizer(0.1), "sgd", dict(learning_rate=0.1), ulp=(4, 0)),
+    "momentum": _case(lambda s: v1.train.MomentumOptimizer(0.1, 0.9), "momentum",
+                      dict(learning_rate=0.1, momentum=0.9, use_nesterov=0)),
+    "nesterov": _case(lambda s: v1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True), "momentum",
+                      dict(learning_rate=0.1, momentum=0.9, use_nesterov=1)),
+    "adagrad": _case(lambda s: v1.train.AdagradOptimizer(0.1, 0.2), "adagrad", dict(learning_rate=0.1), ulp=(2, 2),
+                     slots={"accumulator": 0.2}),
+    "adam": _case(lambda s: v1.train.AdamOptimizer(0.01), "adam", _adam_hyper, ulp=(4, 4), lazy=False),
+    "rmsprop": _case(lambda s: v1.train.RMSPropOptimizer(0.01, momentum=0.5, epsilon=1e-6), "rmsprop",
+                     dict(learning_rate=0.01, decay=0.9, momentum=0.5, epsilon=1e-6), ulp=(4, 4)),
+    "centered_rmsprop": _case(lambda s: v1.train.RMSPropOptimizer(0.01, momentum=0.5, epsilon=1e-2, centered=True),
+                              "centered_rmsprop", dict(learning_rate=0.01, decay=0.9, momentum=0.5, epsilon=1e-2), ulp=(8, 8)),
+    "ftrl": _case(lambda s: v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01, l2_regularization_strength=0.02),
+                  "ftrl", dict(learning_rate=0.1, learning_rate_power=-0.5, l1=0.01, l2=0.02, l2_shrinkage=0), ulp=(4, 4)),
+    "ftrl_shrinkage": _case(
+        lambda s: v1.train.FtrlOptimizer(0.1, l2_shrinkage_regularization_strength=0.03, initial_accumulator_value=0.3), "ftrl",
+        dict(learning_rate=0.1, learning_rate_power=-0.5, l1=0, l2=0, l2_shrinkage=0.03), ulp=(4, 4), slots={"accum": 0.3}),
+    "adadelta": _case(lambda s: v1.train.AdadeltaOptimizer(1.0, epsilon=1e-4), "adadelta",
+                      dict(learning_rate=1.0, rho=0.95, epsilon=1e-4), ulp=(8, 8)),
+    # Ours: what they are compared with is their own code for ordinary variables, which TensorFlow's ops compute.
+    "adagrad_decay": _case(lambda s: tf_multitier.train.AdagradDecayOptimizer(0.1, s, 0.1, 5, 0.5), "adagrad_decay", _decay_hyper,
+                           ulp=(4, 4)),
+    "adagrad_decay_v2": _case(lambda s: tf_multitier.train.AdagradDecayOptimizerV2(0.1, s, 0.1, 5, 0.5), "adagrad_decay_v2",
+                              _decay_hyper, ulp=(4, 4)),
+    "adam_async": _case(lambda s: tf_multitier.train.AdamAsyncOptimizer(0.01), "adam_async",
+                        lambda step: dict(_adam_hyper(step), apply_sparse_rmsprop=0), ulp=(4, 4)),
+    "adam_async_rmsprop": _case(
+        lambda s: tf_multitier.train.AdamAsyncOptimizer(0.01, epsilon=1e-6, apply_sparse_rmsprop=True), "adam_async",
+        lambda step: dict(_adam_hyper(step), epsilon=1e-6, apply_sparse_rmsprop=1), ulp=(8, 8)),
+    "adamw": _case(lambda s: tf_multitier.train.AdamWOptimizer(0.01, 0.01), "adamw",
+                   lambda step: dict(_adam_hyper(step), weight_decay=0.01), ulp=(4, 4)),
+    "rowwise_adagrad": _case(lambda s: tf_multitier.train.RowwiseAdagradOptimizer(0.1), "rowwise_adagrad",
+                             dict(learning_rate=0.1, epsilon=1e-8), ulp=(8, 8)),
+}
+
+
+class Reference:
+    """One table trained by the NumPy rules."""
+
+    def __init__(self, case, initial):
+        self.case = case
+        self.value = initial.copy()
+        self.slots = reference_rules.make_slots(case.rule, len(initial), initial.shape[1], case.slots)
+
+    def step(self, number, ids, grads):
+        """Updates each distinct id once with the sum of its gradients, added in order of occurrence."""
+        sums = collections.OrderedDict()
+        for key, grad in zip(ids.tolist(), grads):
+            sums[key] = sums[key] + grad if key in sums else grad
+        rows = np.array(list(sums))
+        value, slots = self.value[rows], {n: s[rows] for n, s in self.slots.items()}
+        reference_rules.apply_rule(self.case.rule, value, slots, np.stack(list(sums.values())), self.case.hyper(number))
+        self.value[rows] = value
+        for name, slot in slots.items():
+            self.slots[name][rows] = slot
+
+
+def _batches(rng, dim, every_row):
+    """STEPS of (ids [BATCH] with repeats, targets [BATCH, dim])."""
+    for _ in range(STEPS):
+        ids = rng.zipf(1.3, BATCH) % VOCABULARY
+        if every_row:
+            ids = np.concatenate([rng.permutation(VOCABULARY), ids])[:2 * BATCH]
+        yield ids.astype(np.int64), rng.standard_normal((len(ids), dim)).astype(F)
+
+
+def _train(case, dim, sparse, every_row):
+    """Trains all three. Returns (stock values, ours, partitioned, reference), each [VOCABULARY, dim]."""
+    rng = np.random.default_rng(dim + 1000 * sparse)
+    everything = np.arange(VOCABULARY)
+    with tf.Graph().as_default():
+        step = v1.train.create_global_step()
+        ids = v1.placeholder(tf.int64, [None])
+        targets = v1.placeholder(tf.float32, [None, dim])
+        initial_value = v1.placeholder(tf.float32, [VOCABULARY, dim])
+        uniform = v1.random_uniform_initializer(-1, 1, seed=5)
+        tables = [
+            v1.get_variable("stock", initializer=initial_value, use_resource=True),
+            tf_multitier.get_embedding_variable("ours", dim, initializer=uniform),
+            tf_multitier.get_embedding_variable("parted", dim, initializer=uniform,
+                                                partitioner=v1.fixed_size_partitioner(3)),
+        ]
+        train, reads = [], []
+        for table in tables:
+            if sparse:  # two entries a row, the second with weight 2
+                n = tf.shape(ids, out_type=tf.int64)[0]
+                where = tf.stack([tf.range(n) // 2, tf.range(n) % 2], axis=1)
+                shape = tf.stack([n // 2, 2])
+                weights = tf.cast(1 + tf.range(n) % 2, tf.float32)
+                out = tf.nn.embedding_lookup_sparse(table, tf.SparseTensor(where, ids, shape),
+                                                    tf.SparseTensor(where, weights, shape), combiner="sum")
+                loss = tf.reduce_sum(out * targets[::2])
+            else:
+                loss = tf.reduce_sum(tf.nn.embedding_lookup(table, ids) * targets)
+            var_list = [table] if isinstance(table, tf.Variable) else list(table)
+            train.append(case.make(step).minimize(loss, var_list=var_list))
+            reads.append(tf.nn.embedding_lookup(table, everything))
+        with tf.control_dependencies(train):
+            train_op = v1.assign_add(step, 1)
+        with v1.Session() as session:
+            session.run([part.initializer for t in tables[1:] for part in t.parts])
+            ours, parted = session.run(reads[1:])
+            np.testing.assert_array_equal(ours, parted)
+            session.run(v1.global_variables_initializer(), {initial_value: ours})
+            references = [Reference(case, x) for x in (ours, parted)]
+            largest = np.abs(ours).max()
+            for number, (batch, target) in enumerate(_batches(rng, dim, every_row)):
+                session.run(train_op, {ids: batch, targets: target})
+                factor = (1 + np.arange(len(batch)) % 2).astype(F)[:, None] if sparse else F(1)
+                grads = np.repeat(target[::2], 2, axis=0) * factor if sparse else target
+                for reference in references:
+                    reference.step(number, batch, grads)
+            return session.run(reads), [r.value for r in references], largest
+
+
+def _ulps(a, b, largest):
+    """Largest difference in units of the last place of the largest operand."""
+    return float(np.max(np.abs(a.astype(np.float64) - b)) / np.spacing(F(max(largest, np.abs(a).max(), np.abs(b).max()))))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_training_equals_stock_and_reference(name, dim, sparse):
+    case = CASES[name]
+    (stock, ours, parted), (reference, parted_reference), largest = _train(case, dim, sparse, every_row=not case.lazy)
+    np.testing.assert_array_equal(ours, reference)
+    np.testing.assert_array_equal(parted, parted_reference)
+    allowed = case.ulp[sparse]
+    if allowed == 0:
+        np.testing.assert_array_equal(ours, stock)
+    else:
+        assert _ulps(ours, stock, largest) <= allowed * STEPS
+
+
+def test_lazy_adam_leaves_untouched_rows_alone():
+    case = CASES["adam"]._replace(lazy=True)
+    (_, ours, parted), (reference, parted_reference), _ = _train(case, 8, False, every_row=False)
+    np.testing.assert_array_equal(ours, reference)
+    np.testing.assert_array_equal(parted, parted_reference)
