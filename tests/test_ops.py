@@ -1,0 +1,571 @@
+"""The ops as TensorFlow sees them: shape functions, kernels, errors. No Python layer in between."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import engine
+
+ops = tf.load_op_library(tf_multitier.get_library_path())
+tf1 = tf.compat.v1
+errors = tf.errors
+
+DIM = 4
+UNIFORM = dict(initializer="uniform", initializer_a=-1.0, initializer_b=1.0, seed=5)
+
+
+def handle(name="ev", dim=DIM, **options):
+    return ops.multitier_embedding_variable_handle(shape=[0, dim], shared_name=name, **(UNIFORM | options))
+
+
+def initialize(h, dim=DIM, matrix=None, **options):
+    matrix = tf.zeros([0, dim]) if matrix is None else matrix
+    return ops.multitier_initialize(h, matrix, shape=[0, dim], **(UNIFORM | options))
+
+
+def keys64(values):
+    return tf.constant(values, tf.int64)
+
+
+def sgd(h, keys, grads, counts=(), step=-1, lr=1.0, dtype=tf.int64):
+    return ops.multitier_apply(
+        h, tf.constant(keys, dtype), tf.constant(grads, tf.float32), tf.constant(counts, tf.int64, [len(counts)]),
+        tf.constant(step, tf.int64), [tf.constant(lr)], rule="sgd", slot_names=[], slot_initial_values=[])
+
+
+def adagrad(h, keys, grads, slot="ev/Adagrad"):
+    rule = engine.update_rules()["adagrad"]
+    hyper = [tf.constant(0.1) for _ in rule.hyperparameters]
+    return ops.multitier_apply(
+        h, keys64(keys), tf.constant(grads, tf.float32), keys64([]), tf.constant(-1, tf.int64), hyper, rule="adagrad",
+        slot_names=[slot], slot_initial_values=[0.25])
+
+
+def sparse(h, keys, rows, batch, weights=(), combiner="sum", dim=DIM, **kwargs):
+    handles = h if isinstance(h, list) else [h]
+    return ops.multitier_lookup_sparse(
+        handles, keys64(keys), keys64(rows), tf.constant(weights, tf.float32, [len(weights)]), tf.constant(batch, tf.int64),
+        combiner=combiner, dim=dim, **kwargs)
+
+
+@pytest.fixture
+def session():
+    with tf.Graph().as_default(), tf1.Session() as s:
+        yield s
+
+
+@pytest.fixture
+def ev(session):
+    h = handle()
+    session.run(initialize(h))
+    return h
+
+
+# Shape functions.
+
+
+def unknown(dtype=tf.int64, shape=None):
+    return tf1.placeholder(dtype, shape)
+
+
+def test_shapes_of_lookups_with_known_and_unknown_inputs():
+    with tf.Graph().as_default():
+        h, anonymous = handle(), unknown(tf.resource)
+        assert ops.multitier_lookup(h, unknown(shape=[2, 3])).shape.as_list() == [2, 3, DIM]
+        assert ops.multitier_lookup(h, unknown(shape=[None])).shape.as_list() == [None, DIM]
+        assert ops.multitier_lookup(h, unknown()).shape.rank is None
+        assert ops.multitier_lookup(anonymous, unknown(shape=[2])).shape.as_list() == [2, None]
+        assert sparse(h, [1], [0], 7).shape.as_list() == [7, DIM]
+        pooled = ops.multitier_lookup_sparse([anonymous], unknown(), unknown(), unknown(tf.float32), unknown(), combiner="sum", dim=3)
+        assert pooled.shape.as_list() == [None, 3]
+        grad = ops.multitier_lookup_sparse_grad(unknown(tf.float32, [7, 4]), unknown(shape=[9]), unknown(tf.float32), combiner="sum")
+        assert grad.shape.as_list() == [9, 4]
+        assert ops.multitier_lookup_sparse_grad(
+            unknown(tf.float32), unknown(), unknown(tf.float32), combiner="sum").shape.as_list() == [None, None]
+        weights = ops.multitier_lookup_sparse_weights_grad(
+            [h], unknown(shape=[9]), unknown(), unknown(tf.float32), unknown(tf.float32), combiner="sum", dim=DIM)
+        assert weights.shape.as_list() == [9]
+        positions, parts = ops.multitier_partition_keys(unknown(shape=[9]), num_partitions=3)
+        assert [t.shape.as_list() for t in positions + parts] == [[None]] * 6
+
+
+def test_shapes_of_the_other_ops():
+    with tf.Graph().as_default():
+        h, keys = handle(), unknown(shape=[2, None])
+        for op in (ops.multitier_frequency, ops.multitier_version, ops.multitier_lookup_tier):
+            assert op(h, keys).shape.as_list() == [2, None]
+        for out in (h, ops.multitier_is_initialized(h), ops.multitier_count(h), ops.multitier_stats(h),
+                    ops.multitier_remove(h, keys), ops.multitier_expire(h, 1)):
+            assert out.shape.rank == 0
+        exported = ops.multitier_export(h)
+        assert [t.shape.as_list() for t in exported] == [[None], [None, DIM], [None], [None]]
+        saved = ops.multitier_save_slice(h)
+        assert [t.shape.as_list() for t in saved] == [
+            [], [None], [None, None], [None], [None], [None, 3], [None, DIM], [None]]
+        for op in (initialize(h), sgd(h, [1], np.ones((1, DIM))), ops.multitier_drain(h),
+                   ops.multitier_add_slots(h, slot_names=[], slot_dims=[], slot_initial_values=[]),
+                   ops.multitier_restore(h, "p", variable_name="ev", shape=[0, DIM])):
+            assert isinstance(op, tf.Operation)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda h: ops.multitier_embedding_variable_handle(shape=[DIM]), r"must be \[0, dim\].*found \[4\]"),
+        (lambda h: ops.multitier_embedding_variable_handle(shape=[0, None]), r"must be \[0, dim\]"),
+        (lambda h: ops.multitier_embedding_variable_handle(shape=[5, DIM]), r"must be \[0, dim\].*found \[5,4\]"),
+        (lambda h: initialize(h, matrix=tf.zeros([0, 3])), "4 and 3"),
+        (lambda h: initialize(h, matrix=tf.zeros([4])), "rank 2"),
+        (lambda h: sgd(h, [[1]], np.ones((1, DIM))), "rank 1"),
+        (lambda h: sgd(h, [1], np.ones(DIM)), "rank 2"),
+        (lambda h: sgd(h, [1], np.ones((1, 3))), "4 and 3"),
+        (lambda h: sgd(h, [1, 2], np.ones((1, DIM))), "2 and 1"),
+        (lambda h: sgd(h, [1], np.ones((1, DIM)), step=[1]), "rank 0"),
+        (lambda h: sparse(h, [1], [0], 1, dim=3), "3 and 4"),
+        (lambda h: sparse(h, [1, 2], [0], 1), "2 and 1"),
+        (lambda h: sparse(h, [1], [0], [1]), "rank 0"),
+        (lambda h: sparse(h, [1], [0], 1, combiner="max"), "combiner"),
+        (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1])), "rank 0"),
+        (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
+        (lambda h: ops.multitier_add_slots(h, slot_names=["a"], slot_dims=[], slot_initial_values=[1.0]),
+         "slot_dims must have one entry.*expected 1, found 0"),
+    ],
+)
+def test_graphs_that_cannot_work_are_refused_when_built(build, message):
+    with tf.Graph().as_default():
+        with pytest.raises((ValueError, TypeError), match=message):
+            build(handle())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda h: ops.multitier_lookup(h, tf.constant([1.0])),
+        lambda h: ops.multitier_lookup(h, tf.constant(["a"])),
+        lambda h: ops.multitier_lookup(h, keys64([1]), dtype=tf.float64),
+        lambda h: ops.multitier_embedding_variable_handle(shape=[0, DIM], dtype=tf.float64),
+        lambda h: ops.multitier_embedding_variable_handle(shape=[0, DIM], key_dtype=tf.string),
+        lambda h: ops.multitier_frequency(h, tf.constant([1.0])),
+        lambda h: ops.multitier_lookup(tf.constant(1.0), keys64([1])),
+    ],
+)
+def test_dtypes_that_are_not_supported_are_refused_when_built(build):
+    with tf.Graph().as_default():
+        with pytest.raises((ValueError, TypeError)):
+            build(handle())
+
+
+# Life of a variable.
+
+
+def test_uninitialised_use_names_the_variable_and_what_to_run(session):
+    h = handle("user_id")
+    assert not session.run(ops.multitier_is_initialized(h))
+    for op in (ops.multitier_lookup(h, keys64([1])), ops.multitier_count(h), sgd(h, [1], np.ones((1, DIM))),
+               sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_save_slice(h).manifest, ops.multitier_drain(h)):
+        with pytest.raises(errors.FailedPreconditionError, match="'user_id' is not initialized: run its initializer"):
+            session.run(op)
+
+
+def test_initialize_again_gives_an_empty_variable(session, ev):
+    session.run(sgd(ev, [1], np.ones((1, DIM))))
+    assert session.run(ops.multitier_count(ev)) == 1
+    session.run(initialize(ev))
+    assert session.run(ops.multitier_is_initialized(ev))
+    assert session.run(ops.multitier_count(ev)) == 0
+
+
+def test_sessions_of_one_server_share_a_variable():
+    server = tf1.train.Server.create_local_server()
+    with tf.Graph().as_default():
+        h = handle()
+        init, train, count = initialize(h), sgd(h, [1, 2], np.ones((2, DIM))), ops.multitier_count(h)
+        with tf1.Session(server.target) as a, tf1.Session(server.target) as b:
+            a.run(init)
+            b.run(train)
+            assert a.run(count) == 2
+
+
+def test_containers_and_names_tell_variables_apart(session):
+    named = ops.multitier_embedding_variable_handle(shape=[0, DIM], name="node_name")
+    other = ops.multitier_embedding_variable_handle(shape=[0, DIM], name="other_name", container="c")
+    session.run(initialize(named))
+    assert session.run(ops.multitier_is_initialized(named))
+    assert not session.run(ops.multitier_is_initialized(other))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        (dict(storage_type="LEVELDB"), errors.UnimplementedError, "LEVELDB"),
+        (dict(storage_type="TAPE"), errors.InvalidArgumentError, "storage_type: expected one of DRAM, .*found 'TAPE'"),
+        (dict(initializer="zeros"), errors.InvalidArgumentError, "initializer: expected one of constant.*found 'zeros'"),
+        (dict(filter="lottery"), errors.InvalidArgumentError, "filter: expected one of none.*found 'lottery'"),
+        (dict(filter="bloom", filter_freq=3), errors.InvalidArgumentError, "0"),
+        (dict(cache_strategy="FIFO"), errors.InvalidArgumentError, "cache_strategy: expected one of.*found 'FIFO'"),
+        (dict(storage_sizes=[-1]), errors.InvalidArgumentError, r"storage_sizes\[0\].*found -1"),
+        (dict(storage_sizes=[1, 2]), errors.InvalidArgumentError, "at most 1 size.*found 2"),
+        (dict(filter_freq=-1), errors.InvalidArgumentError, "filter_freq.*found -1"),
+        (dict(steps_to_live=-1), errors.InvalidArgumentError, "steps_to_live.*found -1"),
+        (dict(num_partitions=0), errors.InvalidArgumentError, "num_partitions.*found 0"),
+        (dict(partition_index=2, num_partitions=2), errors.InvalidArgumentError, "partition_index.*found 2"),
+        (dict(initializer="matrix"), errors.InvalidArgumentError, "default_value_dim >= 1, found 0"),
+        (dict(initializer="matrix", default_value_dim=2), errors.InvalidArgumentError, r"shape \[2,4\], found \[0,4\]"),
+        (dict(initializer_b=-2.0), errors.InvalidArgumentError, "."),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(session, options, error, message):
+    h = handle()
+    with pytest.raises(error, match=message):
+        session.run(initialize(h, **options))
+    assert not session.run(ops.multitier_is_initialized(h))
+
+
+def test_matrix_initializer_gives_row_key_mod_n(session):
+    matrix = np.arange(2 * DIM, dtype=np.float32).reshape(2, DIM)
+    h = handle()
+    session.run(initialize(h, matrix=matrix, initializer="matrix", default_value_dim=2))
+    np.testing.assert_array_equal(session.run(ops.multitier_lookup(h, keys64([0, 3, -1]))), matrix[[0, 1, 1]])
+
+
+# Lookup and apply.
+
+
+def test_lookup_of_any_shape_and_key_width_creates_nothing(session, ev):
+    wide = session.run(ops.multitier_lookup(ev, keys64([[1, -2], [3, 1]])))
+    narrow = session.run(ops.multitier_lookup(ev, tf.constant([[1, -2], [3, 1]], tf.int32)))
+    np.testing.assert_array_equal(wide, narrow)
+    np.testing.assert_array_equal(wide[0, 0], wide[1, 1])
+    assert session.run(ops.multitier_lookup(ev, keys64(5))).shape == (DIM,)
+    assert session.run(ops.multitier_lookup(ev, tf.zeros([0, 3], tf.int64))).shape == (0, 3, DIM)
+    assert session.run(ops.multitier_count(ev)) == 0
+
+
+def test_lookup_equals_the_engine(session, ev):
+    table = engine.Table(dim=DIM, initializer="uniform", a=-1.0, b=1.0, seed=5)
+    keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1000)
+    np.testing.assert_array_equal(session.run(ops.multitier_lookup(ev, keys64(keys))), table.lookup(keys))
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.int32])
+def test_repeated_keys_are_updated_once_with_the_sum(session, ev, dtype):
+    lookup = ops.multitier_lookup(ev, keys64([1, 2]))
+    before = session.run(lookup)
+    session.run(sgd(ev, [1, 1, 1], np.ones((3, DIM)), dtype=dtype))
+    np.testing.assert_array_equal(session.run(lookup), [before[0] - np.float32(3.0), before[1]])
+    assert session.run(ops.multitier_frequency(ev, keys64([[1, 2]]))).tolist() == [[3, 0]]
+    assert session.run(ops.multitier_version(ev, tf.constant([1, 2]))).tolist() == [1, -1]
+    assert session.run(ops.multitier_lookup_tier(ev, keys64([1, 2]))).tolist() == [0, -1]
+
+
+def test_counts_and_step_are_kept(session, ev):
+    session.run(sgd(ev, [1, 2], np.ones((2, DIM)), counts=[5, 0], step=9))
+    assert session.run(ops.multitier_frequency(ev, keys64([1, 2]))).tolist() == [5, 0]
+    assert session.run(ops.multitier_version(ev, keys64([1, 2]))).tolist() == [9, 9]
+
+
+def test_empty_apply_changes_nothing(session, ev):
+    session.run(sgd(ev, [], np.zeros((0, DIM))))
+    assert session.run(ops.multitier_count(ev)) == 0
+
+
+def test_large_batch_over_all_threads_equals_the_engine(session, ev):
+    table = engine.Table(dim=DIM, initializer="uniform", a=-1.0, b=1.0, seed=5)
+    random = np.random.default_rng(2)
+    for _ in range(3):
+        keys = random.integers(0, 20000, 50000)
+        grads = random.standard_normal((50000, DIM)).astype(np.float32)
+        session.run(sgd(ev, keys, grads))
+        table.apply("sgd", keys, grads, hyper={"learning_rate": 1.0})
+    probe = np.arange(20000)
+    np.testing.assert_array_equal(session.run(ops.multitier_lookup(ev, keys64(probe))), table.lookup(probe))
+
+
+def test_the_first_apply_adds_the_slots(session, ev):
+    session.run(sgd(ev, [1], np.ones((1, DIM))))
+    session.run(adagrad(ev, [1, 2], np.ones((2, DIM))))
+    saved = session.run(ops.multitier_save_slice(ev))
+    assert [c["name"] for c in json.loads(saved.manifest)["columns"]] == ["value", "ev/Adagrad"]
+    np.testing.assert_array_equal(saved.rows[:, DIM:], np.full((2, DIM), 1.25))
+
+
+def test_added_slots_are_used_and_another_dim_is_refused(session, ev):
+    session.run(ops.multitier_add_slots(ev, slot_names=["ev/Adagrad"], slot_dims=[DIM], slot_initial_values=[2.0]))
+    session.run(adagrad(ev, [1], np.ones((1, DIM))))
+    np.testing.assert_array_equal(session.run(ops.multitier_save_slice(ev)).rows[:, DIM:], np.full((1, DIM), 3.0))
+    with pytest.raises(errors.AlreadyExistsError, match="ev/Adagrad"):
+        session.run(ops.multitier_add_slots(ev, slot_names=["ev/Adagrad"], slot_dims=[1], slot_initial_values=[2.0]))
+
+
+def run_apply(session, h, keys, grads, counts=(), step=-1, hyper=(1.0,), **kwargs):
+    """An apply whose shapes are known only when it runs."""
+    feeds = {unknown(): keys, unknown(tf.float32): grads, unknown(): counts, unknown(): step}
+    scalars = {unknown(tf.float32): x for x in hyper}
+    attrs = dict(rule="sgd", slot_names=[], slot_initial_values=[]) | kwargs
+    session.run(ops.multitier_apply(h, *feeds, list(scalars), **attrs), feeds | scalars)
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        (dict(keys=[[1]], grads=np.ones((1, DIM))), r"keys must have rank 1, found shape \[1,1\]"),
+        (dict(keys=[1], grads=np.ones(DIM)), r"grads must have rank 2, found shape \[4\]"),
+        (dict(keys=[1], grads=np.ones((1, 3))), r"'ev': expected grads of shape \[1,4\], found \[1,3\]"),
+        (dict(keys=[1, 2], grads=np.ones((1, DIM))), r"expected grads of shape \[2,4\], found \[1,4\]"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), counts=[1, 2]), r"expected counts of shape \[1\] or \[0\], found \[2\]"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), counts=[-1]), r"counts\[0\] = -1"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), step=[3]), "global_step must have rank 0"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), hyper=([1.0],)), "learning_rate must have rank 0"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), hyper=()), "rule sgd takes 1 hyperparameters, found 0"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), rule="adagrad", hyper=(1.0, 1.0)), "rule adagrad takes 1"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), rule="sdg"), "sdg"),
+    ],
+)
+def test_an_apply_that_does_not_fit_changes_nothing(session, ev, kwargs, message):
+    session.run(sgd(ev, [1], np.ones((1, DIM))))
+    before = session.run(ops.multitier_save_slice(ev))
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        run_apply(session, ev, **kwargs)
+    for a, b in zip(before, session.run(ops.multitier_save_slice(ev))):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_full_table_is_resource_exhausted_and_stays_usable(session):
+    h = handle()
+    session.run(initialize(h, storage_sizes=[2 * 4 * DIM]))
+    session.run(sgd(h, [1, 2], np.ones((2, DIM))))
+    with pytest.raises(errors.ResourceExhaustedError):
+        session.run(sgd(h, [1, 3], np.ones((2, DIM))))
+    assert session.run(ops.multitier_frequency(h, keys64([1, 2, 3]))).tolist() == [1, 1, 0]
+
+
+# Sparse lookup.
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_lookup_equals_stock_pooling(session, ev, combiner, weighted):
+    random = np.random.default_rng(4)
+    rows = np.sort(random.choice(np.array([0, 1, 3, 4, 6]), 30))
+    keys = random.integers(0, 20, 30)
+    weights = random.uniform(0.1, 1.0, 30).astype(np.float32) if weighted else []
+    found = session.run(sparse(ev, keys, rows, 8, weights, combiner))
+    table = session.run(ops.multitier_lookup(ev, keys64(np.arange(20))))
+    ids = tf.SparseTensor(np.stack([rows, np.arange(30)], 1), keys, [8, 30])
+    sp_weights = tf.SparseTensor(ids.indices, weights, [8, 30]) if weighted else None
+    stock = tf.nn.safe_embedding_lookup_sparse(tf.constant(table), ids, sp_weights, combiner=combiner, default_id=None)
+    expected = session.run(stock)
+    filled = np.isin(np.arange(8), rows)
+    np.testing.assert_allclose(found[filled], expected[filled], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found[~filled], 0.0)
+
+
+def test_sparse_lookup_of_nothing_is_zeros(session, ev):
+    np.testing.assert_array_equal(session.run(sparse(ev, [], [], 3, combiner="mean")), np.zeros((3, DIM)))
+    assert session.run(sparse(ev, [], [], 0)).shape == (0, DIM)
+    assert session.run(ops.multitier_count(ev)) == 0
+
+
+def test_sparse_lookup_clips_each_value(session, ev):
+    values = session.run(ops.multitier_lookup(ev, keys64([1, 2])))
+    found = session.run(sparse(ev, [1, 2], [0, 0], 1, max_norm=0.5))
+    norms = np.linalg.norm(values, axis=1, keepdims=True)
+    np.testing.assert_allclose(found[0], (values * np.minimum(1, 0.5 / norms)).sum(0), rtol=1e-5)
+
+
+def test_sparse_lookup_routes_keys_to_partitions(session, ev):
+    parts = [handle(f"part_{i}", partition_index=i, num_partitions=3) for i in range(3)]
+    session.run([initialize(p) for p in parts])
+    keys, rows = np.arange(100) - 50, np.arange(100) // 3
+    positions, part_keys = session.run(ops.multitier_partition_keys(keys64(keys), num_partitions=3))
+    grads = np.random.default_rng(5).standard_normal((100, DIM)).astype(np.float32)
+    session.run(sgd(ev, keys, grads))
+    for part, position, owned in zip(parts, positions, part_keys):
+        session.run(sgd(part, owned, grads[position]))
+    np.testing.assert_array_equal(
+        session.run(sparse(parts, keys, rows, 40, combiner="mean")), session.run(sparse(ev, keys, rows, 40, combiner="mean")))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_partition_keys_splits_in_order(session, dtype):
+    keys = np.array([5, -1, 5, 0, 99, 7], dtype)
+    positions, parts = session.run(ops.multitier_partition_keys(tf.constant(keys), num_partitions=3))
+    assert sorted(np.concatenate(positions)) == list(range(6))
+    for position, part in zip(positions, parts):
+        assert part.dtype == dtype and (np.diff(position) > 0).all()
+        np.testing.assert_array_equal(keys[position], part)
+
+
+@pytest.mark.parametrize(
+    "rows, batch, weights, message",
+    [
+        ([0, 3], 3, [], r"\[0, 3\), found indices\[1\] = 3"),
+        ([-1, 0], 3, [], r"found indices\[0\] = -1"),
+        ([1, 0], 3, [], "nondecreasing"),
+        ([0, 0], 3, [1.0], "expected 2 weights"),
+        ([0, 0], -1, [], "batch must be >= 0, found -1"),
+        ([0], 3, [], "one row index for each of 2 keys, found 1"),
+        ([[0, 0]], 3, [], r"indices must have rank 1, found shape \[1,2\]"),
+    ],
+)
+def test_sparse_lookups_that_do_not_fit_are_refused(session, ev, rows, batch, weights, message):
+    feeds = {unknown(): [1, 2], unknown(): rows, unknown(tf.float32): weights, unknown(): batch}
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        session.run(ops.multitier_lookup_sparse([ev], *feeds, combiner="sum", dim=DIM), feeds)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
+    random = np.random.default_rng(6)
+    rows = np.array([0, 0, 0, 2, 2, 3])
+    keys = np.arange(6)
+    weights = random.uniform(0.1, 1.0, 6).astype(np.float32)
+    grad = random.standard_normal((5, DIM)).astype(np.float32)
+    w = weights if weighted else np.zeros(0, np.float32)
+    entry = session.run(ops.multitier_lookup_sparse_grad(tf.constant(grad), keys64(rows), tf.constant(w), combiner=combiner))
+    values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys))))
+    factors = tf.constant(weights) if weighted else tf.ones([6])
+    total = tf.math.unsorted_segment_sum(values * factors[:, None], rows, 5)
+    power = {"sum": 0, "mean": 1, "sqrtn": 2}[combiner]
+    divisor = tf.math.unsorted_segment_sum(factors**power if power else factors, rows, 5)
+    divisor = {"sum": tf.ones_like(divisor), "mean": divisor, "sqrtn": tf.sqrt(divisor)}[combiner]
+    pooled = tf.math.divide_no_nan(total, divisor[:, None])
+    value_grad, weight_grad = tf.gradients(pooled, [values, factors], grad)
+    np.testing.assert_allclose(entry, session.run(value_grad), rtol=1e-5, atol=1e-6)
+    if weighted:
+        found = session.run(ops.multitier_lookup_sparse_weights_grad(
+            [ev], keys64(keys), keys64(rows), tf.constant(weights), tf.constant(grad), combiner=combiner, dim=DIM))
+        np.testing.assert_allclose(found, session.run(weight_grad), rtol=1e-4, atol=1e-5)
+
+
+# Inspection, removal.
+
+
+def test_export_is_sorted_by_key(session, ev):
+    keys = np.array([7, -3, 2**40, 0])
+    session.run(sgd(ev, keys, np.ones((4, DIM)), step=3))
+    exported = session.run(ops.multitier_export(ev))
+    assert exported.keys.tolist() == sorted(keys)
+    np.testing.assert_array_equal(exported.values, session.run(ops.multitier_lookup(ev, keys64(sorted(keys)))))
+    assert exported.versions.tolist() == [3] * 4 and exported.frequencies.tolist() == [1] * 4
+
+
+def test_remove_expire_stats_and_drain(session):
+    h = handle()
+    session.run(initialize(h, steps_to_live=10))
+    session.run(sgd(h, [1, 2], np.ones((2, DIM)), step=1))
+    session.run(sgd(h, [3], np.ones((1, DIM)), step=20))
+    assert session.run(ops.multitier_remove(h, keys64([2, 50]))) == 1
+    assert session.run(ops.multitier_expire(h, tf.constant(21, tf.int64))) == 1
+    session.run(ops.multitier_drain(h))
+    stats = json.loads(session.run(ops.multitier_stats(h)))
+    assert stats["rows"] == 1 and stats["removed"] == 1 and stats["expired"] == 1 and stats["tiers"][0]["name"] == "dram"
+
+
+# Saving and restoring, at the level of ops.
+
+SAVED = ["manifest", "keys", "rows", "frequencies", "versions", "counted", "initial_matrix", "filter_counters"]
+
+
+def save(session, prefix, handles, name="ev"):
+    names, tensors = [], []
+    for i, h in enumerate(handles):
+        names += [f"{name}/part_{i}-of-{len(handles)}/{what}" for what in SAVED]
+        tensors += list(ops.multitier_save_slice(h))
+    session.run(tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors))
+
+
+def restore(h, prefix, name="ev", dim=DIM, **options):
+    return ops.multitier_restore(h, prefix, variable_name=name, shape=[0, dim], **(UNIFORM | options))
+
+
+def everything(session, handles):
+    slices = session.run([ops.multitier_save_slice(h) for h in handles])
+    keys = np.concatenate([s.keys for s in slices])
+    order = np.argsort(keys)
+    counted = np.concatenate([s.counted for s in slices])
+    return [np.concatenate([getattr(s, what) for s in slices])[order] for what in ("keys", "rows", "frequencies", "versions")] + [
+        counted[np.argsort(counted[:, 0])]]
+
+
+@pytest.mark.parametrize("before, after", [(1, 1), (3, 3), (1, 4), (4, 1), (2, 3)])
+def test_restore_gives_everything_back_whatever_the_partitions(session, tmp_path, before, after):
+    prefix = os.path.join(tmp_path, "model")
+    options = dict(filter="counter", filter_freq=2)
+    old = [handle(f"old_{i}") for i in range(before)]
+    new = [handle(f"new_{i}") for i in range(after)]
+    session.run([initialize(h, partition_index=i, num_partitions=before, **options) for i, h in enumerate(old)])
+    random = np.random.default_rng(7)
+    for _ in range(3):
+        keys = random.integers(-100, 100, 150)
+        grads = random.standard_normal((150, DIM)).astype(np.float32)
+        positions, parts = session.run(ops.multitier_partition_keys(keys64(keys), num_partitions=before))
+        session.run([adagrad(h, part, grads[p]) for h, part, p in zip(old, parts, positions)])
+    save(session, prefix, old)
+    session.run([restore(h, prefix, partition_index=i, num_partitions=after, initializer="constant", **options)
+                 for i, h in enumerate(new)])
+    for a, b in zip(everything(session, old), everything(session, new)):
+        assert a.size > 0
+        np.testing.assert_array_equal(a, b)
+    # The initializer is the checkpoint's, and the count of applies goes on.
+    np.testing.assert_array_equal(
+        session.run(ops.multitier_lookup(new[0], keys64([12345]))), session.run(ops.multitier_lookup(old[0], keys64([12345]))))
+    manifest = json.loads(session.run(ops.multitier_save_slice(new[0])).manifest)
+    assert manifest["applies"] == 3 and manifest["initializer"]["kind"] == "uniform"
+
+
+def test_restore_keeps_matrix_bloom_counts_and_live_slots(session, tmp_path):
+    prefix = os.path.join(tmp_path, "model")
+    matrix = np.arange(2 * DIM, dtype=np.float32).reshape(2, DIM)
+    options = dict(initializer="matrix", default_value_dim=2, filter="bloom", filter_freq=3, filter_max_elements=1000)
+    old, new = handle("old"), handle("new")
+    session.run([initialize(old, matrix=matrix, **options), initialize(new, matrix=-matrix, **options)])
+    session.run(ops.multitier_add_slots(new, slot_names=["m"], slot_dims=[1], slot_initial_values=[0.5]))
+    session.run(sgd(old, [4, 4], np.ones((2, DIM))))
+    assert session.run(ops.multitier_count(old)) == 0
+    save(session, prefix, [old])
+    session.run(restore(new, prefix, **options))
+    session.run(sgd(new, [4], np.zeros((1, DIM))))  # the third occurrence
+    saved = session.run(ops.multitier_save_slice(new))
+    assert saved.keys.tolist() == [4]
+    np.testing.assert_array_equal(saved.rows, [matrix[0].tolist() + [0.5]])
+    np.testing.assert_array_equal(saved.initial_matrix, matrix)
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_variable_as_it_was(session, tmp_path, ev):
+    prefix = os.path.join(tmp_path, "model")
+    session.run(sgd(ev, [1], np.ones((1, DIM))))
+    wide = handle("wide", dim=5)
+    session.run(initialize(wide, dim=5))
+    save(session, prefix, [wide], "wide")
+    before = everything(session, [ev])
+    with pytest.raises(errors.InvalidArgumentError, match="'wide' has dim 4, the checkpoint .* holds it with dim 5"):
+        session.run(restore(ev, prefix, "wide"))
+    with pytest.raises(errors.NotFoundError, match="does not hold the embedding variable 'other'"):
+        session.run(restore(ev, prefix, "other"))
+    with pytest.raises(errors.OpError):
+        session.run(restore(ev, prefix + "_missing", "wide"))
+    for a, b in zip(before, everything(session, [ev])):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_damaged_checkpoint_leaves_the_variable_as_it_was(session, tmp_path, ev):
+    prefix = os.path.join(tmp_path, "model")
+    session.run(sgd(ev, np.arange(100), np.ones((100, DIM))))
+    save(session, prefix, [ev])
+    data = f"{prefix}.data-00000-of-00001"
+    with open(data, "r+b") as f:
+        f.seek(os.path.getsize(data) // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 1]))
+    before = everything(session, [ev])
+    with pytest.raises(errors.DataLossError):
+        session.run(restore(ev, prefix))
+    for a, b in zip(before, everything(session, [ev])):
+        np.testing.assert_array_equal(a, b)
