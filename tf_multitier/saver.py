@@ -11,6 +11,7 @@ In the checkpoint, for a variable `<name>` in n parts (n = 1: not partitioned):
     <name>/part_<i>-of-<n>/versions         int64 [rows]
     <name>/part_<i>-of-<n>/counted          int64 [keys counted and not admitted, 3]: key, count, version
     <name>/part_<i>-of-<n>/initial_matrix   float32 [default_value_dim, dim], or [0, dim]
+    <name>/part_<i>-of-<n>/filter_counters  uint8 [bytes of the Bloom filter], or [0]
 
 All tensors of a part come from one op, as of one moment.
 
@@ -34,7 +35,8 @@ from tf_multitier._library import ops
 NUM_BUCKETS = 1024
 
 PART_TENSORS = (("manifest", tf.string), ("keys", tf.int64), ("rows", tf.float32), ("frequencies", tf.int64),
-                ("versions", tf.int64), ("counted", tf.int64), ("initial_matrix", tf.float32))
+                ("versions", tf.int64), ("counted", tf.int64), ("initial_matrix", tf.float32),
+                ("filter_counters", tf.uint8))
 
 _INDEX = "partition_of_bucket"
 _OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/[a-z_]+)$")
