@@ -554,6 +554,25 @@ def test_indicator_column_is_refused(session):
         fc.indicator_column(ints("a"))
 
 
+def test_shared_embeddings_of_tensorflow_2_is_refused(session):
+    with pytest.raises(NotImplementedError, match="column 'a' takes every 64-bit id"):
+        tf.feature_column.shared_embeddings([ints("a")], 2)
+
+
+def test_embedding_column_starts_from_a_checkpoint_it_names(session, tmp_path):
+    net = stock.input_layer({"a": sparse([[1], [2]])}, [embedded(ints("a"))])
+    session.run(v1.global_variables_initializer())
+    train(session, tf.reduce_sum(net))
+    expected = session.run(net)
+    path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default(), v1.Session() as other:
+        column = fc.embedding_column(
+            ints("a"), 3, ckpt_to_load_from=path,
+            tensor_name_in_ckpt="input_layer/a_embedding/embedding_weights")
+        net = stock.input_layer({"a": sparse([[1], [2]])}, [column])
+        np.testing.assert_array_equal(run(other, net), expected)
+
+
 def test_columns_are_values():
     option = tf_multitier.EmbeddingVariableOption()
     assert ints("a", ev_option=option) == ints("a", ev_option=option)

@@ -177,6 +177,14 @@ class EmbeddingCategoricalColumn(
             _arm(tf.compat.v1.get_variable_scope())
         return 0
 
+    @property
+    def num_buckets(self):
+        """What TensorFlow's newer, object-based columns ask for: NotImplementedError."""
+        raise NotImplementedError(
+            f"column {self.key!r} takes every 64-bit id and has no number of buckets: use it with "
+            "input_layer, linear_model or sequence_input_layer; tf.feature_column."
+            "shared_embeddings and Keras' DenseFeatures are not supported")
+
     def _transform_feature(self, inputs):
         """The feature as a SparseTensor of int64 ids."""
         feature = inputs.get(self.key)
