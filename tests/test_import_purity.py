@@ -1,0 +1,138 @@
+"""Importing tf_multitier prints nothing and changes nothing for objects that are not embedding variables."""
+
+import hashlib
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.training import device_setter
+
+from tf_multitier import patches
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# Source of the wrapped functions in the TensorFlow they were wrapped in. A difference means: read the new function, see
+# that the wrapper in patches.py still does what it should, then put the new hash here.
+WRAPPED = {
+    "2.21": {
+        "optimizer._get_processor": "a6137b06b9b86cbf620bfe7760e34723423c506647a34e6284f3026ef4db7e11",
+        "slot_creator._create_slot_var": "a91229b2bc3ff2c342272385c6017537551a940033bdc2fd25e7c6e8ac4e3e35",
+        "ResourceVariable.from_proto": "9a569f63652fbc6eef67a0308e381af88394e20b309be830a7ef8c9d5d1e59b0",
+        "feature_column._internal_input_layer": "c05dac9be1fdbd9c23e6a8d793a39bde88dabbc3b94e60547ebad817d790bac9",
+        "feature_column._FCLinearWrapper.build": "fd81c18099cb67fb914f9f33c5a9e039b2c96bfacf7a935adc7ee577f154a7f9",
+    },
+}
+
+# Builds a stock training graph, twice: before and after the import. Prints a line for each thing that must not differ.
+STOCK_GRAPH = r"""
+import hashlib, sys
+import tensorflow as tf
+v1 = tf.compat.v1
+if BEHAVIOR == "v1":
+    v1.disable_v2_behavior()
+
+def graph_bytes(use_resource):
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        step = v1.train.get_or_create_global_step()
+        features = {"a": v1.placeholder(tf.string, [None], "a"), "b": v1.placeholder(tf.float32, [None], "b")}
+        columns = [tf.feature_column.embedding_column(tf.feature_column.categorical_column_with_hash_bucket("a", 20), 4),
+                   tf.feature_column.numeric_column("b")]
+        x = v1.feature_column.input_layer(features, columns)
+        logits = v1.feature_column.linear_model(features, columns[1:])
+        with v1.variable_scope("tower", partitioner=v1.fixed_size_partitioner(2), use_resource=use_resource):
+            table = v1.get_variable("table", [100, 5])
+        dense = v1.get_variable("dense", [5, 1], use_resource=use_resource)
+        ids = tf.SparseTensor(tf.constant([[0, 0], [1, 0]], tf.int64), tf.constant([1, 2], tf.int64), [2, 1])
+        h = tf.nn.embedding_lookup_sparse(table, ids, None) + v1.nn.embedding_lookup(table, [3, 4])
+        h += v1.nn.safe_embedding_lookup_sparse(list(table), ids) + tf.gather(dense, [0]) * 0.0
+        loss = tf.reduce_sum(h @ dense) + tf.reduce_sum(x) + tf.reduce_sum(logits)
+        train = v1.train
+        for optimizer in (train.GradientDescentOptimizer(0.1), train.MomentumOptimizer(0.1, 0.9), train.AdagradOptimizer(0.1),
+                          train.AdamOptimizer(), train.RMSPropOptimizer(0.1, centered=True), train.FtrlOptimizer(0.1),
+                          train.AdadeltaOptimizer(), train.ProximalAdagradOptimizer(0.1)):
+            grads, variables = zip(*optimizer.compute_gradients(loss))
+            grads, _ = tf.clip_by_global_norm(grads, 1.0)
+            optimizer.apply_gradients(zip(grads, variables), global_step=step)
+        train.Saver(max_to_keep=3)
+        v1.global_variables_initializer()
+        with v1.device(train.replica_device_setter(2)):
+            v1.get_variable("placed", [3])
+        meta = train.export_meta_graph(clear_devices=False)
+    with tf.Graph().as_default():
+        train.import_meta_graph(meta)
+        again = train.export_meta_graph()
+    return [hashlib.sha256(m.graph_def.SerializeToString(deterministic=True)).hexdigest() for m in (meta, again)]
+
+def keras_result():
+    if BEHAVIOR == "v1":
+        return None
+    tf.keras.utils.set_random_seed(3)
+    model = tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.fit(tf.ones([8, 3]), tf.ones([8, 1]), verbose=0)
+    embedding = tf.keras.layers.Embedding(10, 2)
+    return [w.tobytes().hex() for w in model.get_weights()] + [embedding(tf.constant([1])).numpy().tobytes().hex()]
+
+def eager_result():
+    if BEHAVIOR == "v1":
+        return None
+    variable = tf.Variable([[1.0], [2.0]])
+    v1.train.AdagradOptimizer(0.1).minimize(lambda: tf.reduce_sum(tf.nn.embedding_lookup(variable, [1, 1]) ** 2), var_list=[variable])
+    return variable.numpy().tolist()
+
+def everything():
+    return [graph_bytes(True), graph_bytes(False), keras_result(), eager_result()]
+before = everything()
+import tf_multitier
+after = everything()
+print("SAME" if before == after else f"DIFFERENT {before} {after}")
+"""
+
+
+def _run(code):
+    environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", CUDA_VISIBLE_DEVICES="")
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("behavior", ["v1", "v2"])
+def test_stock_graphs_are_the_same_byte_for_byte_before_and_after_the_import(behavior):
+    run = _run(f"BEHAVIOR = {behavior!r}\n{STOCK_GRAPH}")
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.strip().splitlines()[-1] == "SAME"
+
+
+def test_importing_prints_nothing_and_loads_no_keras():
+    code = ("import sys; import tensorflow; loaded = set(sys.modules); print('--', flush=True); print('--', file=sys.stderr, "
+            "flush=True); import tf_multitier, tf_multitier.v1; "
+            "assert not [m for m in set(sys.modules) - loaded if m.split('.')[0] == 'keras']")
+    run = _run(code)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("--")[1].strip() == "" and run.stderr.split("--\n")[-1].strip() == ""
+
+
+def test_another_minor_version_of_tensorflow_is_refused_at_import_in_one_sentence():
+    run = _run("import sys, types; info = types.ModuleType('tf_multitier._build_info'); info.TF_VERSION = '2.18.1'; "
+               "sys.modules['tf_multitier._build_info'] = info; import tf_multitier")
+    assert run.returncode != 0
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: tf_multitier was built for TensorFlow 2.18 and cannot be used with the installed "
+                           f"TensorFlow {tf.__version__}")
+
+
+def test_the_wrapped_functions_are_those_that_were_wrapped():
+    expected = WRAPPED.get(".".join(tf.__version__.split(".")[:2]))
+    if expected is None:
+        pytest.skip(f"no hashes are known for TensorFlow {tf.__version__}")
+    wrapped = patches.wrapped_functions()
+    assert {n: hashlib.sha256(inspect.getsource(f).encode()).hexdigest() for n, f in wrapped.items()} == expected
+
+
+def test_wrappers_keep_name_and_signature():
+    for name, original in patches.wrapped_functions().items():
+        assert original.__name__ == name.rsplit(".", 1)[-1]
+    assert device_setter.STANDARD_PS_OPS[-1] == "MultitierEmbeddingVariableHandle"
+    assert device_setter.STANDARD_PS_OPS.count("MultitierEmbeddingVariableHandle") == 1
