@@ -30,6 +30,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
@@ -208,20 +209,6 @@ MT_ALWAYS_INLINE void UpdateRows(const UpdateBatch& batch) {
   MT_TARGET_AVX2 void functions##Avx2(const UpdateBatch& batch) { __VA_ARGS__(batch); }  \
   MT_TARGET_AVX512 void functions##Avx512(const UpdateBatch& batch) { __VA_ARGS__(batch); } \
   constexpr UpdateFunction functions[3] = {functions##Baseline, functions##Avx2, functions##Avx512};
-
-// While it lives the thread computes as IEEE 754 says: round to nearest, subnormals kept. TensorFlow's worker threads
-// flush subnormals to zero and its callers' threads do not; without this a row's bits would depend on which of them
-// came by.
-class ScopedIeeeArithmetic {
- public:
-  ScopedIeeeArithmetic();
-  ~ScopedIeeeArithmetic();
-  ScopedIeeeArithmetic(const ScopedIeeeArithmetic&) = delete;
-  ScopedIeeeArithmetic& operator=(const ScopedIeeeArithmetic&) = delete;
-
- private:
-  uint64_t saved_;
-};
 
 // x[0]^2 + ... + x[n - 1]^2, added as update_rule.h says: 16 lanes, then pairwise.
 MT_ALWAYS_INLINE float SumOfSquares(const float* x, int n) {

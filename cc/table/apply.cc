@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cc/base/ieee.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -86,7 +87,10 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
 
   const int64_t step = applies_.fetch_add(1) + 1;
   UpdateContext update{&context, &request, slot_offsets, request.global_step >= 0 ? version : step};
-  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) { UpdateShard(update, s); });
+  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
+    const ScopedIeeeArithmetic ieee;
+    UpdateShard(update, s);
+  });
   if (lower_ != nullptr) TrimAndRemember();
   return OkStatus();
 }
@@ -118,6 +122,7 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   }
   std::vector<Status> statuses(shards_.size());
   ParallelFor(executor, shards, [&](int s) {
+    const ScopedIeeeArithmetic ieee;
     if (!counts_first) batch->Dedup(s);
     statuses[s] = GatherShard(context, s);
   });

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "cc/base/ieee.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -28,7 +29,10 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
   std::vector<std::vector<uint32_t>> below(shards_.size());
-  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) { LookupShard(*batch, s, out, &below[s]); });
+  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
+    const ScopedIeeeArithmetic ieee;
+    LookupShard(*batch, s, out, &below[s]);
+  });
   if (lower_ == nullptr) return OkStatus();
   MT_RETURN_IF_ERROR(LookupBelow(*batch, below, out));
   TrimAndRemember();
