@@ -243,14 +243,15 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     }
     create = &admitted;
   }
-  MT_RETURN_IF_ERROR(shard->index.Reserve(create->size() + count.size(), shard->hash_of()));
+  const ShardIndex::HashOfWord hash_of = shard->hash_of();
+  MT_RETURN_IF_ERROR(shard->index.Reserve(create->size() + count.size(), hash_of));
   if (!count.empty()) {
     if (!shard->counted.Reserve(count.size())) {
       return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
     }
     for (const uint32_t e : count) {
       const uint32_t location = shard->counted.Allocate(batch.key(e));
-      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
+      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, hash_of);
       if (!inserted.ok()) {
         shard->counted.Release(location);
         return inserted;
@@ -264,8 +265,13 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
   const std::shared_ptr<const RowLayout>& layout = shard->dram.layout();
   int64_t keys[kGroup];
   float* values[kGroup];
+  auto fetch_buckets = [&](size_t from) {
+    for (size_t i = from; i < std::min(create->size(), from + kGroup); ++i) shard->index.Prefetch(batch.hash((*create)[i]));
+  };
+  fetch_buckets(0);
   for (size_t i = 0; i < create->size(); i += kGroup) {
     const size_t n = std::min<size_t>(kGroup, create->size() - i);
+    fetch_buckets(i + kGroup);
     uint32_t locations[kGroup];
     for (size_t j = 0; j < n; ++j) {
       keys[j] = batch.key((*create)[i + j]);
@@ -281,7 +287,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     initializer_->FillBatch(keys, n, values);
     for (size_t j = 0; j < n; ++j) {
       const uint32_t e = (*create)[i + j];
-      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kDram, locations[j], shard->hash_of());
+      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kDram, locations[j], hash_of);
       if (!inserted.ok()) {
         for (size_t k = j; k < n; ++k) shard->dram.Release(locations[k]);
         dram_rows_ -= static_cast<int64_t>(create->size() - i - j);
