@@ -1,4 +1,4 @@
-"""Feature columns over embedding variables: equality with lookups by hand, training, names, mixing."""
+"""Feature columns over embedding variables: equality with lookups by hand, training, names."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tf_multitier import feature_column as fc
 v1 = tf.compat.v1
 stock = v1.feature_column
 
-NORMAL = v1.random_normal_initializer(stddev=1.0, seed=7)  # a seed of its own: the name is no matter
+NORMAL = v1.random_normal_initializer(stddev=1.0, seed=7)  # its own seed: names do not matter
 
 
 @pytest.fixture

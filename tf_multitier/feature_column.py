@@ -412,7 +412,7 @@ class _ArmedGetter:
 
 
 def _arm(scope):
-    """Lets the next `get_variable` of `scope`, if it asks for 0 rows, make an embedding variable."""
+    """Lets the next `get_variable` of `scope`, if for 0 rows, make an embedding variable."""
     scope.set_custom_getter(_ArmedGetter(scope))
 
 

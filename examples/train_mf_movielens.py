@@ -1,0 +1,204 @@
+r"""Matrix factorization of implicit feedback with embedding variables for users and items.
+
+    python examples/train_mf_movielens.py                            # generated taste clusters
+    python examples/train_mf_movielens.py --data movielens_1m
+
+--data is a folder with `train.csv.gz`: a header and lines `uid,iid`. One pair of each user with at
+least three is held out, drawn at random, and never trained on; what is reported is recall@k: the
+share of users whose held-out item is among the k best of all items the user did not train on, for
+the factorization and for plain popularity. (Users absent from training have no embedding to rank
+with, so files of cold users are not used.)
+
+The loss is sampled softmax: each pair of a batch should score above the same user with items drawn
+at random from the catalogue, one draw for the whole batch. User and item ids index the embedding
+variables as they are; nothing is counted or mapped beforehand.
+"""
+
+import gzip
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: no notices
+
+from absl import app
+from absl import flags
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import metrics
+import tf_multitier
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("data", None, "Folder with train.csv.gz; none: generate clusters of taste.")
+flags.DEFINE_integer("epochs", 16, "Times every pair is trained on.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 4096, "Pairs in a step.", lower_bound=1)
+flags.DEFINE_integer("embedding_dim", 64, "Length of user and item embeddings.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 0.1, "Of Adagrad.", lower_bound=0.0)
+flags.DEFINE_integer("negatives", 256, "Random items a step compares with.", lower_bound=1)
+flags.DEFINE_float("l2", 0.015, "Weight of the squared length of the embeddings of a pair.",
+                   lower_bound=0.0)
+flags.DEFINE_integer("k", 20, "How many items are recommended.", lower_bound=1)
+flags.DEFINE_integer("seed", 1, "Of the split, the sampling and the generated pairs.")
+flags.DEFINE_bool("progress", True, "Show the progress bar.")
+
+
+def read_pairs(folder):
+    """(users, items): two int64 [n] from `folder`/train.csv.gz. ValueError names a bad line."""
+    path = os.path.join(folder, "train.csv.gz")
+    pairs = []
+    with gzip.open(path, "rt", encoding="ascii") as stream:
+        header = stream.readline().strip()
+        if header != "uid,iid":
+            raise ValueError(f"{path}:1: expected the header 'uid,iid', found {header!r}")
+        for number, line in enumerate(stream, start=2):
+            try:
+                user, item = line.split(",")
+                pairs.append((int(user), int(item)))
+            except ValueError:
+                raise ValueError(f"{path}:{number}: expected two integers, found "
+                                 f"{line.strip()!r}") from None
+    pairs = np.array(pairs, np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def generate_pairs(seed, users=1500, items=800, clusters=16, per_user=30):
+    """Pairs of users and items where users mostly like the items of two of `clusters` clusters.
+
+    Within a cluster some items are more popular than others. Ids are scattered 64-bit numbers,
+    negative ones among them. Returns (users, items): two int64 [n], no pair twice.
+    """
+    rng = np.random.default_rng(seed)
+    user_ids, item_ids = (rng.integers(-2**62, 2**62, size) for size in (users, items))
+    cluster = rng.integers(0, clusters, items)
+    popularity = rng.pareto(1.5, items) + 0.2
+    all_users, all_items = [], []
+    for user in range(users):
+        liked = np.isin(cluster, rng.choice(clusters, 2, replace=False))
+        mass = popularity * np.where(liked, 1.0, 0.01)
+        chosen = rng.choice(items, per_user, replace=False, p=mass / mass.sum())
+        all_users.append(np.full(per_user, user_ids[user]))
+        all_items.append(item_ids[chosen])
+    return np.concatenate(all_users), np.concatenate(all_items)
+
+
+def hold_out(users, rng, at_least=3):
+    """Bool [n]: one random pair of each user that has `at_least` of them."""
+    order = rng.permutation(users.size)
+    _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
+    held_out = np.zeros(users.size, bool)
+    held_out[order[first[counts >= at_least]]] = True
+    return held_out
+
+
+class Split:
+    """Pairs to train on, and one held-out item for each of some users.
+
+    Attributes:
+      users, items: int64 [n], the pairs trained on.
+      catalogue: int64 [items], the items in them, sorted; held-out items are among these.
+      item_counts: int64 [items], how often each is trained on: its popularity.
+      test_users: int64 [m], sorted.
+    """
+
+    def __init__(self, users, items, rng):
+        held_out = hold_out(users, rng)
+        self.users, self.items = users[~held_out], items[~held_out]
+        self.catalogue, positions = np.unique(self.items, return_inverse=True)
+        self.item_counts = np.bincount(positions)
+        rankable = held_out & np.isin(items, self.catalogue)
+        order = np.argsort(users[rankable])
+        self.test_users = users[rankable][order]
+        self._targets = np.searchsorted(self.catalogue, items[rankable][order])
+        tested = np.isin(self.users, self.test_users)
+        self._seen = (np.searchsorted(self.test_users, self.users[tested]), positions[tested])
+
+    def recall(self, scores):
+        """recall@k of scores [test users, catalogue]."""
+        return metrics.recall_at_k(scores, self._targets, FLAGS.k, self._seen)
+
+
+def batches(split, rng):
+    """One epoch: (users [batch], their items [batch], random items [negatives]), all int64."""
+    order = rng.permutation(split.users.size)
+    for start in range(0, order.size, FLAGS.batch_size):
+        part = order[start:start + FLAGS.batch_size]
+        yield (split.users[part], split.items[part],
+               rng.choice(split.catalogue, FLAGS.negatives))
+
+
+class Model:
+    """Score of a user and an item: dot product of their embeddings plus the item's bias."""
+
+    def __init__(self, catalogue_size):
+        normal = tf.random_normal_initializer(stddev=0.1, seed=FLAGS.seed)
+        self.users = tf_multitier.get_embedding_variable("users", FLAGS.embedding_dim,
+                                                         initializer=normal)
+        self.items = tf_multitier.get_embedding_variable("items", FLAGS.embedding_dim,
+                                                         initializer=normal)
+        self.biases = tf_multitier.get_embedding_variable("item_biases", 1,
+                                                          initializer=tf.zeros_initializer())
+        self.user_ids, self.item_ids, self.other_ids = (
+            tf.placeholder(tf.int64, [None], name) for name in ("user", "item", "other"))
+        user = tf.nn.embedding_lookup(self.users, self.user_ids)
+        item, item_bias = self._item(self.item_ids)
+        other, other_bias = self._item(self.other_ids)
+        own = tf.reduce_sum(user * item, axis=1) + item_bias                # [batch]
+        others = tf.matmul(user, other, transpose_b=True) + other_bias      # [batch, negatives]
+        # The sample stands for the catalogue: each of its items counts for several.
+        others += np.log(catalogue_size / FLAGS.negatives)
+        losses = tf.reduce_logsumexp(tf.concat([own[:, None], others], axis=1), axis=1) - own
+        size = tf.reduce_sum(tf.square(user) + tf.square(item), axis=1)
+        self.loss = tf.reduce_mean(losses)
+        # Summed over the batch, so that the step of a row does not depend on the batch's size.
+        self.train = tf.train.AdagradOptimizer(FLAGS.learning_rate).minimize(
+            tf.reduce_sum(losses + FLAGS.l2 * size))
+        self.scores = tf.matmul(user, item, transpose_b=True) + item_bias   # [users, items]
+        self.stats = {table.variable_name: table.stats()
+                      for table in (self.users, self.items, self.biases)}
+
+    def _item(self, ids):
+        return (tf.nn.embedding_lookup(self.items, ids),
+                tf.squeeze(tf.nn.embedding_lookup(self.biases, ids), axis=1))
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    tf.disable_eager_execution()
+    rng = np.random.default_rng(FLAGS.seed)
+
+    users, items = read_pairs(FLAGS.data) if FLAGS.data else generate_pairs(FLAGS.seed)
+    split = Split(users, items, rng)
+    print(f"{split.users.size:,} pairs of {np.unique(split.users).size:,} users and "
+          f"{split.catalogue.size:,} items; {split.test_users.size:,} held out")
+
+    model = Model(split.catalogue.size)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        steps = FLAGS.epochs * -(-split.users.size // FLAGS.batch_size)
+        bar = metrics.progress_bar(steps, disable=not FLAGS.progress)
+        started = time.perf_counter()
+        for epoch in range(1, FLAGS.epochs + 1):
+            losses = []
+            for user_ids, item_ids, other_ids in batches(split, rng):
+                _, loss = session.run([model.train, model.loss], {
+                    model.user_ids: user_ids, model.item_ids: item_ids,
+                    model.other_ids: other_ids})
+                losses.append(loss)
+                bar.update()
+            bar.set_postfix(epoch=epoch, loss=f"{np.mean(losses):.4f}")
+        seconds = time.perf_counter() - started
+        bar.close()
+        recall = split.recall(session.run(model.scores, {
+            model.user_ids: split.test_users, model.item_ids: split.catalogue}))
+        popularity = split.recall(np.tile(split.item_counts, (split.test_users.size, 1)))
+        print(f"{steps} steps of {FLAGS.batch_size} pairs, {steps / seconds:.1f} steps/s, "
+              f"final loss {np.mean(losses):.4f}")
+        print(f"held-out recall@{FLAGS.k}: factorization {recall:.4f}, popularity {popularity:.4f} "
+              f"({recall / max(popularity, 1e-9):.1f} times)\n")
+        print(metrics.format_table(*metrics.table_rows(session.run(model.stats))))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,273 @@
+"""The examples as a user runs them, and their parts: rows read and generated, metrics."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_EXAMPLES = os.path.join(_ROOT, "examples")
+sys.path.insert(0, _EXAMPLES)
+
+import criteo  # noqa: E402
+import metrics  # noqa: E402
+
+
+def run_python(*arguments):
+    """Standard output of `python <arguments>`; its error output is shown on failure."""
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [_ROOT] + [p for p in [environment.get("PYTHONPATH")] if p])
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True,
+                          text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_example(name, *flags):
+    return run_python(os.path.join(_EXAMPLES, name), "--noprogress", *flags)
+
+
+def number_after(label, text):
+    return float(re.search(re.escape(label) + r" ([0-9.]+)", text).group(1))
+
+
+def rows_of(dataset):
+    """All batches of a dataset of (features, labels): list of (dict of arrays, array)."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(dataset())
+        following = iterator.get_next()
+        session.run(iterator.initializer)
+        found = []
+        while True:
+            try:
+                found.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                return found
+
+
+def line(label="1", ints=(), cats=()):
+    ints = list(ints) + [""] * (13 - len(ints))
+    cats = list(cats) + [""] * (26 - len(cats))
+    return "\t".join([label] + ints + cats)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, *lines):
+        path = str(tmp_path / name)
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "wt") as stream:
+            stream.write("".join(text + "\n" for text in lines))
+        return path
+    return write_file
+
+
+# --- train_dcnv2.py ------------------------------------------------------------------------------
+
+def test_dcnv2_on_generated_rows_finds_the_planted_signal(tmp_path):
+    plot = str(tmp_path / "history.png")
+    out = run_example("train_dcnv2.py", "--steps=120", "--eval_every=60", "--batch_size=512",
+                      "--embedding_dim=4", "--eval_rows=4096", f"--plot={plot}")
+    assert number_after("held-out AUC", out) > 0.65
+    assert re.search(r"^C26_embedding +dram +[0-9,]+ .*%$", out, re.M), out
+    assert int(re.search(r"^total +([0-9,]+)", out, re.M).group(1).replace(",", "")) > 10_000
+    with open(plot, "rb") as stream:
+        assert stream.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_dcnv2_on_files_continues_from_its_checkpoint_with_partitions(tmp_path, write):
+    model = criteo.ClickModel(seed=3)
+    for day, name in enumerate(("day_0.tsv", "day_1.tsv.gz")):
+        criteo.write_tsv(str(tmp_path / name), *model.draw(1500, np.random.default_rng(day)))
+    flags = [f"--data={tmp_path}/day_*", f"--model_dir={tmp_path}/model", "--batch_size=256",
+             "--embedding_dim=2", "--partitions=2", "--optimizer=adagrad"]
+    first = run_example("train_dcnv2.py", *flags, "--steps=5",
+                        f"--eval_data={tmp_path}/day_1.tsv.gz")
+    second = run_example("train_dcnv2.py", *flags, "--steps=0")  # to the end of the data
+    assert "\n5 steps of 256 rows" in first and re.search(r"^step +5 ", first, re.M)
+    assert "\n11 steps of 256 rows" in second and re.search(r"^step +16 ", second, re.M)
+
+
+def test_dcnv2_on_a_bad_line_names_file_and_line(write):
+    path = write("bad.tsv", *[line()] * 30, line(ints=["many"]))
+    with pytest.raises(AssertionError, match=re.escape(
+            f"{path}:31: field 2 (I1) is not a number: 'many'")):
+        run_example("train_dcnv2.py", f"--data={path}", "--steps=0", "--batch_size=8")
+
+
+# --- train_mf_movielens.py -----------------------------------------------------------------------
+
+def test_matrix_factorization_beats_popularity_on_generated_clusters():
+    out = run_example("train_mf_movielens.py", "--epochs=10")
+    assert number_after("factorization", out) > 2 * number_after("popularity", out)
+    assert re.search(r"^users +dram +1,500 ", out, re.M), out
+
+
+def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
+    pairs = [f"{user},{item}" for user in range(40) for item in range(user % 7, 30, 3)]
+    write("train.csv.gz", "uid,iid", *pairs)
+    out = run_example("train_mf_movielens.py", f"--data={tmp_path}", "--epochs=1", "--k=5",
+                      "--embedding_dim=4", "--negatives=8")
+    assert f"{len(pairs) - 40:,} pairs of 40 users and 30 items; 40 held out" in out
+    path = write("train.csv.gz", "uid,iid", "1,2", "3;4")
+    with pytest.raises(AssertionError, match=re.escape(f"{path}:3: expected two integers")):
+        run_example("train_mf_movielens.py", f"--data={tmp_path}")
+
+
+# --- README.md -----------------------------------------------------------------------------------
+
+def test_example_of_the_readme_prints_what_it_says(tmp_path):
+    with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as stream:
+        [code] = re.findall(r"```python\n(.*?)```", stream.read(), re.S)
+    assert len([line for line in code.splitlines() if line]) == 10
+    script = tmp_path / "readme.py"
+    script.write_text(code)
+    assert run_python(str(script)) == "[2 1 0]\n"
+
+
+def test_links_of_the_documents_exist():
+    for document in ("README.md", "docs/options.md", "docs/limitations.md"):
+        path = os.path.join(_ROOT, document)
+        with open(path, encoding="utf-8") as stream:
+            for target in re.findall(r"\]\(([^)#:]+)\)", stream.read()):
+                assert os.path.exists(os.path.join(os.path.dirname(path), target)), target
+
+
+# --- Criteo rows ---------------------------------------------------------------------------------
+
+def test_reader_gives_missing_fields_as_zero_and_empty(write):
+    path = write("a.tsv",
+                 line("1", ["3", "", "-2", "7.0"], ["68fd1e64", "", "0"]),
+                 line("0"))
+    [(features, labels)] = rows_of(lambda: criteo.read([path], batch_size=8))
+    np.testing.assert_array_equal(labels, [1, 0])
+    assert [features[f"I{i}"].tolist() for i in (1, 2, 3, 4)] == [[3, 0], [0, 0], [-2, 0], [7, 0]]
+    assert [features[f"C{i}"].tolist() for i in (1, 2, 3)] == [
+        [b"68fd1e64", b""], [b"", b""], [b"", b""]]
+    assert set(features) == set(criteo.INT_NAMES + criteo.CAT_NAMES)
+    assert features["I13"].dtype == np.float32
+
+
+def test_reader_of_several_files_plain_and_gzip_keeps_order_and_batches_across_files(write):
+    names = [write("a.tsv", *[line(ints=[str(i)]) for i in range(3)]),
+             write("b.tsv.gz", *[line(ints=[str(i)]) for i in range(3, 5)])]
+    batches = rows_of(lambda: criteo.read(names, batch_size=4))
+    assert [features["I1"].tolist() for features, _ in batches] == [[0, 1, 2, 3], [4]]
+
+
+def test_reader_with_keep_splits_rows_by_number(write):
+    path = write("a.tsv", *[line(ints=[str(i)]) for i in range(10)])
+    def kept(keep):
+        return np.concatenate([features["I1"] for features, _ in rows_of(
+            lambda: criteo.read([path], batch_size=4, keep=keep, shuffle_rows=5))])
+    held_out = kept(lambda row: tf.equal(row % 5, 4))
+    trained = kept(lambda row: tf.not_equal(row % 5, 4))
+    assert sorted(held_out) == [4, 9] and sorted(trained) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("bad, message", [
+    ("\t".join(["1"] * 39), "expected 40 tab-separated fields, found 39"),
+    ("\t".join(["1"] * 41), "expected 40 tab-separated fields, found 41"),
+    ("", "expected 40 tab-separated fields, found 1"),
+    (line(ints=["1", "2", "x"]), "field 4 (I3) is not a number: 'x'"),
+    (line(label="2"), "label must be 0 or 1, found '2'"),
+    (line(label=""), "field 1 (label) is not a number: ''"),
+])
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz"])
+def test_reader_on_a_bad_line_names_file_and_line(write, bad, message, ending):
+    good = write("good.tsv", line(), line())
+    path = write(f"bad.{ending}", line(), bad, line())
+    with pytest.raises(ValueError, match=re.escape(f"{path}:2: {message}")):
+        with criteo.naming_bad_line([good, path]):
+            rows_of(lambda: criteo.read([good, path], batch_size=2))
+
+
+def test_naming_bad_line_passes_other_errors_through(write):
+    path = write("good.tsv", line())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="something else"):
+        with criteo.naming_bad_line([path]):
+            raise tf.errors.InvalidArgumentError(None, None, "something else")
+
+
+def test_find_files_takes_files_folders_and_globs(tmp_path, write):
+    a, b = write("a.tsv", line()), write("b.tsv.gz", line())
+    write(".hidden", "")
+    assert criteo.find_files([str(tmp_path)]) == [a, b]
+    assert criteo.find_files([str(tmp_path / "*.gz"), a]) == [b, a]
+    with pytest.raises(ValueError, match="no files at .*nothing"):
+        criteo.find_files([str(tmp_path / "nothing")])
+
+
+def test_generated_rows_repeat_with_their_seeds_and_survive_a_file(tmp_path):
+    model = criteo.ClickModel(seed=5)
+    direct = rows_of(lambda: model.dataset(64, stream_seed=7, rows=160))
+    assert [labels.size for _, labels in direct] == [64, 64, 32]
+    again = rows_of(lambda: criteo.ClickModel(seed=5).dataset(64, stream_seed=7, rows=160))
+    other = rows_of(lambda: model.dataset(64, stream_seed=8, rows=64))
+    path = str(tmp_path / "rows.tsv.gz")
+    rng = np.random.default_rng(7)
+    drawn = [model.draw(size, rng) for size in (64, 64, 32)]
+    criteo.write_tsv(path, *(np.concatenate(part) for part in zip(*drawn)))
+    from_file = rows_of(lambda: criteo.read([path], batch_size=64))
+    for expected, *found in zip(direct, again, from_file):
+        for features, labels in found:
+            np.testing.assert_array_equal(labels, expected[1])
+            for name in criteo.INT_NAMES + criteo.CAT_NAMES:
+                np.testing.assert_array_equal(features[name], expected[0][name])
+    assert (other[0][0]["C1"] != direct[0][0]["C1"]).any()
+
+
+# --- Metrics -------------------------------------------------------------------------------------
+
+def test_auc_equals_counting_pairs():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        labels = rng.integers(0, 2, 30)
+        labels[:2] = [0, 1]
+        scores = rng.integers(0, 6, 30)  # many ties
+        positive, negative = scores[labels == 1][:, None], scores[labels == 0][None, :]
+        expected = np.mean((positive > negative) + 0.5 * (positive == negative))
+        assert metrics.auc(labels, scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_auc_refuses_one_class_and_nan():
+    with pytest.raises(ValueError, match="3 positives and 0 negatives"):
+        metrics.auc([1, 1, 1], [0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="1 of 2 scores are NaN"):
+        metrics.auc([0, 1], [0.1, np.nan])
+    with pytest.raises(ValueError, match="two vectors of one length"):
+        metrics.auc([0, 1], [0.1])
+
+
+def test_log_loss_equals_its_definition_and_does_not_overflow():
+    labels, logits = np.array([1.0, 0.0, 1.0]), np.array([0.3, -2.0, 4.0])
+    p = 1 / (1 + np.exp(-logits))
+    expected = -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+    assert metrics.log_loss(labels, logits) == pytest.approx(expected, rel=1e-12)
+    assert metrics.log_loss([1.0, 0.0], [-1000.0, 1000.0]) == 1000.0
+
+
+def test_recall_at_k_strikes_out_seen_items_and_counts_ties_against():
+    scores = np.array([[9.0, 8.0, 7.0], [1.0, 1.0, 1.0]])
+    assert metrics.recall_at_k(scores, [1, 0], k=1) == 0.0
+    assert metrics.recall_at_k(scores, [1, 0], k=1, seen=([0], [0])) == 0.5
+    assert metrics.recall_at_k(scores, [1, 0], k=3) == 1.0
+    with pytest.raises(ValueError, match="k must be between 1 and 3, got 4"):
+        metrics.recall_at_k(scores, [1, 0], k=4)
+
+
+def test_table_rows_adds_up_parts_and_tables():
+    part = ('{"tiers": [{"name": "dram", "rows": 5, "row_bytes": 2048, "resident_bytes": 4096, '
+            '"hits": 30}], "rows": 5, "absent": 10, "index_bytes": 1000, "filter_bytes": 24}')
+    header, lines = metrics.table_rows({"a": part, "b": f"[{part},{part}]"})
+    text = metrics.format_table(header, lines).splitlines()
+    assert text[0].split()[:3] == ["table", "tier", "rows"]
+    assert text[2].split() == ["a", "dram", "5", "2.0", "KiB", "5.0", "KiB", "75.0%"]
+    assert text[3].split() == ["b", "dram", "10", "4.0", "KiB", "10.0", "KiB", "75.0%"]
+    assert text[4].split() == ["total", "15", "6.0", "KiB", "15.0", "KiB", "75.0%"]
