@@ -1,6 +1,7 @@
 """What an embedding variable promises, through TensorFlow: contracts 1, 2, 3, 8 and 11 of the design, scopes, lookups, training loops."""
 
 import json
+import socket
 import threading
 
 import numpy as np
@@ -266,6 +267,75 @@ def test_clipping_by_norm_equals_stock(graph, parts):
         np.testing.assert_allclose(norm, stock_norm, rtol=1e-6)
         np.testing.assert_allclose(session.run(tf.nn.embedding_lookup(ev, [3, 4])), session.run(stock)[[3, 4]], rtol=1e-6)
         assert session.run(ev.get_frequency([3, 4])).tolist() == [3, 1]  # counts survive clipping
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_weights_of_a_pooled_lookup_train_with_it(graph, parts, combiner):
+    ev = make(parts=parts)
+    with v1.Session() as session:
+        everything = tf.nn.embedding_lookup(ev, np.arange(9))
+        session.run([p.initializer for p in ev.parts])
+        initial = session.run(everything)
+    stock = v1.get_variable("stock", initializer=initial, use_resource=True)
+    ids = sparse([0, 0, 1, 1], [3, 3, 8, 1], [2, 2])
+    weights, train = [], []
+    for i, table in enumerate((stock, ev)):
+        weights.append(v1.get_variable(f"w{i}", initializer=np.array([1, 2, 0.5, 3], np.float32), use_resource=True))
+        sp_weights = tf.SparseTensor(ids.indices, weights[i].read_value(), ids.dense_shape)
+        loss = tf.reduce_sum(tf.nn.embedding_lookup_sparse(table, ids, sp_weights, combiner=combiner) ** 2)
+        train.append(v1.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[table, weights[i]]))
+    with initialized_session() as session:
+        for _ in range(30):
+            session.run(train)
+        ours, theirs = session.run([everything, stock])
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        ours, theirs = session.run(weights[::-1])
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        assert not np.allclose(ours, [1, 2, 0.5, 3])
+
+
+def test_the_summed_gradient_is_not_computed_for_an_optimizer_that_takes_it_unchanged(graph):
+    ev = make(initializer=v1.zeros_initializer())
+    out = tf.nn.embedding_lookup_sparse(ev, sparse([0, 0], [3, 3], [1, 2]), None)
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
+    needed, queue = set(), [train]
+    while queue:
+        op = queue.pop()
+        if op not in needed:
+            needed.add(op)
+            queue += [t.op for t in op.inputs] + list(op.control_inputs)
+    assert "MultitierApply" in {op.type for op in needed}
+    assert not {"UnsortedSegmentSum", "UniqueWithCounts"} & {op.type for op in needed}
+
+
+def test_parameter_servers(tmp_path):
+    ports = [_free_port() for _ in range(3)]
+    cluster = tf.train.ClusterSpec({"ps": [f"localhost:{p}" for p in ports[:2]], "worker": [f"localhost:{ports[2]}"]})
+    servers = [tf.distribute.Server(cluster, job, i, start=True) for job, i in (("ps", 0), ("ps", 1), ("worker", 0))]
+    with tf.Graph().as_default():
+        with v1.device(v1.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:0")):
+            step = v1.train.get_or_create_global_step()
+            ev, local = make(parts=2), make("whole", parts=1)
+            assert [p.device for p in ev] != [ev[0].device] * 2 and "/job:ps" in ev[0].device
+            ids = sparse([0, 0, 1], [-4, 6, 7], [3, 2])
+            loss = sum(tf.reduce_sum(tf.nn.embedding_lookup_sparse(e, ids, None, combiner=c)) for e in (ev, local)
+                       for c in ("sum", "mean", "sqrtn"))
+            train = v1.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+            same = [tf.nn.embedding_lookup_sparse(e, ids, None, combiner=c) for c in ("sum", "mean", "sqrtn") for e in (ev, local)]
+        for _ in range(2):
+            with v1.train.MonitoredTrainingSession(servers[2].target, checkpoint_dir=str(tmp_path), save_checkpoint_steps=1,
+                                                   log_step_count_steps=None, save_summaries_steps=None) as session:
+                session.run(train)
+                outs = session.run(same)
+        for routed, fused in zip(outs[::2], outs[1::2]):
+            np.testing.assert_array_equal(routed, fused)
+
+
+def _free_port():
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
 
 
 def test_two_optimizers_in_one_graph_and_two_on_one_variable(graph):

@@ -143,6 +143,13 @@ def test_a_list_of_parts_names_the_object_to_pass(parted, ev):
         tf.nn.embedding_lookup([ev, ev], [1])
 
 
+def test_the_gradient_of_a_partitioned_variable_names_its_parts(parted):
+    loss = loss_of(parted)
+    with refused(ValueError, r"one partition of the embedding variable 'parted': pass its parts, list\(variable\)"):
+        tf.gradients(loss, [parted])
+    assert len(tf.gradients(loss, list(parted))) == 2
+
+
 @pytest.mark.parametrize("use", [
     lambda e: tf.convert_to_tensor(e), lambda e: e + 1.0, lambda e: tf.nn.l2_loss(e), lambda e: e.value(), lambda e: e.assign([1.0]),
     lambda e: e.read_value(), lambda e: v1.assign(e, tf.zeros([0, 4])), lambda e: tf.identity(e), lambda e: tf.matmul(e, e)])

@@ -22,6 +22,7 @@ import collections.abc
 import tensorflow as tf
 from tensorflow.core.framework import variable_pb2
 from tensorflow.python.framework import composite_tensor
+from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import variables
@@ -283,6 +284,17 @@ class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResour
     __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = _no_dense("conversion to a dense tensor")
 
 
+class _RefuseGradient(composite_tensor_gradient.CompositeTensorGradient):
+    """`tf.gradients(loss, [ev])` of a partitioned variable: a gradient belongs to a part, so say what to pass."""
+
+    def get_gradient_components(self, value):
+        raise ValueError(f"a gradient belongs to one partition of the embedding variable '{value.variable_name}': pass its parts, "
+                         "list(variable), to tf.gradients")
+
+    def replace_gradient_components(self, value, component_grads):
+        raise NotImplementedError
+
+
 class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
     """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
 
@@ -291,8 +303,7 @@ class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.Comp
     `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
     """
 
-    _should_act_as_resource_variable = True
-    __composite_gradient__ = resource_variable_ops.ResourceVariableGradient()
+    __composite_gradient__ = _RefuseGradient()
 
     def __init__(self, name, parts):
         self._name = name

@@ -12,6 +12,7 @@ Training through a lookup inside a loop is refused when the graph is built. Insi
 import collections
 
 import tensorflow as tf
+from tensorflow.python.framework import func_graph as tf_func_graph
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs
@@ -23,9 +24,10 @@ from tf_multitier.queries import route
 
 _Part = collections.namedtuple("_Part", ["handle"])
 
-# An unsummed gradient: int64 keys [n], float32 grads [n, dim], and tensors (gradients of weights) that read the values of the
-# table and must be computed before it is updated, where they are computed at all.
-RawGradient = collections.namedtuple("RawGradient", ["keys", "grads", "read_before_update"])
+# An unsummed gradient: int64 keys [n], float32 grads [n, dim].
+RawGradient = collections.namedtuple("RawGradient", ["keys", "grads"])
+
+_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", "MultitierEmbeddingVariableHandle")
 
 
 def _refuse_control_flow(op):
@@ -48,7 +50,7 @@ def _slices(values, keys, dim):
     return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
 
 
-def _summed(keys, grads, dim, read_before_update=()):
+def _summed(keys, grads, dim):
     """IndexedSlices with each key once; remembers the counts and the unsummed form."""
     graph = tf_ops.get_default_graph()
     if graph.building_function:  # the gradient leaves this graph as a function's output: nothing remembered would be found
@@ -58,7 +60,7 @@ def _summed(keys, grads, dim, read_before_update=()):
     values.set_shape([None, dim])
     state = graph_state.state_of(graph)
     state.counts[unique.name] = counts
-    state.raw_gradients[values.name] = RawGradient(keys, grads, tuple(read_before_update))
+    state.raw_gradients[values.name] = RawGradient(keys, grads)
     return _slices(values, unique, dim)
 
 
@@ -67,6 +69,20 @@ def _lookup_grad(op, grad):
     dim = op.outputs[0].shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
     return _slices(tf.reshape(grad, [-1, dim]), keys, dim), None
+
+
+def _depends_on_variables(tensor):
+    """Whether a variable is among the ancestors of a tensor, so that something may be trained through it."""
+    seen, queue = set(), [tensor.op]
+    while queue:
+        op = queue.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type in _VARIABLE_OPS or isinstance(op.graph, tf_func_graph.FuncGraph):
+            return True
+        queue.extend(t.op for t in op.inputs)
+    return False
 
 
 def _read(handles, keys, dtype, dim):
@@ -110,12 +126,15 @@ def _lookup_sparse_grad(op, grad):
             weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
     elif has_weights:
         weights_grad = ops.multitier_lookup_sparse_weights_grad(handles, keys, rows, weights, grad, combiner=combiner, dim=dim)
-    before = () if weights_grad is None else (weights_grad,)
+    if weights_grad is not None and _depends_on_variables(weights):
+        # The gradient of the weights reads the table again: before the update, which needs grads.
+        with tf.control_dependencies([weights_grad]):
+            grads = tf.identity(grads)
     if num_parts == 1:
-        slices = [_summed(keys, grads, dim, before)]
+        slices = [_summed(keys, grads, dim)]
     else:
         positions, part_keys = partition_keys(keys, num_parts)
-        slices = [_summed(k, tf.gather(grads, p), dim, before) for p, k in zip(positions, part_keys)]
+        slices = [_summed(k, tf.gather(grads, p), dim) for p, k in zip(positions, part_keys)]
     return slices + [None, None, weights_grad, None]
 
 

@@ -186,25 +186,13 @@ def _ones(keys):
     return tf.ones([tf.size(keys)], tf.int64)
 
 
-def _is_needed(tensor):
-    """Whether anything but the gradient gate takes the tensor."""
-    for consumer in tensor.consumers():
-        if consumer.type == "Identity" and consumer.name.rsplit("/", 1)[-1].startswith("control_dependency"):
-            if _is_needed(consumer.outputs[0]):
-                return True
-        else:
-            return True
-    return False
-
-
 def _leaves(values, indices, state, before):
     """[(keys, grads, counts or None)] that a gradient is the concatenation of, unsummed where it was summed here."""
-    source_before, source = [], None
+    source_before = []
     source = _skip_identities(values, source_before)
     raw = state.raw_gradients.get(source.name)
     if raw is not None:
         before.extend(source_before)
-        before.extend(t.op for t in raw.read_before_update if _is_needed(t))
         return [(raw.keys, raw.grads, None)]
     keys = _skip_identities(indices, [])
     parts = list(source.op.inputs[:-1]) if source.op.type == "ConcatV2" else []
