@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
 
 namespace multitier {
@@ -29,6 +30,7 @@ void ForRowRanges(const SparseBatch& batch, Executor* executor, const Body& body
   ParallelFor(executor, tasks, [&](int task) {
     const int64_t begin = batch.batch * task / tasks;
     const int64_t end = batch.batch * (task + 1) / tasks;
+    const ScopedIeeeArithmetic ieee;
     const int64_t* first = std::lower_bound(batch.indices.begin(), batch.indices.end(), begin);
     body(begin, end, static_cast<size_t>(first - batch.indices.begin()));
   });
@@ -222,6 +224,7 @@ void PoolWeightsGradient(const SparseBatch& batch, const EntryValues& values, co
 void ClipByNorm(float* values, int64_t n, int dim, float max_norm, Executor* executor) {
   const int tasks = pooling_internal::NumTasks(n * dim, n);
   ParallelFor(executor, tasks, [&](int task) {
+    const ScopedIeeeArithmetic ieee;
     pooling_internal::ClipRows(values, n * task / tasks, n * (task + 1) / tasks, dim, max_norm);
   });
 }

@@ -9,7 +9,7 @@
 //
 // Without weights every w is 1. Where a divisor is zero the row is zeros. The arithmetic is that of
 // tf.nn.embedding_lookup_sparse: float32, product before sum, IEEE division; only the order of addition is ours. Results do
-// not depend on the executor.
+// not depend on the executor, nor on whether the caller's thread flushes subnormals.
 //
 // Thread-safe: plain functions.
 
