@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cc/env/env.h"
+#include "cc/env/posix_error.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -24,26 +25,6 @@ namespace {
 
 constexpr size_t kWriteBufferBytes = 64 << 10;
 constexpr size_t kHugePageBytes = 2 << 20;
-
-// The Status of a system call that failed with `error`.
-Status PosixError(const char* call, const std::string& path, int error) {
-  std::string message = StrCat(call, " of '", path, "': ", std::strerror(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR: return NotFoundError(message);
-    case EEXIST:
-    case ENOTEMPTY: return AlreadyExistsError(message);
-    case EACCES:
-    case EPERM:
-    case EROFS: return PermissionDeniedError(message);
-    case ENOSPC:
-    case EDQUOT:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM: return ResourceExhaustedError(message);
-    default: return UnavailableError(message);
-  }
-}
 
 // Runs a call again for as long as a signal interrupts it.
 template <typename Call>

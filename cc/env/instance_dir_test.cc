@@ -1,0 +1,258 @@
+#include "cc/env/instance_dir.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace multitier {
+namespace {
+
+namespace fs = std::filesystem;
+
+class InstanceDirectoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "/instance_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    path_ = pattern;
+  }
+  void TearDown() override { EXPECT_TRUE(RemoveDirectoryTree(path_).ok()); }
+
+  std::unique_ptr<InstanceDirectory> Create(const std::string& name, bool keep = false) {
+    Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::Create(path_, name, keep);
+    EXPECT_TRUE(instance.ok()) << instance.status().ToString();
+    return instance.ok() ? *std::move(instance) : nullptr;
+  }
+  static void WriteFile(const std::string& path) { std::ofstream(path) << "rows"; }
+  // An instance of a process that is gone, killed, with a file and a directory in it.
+  std::string MakeLeftover(const std::string& name, bool keep = false) {
+    return RunToDeath([&] {
+      std::unique_ptr<InstanceDirectory> instance = Create(name, keep);
+      WriteFile(instance->path() + "/segment");
+      fs::create_directories(instance->path() + "/below");
+      WriteFile(instance->path() + "/below/segment");
+      Say(instance->path());
+      ::raise(SIGKILL);
+    });
+  }
+
+  // Runs `body` in a child, which ends by itself; what it said.
+  std::string RunToDeath(const std::function<void()>& body) {
+    Spawn(body);
+    const std::string said = Hear();
+    Wait();
+    return said;
+  }
+  void Spawn(const std::function<void()>& body) {
+    ASSERT_EQ(::pipe(pipe_), 0);
+    child_ = ::fork();
+    ASSERT_GE(child_, 0);
+    if (child_ > 0) {
+      ::close(pipe_[1]);
+      return;
+    }
+    body();
+    ::_exit(0);
+  }
+  void Say(const std::string& text) {  // in the child
+    if (::write(pipe_[1], text.data(), text.size()) < 0) ::_exit(1);
+  }
+  std::string Hear() {
+    char text[1024];
+    const ssize_t n = ::read(pipe_[0], text, sizeof(text));
+    return n < 0 ? "" : std::string(text, static_cast<size_t>(n));
+  }
+  void Wait() {
+    ::close(pipe_[0]);
+    EXPECT_EQ(::waitpid(child_, nullptr, 0), child_);
+  }
+
+  std::string path_;
+  int pipe_[2] = {};
+  pid_t child_ = 0;
+};
+
+TEST_F(InstanceDirectoryTest, TwoOfOneNameHaveTheirOwnAndLeaveNothing) {
+  std::unique_ptr<InstanceDirectory> first = Create("user/id"), second = Create("user/id");
+  EXPECT_NE(first->path(), second->path());
+  EXPECT_EQ(fs::path(first->path()).parent_path(), path_ + "/user%2Fid");
+  WriteFile(first->path() + "/segment");
+  first.reset();
+  EXPECT_TRUE(fs::exists(second->path()));
+  second.reset();
+  EXPECT_TRUE(fs::is_empty(path_));
+}
+
+TEST_F(InstanceDirectoryTest, LiveInstanceOfThisProcessIsRefusedAndStaysLocked) {
+  std::unique_ptr<InstanceDirectory> live = Create("ev");
+  for (int i = 0; i < 2; ++i) {
+    const Status status = InstanceDirectory::Open(live->path(), false).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find(StrCat("process ", ::getpid())), std::string::npos) << status.message();
+  }
+  // The refusals closed no descriptor of the lock file: another process still finds it held.
+  const pid_t holder = ::getpid();
+  const std::string said = RunToDeath([&] {
+    Say(InstanceDirectory::Open(live->path(), false).status().message());
+  });
+  EXPECT_NE(said.find(StrCat("in use by process ", holder)), std::string::npos) << said;
+}
+
+TEST_F(InstanceDirectoryTest, LiveInstanceOfAnotherProcessIsRefusedAndNoLeftover) {
+  Spawn([&] {
+    std::unique_ptr<InstanceDirectory> live = Create("ev");
+    Say(live->path());
+    ::pause();
+  });
+  const std::string live_path = Hear();
+  const Status status = InstanceDirectory::Open(live_path, false).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find(StrCat("in use by process ", child_)), std::string::npos) << status.message();
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+  EXPECT_TRUE(fs::exists(live_path));
+  ::kill(child_, SIGKILL);
+  Wait();
+  EXPECT_TRUE(InstanceDirectory::Open(live_path, false).ok());
+}
+
+TEST_F(InstanceDirectoryTest, LeftoversOfItsOwnNameGo) {
+  const std::string kept = MakeLeftover("ev", /*keep=*/true), dead = MakeLeftover("ev"), other = MakeLeftover("ev2");
+  fs::create_directories(path_ + "/ev/instance-1-1");  // killed before it had a lock file
+  fs::create_directories(path_ + "/ev/somebody's");
+  ASSERT_TRUE(fs::exists(dead + "/below/segment"));
+  std::unique_ptr<InstanceDirectory> instance = Create("ev");
+  EXPECT_EQ(instance->leftovers_removed(), 2);
+  EXPECT_TRUE(instance->leftovers_status().ok()) << instance->leftovers_status().ToString();
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_FALSE(fs::exists(path_ + "/ev/instance-1-1"));
+  EXPECT_TRUE(fs::exists(kept + "/segment"));
+  EXPECT_TRUE(fs::exists(other + "/segment"));
+  EXPECT_TRUE(fs::exists(path_ + "/ev/somebody's"));
+}
+
+TEST_F(InstanceDirectoryTest, KeptInstanceStaysAndIsOpenedAgain) {
+  std::string kept;
+  {
+    std::unique_ptr<InstanceDirectory> instance = Create("ev", /*keep=*/true);
+    kept = instance->path();
+    WriteFile(kept + "/segment");
+  }
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+  ASSERT_TRUE(fs::exists(kept + "/segment"));
+  { EXPECT_TRUE(InstanceDirectory::Open(kept, /*keep=*/true).ok()); }
+  ASSERT_TRUE(fs::exists(kept + "/segment"));
+  { EXPECT_TRUE(InstanceDirectory::Open(kept, /*keep=*/false).ok()); }
+  EXPECT_FALSE(fs::exists(kept));
+  EXPECT_EQ(InstanceDirectory::Open(kept, true).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(InstanceDirectory::Open(path_, true).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(InstanceDirectoryTest, DeadInstanceTakenOverIsHeldAgain) {
+  const std::string dead = MakeLeftover("ev");
+  std::unique_ptr<InstanceDirectory> taken = *InstanceDirectory::Open(dead, false);
+  EXPECT_TRUE(fs::exists(taken->path() + "/segment"));
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+}
+
+TEST_F(InstanceDirectoryTest, ForkedChildHoldsNothingAndRemovesNothing) {
+  std::unique_ptr<InstanceDirectory> instance = Create("ev");
+  const std::string said = RunToDeath([&] {
+    const std::string path = instance->path();
+    instance.reset();  // the child's copy of the object
+    const bool own = Create("ev") != nullptr;
+    Say(StrCat(own, " ", InstanceDirectory::Open(path, false).status().message()));
+  });
+  EXPECT_EQ(said.substr(0, 5), "true ") << said;
+  EXPECT_NE(said.find(StrCat("in use by process ", ::getpid())), std::string::npos) << said;
+  EXPECT_TRUE(fs::exists(instance->path()));
+}
+
+// parent = our child, which forks one that outlives it.
+TEST_F(InstanceDirectoryTest, KilledParentLeavesNoLockThoughItsChildLives) {
+  Spawn([&] {
+    std::unique_ptr<InstanceDirectory> instance = Create("ev");
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) ::pause();
+    Say(StrCat(grandchild, " ", instance->path()));
+    ::raise(SIGKILL);
+  });
+  const std::string said = Hear();
+  Wait();
+  const pid_t grandchild = static_cast<pid_t>(std::stol(said));
+  const std::string dead = said.substr(said.find(' ') + 1);
+  ASSERT_TRUE(fs::exists(dead));
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 1);
+  EXPECT_FALSE(fs::exists(dead));
+  ::kill(grandchild, SIGKILL);
+}
+
+TEST_F(InstanceDirectoryTest, ThreadsAndProcessesMakeAndRemoveOfOneNameAtOnce) {
+  const auto churn = [&] {
+    for (int round = 0; round < 100; ++round) {
+      Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::Create(path_, "ev", false);
+      if (!instance.ok() || !fs::exists((*instance)->path() + "/instance.lock")) return false;
+    }
+    return true;
+  };
+  Spawn([&] { Say(churn() ? "ok" : "failed"); });
+  bool ok[2] = {};
+  std::thread other([&] { ok[1] = churn(); });
+  ok[0] = churn();
+  other.join();
+  EXPECT_EQ(Hear(), "ok");
+  Wait();
+  EXPECT_TRUE(ok[0] && ok[1]);
+  EXPECT_TRUE(fs::is_empty(path_));
+}
+
+TEST_F(InstanceDirectoryTest, BadStoragePathIsOneClearError) {
+  const auto error = [](const std::string& path) { return InstanceDirectory::Create(path, "ev", false).status(); };
+  EXPECT_EQ(error("").code(), StatusCode::kInvalidArgument);
+  WriteFile(path_ + "/file");
+  EXPECT_EQ(error(path_ + "/file").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(error(path_ + "/no/parent").code(), StatusCode::kNotFound);
+  EXPECT_NE(error(path_ + "/no/parent").message().find(path_ + "/no/parent"), std::string::npos);
+  EXPECT_TRUE(error(path_ + "/made").ok());
+}
+
+TEST_F(InstanceDirectoryTest, ReadOnlyStoragePathIsPermissionDenied) {
+  ASSERT_EQ(::chmod(path_.c_str(), 0555), 0);
+  const std::string said = RunToDeath([&] {
+    if (::geteuid() == 0 && ::seteuid(65534) != 0) return Say("cannot become nobody");  // root may write anywhere
+    const Status status = InstanceDirectory::Create(path_, "ev", false).status();
+    Say(status.ToString());
+  });
+  ASSERT_EQ(::chmod(path_.c_str(), 0755), 0);
+  if (said == "cannot become nobody") GTEST_SKIP() << said;
+  EXPECT_EQ(said.rfind("PermissionDenied", 0), 0u) << said;
+  EXPECT_NE(said.find(path_), std::string::npos) << said;
+}
+
+TEST(EncodeInstanceNameTest, GivesOneFileNameAPiece) {
+  EXPECT_EQ(EncodeInstanceName("Ev_1-a"), "Ev_1-a");
+  EXPECT_EQ(EncodeInstanceName("user/id.x y%"), "user%2Fid%2Ex%20y%25");
+  EXPECT_EQ(EncodeInstanceName(".."), "%2E%2E");
+  EXPECT_EQ(EncodeInstanceName("\xc3\xa9"), "%C3%A9");
+  EXPECT_EQ(EncodeInstanceName(""), "%");
+  const std::string longest(200, 'a');
+  EXPECT_EQ(EncodeInstanceName(longest), longest);
+  std::set<std::string> encoded;
+  for (const char* end : {"a", "b", "/"}) encoded.insert(EncodeInstanceName(longest + end));
+  EXPECT_EQ(encoded.size(), 3u);
+  for (const std::string& name : encoded) EXPECT_EQ(name.size(), 200u);
+}
+
+}  // namespace
+}  // namespace multitier

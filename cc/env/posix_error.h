@@ -1,0 +1,18 @@
+// The Status of a system call that failed.
+
+#ifndef CC_ENV_POSIX_ERROR_H_
+#define CC_ENV_POSIX_ERROR_H_
+
+#include <string>
+
+#include "cc/base/status.h"
+
+namespace multitier {
+
+// `call` of 'path' failed with `error` (an errno): NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk,
+// quota, descriptors or memory), else Unavailable.
+Status PosixError(const char* call, const std::string& path, int error);
+
+}  // namespace multitier
+
+#endif  // CC_ENV_POSIX_ERROR_H_
