@@ -43,6 +43,31 @@ class RandomAccessFile {
   virtual Result<uint64_t> Size() const = 0;
 };
 
+// A file written and read at any offset: what a log keeps its segments in. Where direct(), offsets, sizes and addresses are
+// multiples of kDirectAlignment, and the page cache is not used; elsewhere any will do. Thread-safe; who reads a range that
+// another thread writes gets either.
+class PositionedFile {
+ public:
+  static constexpr size_t kDirectAlignment = 4096;
+
+  virtual ~PositionedFile() = default;
+  // What a failed Write leaves in its range is undefined; the rest of the file is as it was.
+  virtual Status Write(uint64_t offset, const void* data, size_t bytes) = 0;
+  // As RandomAccessFile::Read.
+  virtual Status Read(uint64_t offset, size_t bytes, void* out) const = 0;
+  // What was written survives a power loss once this returns OK. After an error nobody knows what does, now or later: a
+  // later OK proves nothing about what was written before.
+  virtual Status Sync() = 0;
+  // Makes the file `bytes` long where it is shorter (zeros), and takes the space for all of it, so that writes below it
+  // do not run out. ResourceExhausted.
+  virtual Status Allocate(uint64_t bytes) = 0;
+  virtual Status Truncate(uint64_t bytes) = 0;  // REQUIRES: bytes <= size
+  virtual Result<uint64_t> Size() const = 0;
+  virtual bool direct() const { return false; }
+  // For BatchReader; -1 where reads must go through Read().
+  virtual int descriptor() const { return -1; }
+};
+
 class Env {
  public:
   virtual ~Env() = default;
@@ -54,6 +79,11 @@ class Env {
   // names the call and the path.
   virtual Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) = 0;  // truncates
   virtual Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) = 0;
+  // kCreate: the file must not exist (AlreadyExists). `direct` asks for direct(); a file system that refuses it gives a
+  // file that is not.
+  enum class OpenMode { kCreate, kRead };
+  virtual Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
+                                                                     bool direct) = 0;
   virtual Status RenameFile(const std::string& from, const std::string& to) = 0;  // atomic, replaces `to`
   virtual Status DeleteFile(const std::string& path) = 0;
   virtual Result<bool> FileExists(const std::string& path) = 0;

@@ -130,6 +130,24 @@ TEST_P(EnvTest, RenameReplacesTheTargetAndOpenHandlesKeepReading) {
   EXPECT_EQ(std::string(out, 3), "old");
 }
 
+TEST_P(EnvTest, PositionedFileIsWrittenAndReadAnywhere) {
+  using Mode = Env::OpenMode;
+  std::unique_ptr<PositionedFile> file = *env_->OpenPositionedFile(Path("f"), Mode::kCreate, false);
+  EXPECT_EQ(env_->OpenPositionedFile(Path("f"), Mode::kCreate, false).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(env_->OpenPositionedFile(Path("g"), Mode::kRead, false).status().code(), StatusCode::kNotFound);
+  ASSERT_TRUE(file->Allocate(10).ok());
+  EXPECT_EQ(*file->Size(), 10u);
+  ASSERT_TRUE(file->Write(4, "abcd", 4).ok());
+  ASSERT_TRUE(file->Sync().ok());
+  ASSERT_TRUE(file->Truncate(8).ok());
+  std::unique_ptr<PositionedFile> reader = *env_->OpenPositionedFile(Path("f"), Mode::kRead, false);
+  char out[4];
+  ASSERT_TRUE(reader->Read(4, 4, out).ok());
+  EXPECT_EQ(std::string(out, 4), "abcd");
+  EXPECT_EQ(reader->Read(6, 4, out).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(Contents("f"), std::string(4, '\0') + "abcd");
+}
+
 TEST_P(EnvTest, CallsOnAbsentPathsAreNotFoundAndNameThem) {
   const std::string absent = Path("absent");
   for (const Status& status :

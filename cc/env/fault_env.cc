@@ -16,7 +16,7 @@ const char* FaultKindName(FaultKind kind) {
   static const char* const kNames[] = {"allocate", "reserve", "commit",     "create",     "open",     "write",
                                        "sync",     "close",   "read",       "size",       "rename",   "delete",
                                        "exists",   "create directory", "delete directory", "list directory",
-                                       "sync directory", "any"};
+                                       "sync directory", "extend", "truncate", "any"};
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == kNumFaultKinds, "a name for each kind");
   return kNames[static_cast<size_t>(kind)];
 }
@@ -136,6 +136,75 @@ class FaultRandomAccessFile : public RandomAccessFile {
   const uint64_t life_;
 };
 
+// Writes go to the base file and to the inode; a failing one has written its first half.
+class FaultPositionedFile : public PositionedFile {
+ public:
+  FaultPositionedFile(FaultEnv* env, std::string path, std::unique_ptr<PositionedFile> file,
+                      std::shared_ptr<FaultEnv::Inode> inode)
+      : env_(env), path_(std::move(path)), file_(std::move(file)), inode_(std::move(inode)), life_(env->power_losses_) {}
+
+  Status Write(uint64_t offset, const void* data, size_t bytes) override {
+    const Status fault = env_->Fault(FaultKind::kWrite);
+    if (!fault.ok()) bytes /= 2;
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    MT_RETURN_IF_ERROR(CheckAlive("write"));
+    MT_RETURN_IF_ERROR(file_->Write(offset, data, bytes));
+    std::string& kept = inode_->bytes;
+    if (kept.size() < offset + bytes) kept.resize(offset + bytes);
+    kept.replace(offset, bytes, static_cast<const char*>(data), bytes);
+    return fault;
+  }
+
+  Status Read(uint64_t offset, size_t bytes, void* out) const override {
+    const Status fault = env_->Fault(FaultKind::kRead);
+    {
+      std::lock_guard<std::mutex> lock(env_->mu_);
+      MT_RETURN_IF_ERROR(CheckAlive("read"));
+    }
+    const Status read = file_->Read(offset, fault.ok() ? bytes : bytes / 2, out);
+    return fault.ok() ? read : fault;
+  }
+
+  Status Sync() override {
+    MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSync));
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    MT_RETURN_IF_ERROR(CheckAlive("sync"));
+    MT_RETURN_IF_ERROR(file_->Sync());
+    inode_->synced = inode_->bytes;
+    return OkStatus();
+  }
+
+  Status Allocate(uint64_t bytes) override { return Resize(FaultKind::kExtend, bytes); }
+  Status Truncate(uint64_t bytes) override { return Resize(FaultKind::kTruncate, bytes); }
+
+  Result<uint64_t> Size() const override {
+    MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSize));
+    return file_->Size();
+  }
+
+ private:
+  Status CheckAlive(const char* call) const {
+    if (life_ == env_->power_losses_) return OkStatus();
+    return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
+  }
+
+  Status Resize(FaultKind kind, uint64_t bytes) {
+    MT_RETURN_IF_ERROR(env_->Fault(kind));
+    std::lock_guard<std::mutex> lock(env_->mu_);
+    MT_RETURN_IF_ERROR(CheckAlive(FaultKindName(kind)));
+    const bool extend = kind == FaultKind::kExtend;
+    MT_RETURN_IF_ERROR(extend ? file_->Allocate(bytes) : file_->Truncate(bytes));
+    if (!extend || inode_->bytes.size() < bytes) inode_->bytes.resize(bytes);
+    return OkStatus();
+  }
+
+  FaultEnv* const env_;
+  const std::string path_;
+  const std::unique_ptr<PositionedFile> file_;
+  const std::shared_ptr<FaultEnv::Inode> inode_;
+  const uint64_t life_;
+};
+
 // Takes a file that existed before into both namespaces, as synced. Nothing where it is tracked or absent.
 Status FaultEnv::Track(const std::string& name) {
   if (live_.files.count(name) > 0 || durable_.files.count(name) > 0) return OkStatus();
@@ -170,6 +239,18 @@ Result<std::unique_ptr<RandomAccessFile>> FaultEnv::NewRandomAccessFile(const st
   std::lock_guard<std::mutex> lock(mu_);
   MT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, base_->NewRandomAccessFile(path));
   return std::unique_ptr<RandomAccessFile>(new FaultRandomAccessFile(this, path, std::move(file)));
+}
+
+Result<std::unique_ptr<PositionedFile>> FaultEnv::OpenPositionedFile(const std::string& path, OpenMode mode,
+                                                                     bool direct) {
+  const bool create = mode == OpenMode::kCreate;
+  MT_RETURN_IF_ERROR(Fault(create ? FaultKind::kCreate : FaultKind::kOpen));
+  std::lock_guard<std::mutex> lock(mu_);
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<PositionedFile> file, base_->OpenPositionedFile(path, mode, direct));
+  auto inode = std::make_shared<Inode>();
+  inode->positioned = true;
+  if (create) live_.files[NormalizePath(path)] = inode;
+  return std::unique_ptr<PositionedFile>(new FaultPositionedFile(this, path, std::move(file), inode));
 }
 
 Status FaultEnv::RenameFile(const std::string& from, const std::string& to) {
@@ -281,7 +362,11 @@ Status FaultEnv::DropUnsyncedData() {
   for (const std::string& dir : kept.dirs) MT_RETURN_IF_ERROR(base_->CreateDir(dir));
   for (const auto& file : kept.files) {
     Inode& inode = *file.second;
-    inode.bytes.resize(inode.synced_bytes);
+    if (inode.positioned) {
+      inode.bytes = inode.synced;
+    } else {
+      inode.bytes.resize(inode.synced_bytes);
+    }
     MT_RETURN_IF_ERROR(WriteBack(file.first, inode));
   }
   live_ = kept;

@@ -16,6 +16,7 @@
 //
 // Losing power. DropUnsyncedData() leaves what a disk may keep of what was never synced: nothing.
 //   - bytes appended after a file's last Sync() are gone; truncating an existing file is not undone
+//   - a positioned file is as at its last Sync(): writes, allocation and truncation after it are undone
 //   - an entry (file or directory) that was created, renamed, replaced or deleted is as at the last SyncDir() of its
 //     directory
 //   - handles open at that moment answer FailedPrecondition from then on
@@ -42,13 +43,13 @@ enum class FaultKind : int {
   kAllocate,   // AllocatePages
   kReserve,    // ReserveAddressSpace
   kCommit,     // CommitPages
-  kCreate,     // NewWritableFile
-  kOpen,       // NewRandomAccessFile
-  kWrite,      // WritableFile::Append
-  kSync,       // WritableFile::Sync
+  kCreate,     // NewWritableFile, OpenPositionedFile
+  kOpen,       // NewRandomAccessFile, OpenPositionedFile for reading
+  kWrite,      // WritableFile::Append, PositionedFile::Write
+  kSync,       // WritableFile::Sync, PositionedFile::Sync
   kClose,      // WritableFile::Close
-  kRead,       // RandomAccessFile::Read
-  kSize,       // RandomAccessFile::Size
+  kRead,       // RandomAccessFile::Read, PositionedFile::Read
+  kSize,       // RandomAccessFile::Size, PositionedFile::Size
   kRename,     // RenameFile
   kDelete,     // DeleteFile
   kExists,     // FileExists
@@ -56,6 +57,8 @@ enum class FaultKind : int {
   kDeleteDir,  // DeleteDir
   kListDir,    // ListDir
   kSyncDir,    // SyncDir
+  kExtend,     // PositionedFile::Allocate
+  kTruncate,   // PositionedFile::Truncate
   kAny,        // any of the above
 };
 constexpr size_t kNumFaultKinds = static_cast<size_t>(FaultKind::kAny) + 1;
@@ -82,6 +85,8 @@ class FaultEnv : public Env {
 
   Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) override;
   Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) override;
+  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
+                                                             bool direct) override;
   Status RenameFile(const std::string& from, const std::string& to) override;
   Status DeleteFile(const std::string& path) override;
   Result<bool> FileExists(const std::string& path) override;
@@ -101,11 +106,14 @@ class FaultEnv : public Env {
  private:
   friend class FaultWritableFile;
   friend class FaultRandomAccessFile;
+  friend class FaultPositionedFile;
 
   // The bytes of a file, whatever its name is by now.
   struct Inode {
     std::string bytes;
     size_t synced_bytes = 0;
+    bool positioned = false;  // then `synced` is what a power loss leaves
+    std::string synced;
   };
   // Names that exist. Only what went through this object.
   struct Namespace {

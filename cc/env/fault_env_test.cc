@@ -37,6 +37,7 @@ TEST(FaultEnvTest, EachKindArmedFailsItsNextCallOnlyOnce) {
   ASSERT_TRUE(WriteFile(&env, "f", "abcd", true).ok());
   std::unique_ptr<WritableFile> writable = *env.NewWritableFile("w");
   std::unique_ptr<RandomAccessFile> readable = *env.NewRandomAccessFile("f");
+  std::unique_ptr<PositionedFile> positioned = *env.OpenPositionedFile("p", Env::OpenMode::kCreate, false);
   char out[4];
   void* pages = env.AllocatePages(4096, false);
   ASSERT_NE(pages, nullptr);
@@ -62,6 +63,8 @@ TEST(FaultEnvTest, EachKindArmedFailsItsNextCallOnlyOnce) {
       {FaultKind::kListDir, [&] { return env.ListDir("d").status(); }},
       {FaultKind::kSyncDir, [&] { return env.SyncDir("d"); }},
       {FaultKind::kDeleteDir, [&] { return env.DeleteDir("e"); }},
+      {FaultKind::kExtend, [&] { return positioned->Allocate(8); }},
+      {FaultKind::kTruncate, [&] { return positioned->Truncate(4); }},
       {FaultKind::kClose, [&] { return writable->Close(); }},
   };
   EXPECT_EQ(calls.size(), kNumFaultKinds - 1);
@@ -210,6 +213,19 @@ TEST_P(PowerLossTest, DirectoryNotSyncedVanishesWithItsSyncedFiles) {
   ASSERT_TRUE(env_.DeleteDir(Path("x")).ok());
   ASSERT_TRUE(env_.DropUnsyncedData().ok());
   EXPECT_EQ(Names(), std::vector<std::string>{"x"});
+}
+
+TEST_P(PowerLossTest, PositionedFileIsAsAtItsLastSync) {
+  std::unique_ptr<PositionedFile> file = *env_.OpenPositionedFile(Path("f"), Env::OpenMode::kCreate, false);
+  ASSERT_TRUE(file->Allocate(6).ok());
+  ASSERT_TRUE(file->Write(0, "abcdef", 6).ok());
+  ASSERT_TRUE(file->Sync().ok());
+  ASSERT_TRUE(env_.SyncDir(dir_).ok());
+  ASSERT_TRUE(file->Write(1, "XYZ", 3).ok());
+  ASSERT_TRUE(file->Truncate(5).ok());
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  EXPECT_EQ(Contents(&env_, Path("f")), "abcdef");
+  EXPECT_EQ(file->Write(0, "x", 1).code(), StatusCode::kFailedPrecondition);
 }
 
 TEST_P(PowerLossTest, LifeGoesOnAfterwards) {

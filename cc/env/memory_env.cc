@@ -56,6 +56,36 @@ class MemoryRandomAccessFile : public RandomAccessFile {
   const std::shared_ptr<InMemoryEnv::FileData> file_;
 };
 
+class MemoryPositionedFile : public PositionedFile {
+ public:
+  MemoryPositionedFile(std::string path, std::shared_ptr<InMemoryEnv::FileData> file)
+      : file_(std::move(file)), reader_(std::move(path), file_) {}
+
+  Status Write(uint64_t offset, const void* data, size_t bytes) override {
+    std::lock_guard<std::mutex> lock(file_->mu);
+    if (file_->bytes.size() < offset + bytes) file_->bytes.resize(offset + bytes);
+    std::memcpy(file_->bytes.data() + offset, data, bytes);
+    return OkStatus();
+  }
+  Status Read(uint64_t offset, size_t bytes, void* out) const override { return reader_.Read(offset, bytes, out); }
+  Status Sync() override { return OkStatus(); }
+  Status Allocate(uint64_t bytes) override {
+    std::lock_guard<std::mutex> lock(file_->mu);
+    if (file_->bytes.size() < bytes) file_->bytes.resize(bytes);
+    return OkStatus();
+  }
+  Status Truncate(uint64_t bytes) override {
+    std::lock_guard<std::mutex> lock(file_->mu);
+    file_->bytes.resize(bytes);
+    return OkStatus();
+  }
+  Result<uint64_t> Size() const override { return reader_.Size(); }
+
+ private:
+  const std::shared_ptr<InMemoryEnv::FileData> file_;
+  const MemoryRandomAccessFile reader_;
+};
+
 }  // namespace
 
 std::string NormalizePath(const std::string& path) {
@@ -112,6 +142,20 @@ Result<std::unique_ptr<RandomAccessFile>> InMemoryEnv::NewRandomAccessFile(const
   std::lock_guard<std::mutex> lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("open for reading", path));
   return std::unique_ptr<RandomAccessFile>(new MemoryRandomAccessFile(path, std::move(file)));
+}
+
+Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const std::string& path, OpenMode mode, bool) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (mode == OpenMode::kRead) {
+    MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> found, Find("open for reading", path));
+    return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, std::move(found)));
+  }
+  const std::string name = NormalizePath(path);
+  MT_RETURN_IF_ERROR(CheckParent("create", path));
+  if (DirExists(name) || files_.count(name) > 0) return AlreadyExistsError("create of '", path, "': it exists");
+  std::shared_ptr<FileData>& file = files_[name];
+  file = std::make_shared<FileData>();
+  return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, file));
 }
 
 Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {

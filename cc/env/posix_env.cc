@@ -137,6 +137,71 @@ class PosixRandomAccessFile : public RandomAccessFile {
   const int fd_;
 };
 
+class PosixPositionedFile : public PositionedFile {
+ public:
+  PosixPositionedFile(std::string path, int fd, bool direct) : path_(std::move(path)), fd_(fd), direct_(direct) {}
+  ~PosixPositionedFile() override { ::close(fd_); }
+
+  Status Write(uint64_t offset, const void* data, size_t bytes) override {
+    size_t done = 0;
+    while (done < bytes) {
+      const ssize_t n = Retry([&] {
+        return ::pwrite(fd_, static_cast<const char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
+      });
+      if (n < 0) return PosixError("write", path_, errno);
+      if (n == 0) return UnavailableError("write of '", path_, "' at offset ", offset + done, ": nothing was written");
+      done += static_cast<size_t>(n);
+    }
+    return OkStatus();
+  }
+
+  Status Read(uint64_t offset, size_t bytes, void* out) const override {
+    size_t done = 0;
+    while (done < bytes) {
+      const ssize_t n = Retry([&] {
+        return ::pread(fd_, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
+      });
+      if (n < 0) return PosixError("read", path_, errno);
+      if (n == 0) {
+        return DataLossError("read of '", path_, "' at offset ", offset, ": expected ", bytes, " bytes, found ", done);
+      }
+      done += static_cast<size_t>(n);
+    }
+    return OkStatus();
+  }
+
+  Status Sync() override {
+    if (Retry([&] { return ::fdatasync(fd_); }) != 0) return PosixError("fdatasync", path_, errno);
+    return OkStatus();
+  }
+
+  Status Allocate(uint64_t bytes) override {
+    if (Retry([&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
+    if (errno != EOPNOTSUPP) return PosixError("allocate", path_, errno);
+    const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
+    return error == 0 ? OkStatus() : PosixError("allocate", path_, error);
+  }
+
+  Status Truncate(uint64_t bytes) override {
+    if (Retry([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
+    return PosixError("truncate", path_, errno);
+  }
+
+  Result<uint64_t> Size() const override {
+    struct stat info;
+    if (::fstat(fd_, &info) != 0) return PosixError("stat", path_, errno);
+    return static_cast<uint64_t>(info.st_size);
+  }
+
+  bool direct() const override { return direct_; }
+  int descriptor() const override { return fd_; }
+
+ private:
+  const std::string path_;
+  const int fd_;
+  const bool direct_;
+};
+
 bool IsDirectory(const std::string& path) {
   struct stat info;
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
@@ -154,6 +219,23 @@ class PosixEnv : public Env {
     const int fd = Retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
     if (fd < 0) return PosixError("open for reading", path, errno);
     return std::unique_ptr<RandomAccessFile>(new PosixRandomAccessFile(path, fd));
+  }
+
+  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
+                                                             bool direct) override {
+    const int flags = O_CLOEXEC | (mode == OpenMode::kCreate ? O_RDWR | O_CREAT | O_EXCL : O_RDONLY);
+    const char* call = mode == OpenMode::kCreate ? "create" : "open for reading";
+    int fd = -1;
+    if (direct) {
+      fd = Retry([&] { return ::open(path.c_str(), flags | O_DIRECT, 0644); });
+      if (fd < 0 && errno != EINVAL) return PosixError(call, path, errno);
+      // A file system that refuses O_DIRECT may have created the file all the same.
+      if (fd < 0 && mode == OpenMode::kCreate) ::unlink(path.c_str());
+    }
+    const bool is_direct = fd >= 0;
+    if (!is_direct) fd = Retry([&] { return ::open(path.c_str(), flags, 0644); });
+    if (fd < 0) return PosixError(call, path, errno);
+    return std::unique_ptr<PositionedFile>(new PosixPositionedFile(path, fd, is_direct));
   }
 
   Status RenameFile(const std::string& from, const std::string& to) override {

@@ -11,6 +11,21 @@
 // Rows may have been written with fewer columns than the table has now: a record names its number of columns, and the
 // reader widens it.
 //
+// Relocation. A log-structured tier reclaims space by moving records that are still held; their locations change, and only
+// the owner knows who names them. It lends the tier a Relocator; the steps of one move:
+//   1. choose   the tier takes records that are held and copies each to a new location. Both read as the record from now on;
+//               only the old one is held, for Scan and stats.
+//   2. ask      it calls the relocator with a batch of (key, from, to), holding no lock that Read, Free or stats take.
+//   3. switch   the owner, under its own lock of each key: where something of its own names `from` and nobody is reading it,
+//               that name becomes `to`, and moved is set. Else (freed, being written, pending, in use) it stays as it was.
+//   4. settle   moved: `from` is no longer held, and `to` is. Not moved: `to` is given up, `from` is as it was, and the tier
+//               comes back for it later.
+// A location named in step 3 may be freed at once, before step 4. A record that is freed between 1 and 3 is not moved: who
+// took its name away frees `from`. The relocator is called from Write, Sync and Remove, or from a thread of the tier; it may
+// lock what protects the owner's names, so Write, Sync, Remove and SetRelocator must not be called under that; it may call
+// Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
+// moves in between: take the names away first, or SetRelocator(nullptr).
+//
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
 // gives another record, whose key tells; it never gives torn data. tier_conformance.h is the test every tier passes.
 
@@ -56,11 +71,29 @@ struct KeyLocation {
   uint32_t location = 0;
 };
 
+// A record that the tier has copied from one location to another.
+struct Relocation {
+  int64_t key = 0;
+  uint32_t from = 0;
+  uint32_t to = 0;
+  bool moved = false;  // out: whoever named `from` names `to` now
+};
+using Relocator = std::function<void(Span<Relocation>)>;
+
 struct TierStats {
   int64_t rows = 0;
   int64_t row_bytes = 0;       // bytes of row data held
   int64_t resident_bytes = 0;  // memory used for it
   int64_t stored_bytes = 0;    // bytes on a device used for it
+  // Of tiers with files of their own; 0 elsewhere.
+  int64_t device_reads = 0;           // calls that read records, after coalescing
+  int64_t device_read_bytes = 0;
+  int64_t device_written_bytes = 0;   // all writes: records, what moves them, what describes them
+  int64_t appended_bytes = 0;         // of records given to Write and Remove; written / appended is the write amplification
+  int64_t segments = 0;
+  int64_t relocated_rows = 0;         // records moved by relocation
+  int64_t compaction_debt_bytes = 0;  // beyond what the tier wants to use
+  const char* read_backend = "";      // "io_uring", "pread", ...
 };
 
 // What a tier can do beyond the common contract.
@@ -68,6 +101,7 @@ struct TierCapabilities {
   bool durable = false;       // records survive the process
   bool bounded = false;       // refuses when its own bound is reached
   bool addressable = false;   // rows can be read and updated in place (DRAM, PMEM)
+  bool relocates = false;     // moves records, and never reclaims their space without a relocator
 };
 
 class Tier {
@@ -80,14 +114,20 @@ class Tier {
   // Tells the layout of records written from now on; called before the first Write and when a column was appended.
   virtual Status SetLayout(std::shared_ptr<const RowLayout> layout) = 0;
 
+  // Lends the relocator described above; null takes it back. When this returns no call of the one before runs or will run.
+  // A tier that never relocates ignores it.
+  virtual void SetRelocator(Relocator relocator) { (void)relocator; }
+
   // Writes all records or none. A key whose older record was not freed may be written again. locations: [records.size()].
-  // InvalidArgument where a record's num_columns is 0 or more than the layout's.
+  // InvalidArgument where a record's num_columns is 0 or more than the layout's. After an error nothing of the batch is held,
+  // but recovery may find records of it: such a key counts as written when it is removed.
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status; the call's Status is for what hits the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
   // Frees records. REQUIRES: each location holds a record of that key.
   virtual void Free(Span<const KeyLocation> records) = 0;
-  // As Free, and the key must not come back after recovery.
+  // As Free, and the key must not come back after recovery. Location kNoLocation: the key has no record that is held, but
+  // had one once. On an error nothing of the batch was freed.
   virtual Status Remove(Span<const KeyLocation> records) = 0;
   // Calls visit for every record held, in any order, stopping at its first error.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;

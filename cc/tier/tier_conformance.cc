@@ -253,6 +253,15 @@ TEST_P(TierConformanceTest, RemovedRecordIsGone) {
   ExpectHeld({{locations[1], records[1]}});
 }
 
+TEST_P(TierConformanceTest, KeyWithoutAHeldRecordIsRemovedWithoutALocation) {
+  const TestRecord record(5, 1, 2), other(6, 1, 2);
+  const std::vector<uint32_t> locations = Write({record, other});
+  Free(5, locations[0]);
+  const KeyLocation removed{5, kNoLocation};
+  ASSERT_TRUE(tier_->Remove(Span<const KeyLocation>(&removed, 1)).ok());
+  ExpectHeld({{locations[1], other}});
+}
+
 // A key that is demoted again before its old copy is freed.
 TEST_P(TierConformanceTest, RewrittenKeyReadsItsNewestRecordAndFreeingTheOldKeepsIt) {
   const TestRecord older(8, 1, 2), newer(8, 2, 2);

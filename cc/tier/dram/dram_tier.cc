@@ -179,7 +179,9 @@ void DramTier::Free(Span<const KeyLocation> records) {
 }
 
 Status DramTier::Remove(Span<const KeyLocation> records) {
-  Free(records);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (records[i].location != kNoLocation) Free(records.subspan(i, 1));
+  }
   return OkStatus();
 }
 

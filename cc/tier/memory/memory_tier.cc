@@ -156,7 +156,9 @@ void MemoryTier::Free(Span<const KeyLocation> records) {
 
 Status MemoryTier::Remove(Span<const KeyLocation> records) {
   std::lock_guard<std::mutex> lock(mu_);
-  for (const KeyLocation& record : records) Erase(record);
+  for (const KeyLocation& record : records) {
+    if (record.location != kNoLocation) Erase(record);
+  }
   counters_.records_removed += static_cast<int64_t>(records.size());
   return OkStatus();
 }
