@@ -2,10 +2,12 @@
 //
 //   embedding_table.cc   creation, options, slots, statistics, the public methods' checks
 //   lookup.cc            Lookup
-//   apply.cc             Apply: gather, update, trim
+//   apply.cc             Apply and its update
+//   gather.cc            gather: rows into DRAM, pinned, and its undo
 //   promote.cc           reads from the lower tier: pending words, verification, installation
 //   demote.cc            Trim
-//   rows.cc              Frequency, Version, LookupTier, Remove, Expire, Export, Scan, Import
+//   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
+//   transfer.cc          Export, Scan, Import
 //
 // Locks, outermost first:
 //   gate_          entered by every operation; closed by AddSlots, Clear, Export
