@@ -74,8 +74,8 @@ class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
 
     def _from_components(self, components):
         name = getattr(components[0], "name", "") if components else ""
-        raise NotImplementedError(f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go through "
-                                  "tf.identity, a loop or a function as a tensor does: look its keys up there")
+        raise NotImplementedError(f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go "
+                                  "through tf.identity, a loop or a function as a tensor does: look its keys up there")
 
 
 class _TableOptions:
@@ -253,6 +253,10 @@ class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResour
         """An op that replaces the content by that of the checkpoint at `prefix` (string), whatever its number of partitions."""
         return saver.restore_op(self, tf.convert_to_tensor(prefix), self.variable_name, name)
 
+    def _serialize_to_tensors(self):
+        raise NotImplementedError(f"embedding variable '{self.variable_name}' cannot be saved by tf.train.Checkpoint: use "
+                                  "tf.compat.v1.train.Saver")
+
     # ---- dense uses
 
     value = _no_dense("value()")
@@ -418,8 +422,8 @@ class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.Comp
     assign_sub = _no_dense("assign_sub()")
     __array__ = _no_dense("conversion to an array")
     __tf_tensor__ = _no_dense("conversion to a dense tensor")
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __neg__ = _no_dense(
-        "arithmetic on it")
+    __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = _no_dense("arithmetic on it")
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _no_dense("arithmetic on it")
 
 
 # What lookups and queries take.

@@ -4,8 +4,8 @@
 for embedding variables only, through TensorFlow's public dispatch (`tf.experimental.dispatch_for_api`). What differs from
 TensorFlow's semantics there, because every integer is a key of an embedding variable:
 
-* negative ids are keys, and kept; `safe_embedding_lookup_sparse` drops entries by weight alone (weight <= 0, unless the combiner is
-  "sum"), as TensorFlow does;
+* negative ids are keys, and kept; `safe_embedding_lookup_sparse` drops entries by weight alone (weight <= 0, unless the
+  combiner is "sum"), as TensorFlow does;
 * a row without ids is zeros, or the embedding of `default_id` where one is given, and touches no other key;
 * the result has one row for each row of the sparse ids, trailing empty ones included;
 * `partition_strategy`, `validate_indices` and `allow_fast_lookup` mean nothing.

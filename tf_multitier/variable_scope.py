@@ -118,7 +118,7 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
                            collections=None, partitioner=None, ev_option=None, regularizer=None, caching_device=None,
                            validate_shape=True, custom_getter=None, constraint=None, steps_to_live=None,
                            init_data_source=None):
-    """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function of this name.
+    """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function.
 
     An embedding variable is a hash table from integer keys to embeddings that grows with the keys it is trained on. Scopes,
     `reuse`, custom getters and templates work as for `tf.compat.v1.get_variable`.
