@@ -26,8 +26,8 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_multitier import gradients
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
-from tf_multitier.embedding_variable import is_embedding_variable
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import route

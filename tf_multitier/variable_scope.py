@@ -8,10 +8,10 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import options
-from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
-from tf_multitier.embedding_variable import is_embedding_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.lookup import refuse_eager
+from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.saver import NUM_BUCKETS
 
 
