@@ -35,6 +35,7 @@ def start(name, python, script, *arguments):
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {argv[1:]}")
+    load = workload.load_before()
     ours, peer = "tf_multitier", os.path.splitext(FLAGS.peer)[0].removeprefix("peer_")
     workers = {ours: start(ours, sys.executable, "tensorflow_ops.py", "--serve"),
                peer: start(peer, FLAGS.peer_python, FLAGS.peer)}
@@ -53,7 +54,7 @@ def main(argv):
     if FLAGS.json:
         with open(FLAGS.json, "w") as out:
             json.dump({"about": about, "parameters": workload.parameters(), "summary": rows, "seconds": seconds,
-                       "peak_mib": {name: s["peak_mib"] for name, s in samples.items()}, "load_average": os.getloadavg()},
+                       "peak_mib": {name: s["peak_mib"] for name, s in samples.items()}, "load_average_before": load},
                       out, indent=1)
 
 

@@ -1,6 +1,6 @@
 r"""The work of workload.py on TensorFlow Recommenders Addons' cuckoo hash table: the worker that compare.py starts.
 
-It needs a Python of its own, since TFRA 0.8.1 is built for TensorFlow 2.16 (README.md says how to make it). Alone it only checks that it runs:
+It needs a Python of its own, since TFRA 0.8.1 is built for TensorFlow 2.16 (README.md says how to make it). To check that it runs:
 
     echo '{"operation": "train", "first": 0, "n": 3}' | tfra/bin/python benchmarks/peer_tfra.py
 

@@ -58,6 +58,7 @@ def callables(session, ids, ops, batches):
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {argv[1:]}")
+    load = workload.load_before()
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
     kinds = {OURS: (embedding_variable, workload.keys_of)}
@@ -91,7 +92,7 @@ def main(argv):
     if FLAGS.json:
         with open(FLAGS.json, "w") as out:
             json.dump({"about": about, "parameters": workload.parameters(), "summary": rows, "seconds": seconds,
-                       "load_average": os.getloadavg()}, out, indent=1)
+                       "load_average_before": load}, out, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The work that every system in this folder is given, and how it is timed. NumPy and absl only.
 
-A table of --rows rows of --dim floats with an Adagrad accumulator beside each, all of them trained once beforehand. Then batches of
---batch ids, drawn uniformly (or Zipf-like, --alpha) from the rows there are, with repeats as they fall:
+A table of --rows rows of --dim floats with an Adagrad accumulator beside each, all of them trained once beforehand. Then batches
+of --batch ids, drawn uniformly (or Zipf-like, --alpha) from the rows there are, with repeats as they fall:
 
   feed     the ids go into the session and nothing is done with them: what both sides pay for being called
   lookup   the values of the ids; the result stays in TensorFlow
@@ -12,6 +12,7 @@ hash of them. All start from the same constant and do the same steps, so all mus
 """
 
 import json
+import os
 import resource
 import statistics
 import sys
@@ -35,6 +36,15 @@ flags.DEFINE_integer("seed", 1, "Of ids and targets.")
 OPERATIONS = ("feed", "lookup", "train")
 INITIAL_VALUE = 0.05
 _MARK = "@benchmark "  # begins the lines of a worker's stdout that are meant for us
+
+
+def load_before():
+    """Load averages, to go with the results; says on stderr where the machine is busy. Call it before there is work."""
+    load = os.getloadavg()
+    if load[0] > 0.3:
+        print(f"the machine is busy (load average {load[0]:.2f}): a system that uses more cores than the other loses more by it",
+              file=sys.stderr)
+    return load
 
 
 def keys_of(ranks):
