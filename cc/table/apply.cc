@@ -117,7 +117,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
   uint8_t* data[kGroup];
   uint32_t entries[kGroup];
 
-  std::unique_lock<std::mutex> lock(shard->mutex);
+  std::unique_lock<SharedMutex> lock(shard->mutex);
   const size_t row_bytes = sizeof(RowHeader) + shard->dram.layout()->row_bytes();
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {

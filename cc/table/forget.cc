@@ -22,7 +22,7 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   for (size_t i = 0; i < keys.size(); ++i) {
     const uint64_t hash = HashKey(keys[i]);
     Shard* shard = shard_of(hash);
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     const Found found = shard->Find(keys[i], hash);
     KeyFacts facts;
     if (found.row != nullptr) {
@@ -89,7 +89,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     batch->Dedup(s);
     Shard* shard = shards_[s].get();
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       const Found found = shard->Find(batch->key(e), batch->hash(e));
       if (found.row != nullptr) {
@@ -117,7 +117,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   for (BelowKey& key : below) {
     if (!status.ok() || key.row == nullptr) continue;
     Shard* shard = shards_[key.shard].get();
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     const bool born = !key.row->has(kRowNewborn);
     --key.row->pins;
     ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone_below);
@@ -141,7 +141,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   std::vector<KeyLocation> gone_below;
   for (auto& shard : shards_) {
     for (uint32_t from = 0;; from += kExpireSlice) {
-      std::lock_guard<std::mutex> lock(shard->mutex);
+      std::lock_guard<SharedMutex> lock(shard->mutex);
       if (from >= shard->dram.end()) break;
       const uint32_t to = std::min<uint32_t>(shard->dram.end(), from + kExpireSlice);
       for (uint32_t location = from; location < to; ++location) {
@@ -155,7 +155,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
       }
     }
     if (options_.expiry.steps_to_live == 0 || options_.admission.kind != AdmissionKind::kCounter) continue;
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     shard->index.ForEach([&](uint64_t& word) {
       if (ShardIndex::state(word) != WordState::kCounted) return;
       const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
@@ -196,7 +196,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
     for (BelowKey& key : keys) {
       if (key.row == nullptr) continue;
       Shard* shard = shards_[key.shard].get();
-      std::lock_guard<std::mutex> lock(shard->mutex);
+      std::lock_guard<SharedMutex> lock(shard->mutex);
       const float* value = reinterpret_cast<const float*>(DramTier::Data(key.row));
       const bool gone_now = key.row->pins == 1 && !key.row->has(kRowNewborn) &&
                             Expired(options_.expiry, step, key.row->version, value, options_.dim);
@@ -220,7 +220,7 @@ Status EmbeddingTable::Impl::Clear() {
   ClosedGate closed(&gate_);
   std::vector<KeyLocation> gone;
   for (auto& shard : shards_) {
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     shard->index.Clear();
     shard->dram.Clear();
     shard->counted.Clear();

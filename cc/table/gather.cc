@@ -71,7 +71,7 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
   Shard* const shard = shards_[s].get();
   Gathered& gathered = *context->gathered;
   std::vector<uint32_t> absent;
-  std::lock_guard<std::mutex> lock(shard->mutex);
+  std::lock_guard<SharedMutex> lock(shard->mutex);
   const ShardIndex& index = shard->index;
   RowHeader* rows[2][kGroup];
   auto fetch_buckets = [&](uint32_t from) {
@@ -308,7 +308,7 @@ void EmbeddingTable::Impl::UndoShard(ApplyContext* context, int s) {
   const KeyBatch& batch = *context->batch;
   Gathered& gathered = *context->gathered;
   Shard* shard = shards_[s].get();
-  std::lock_guard<std::mutex> lock(shard->mutex);
+  std::lock_guard<SharedMutex> lock(shard->mutex);
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
     switch (gathered.kinds[e]) {
       case Gathered::kNothing:

@@ -58,7 +58,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
     uint32_t home = 0;
     int log2 = 0;
     {
-      std::unique_lock<std::mutex> lock(shard->mutex);
+      std::unique_lock<SharedMutex> lock(shard->mutex);
       const uint64_t seen = shard->resolutions;
       bool pending = false;
       log2 = shard->index.log2_buckets();
@@ -103,7 +103,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
       const bool read = record.status.ok();
       bool same = false;
       {
-        std::lock_guard<std::mutex> lock(shard->mutex);
+        std::lock_guard<SharedMutex> lock(shard->mutex);
         same = shard->index.HasBelow(home, log2, record.location);
       }
       if (!same) {
@@ -212,7 +212,7 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
     const int64_t key = rows.counted_keys[i];
     const uint64_t hash = HashKey(key);
     Shard* shard = shard_of(hash);
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     const Found found = shard->Find(key, hash);
     if (found.row != nullptr || found.maybe_below) continue;  // it has a row, or may have one
     CountedKey* counted = found.counted;
@@ -247,7 +247,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
   const size_t row_elements = static_cast<size_t>(rows.row_elements());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     Shard* shard = shards_[s].get();
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     const RowLayout& layout = *shard->dram.layout();
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       size_t i = batch->first_position(e);
