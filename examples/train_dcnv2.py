@@ -1,7 +1,7 @@
 r"""Trains DCNv2, a click model, on Criteo rows; its embedding variables grow with the ids seen.
 
     python examples/train_dcnv2.py                                  # generated rows
-    python examples/train_dcnv2.py --data day_0.gz,day_1.gz --model_dir /tmp/dcnv2 --plot dcnv2.png
+    python examples/train_dcnv2.py --data day_0.gz,day_1.gz --model_dir dcnv2 --plot dcnv2.png
 
 The model (Wang et al., "DCN V2", 2021, parallel form): a cross network and a deep tower side by
 side over 13 integers and 26 embedded categories, joined by one linear layer. Everything but the

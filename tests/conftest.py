@@ -1,7 +1,7 @@
 """Shared set-up of the Python tests.
 
-The suite runs in TensorFlow's v2 behaviour with explicit graphs; with TF_MULTITIER_TEST_BEHAVIOR=v1 in the environment it runs after
-`tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that).
+The suite runs in TensorFlow's v2 behaviour with explicit graphs; with TF_MULTITIER_TEST_BEHAVIOR=v1 in the environment it runs
+after `tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that).
 """
 
 import os

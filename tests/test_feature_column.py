@@ -228,7 +228,7 @@ def test_shared_columns_with_unlike_options_are_refused():
 
 def test_making_shared_columns_leaves_later_variables_and_scopes_alone(session):
     with v1.variable_scope("outer") as scope:
-        stock.shared_embedding_columns([ints("a")], 2)
+        stock.shared_embedding_columns([ints("a"), ints("c")], 2)
         plain = v1.get_variable("plain", [4, 2])
         assert scope.custom_getter is None
         with v1.variable_scope("inner"):
@@ -461,6 +461,12 @@ def test_template_and_reused_scope_share_the_variable(session):
             v1.variable_scope("a_embedding"):
         again = tf_multitier.get_embedding_variable("embedding_weights", 3)
     assert again is only_variable()
+
+
+def test_reuse_of_a_variable_that_does_not_exist_is_refused(session):
+    with v1.variable_scope("model", reuse=True):
+        with pytest.raises(ValueError, match="a_embedding/embedding_weights does not exist"):
+            stock.input_layer({"a": sparse([[1]])}, [embedded(ints("a"))])
 
 
 def test_reuse_with_another_dimension_is_refused(session):

@@ -1,9 +1,9 @@
 """Training an embedding variable gives what training a tf.Variable gives, and what tests/reference_rules.py gives bit for bit.
 
-Each case trains, over 20 steps of varying ids with repeats, one tf.Variable, one embedding variable and one of three partitions from the
-same initial values with the same gradients. Against the NumPy rules every bit must agree. Against TensorFlow every bit must agree
-where both do the same arithmetic; where TensorFlow's packet code takes an approximate reciprocal root, or adds repeated ids one by one to the
-value, the difference must stay within a stated number of ulp of the largest operand.
+Each case trains, over 20 steps of varying ids with repeats, one tf.Variable, one embedding variable and one of three partitions
+from the same initial values with the same gradients. Against the NumPy rules every bit must agree. Against TensorFlow every bit
+must agree where both do the same arithmetic; where TensorFlow's packet code takes an approximate reciprocal root, or adds
+repeated ids one by one to the value, the difference must stay within a stated number of ulp of the largest operand.
 """
 
 import collections

@@ -14,6 +14,7 @@ SUITES = [
     ("test_embedding_variable.py", ""),
     ("test_saver.py", ""),
     ("test_errors.py", ""),
+    ("test_feature_column.py", ""),
 ]
 
 

@@ -17,9 +17,6 @@ from tf_multitier._library import get_library_path
 from tf_multitier.config_pb2 import CacheStrategy
 from tf_multitier.config_pb2 import StorageType
 from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
-from tf_multitier.embedding_variable import embedding_variables
-from tf_multitier.embedding_variable import is_embedding_variable
 from tf_multitier.options import CBFFilter
 from tf_multitier.options import CheckpointOption
 from tf_multitier.options import CounterFilter
@@ -29,6 +26,9 @@ from tf_multitier.options import InitializerOption
 from tf_multitier.options import L2WeightEvict
 from tf_multitier.options import ProbabilisticFilter
 from tf_multitier.options import StorageOption
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.partitioned import embedding_variables
+from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.variable_scope import get_embedding_variable
 
 patches.install()

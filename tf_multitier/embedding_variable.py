@@ -3,7 +3,7 @@
     get_embedding_variable("user", 16)
         |
         v
-    EmbeddingVariable            one table, or            PartitionedEmbeddingVariable
+    EmbeddingVariable            one table, or            PartitionedEmbeddingVariable (partitioned.py)
       handle op (all options as attributes)                 parts: EmbeddingVariable "user/part_0", "user/part_1", ...
       initializer: makes the table, then adds slots         routes whole keys to the part that owns them
       count: what Session.run(variable) gives
@@ -17,15 +17,11 @@ slots. `total_count()` counts rows. There is no dense value: `value()`, `assign(
 tensor raise NotImplementedError, each with one message.
 """
 
-import collections.abc
-
 import tensorflow as tf
 from tensorflow.core.framework import variable_pb2
 from tensorflow.python.framework import composite_tensor
-from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
-from tensorflow.python.ops import variables
 from tensorflow.python.training.saving import saveable_object
 
 from tf_multitier import graph_state
@@ -42,16 +38,18 @@ OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "
                 "storage_path", "storage_sizes", "cache_strategy", "partition_index", "num_partitions")
 
 
-def _dense_use(variable, what):
+def dense_use(variable, what):
+    """The error for a use of `variable` that needs a dense value."""
     return NotImplementedError(
         f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
         "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer, and read everything "
         "with export()")
 
 
-def _no_dense(what):
+def no_dense(what):
+    """A method that raises dense_use."""
     def refuse(self, *unused_args, **unused_kwargs):
-        raise _dense_use(self, what)
+        raise dense_use(self, what)
 
     return refuse
 
@@ -74,11 +72,11 @@ class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
 
     def _from_components(self, components):
         name = getattr(components[0], "name", "") if components else ""
-        raise NotImplementedError(f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go through "
-                                  "tf.identity, a loop or a function as a tensor does: look its keys up there")
+        raise NotImplementedError(f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go "
+                                  "through tf.identity, a loop or a function as a tensor does: look its keys up there")
 
 
-class _TableOptions:
+class TableOptions:
     """What the handle's attributes say, by name."""
 
     @property
@@ -102,7 +100,7 @@ class _TableOptions:
         return self.option_attrs["steps_to_live"]
 
 
-class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResourceVariable, composite_tensor.CompositeTensor,
+class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourceVariable, composite_tensor.CompositeTensor,
                         saveable_object.SaveableObject):
     """One hash table of embeddings, or one partition of a PartitionedEmbeddingVariable. Made by `get_embedding_variable`.
 
@@ -253,182 +251,39 @@ class EmbeddingVariable(Queries, _TableOptions, resource_variable_ops.BaseResour
         """An op that replaces the content by that of the checkpoint at `prefix` (string), whatever its number of partitions."""
         return saver.restore_op(self, tf.convert_to_tensor(prefix), self.variable_name, name)
 
+    def _serialize_to_tensors(self):
+        raise NotImplementedError(f"embedding variable '{self.variable_name}' cannot be saved by tf.train.Checkpoint: use "
+                                  "tf.compat.v1.train.Saver")
+
     # ---- dense uses
 
-    value = _no_dense("value()")
-    read_value = _no_dense("read_value()")
-    read_value_no_copy = _no_dense("reading its value")
-    initialized_value = _no_dense("initialized_value()")
-    numpy = _no_dense("numpy()")
-    assign = _no_dense("assign()")
-    assign_add = _no_dense("assign_add()")
-    assign_sub = _no_dense("assign_sub()")
-    batch_scatter_update = _no_dense("batch_scatter_update()")
-    count_up_to = _no_dense("count_up_to()")
-    gather_nd = _no_dense("gather_nd()")
-    load = _no_dense("load()")
-    scatter_add = _no_dense("scatter_add()")
-    scatter_div = _no_dense("scatter_div()")
-    scatter_max = _no_dense("scatter_max()")
-    scatter_min = _no_dense("scatter_min()")
-    scatter_mul = _no_dense("scatter_mul()")
-    scatter_nd_add = _no_dense("scatter_nd_add()")
-    scatter_nd_sub = _no_dense("scatter_nd_sub()")
-    scatter_nd_update = _no_dense("scatter_nd_update()")
-    scatter_sub = _no_dense("scatter_sub()")
-    scatter_update = _no_dense("scatter_update()")
-    __getitem__ = _no_dense("slicing it")
-    __iter__ = _no_dense("iterating over it")
-    __array__ = _no_dense("conversion to an array")
-    __bool__ = __nonzero__ = _no_dense("its truth value")
-    __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = _no_dense("conversion to a dense tensor")
-
-
-class _RefuseGradient(composite_tensor_gradient.CompositeTensorGradient):
-    """`tf.gradients(loss, [ev])` of a partitioned variable: a gradient belongs to a part, so say what to pass."""
-
-    def get_gradient_components(self, value):
-        raise ValueError(f"a gradient belongs to one partition of the embedding variable '{value.variable_name}': pass its parts, "
-                         "list(variable), to tf.gradients")
-
-    def replace_gradient_components(self, value, component_grads):
-        raise NotImplementedError
-
-
-class PartitionedEmbeddingVariable(Queries, _TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
-    """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
-
-    A key belongs to the partition that owns its bucket, `hash(key) mod 1024`; a partition owns a range of buckets. Its parts are
-    EmbeddingVariables named `<name>/part_<i>` and stand in the graph's collections; as a sequence it is those parts, so
-    `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
-    """
-
-    __composite_gradient__ = _RefuseGradient()
-
-    def __init__(self, name, parts):
-        self._name = name
-        self._parts = list(parts)
-        self._count = None
-
-    def __repr__(self):
-        return (f"<tf_multitier.PartitionedEmbeddingVariable '{self._name}' embedding_dim={self.embedding_dim} "
-                f"partitions={len(self._parts)}>")
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other):
-        return self is other
-
-    def __len__(self):
-        return len(self._parts)
-
-    def __getitem__(self, index):
-        return self._parts[index]
-
-    @property
-    def parts(self):
-        """The EmbeddingVariables, in order of partition."""
-        return list(self._parts)
-
-    @property
-    def is_partitioned(self):
-        return True
-
-    @property
-    def num_partitions(self):
-        return len(self._parts)
-
-    @property
-    def name(self):
-        return self._name
-
-    @property
-    def variable_name(self):
-        return self._name
-
-    @property
-    def option_attrs(self):
-        return self._parts[0].option_attrs
-
-    @property
-    def handle(self):
-        return self._parts[0].handle
-
-    @property
-    def op(self):
-        return self.handle.op
-
-    @property
-    def graph(self):
-        return self.handle.graph
-
-    @property
-    def device(self):
-        return self.handle.device
-
-    @property
-    def shape(self):
-        return self._parts[0].shape
-
-    def get_shape(self):
-        return self.shape
-
-    @property
-    def dtype(self):
-        return self._parts[0].dtype
-
-    @property
-    def trainable(self):
-        return self._parts[0].trainable
-
-    @property
-    def _in_graph_mode(self):
-        return True
-
-    @property
-    def initializer(self):
-        """An op that initializes all parts."""
-        return tf.group(*[part.initializer for part in self._parts])
-
-    def is_initialized(self, name=None):
-        """bool scalar: whether all parts are."""
-        return tf.reduce_all(tf.stack([part.is_initialized() for part in self._parts]), name=name)
-
-    @property
-    def _type_spec(self):
-        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
-
-    def _shape_invariant_to_type_spec(self, shape):
-        return EmbeddingVariableSpec(shape, self.dtype, self.trainable)
-
-    def _as_graph_element(self):
-        if self._count is None:
-            with self.graph.as_default(), tf_ops.name_scope(None), tf_ops.control_dependencies(None):
-                self._count = self.total_count(self._name + "/Count")
-        return self._count
-
-    def restore_from(self, prefix, name="restore"):
-        """See EmbeddingVariable.restore_from."""
-        return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
-
-    value = _no_dense("value()")
-    read_value = _no_dense("read_value()")
-    assign = _no_dense("assign()")
-    assign_add = _no_dense("assign_add()")
-    assign_sub = _no_dense("assign_sub()")
-    __array__ = _no_dense("conversion to an array")
-    __tf_tensor__ = _no_dense("conversion to a dense tensor")
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __neg__ = _no_dense(
-        "arithmetic on it")
-
-
-# What lookups and queries take.
-AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
-
-
-def is_embedding_variable(variable):
-    """Whether `variable` is an embedding variable, whole, partitioned, or a part of one."""
-    return isinstance(variable, AnyEmbeddingVariable)
+    value = no_dense("value()")
+    read_value = no_dense("read_value()")
+    read_value_no_copy = no_dense("reading its value")
+    initialized_value = no_dense("initialized_value()")
+    numpy = no_dense("numpy()")
+    assign = no_dense("assign()")
+    assign_add = no_dense("assign_add()")
+    assign_sub = no_dense("assign_sub()")
+    batch_scatter_update = no_dense("batch_scatter_update()")
+    count_up_to = no_dense("count_up_to()")
+    gather_nd = no_dense("gather_nd()")
+    load = no_dense("load()")
+    scatter_add = no_dense("scatter_add()")
+    scatter_div = no_dense("scatter_div()")
+    scatter_max = no_dense("scatter_max()")
+    scatter_min = no_dense("scatter_min()")
+    scatter_mul = no_dense("scatter_mul()")
+    scatter_nd_add = no_dense("scatter_nd_add()")
+    scatter_nd_sub = no_dense("scatter_nd_sub()")
+    scatter_nd_update = no_dense("scatter_nd_update()")
+    scatter_sub = no_dense("scatter_sub()")
+    scatter_update = no_dense("scatter_update()")
+    __getitem__ = no_dense("slicing it")
+    __iter__ = no_dense("iterating over it")
+    __array__ = no_dense("conversion to an array")
+    __bool__ = __nonzero__ = no_dense("its truth value")
+    __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = no_dense("conversion to a dense tensor")
 
 
 def is_handle(tensor):
@@ -490,37 +345,3 @@ def from_proto(variable_def, import_scope=None):
             graph_element=element(variable_def.snapshot_name), trainable=variable_def.trainable,
             in_graph_mode=not graph.building_function)
     return known[handle.name]
-
-
-def embedding_variables(graph=None):
-    """The embedding variables of a graph, each once, partitioned ones as one object, sorted by name.
-
-    Finds those of an imported meta graph as well, which is how a program gets at them.
-
-    Args:
-      graph: None: the default graph.
-
-    Returns:
-      A list of EmbeddingVariable and PartitionedEmbeddingVariable.
-
-    Raises:
-      ValueError: where the graph has only some partitions of a variable.
-    """
-    graph = graph or tf_ops.get_default_graph()
-    state = graph_state.state_of(graph)
-    found = {}
-    for variable in state.variables.values():
-        found.setdefault(variable.variable_name, []).append(variable)
-    result = []
-    for name, parts in sorted(found.items()):
-        parts.sort(key=lambda p: p.partition_index)
-        if parts[0].num_partitions == 1:
-            result.append(parts[0])
-            continue
-        if [p.partition_index for p in parts] != list(range(parts[0].num_partitions)):
-            raise ValueError(f"embedding variable '{name}' has {parts[0].num_partitions} partitions, found only "
-                             f"{[p.partition_index for p in parts]} in the graph")
-        if name not in state.partitioned:
-            state.partitioned[name] = PartitionedEmbeddingVariable(name, parts)
-        result.append(state.partitioned[name])
-    return result

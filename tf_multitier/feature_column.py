@@ -392,22 +392,20 @@ _asked = threading.local()
 
 
 class _ArmedGetter:
-    """A variable scope's custom getter for one call, standing before the scope's own (`outer`)."""
+    """A variable scope's custom getter for one call, standing before the scope's own."""
 
     def __init__(self, scope):
         self._scope = scope
-        self.outer = scope.custom_getter
-        if isinstance(self.outer, _ArmedGetter):  # armed before, and no variable made since
-            self.outer = self.outer.outer
+        self._outer = scope.custom_getter  # an armed one too, if no variable was made since
 
     def __call__(self, getter, *args, **kwargs):
         if self._scope.custom_getter is self:
-            self._scope.set_custom_getter(self.outer)
+            self._scope.set_custom_getter(self._outer)
         shape = kwargs.get("shape")
         if shape is not None and tf.TensorShape(shape)[:1].as_list() == [0]:
             getter = functools.partial(_embedding_weights, _asked.column)
-        if self.outer is not None:
-            return self.outer(getter, *args, **kwargs)
+        if self._outer is not None:
+            return self._outer(getter, *args, **kwargs)
         return getter(*args, **kwargs)
 
 

@@ -1,10 +1,10 @@
 """Gradients of the lookup ops.
 
-The gradient of a table is an IndexedSlices whose indices are keys and whose static dense shape is [0, dim]. A dense lookup gives one
-entry for each id, as TensorFlow's gather does. A pooled lookup gives one entry for each distinct key, summed in order of
-occurrence, as TensorFlow's sparse lookup does, so that clipping by norm means the same; beside it the unsummed form and the occurrence counts are
-remembered (graph_state.py): an optimizer that gets the gradient unchanged hands the unsummed form to the apply op, which sums
-by itself, and the summed form is never computed.
+The gradient of a table is an IndexedSlices whose indices are keys and whose static dense shape is [0, dim]. A dense lookup gives
+one entry for each id, as TensorFlow's gather does. A pooled lookup gives one entry for each distinct key, summed in order of
+occurrence, as TensorFlow's sparse lookup does, so that clipping by norm means the same; beside it the unsummed form and the
+occurrence counts are remembered (graph_state.py): an optimizer that gets the gradient unchanged hands the unsummed form to the
+apply op, which sums by itself, and the summed form is never computed.
 
 Training through a lookup inside a loop is refused when the graph is built. Inside tf.cond it needs control flow v2.
 """
@@ -42,8 +42,8 @@ def _refuse_control_flow(op):
         raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside a loop is not "
                                   "supported: look the keys of all steps up before the loop")
     if context is not None and control_flow_util.IsInCond(op):
-        raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside tf.cond needs control "
-                                  "flow v2: call tf.compat.v1.enable_control_flow_v2()")
+        raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside tf.cond needs "
+                                  "control flow v2: call tf.compat.v1.enable_control_flow_v2()")
 
 
 def _slices(values, keys, dim):

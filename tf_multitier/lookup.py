@@ -4,8 +4,8 @@
 for embedding variables only, through TensorFlow's public dispatch (`tf.experimental.dispatch_for_api`). What differs from
 TensorFlow's semantics there, because every integer is a key of an embedding variable:
 
-* negative ids are keys, and kept; `safe_embedding_lookup_sparse` drops entries by weight alone (weight <= 0, unless the combiner is
-  "sum"), as TensorFlow does;
+* negative ids are keys, and kept; `safe_embedding_lookup_sparse` drops entries by weight alone (weight <= 0, unless the
+  combiner is "sum"), as TensorFlow does;
 * a row without ids is zeros, or the embedding of `default_id` where one is given, and touches no other key;
 * the result has one row for each row of the sparse ids, trailing empty ones included;
 * `partition_strategy`, `validate_indices` and `allow_fast_lookup` mean nothing.
@@ -26,8 +26,8 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_multitier import gradients
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
-from tf_multitier.embedding_variable import is_embedding_variable
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import route

@@ -6,8 +6,8 @@
       _create_slots                 -> SlotColumn for each slot: a column of the row, not a variable
       processor.update_op           -> one MultitierApply op for the table
 
-Slots get their names as TensorFlow gives them (`ev/Adagrad`, `ev/RMSProp_1`), without the partition suffix, so that a table can be
-restored into another number of partitions.
+Slots get their names as TensorFlow gives them (`ev/Adagrad`, `ev/RMSProp_1`), without the partition suffix, so that a table can
+be restored into another number of partitions.
 """
 
 import logging
@@ -114,8 +114,8 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
         """
         variable = self._variable
         if not isinstance(g, tf.IndexedSlices):
-            raise TypeError(f"the gradient of embedding variable '{variable.variable_name}' must be IndexedSlices of keys, found a "
-                            f"dense tensor {g.shape}: do not convert it")
+            raise TypeError(f"the gradient of embedding variable '{variable.variable_name}' must be IndexedSlices of keys, found "
+                            f"a dense tensor {g.shape}: do not convert it")
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:
@@ -170,6 +170,10 @@ def _counts_of(indices, state):
         return tf.math.unsorted_segment_sum(tf.ones_like(op.outputs[1], tf.int64), op.outputs[1], tf.size(indices))
     if op.type in ("UniqueWithCounts", "UniqueWithCountsV2") and indices.value_index == 0:
         return tf.cast(op.outputs[2], tf.int64)
+    if op.type == "MultitierPartitionKeys":
+        counts = _counts_of(op.inputs[0], state)
+        positions = op.outputs[indices.value_index - op.get_attr("num_partitions")]
+        return None if counts is None else tf.gather(counts, positions)
     if op.type == "ConcatV2":
         counts = [_counts_of(part, state) for part in op.inputs[:-1]]
         if any(c is not None for c in counts):
@@ -207,7 +211,8 @@ def unsummed(g):
     """Takes an IndexedSlices of keys apart into what an apply op takes.
 
     Several lookups of one variable come as one concatenation; each of them that a pooled lookup summed per key, and that nothing
-    changed since, is given in its unsummed form, and the rest as it is, with the occurrence counts of its keys where they are known.
+    changed since, is given in its unsummed form, and the rest as it is, with the occurrence counts of its keys where they are
+    known.
 
     Returns:
       keys int64 [n], grads float32 [n, dim], counts int64 [n] or [0] (each entry is one occurrence), and operations to run

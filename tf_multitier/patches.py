@@ -8,8 +8,8 @@
     feature_column._FCLinearWrapper.build weights of one column of linear_model
 
 Each wrapper calls the original first thing for everything that is not an embedding variable, or holds none.
-tests/test_import_purity.py compares stock graphs byte by byte before and after the import, and the source of the wrapped functions with
-what it was when this was written.
+tests/test_import_purity.py compares stock graphs byte by byte before and after the import, and the source of the wrapped
+functions with what it was when this was written.
 """
 
 import functools

@@ -16,9 +16,12 @@ In the checkpoint, for a variable `<name>` in n parts (n = 1: not partitioned):
 All tensors of a part come from one op, as of one moment.
 
 Restoring reads the checkpoint's parts in its own op, whatever their number, and keeps the keys that belong to the part being
-restored. The Saver itself reads every tensor it knows of before that, in one RestoreV2 op, so it must know only of one that every
-checkpoint of the variable has in any partitioning, and that is small: the slices of `partition_of_bucket`, which TensorFlow's reader
-re-cuts. SaveSpecs below is how the same list of specs says more when saving.
+restored. The Saver itself reads every tensor it knows of before that, in one RestoreV2 op, so it must know only of one that
+every checkpoint of the variable has in any partitioning, and that is small: the slices of `partition_of_bucket`, which
+TensorFlow's reader re-cuts. SaveSpecs below is how the same list of specs says more when saving.
+
+A SaveableObject names its own tensors: in `Saver({"other": ev})` the name "other" is not used. `init_from_checkpoint` restores a
+variable under another name.
 """
 
 import re

@@ -8,10 +8,10 @@ from tensorflow.python.framework import ops as tf_ops
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import options
-from tf_multitier.embedding_variable import PartitionedEmbeddingVariable
-from tf_multitier.embedding_variable import is_embedding_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.lookup import refuse_eager
+from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.saver import NUM_BUCKETS
 
 
@@ -118,7 +118,7 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
                            collections=None, partitioner=None, ev_option=None, regularizer=None, caching_device=None,
                            validate_shape=True, custom_getter=None, constraint=None, steps_to_live=None,
                            init_data_source=None):
-    """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function of this name.
+    """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function.
 
     An embedding variable is a hash table from integer keys to embeddings that grows with the keys it is trained on. Scopes,
     `reuse`, custom getters and templates work as for `tf.compat.v1.get_variable`.

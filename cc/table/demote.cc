@@ -47,7 +47,7 @@ Status EmbeddingTable::Impl::Trim() {
   const size_t share = static_cast<size_t>(budget) >> log2_shards_;
   for (auto& shard : shards_) {
     {
-      std::lock_guard<std::mutex> lock(shard->mutex);
+      std::lock_guard<SharedMutex> lock(shard->mutex);
       shard->trim_again = true;
       if (shard->trimming) continue;
       shard->trimming = true;
@@ -56,7 +56,7 @@ Status EmbeddingTable::Impl::Trim() {
     for (;;) {
       size_t excess = 0;
       {
-        std::lock_guard<std::mutex> lock(shard->mutex);
+        std::lock_guard<SharedMutex> lock(shard->mutex);
         excess = shard->dram.rows() > share ? shard->dram.rows() - share : 0;
         if (!status.ok() || excess == 0 || !shard->trim_again) {
           shard->trimming = false;
@@ -83,7 +83,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t excess) {
   std::vector<uint8_t> copies;
   size_t row_bytes = 0;
   {
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     DramTier& dram = shard->dram;
     row_bytes = dram.layout()->row_bytes();
     for (uint32_t location = 0; location < dram.end(); ++location) {
@@ -121,7 +121,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t excess) {
   Status written = lower_->Write(records, locations.data());
   std::vector<KeyLocation> unused;
   {
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     if (written.ok()) shard->counters.writes += static_cast<int64_t>(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t key = records[i].header.key;

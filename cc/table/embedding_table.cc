@@ -98,11 +98,12 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     }
     return to;
   };
-  {
-    const std::shared_ptr<const RowLayout> now = layout();
-    MT_ASSIGN_OR_RETURN(const RowLayout wide, widened(*now));
-    if (wide.columns().size() == now->columns().size()) return OkStatus();  // the usual call of every step
-  }
+  const std::shared_ptr<const RowLayout> before = layout();
+  const bool all_there = std::all_of(slots.begin(), slots.end(), [&](const ColumnSpec& slot) {
+    const int column = before->Find(slot.name);
+    return column >= 0 && before->columns()[column].dim == slot.dim;
+  });
+  if (all_there) return OkStatus();  // the usual call of every step
   {
     ClosedGate closed(&gate_);
     const std::shared_ptr<const RowLayout> now = layout();
@@ -117,7 +118,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     // A shard that is wider than the table's layout does no harm: its rows begin with the same columns. So shards may be
     // widened one after the other, and a failure needs no way back.
     for (auto& shard : shards_) {
-      std::lock_guard<std::mutex> lock(shard->mutex);
+      std::lock_guard<SharedMutex> lock(shard->mutex);
       MT_RETURN_IF_ERROR(shard->dram.Widen(layout));
     }
     if (lower_ != nullptr) MT_RETURN_IF_ERROR(lower_->SetLayout(layout));
@@ -136,12 +137,10 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.name = "dram";
   dram.budget_bytes = static_cast<int64_t>(options_.dram_budget_bytes);
   for (auto& shard : shards_) {
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     const ShardCounters& c = shard->counters;
     stats.rows += shard->rows;
     stats.counted_keys += shard->counted_rows;
-    stats.lookups += c.lookups;
-    stats.absent += c.absent;
     stats.updates += c.updates;
     stats.created += c.created;
     stats.removed += c.removed;
@@ -152,7 +151,6 @@ TableStats EmbeddingTable::Impl::Stats() {
     dram.rows += shard->rows - shard->rows_below;
     dram.resident_bytes += static_cast<int64_t>(shard->dram.resident_bytes());
     dram.hits += c.hits_dram;
-    dram.demotions += 0;
     below.rows += shard->rows_below;
     below.hits += c.hits_below;
     below.promotions += c.promotions;
@@ -164,6 +162,9 @@ TableStats EmbeddingTable::Impl::Stats() {
   stats.stride_bytes = static_cast<int64_t>(layout->stride());
   stats.num_shards = static_cast<int>(shards_.size());
   stats.applies = applies_.load();
+  stats.lookups = lookups_.load();
+  stats.absent = lookups_absent_.load();
+  dram.hits += lookup_hits_.load();
   if (bloom_ != nullptr) stats.filter_bytes += static_cast<int64_t>(bloom_->bytes());
   dram.row_bytes = dram.rows * stats.row_bytes;
   stats.tiers.push_back(dram);
@@ -181,7 +182,7 @@ TableStats EmbeddingTable::Impl::Stats() {
 int64_t EmbeddingTable::Impl::TotalCount() {
   int64_t rows = 0;
   for (auto& shard : shards_) {
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     rows += shard->rows;
   }
   return rows;
@@ -192,7 +193,7 @@ Status EmbeddingTable::Impl::Drain() {
   InsideGate inside(&gate_);
   if (lower_ == nullptr) return OkStatus();
   for (auto& shard : shards_) {
-    std::unique_lock<std::mutex> lock(shard->mutex);
+    std::unique_lock<SharedMutex> lock(shard->mutex);
     shard->resolved.wait(lock, [&] { return !shard->trimming; });
   }
   MT_RETURN_IF_ERROR(RetryTrim());

@@ -112,7 +112,7 @@ struct TableStats {
     int64_t row_bytes = 0;     // rows x row_bytes
     int64_t budget_bytes = 0;  // 0: unbounded
     int64_t resident_bytes = 0;  // memory taken from the machine, unused slots included (0 for files)
-    int64_t hits = 0;          // unique keys of lookups and applies found here
+    int64_t hits = 0;          // keys looked up, and unique keys applied, that were found here
     int64_t promotions = 0;    // rows brought up out of this tier
     int64_t demotions = 0;     // rows taken down into this tier
     int64_t reads = 0;         // records read

@@ -1,15 +1,21 @@
-// Lookup: the read path. A shard's keys go through a pipeline a block of 32 deep, so that the misses of the processor's
-// cache overlap: while one block's rows are copied, the next block's rows and the one after's buckets are on their way.
+// Lookup: the read path. It takes every shard's lock once, shared, and then goes through the batch in its own order, so that
+// outputs are written front to back and nothing is sorted; a large batch is cut into slices that run side by side. Keys go
+// through a pipeline a block of 32 deep, so that the misses of the processor's cache overlap: while one block's rows are
+// copied, the next block's rows and the one after's buckets are on their way.
 
+#include <algorithm>
 #include <cstring>
 
+#include "cc/base/hash.h"
 #include "cc/base/ieee.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
 
-constexpr uint32_t kBlock = 32;
+constexpr size_t kBlock = 32;
+constexpr size_t kSliceKeys = 4096;
+constexpr int kMaxSlices = 64;
 
 // Rows end on 16 bytes, outputs do not: whole vectors where the value is a multiple of 16 bytes.
 inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
@@ -26,116 +32,125 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   MT_RETURN_IF_ERROR(CheckProcess());
   if (keys.empty()) return OkStatus();
   InsideGate inside(&gate_);
-  BorrowedKeyBatch batch;
-  batch->Partition(keys, log2_shards_);
-  std::vector<std::vector<uint32_t>> below(shards_.size());
-  ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
-    const ScopedIeeeArithmetic ieee;
-    LookupShard(*batch, s, out, &below[s]);
+  const size_t n = keys.size(), dim = static_cast<size_t>(options_.dim);
+  const int slices = static_cast<int>(std::clamp<size_t>(n / kSliceKeys, 1, kMaxSlices));
+  const uint32_t stamp = lower_ != nullptr ? ++operations_ : 0;
+  std::vector<Missed> missed(static_cast<size_t>(slices));
+  for (auto& shard : shards_) shard->mutex.lock_shared();
+  ParallelFor(executor, slices, [&](int s) {
+    const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
+    const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
+    LookupSlice(keys, from, to, stamp, out, &missed[static_cast<size_t>(s)]);
   });
-  if (lower_ == nullptr) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(*batch, below, out));
+  for (auto& shard : shards_) shard->mutex.unlock_shared();
+
+  std::vector<size_t> below;
+  int64_t absent = 0;
+  for (const Missed& m : missed) {
+    absent += static_cast<int64_t>(m.absent.size());
+    below.insert(below.end(), m.below.begin(), m.below.end());
+  }
+  lookups_ += static_cast<int64_t>(n);
+  lookups_absent_ += absent;
+  lookup_hits_ += static_cast<int64_t>(n - below.size()) - absent;
+  if (absent > 0) {
+    ParallelFor(executor, slices, [&](int s) {
+      const ScopedIeeeArithmetic ieee;
+      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, out);
+    });
+  }
+  if (below.empty()) return OkStatus();
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, out, dim));
   TrimAndRemember();
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::LookupShard(const KeyBatch& batch, int s, float* out, std::vector<uint32_t>* below) {
-  const uint32_t begin = batch.begin(s), end = batch.end(s);
-  if (begin == end) return;
-  Shard* const shard = shards_[s].get();
+void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint32_t stamp, float* out,
+                                       Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
+  const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
   const bool newborn_is_absent = filters();  // else a newborn holds what an absent key reads
-  const uint32_t stamp = lower_ != nullptr ? ++operations_ : 0;
-  std::vector<uint32_t> absent;
-  {
-    std::lock_guard<std::mutex> lock(shard->mutex);
-    const ShardIndex& index = shard->index;
-    const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
-    RowHeader* rows[2][kBlock];
-    auto fetch_buckets = [&](uint32_t from) {
-      for (uint32_t e = from; e < std::min(end, from + kBlock); ++e) index.Prefetch(batch.hash(e));
-    };
-    auto fetch_rows = [&](uint32_t from, RowHeader** to) {
-      for (uint32_t e = from; e < std::min(end, from + kBlock); ++e) {
-        const uint32_t location = index.FindHomeDram(batch.hash(e));
-        RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
-        to[e - from] = row;
-        if (row == nullptr) continue;
-        const char* const first = reinterpret_cast<const char*>(row);
-        // Non-temporal: a row is read once and would only push the index out of the cache (31 ns a key instead of 35).
-        for (const char* line = first; line < first + row_end; line += 64) __builtin_prefetch(line, 0, 0);
-        __builtin_prefetch(first + row_end, 0, 0);
-      }
-    };
-    fetch_buckets(begin);
-    fetch_buckets(begin + kBlock);
-    fetch_rows(begin, rows[0]);
-    int64_t hits = 0;
-    int current = 0;
-    for (uint32_t from = begin; from < end; from += kBlock, current ^= 1) {
-      if (from + 2 * kBlock < end) fetch_buckets(from + 2 * kBlock);
-      if (from + kBlock < end) fetch_rows(from + kBlock, rows[current ^ 1]);
-      for (uint32_t e = from; e < std::min(end, from + kBlock); ++e) {
-        RowHeader* row = rows[current][e - from];
-        if (row == nullptr || row->key != batch.key(e)) {
-          const Found found = shard->Find(batch.key(e), batch.hash(e));
-          row = found.row;
-          if (found.maybe_below) {
-            below->push_back(e);
-            continue;
-          }
-        }
-        if (row == nullptr || (newborn_is_absent && row->has(kRowNewborn))) {
-          absent.push_back(e);
+  uint64_t hashes[4][kBlock];
+  RowHeader* rows[2][kBlock];
+  auto fetch_buckets = [&](size_t from) {
+    uint64_t* to = hashes[from / kBlock % 4];
+    for (size_t i = from; i < std::min(end, from + kBlock); ++i) {
+      const uint64_t hash = HashKey(keys[i]);
+      to[i - from] = hash;
+      shard_of(hash)->index.Prefetch(hash);
+    }
+  };
+  auto fetch_rows = [&](size_t from) {
+    const uint64_t* hash = hashes[from / kBlock % 4];
+    RowHeader** to = rows[from / kBlock % 2];
+    for (size_t i = from; i < std::min(end, from + kBlock); ++i, ++hash) {
+      Shard* shard = shard_of(*hash);
+      const uint32_t location = shard->index.FindHomeDram(*hash);
+      RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
+      to[i - from] = row;
+      if (row == nullptr) continue;
+      // Non-temporal: a row is read once and would only push the index out of the cache.
+      const char* const first = reinterpret_cast<const char*>(row);
+      for (const char* line = first; line < first + row_end; line += 64) __builtin_prefetch(line, 0, 0);
+      __builtin_prefetch(first + row_end, 0, 0);
+    }
+  };
+  // Blocks are numbered from the first key of the slice.
+  const size_t base = begin;
+  keys = keys.subspan(base, end - base);
+  out += base * dim;
+  end -= base;
+  fetch_buckets(0);
+  fetch_buckets(kBlock);
+  fetch_rows(0);
+  for (size_t from = 0; from < end; from += kBlock) {
+    fetch_buckets(from + 2 * kBlock);
+    fetch_rows(from + kBlock);
+    for (size_t i = from; i < std::min(end, from + kBlock); ++i) {
+      RowHeader* row = rows[from / kBlock % 2][i - from];
+      if (row == nullptr || row->key != keys[i]) {
+        const uint64_t hash = hashes[from / kBlock % 4][i - from];
+        const Found found = shard_of(hash)->Find(keys[i], hash);
+        row = found.row;
+        if (found.maybe_below) {
+          missed->below.push_back(base + i);
           continue;
         }
-        if (stamp != 0) row->recency = stamp;
-        CopyValue(DramTier::Data(row), out + batch.first_position(e) * dim, dim);
-        ++hits;
       }
+      if (row == nullptr || (newborn_is_absent && row->has(kRowNewborn))) {
+        missed->absent.push_back(base + i);
+        continue;
+      }
+      if (stamp != 0) __atomic_store_n(&row->recency, stamp, __ATOMIC_RELAXED);  // other lookups may, too
+      CopyValue(DramTier::Data(row), out + i * dim, dim);
     }
-    shard->counters.lookups += end - begin;
-    shard->counters.absent += static_cast<int64_t>(absent.size());
-    shard->counters.hits_dram += hits;
   }
-  FillAbsent(batch, absent, out);
 }
 
-void EmbeddingTable::Impl::FillAbsent(const KeyBatch& batch, const std::vector<uint32_t>& entries, float* out) const {
+void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const {
   const size_t dim = static_cast<size_t>(options_.dim);
   if (filters()) {
-    for (uint32_t e : entries) {
-      std::fill_n(out + batch.first_position(e) * dim, dim, options_.default_value_no_permission);
-    }
+    for (const size_t i : positions) std::fill_n(out + i * dim, dim, options_.default_value_no_permission);
     return;
   }
-  int64_t keys[kBlock];
+  int64_t block[kBlock];
   float* to[kBlock];
-  for (size_t i = 0; i < entries.size(); i += kBlock) {
-    const size_t n = std::min<size_t>(kBlock, entries.size() - i);
+  for (size_t p = 0; p < positions.size(); p += kBlock) {
+    const size_t n = std::min(kBlock, positions.size() - p);
     for (size_t j = 0; j < n; ++j) {
-      keys[j] = batch.key(entries[i + j]);
-      to[j] = out + batch.first_position(entries[i + j]) * dim;
+      block[j] = keys[positions[p + j]];
+      to[j] = out + positions[p + j] * dim;
     }
-    initializer_->FillBatch(keys, n, to);
+    initializer_->FillBatch(block, n, to);
   }
 }
 
-Status EmbeddingTable::Impl::LookupBelow(const KeyBatch& batch, const std::vector<std::vector<uint32_t>>& below,
-                                         float* out) {
-  const size_t dim = static_cast<size_t>(options_.dim);
+Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, float* out, size_t dim) {
   // Repeated keys are read once.
-  std::vector<int64_t> keys;
-  std::vector<uint32_t> entries;
-  for (const auto& shard_entries : below) {
-    for (uint32_t e : shard_entries) {
-      keys.push_back(batch.key(e));
-      entries.push_back(e);
-    }
-  }
-  if (keys.empty()) return OkStatus();
+  std::vector<int64_t> wanted_keys;
+  for (const size_t i : below) wanted_keys.push_back(keys[i]);
   BorrowedKeyBatch unique;
-  unique->Partition(keys, log2_shards_);
+  unique->Partition(wanted_keys, log2_shards_);
   unique->PrepareDedup();
   std::vector<BelowKey> wanted;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
@@ -150,18 +165,20 @@ Status EmbeddingTable::Impl::LookupBelow(const KeyBatch& batch, const std::vecto
     }
   }
   MT_RETURN_IF_ERROR(Promote(&wanted, Promotion::kCopy, nullptr));
-  std::vector<uint32_t> absent;
+  std::vector<size_t> absent;
   for (const BelowKey& key : wanted) {
     const bool has_row = key.outcome == BelowKey::kRead || key.outcome == BelowKey::kInDram;
     for (uint32_t p = unique->first_position(key.entry); p != KeyBatch::kEnd; p = unique->next(p)) {
       if (has_row) {
-        CopyValue(key.data.data(), out + batch.first_position(entries[p]) * dim, dim);
+        CopyValue(key.data.data(), out + below[p] * dim, dim);
       } else {
-        absent.push_back(entries[p]);
+        absent.push_back(below[p]);
       }
     }
   }
-  FillAbsent(batch, absent, out);
+  lookups_absent_ += static_cast<int64_t>(absent.size());
+  const ScopedIeeeArithmetic ieee;
+  FillAbsent(keys, absent, out);
   return OkStatus();
 }
 

@@ -54,7 +54,7 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
     for (const size_t i : theirs) {
       BelowKey& key = (*keys)[i];
       Shard* shard = shards_[key.shard].get();
-      std::unique_lock<std::mutex> lock(shard->mutex);
+      std::unique_lock<SharedMutex> lock(shard->mutex);
       shard->resolved.wait(lock, [&] { return shard->resolutions != key.seen_resolutions; });
       unresolved.push_back(i);
     }
@@ -73,7 +73,7 @@ Status EmbeddingTable::Impl::MarkPending(std::vector<BelowKey>* keys, const std:
   for (const size_t i : unresolved) {
     BelowKey& key = (*keys)[i];
     Shard* shard = shards_[key.shard].get();
-    std::lock_guard<std::mutex> lock(shard->mutex);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
     uint64_t* candidate = nullptr;
     bool held_by_others = false;
     Found found;
@@ -141,7 +141,7 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, const Found& found, P
 
 Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion) {
   Shard* shard = shards_[key->shard].get();
-  std::lock_guard<std::mutex> lock(shard->mutex);
+  std::lock_guard<SharedMutex> lock(shard->mutex);
   ++shard->counters.reads;
   const uint64_t original = shard->pending[key->pending_id];
   uint64_t* word = shard->index.Find(key->hash, [&](uint64_t w) {
@@ -192,7 +192,7 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
 
 void EmbeddingTable::Impl::Unpin(BelowKey* key) {
   Shard* shard = shards_[key->shard].get();
-  std::lock_guard<std::mutex> lock(shard->mutex);
+  std::lock_guard<SharedMutex> lock(shard->mutex);
   UnpinRow(shard, key->row);
   key->row = nullptr;
 }

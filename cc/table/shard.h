@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/base/hash.h"
+#include "cc/base/shared_mutex.h"
 #include "cc/env/env.h"
 #include "cc/index/shard_index.h"
 #include "cc/table/counted_keys.h"
@@ -28,7 +29,7 @@ struct Found {
 
 // Counters of one shard, summed by Stats().
 struct ShardCounters {
-  int64_t lookups = 0, absent = 0, hits_dram = 0, hits_below = 0, updates = 0, created = 0, removed = 0, expired = 0;
+  int64_t hits_dram = 0, hits_below = 0, updates = 0, created = 0, removed = 0, expired = 0;
   int64_t promotions = 0, demotions = 0, reads = 0, writes = 0, false_matches = 0;
 };
 
@@ -36,8 +37,8 @@ struct alignas(64) Shard {
   Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, uint64_t max_words)
       : index(env, has_lower, max_words), dram(env, std::move(layout)), counted(env) {}
 
-  std::mutex mutex;  // guards all below
-  std::condition_variable resolved;  // a pending word was resolved, or a trim ended
+  SharedMutex mutex;  // guards all below; lookups read under the shared side
+  std::condition_variable_any resolved;  // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
   bool trimming = false;             // a trim works on this shard
   bool trim_again = false;           // and must look again before it stops

@@ -2,14 +2,16 @@
 //
 //   embedding_table.cc   creation, options, slots, statistics, the public methods' checks
 //   lookup.cc            Lookup
-//   apply.cc             Apply: gather, update, trim
+//   apply.cc             Apply and its update
+//   gather.cc            gather: rows into DRAM, pinned, and its undo
 //   promote.cc           reads from the lower tier: pending words, verification, installation
 //   demote.cc            Trim
-//   rows.cc              Frequency, Version, LookupTier, Remove, Expire, Export, Scan, Import
+//   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
+//   transfer.cc          Export, Scan, Import
 //
 // Locks, outermost first:
 //   gate_          entered by every operation; closed by AddSlots, Clear, Export
-//   Shard::mutex   one at a time, never two; no I/O while held
+//   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim; nothing is taken inside it
 // A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote), all own
 // words are resolved before others' are waited for, and no room is waited for at all.
@@ -154,9 +156,15 @@ class EmbeddingTable::Impl {
   void UnpinRow(Shard* shard, RowHeader* row);
   void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
 
-  void LookupShard(const KeyBatch& batch, int shard, float* out, std::vector<uint32_t>* below);
-  Status LookupBelow(const KeyBatch& batch, const std::vector<std::vector<uint32_t>>& below, float* out);
-  void FillAbsent(const KeyBatch& batch, const std::vector<uint32_t>& entries, float* out) const;
+  // Positions of a batch that a slice of a lookup could not answer.
+  struct Missed {
+    std::vector<size_t> absent;
+    std::vector<size_t> below;  // perhaps in the lower tier
+  };
+  // REQUIRES: every shard's lock is held, shared.
+  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint32_t stamp, float* out, Missed* missed);
+  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, float* out, size_t dim);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
   Status Trim();
@@ -197,6 +205,7 @@ class EmbeddingTable::Impl {
 
   std::atomic<int64_t> dram_rows_{0};   // rows in DRAM or about to be, over all shards
   std::atomic<uint32_t> operations_{0}; // stamps recency
+  std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;

@@ -12,8 +12,8 @@ from tf_multitier.train.row_optimizer import RowOptimizer
 class AdamAsyncOptimizer(RowOptimizer):
     """Adam whose beta powers advance with the updates of each variable. Source: DeepRec's `tf.train.AdamAsyncOptimizer`.
 
-    With TensorFlow's Adam, workers that train asynchronously advance one pair of powers for all variables. Lazy: rows that a sparse
-    gradient does not name keep value and moments.
+    With TensorFlow's Adam, workers that train asynchronously advance one pair of powers for all variables. Lazy: rows that a
+    sparse gradient does not name keep value and moments.
 
     Args:
       learning_rate, beta1, beta2, epsilon: as of `tf.compat.v1.train.AdamOptimizer`.

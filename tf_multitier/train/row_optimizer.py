@@ -12,8 +12,8 @@ from tensorflow.python.ops import state_ops
 class RowOptimizer(tf.compat.v1.train.Optimizer):
     """Base of optimizers whose update of a row needs that row, its slots and its gradient only.
 
-    Life of a step: `_create_slots`, `_prepare`, then for each variable `_update_rows`, then `_finish`. Sparse gradients touch the rows they
-    name, once each, with the sum of their gradients; the other rows keep value and slots.
+    Life of a step: `_create_slots`, `_prepare`, then for each variable `_update_rows`, then `_finish`. Sparse gradients touch the
+    rows they name, once each, with the sum of their gradients; the other rows keep value and slots.
     """
 
     # (slot name, one element a row) in the order of the engine's rule.

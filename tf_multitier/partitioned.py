@@ -1,0 +1,196 @@
+"""PartitionedEmbeddingVariable: several tables as one variable; and finding the embedding variables of a graph."""
+
+import collections.abc
+
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
+from tensorflow.python.framework import composite_tensor_gradient
+from tensorflow.python.framework import ops as tf_ops
+
+from tf_multitier import graph_state
+from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.embedding_variable import EmbeddingVariableSpec
+from tf_multitier.embedding_variable import TableOptions
+from tf_multitier.embedding_variable import no_dense
+from tf_multitier.queries import Queries
+
+
+class _RefuseGradient(composite_tensor_gradient.CompositeTensorGradient):
+    """`tf.gradients(loss, [ev])` of a partitioned variable: a gradient belongs to a part, so say what to pass."""
+
+    def get_gradient_components(self, value):
+        raise ValueError(f"a gradient belongs to one partition of the embedding variable '{value.variable_name}': pass its parts, "
+                         "list(variable), to tf.gradients")
+
+    def replace_gradient_components(self, value, component_grads):
+        raise NotImplementedError
+
+
+class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
+    """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
+
+    A key belongs to the partition that owns its bucket, `hash(key) mod 1024`; a partition owns a range of buckets. Its parts are
+    EmbeddingVariables named `<name>/part_<i>` and stand in the graph's collections; as a sequence it is those parts, so
+    `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
+    """
+
+    __composite_gradient__ = _RefuseGradient()
+
+    def __init__(self, name, parts):
+        self._name = name
+        self._parts = list(parts)
+        self._count = None
+
+    def __repr__(self):
+        return (f"<tf_multitier.PartitionedEmbeddingVariable '{self._name}' embedding_dim={self.embedding_dim} "
+                f"partitions={len(self._parts)}>")
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+    def __len__(self):
+        return len(self._parts)
+
+    def __getitem__(self, index):
+        return self._parts[index]
+
+    @property
+    def parts(self):
+        """The EmbeddingVariables, in order of partition."""
+        return list(self._parts)
+
+    @property
+    def is_partitioned(self):
+        return True
+
+    @property
+    def num_partitions(self):
+        return len(self._parts)
+
+    @property
+    def name(self):
+        return self._name
+
+    @property
+    def variable_name(self):
+        return self._name
+
+    @property
+    def option_attrs(self):
+        return self._parts[0].option_attrs
+
+    @property
+    def handle(self):
+        return self._parts[0].handle
+
+    @property
+    def op(self):
+        return self.handle.op
+
+    @property
+    def graph(self):
+        return self.handle.graph
+
+    @property
+    def device(self):
+        return self.handle.device
+
+    @property
+    def shape(self):
+        return self._parts[0].shape
+
+    def get_shape(self):
+        return self.shape
+
+    @property
+    def dtype(self):
+        return self._parts[0].dtype
+
+    @property
+    def trainable(self):
+        return self._parts[0].trainable
+
+    @property
+    def _in_graph_mode(self):
+        return True
+
+    @property
+    def initializer(self):
+        """An op that initializes all parts."""
+        return tf.group(*[part.initializer for part in self._parts])
+
+    def is_initialized(self, name=None):
+        """bool scalar: whether all parts are."""
+        return tf.reduce_all(tf.stack([part.is_initialized() for part in self._parts]), name=name)
+
+    @property
+    def _type_spec(self):
+        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
+
+    def _shape_invariant_to_type_spec(self, shape):
+        return EmbeddingVariableSpec(shape, self.dtype, self.trainable)
+
+    def _as_graph_element(self):
+        if self._count is None:
+            with self.graph.as_default(), tf_ops.name_scope(None), tf_ops.control_dependencies(None):
+                self._count = self.total_count(self._name + "/Count")
+        return self._count
+
+    def restore_from(self, prefix, name="restore"):
+        """See EmbeddingVariable.restore_from."""
+        return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
+
+    value = no_dense("value()")
+    read_value = no_dense("read_value()")
+    assign = no_dense("assign()")
+    assign_add = no_dense("assign_add()")
+    assign_sub = no_dense("assign_sub()")
+    __array__ = no_dense("conversion to an array")
+    __tf_tensor__ = no_dense("conversion to a dense tensor")
+    __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = no_dense("arithmetic on it")
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = no_dense("arithmetic on it")
+
+
+# What lookups and queries take.
+AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
+
+
+def is_embedding_variable(variable):
+    """Whether `variable` is an embedding variable, whole, partitioned, or a part of one."""
+    return isinstance(variable, AnyEmbeddingVariable)
+
+
+def embedding_variables(graph=None):
+    """The embedding variables of a graph, each once, partitioned ones as one object, sorted by name.
+
+    Finds those of an imported meta graph as well, which is how a program gets at them.
+
+    Args:
+      graph: None: the default graph.
+
+    Returns:
+      A list of EmbeddingVariable and PartitionedEmbeddingVariable.
+
+    Raises:
+      ValueError: where the graph has only some partitions of a variable.
+    """
+    graph = graph or tf_ops.get_default_graph()
+    state = graph_state.state_of(graph)
+    found = {}
+    for variable in state.variables.values():
+        found.setdefault(variable.variable_name, []).append(variable)
+    result = []
+    for name, parts in sorted(found.items()):
+        parts.sort(key=lambda p: p.partition_index)
+        if parts[0].num_partitions == 1:
+            result.append(parts[0])
+            continue
+        if [p.partition_index for p in parts] != list(range(parts[0].num_partitions)):
+            raise ValueError(f"embedding variable '{name}' has {parts[0].num_partitions} partitions, found only "
+                             f"{[p.partition_index for p in parts]} in the graph")
+        if name not in state.partitioned:
+            state.partitioned[name] = PartitionedEmbeddingVariable(name, parts)
+        result.append(state.partitioned[name])
+    return result
