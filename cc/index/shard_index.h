@@ -146,13 +146,12 @@ class ShardIndex {
       if (MatchHigh(bucket, 0xe0u, 0) != 0) return;
     }
   }
-  // Whether a word of that home, among 2^log2 buckets, names that location below memory.
-  bool HasBelow(uint32_t home, int log2, uint32_t below) const {
+  // Whether a word of that home, among 2^log2 buckets, names that location of that tier below memory.
+  bool HasBelow(uint32_t home, int log2, WordState tier, uint32_t below) const {
     bool has = false;
     if (log2 != log2_buckets_) return false;
     ForEachAtHome(home, [&](uint64_t word) {
-      const WordState s = state(word);
-      has |= (s == WordState::kLower1 || s == WordState::kLower2) && location(word) == below;
+      has |= state(word) == tier && location(word) == below;
     });
     return has;
   }

@@ -134,7 +134,7 @@ TableOptions ToOptions(const py::dict& dict) {
   options.num_shards = Get<int>(dict, "num_shards");
   const auto lower = Get<std::string>(dict, "lower_tier");
   if (lower == "memory") {
-    options.lower_tier = std::make_shared<MemoryTier>();
+    options.lower_tiers.push_back(LowerTierOptions{std::make_shared<MemoryTier>(), 0});
   } else if (!lower.empty()) {
     ThrowIfError(InvalidArgumentError("lower_tier: expected 'memory' or none, found '", lower, "'"));
   }

@@ -84,7 +84,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
   });
-  if (lower_ != nullptr) TrimAndRemember();
+  if (evicts_) TrimAndRemember();
   return OkStatus();
 }
 
@@ -111,7 +111,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
   Gathered& gathered = *context->gathered;
   Shard* const shard = shards_[s].get();
   const size_t dim = static_cast<size_t>(options_.dim);
-  std::vector<KeyLocation> gone_below;
+  GoneRecords gone;
   std::vector<float> sums(kGroup * dim);
   const float* grads[kGroup];
   uint8_t* data[kGroup];
@@ -171,12 +171,12 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       BearRow(shard, row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = update.version;
-      FinishChange(shard, row, context->stamp, &gone_below);
+      FinishChange(row, context->Touched(entries[i]), &gone);
     }
     shard->counters.updates += static_cast<int64_t>(n);
   }
   lock.unlock();
-  if (!gone_below.empty()) lower_->Free(gone_below);
+  FreeGone(&gone);
 }
 
 void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
@@ -189,11 +189,11 @@ void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
   row->below = kNoLocation;
 }
 
-void EmbeddingTable::Impl::FinishChange(Shard*, RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below) {
+void EmbeddingTable::Impl::FinishChange(RowHeader* row, uint64_t touched, GoneRecords* gone) {
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
-  if (stamp != 0) row->recency = stamp;
+  if (touched != 0) row->recency = static_cast<uint32_t>(touched);
   if (row->below != kNoLocation) {  // the copy below is no longer the row's
-    gone_below->push_back(KeyLocation{row->key, row->below});
+    gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below});
     row->below = kNoLocation;
   }
   --row->pins;

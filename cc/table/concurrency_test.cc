@@ -12,8 +12,17 @@ namespace {
 constexpr int kDim = 8;
 constexpr int kThreads = 4;
 
-TableOptions CountingOptions(bool tiered) {
-  TableOptions options = tiered ? TieredOptions(kDim, 16, std::make_shared<MemoryTier>()) : BasicOptions(kDim);
+constexpr ChainCase kDramAlone = {"Dram", true, -1, false, 0};
+
+TableOptions CountingOptions(const ChainCase& chain) {
+  TableOptions options = BasicOptions(kDim);
+  const uint64_t row_bytes = kDim * sizeof(float);
+  if (std::string(chain.name) != kDramAlone.name) {
+    options.dram_budget_bytes = 16 * row_bytes;
+    ChainCase wider = chain;
+    if (wider.middle_rows >= 0) wider.middle_rows *= 8;  // every shard has its share
+    PutChain(wider, row_bytes, 7, &options);
+  }
   options.initializer.kind = InitializerKind::kConstant;
   options.initializer.a = 0.0f;
   options.num_shards = 4;
@@ -43,7 +52,7 @@ bool RowsAreWhole(const std::vector<float>& out) {
   return true;
 }
 
-class Concurrency : public testing::TestWithParam<bool> {};
+class Concurrency : public testing::TestWithParam<ChainCase> {};
 
 TEST_P(Concurrency, NoUpdateIsLostAndNoRowIsTorn) {
   auto table = MakeTable(CountingOptions(GetParam()));
@@ -67,6 +76,7 @@ TEST_P(Concurrency, NoUpdateIsLostAndNoRowIsTorn) {
     EXPECT_EQ(frequency, updates[static_cast<size_t>(key)]) << "key " << key;
   }
   MT_ASSERT_OK(table->Drain());
+  ExpectTiersInOrder(table.get());
 }
 
 TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
@@ -125,10 +135,18 @@ TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
   std::vector<int64_t> keys = rows->keys;
   std::sort(keys.begin(), keys.end());
   EXPECT_EQ(std::adjacent_find(keys.begin(), keys.end()), keys.end()) << "a key has two rows";
+  MT_ASSERT_OK(table->Drain());
+  ExpectTiersInOrder(table.get());
 }
 
-INSTANTIATE_TEST_SUITE_P(Tables, Concurrency, testing::Bool(),
-                         [](const auto& info) { return info.param ? "DramOverMemory" : "Dram"; });
+std::vector<ChainCase> DramAndAllChains() {
+  std::vector<ChainCase> chains = AllChains();
+  chains.insert(chains.begin(), kDramAlone);
+  return chains;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, Concurrency, testing::ValuesIn(DramAndAllChains()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace multitier

@@ -1,15 +1,21 @@
-// Trim: demotes the coldest rows until DRAM is within its budget.
+// Trim: demotes the coldest rows until DRAM is within its budget, and what is beyond the budget of the first of two lower
+// tiers to the second.
 //
-//   1. choose   under the shard's lock: unpinned rows, least recently used first. A clean row (its copy below is valid) only
-//               has its word switched: no write. A dirty row is copied and flagged kRowDemoting; it stays where it is,
-//               readable and writable.
-//   2. write    the copies in one call of the tier, no lock held.
-//   3. switch   under the lock: a row that still carries the flag has not changed since it was copied: its word is switched
-//               to the record, and its slot freed; if an operation pinned it meanwhile it stays, clean. A row that has
-//               changed, or is gone, keeps its place, and the record is freed.
+// A slice of rows of one shard, from DRAM:
+//   1. room     in a bounded tier below: its own coldest records leave first (see below).
+//   2. choose   under the shard's lock: unpinned rows, coldest first. Right above the last tier, a clean row (its copy below
+//               is valid) only has its word switched: no write. Any other is copied and flagged kRowDemoting; it stays where
+//               it is, readable and writable. A copy for the middle tier takes the row's `below` along.
+//   3. write    the copies in one call of the tier, no lock held.
+//   4. switch   under the lock: a row that still carries the flag has not changed since it was copied: its word is switched
+//               to the record, and its slot freed. A row that has changed, is pinned or is gone keeps its place, and the
+//               record is freed (or, in a tier that keeps copies, stays as a pinned row's clean copy).
 //
-// A failed write only clears the flags: the rows are still in DRAM. One trim at a time works on a shard; who comes second
-// leaves, and the first looks again before it stops.
+// From a middle tier, where rows cannot change: their words are made pending, the records read, the dirty ones written to the
+// last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
+//
+// A failed write puts everything back: the rows are still where they were. One trim at a time works on a shard; who comes
+// second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its operation ends.
 
 #include <algorithm>
 #include <cstring>
@@ -17,14 +23,26 @@
 #include "cc/table/table_impl.h"
 
 namespace multitier {
+namespace {
+
+constexpr size_t kSliceRows = 4096;
+constexpr size_t kKeptDropped = 1u << 20;
+
+}  // namespace
 
 uint64_t EmbeddingTable::Impl::budget_rows(const RowLayout& layout) const {
+  if (!options_.dram_named) return 0;
   if (options_.dram_budget_bytes == 0) return ~uint64_t{0} >> 1;
   return options_.dram_budget_bytes / layout.row_bytes();
 }
 
-void EmbeddingTable::Impl::TrimAndRemember() {
-  Status status = Trim();
+size_t EmbeddingTable::Impl::lower_share(int level) const {
+  const uint64_t budget = options_.lower_tiers[static_cast<size_t>(level)].budget_bytes;
+  if (budget == 0) return ~size_t{0} >> 1;
+  return std::max<size_t>(1, budget / layout()->row_bytes() >> log2_shards_);
+}
+
+void EmbeddingTable::Impl::Remember(Status status) {
   if (status.ok()) return;
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = std::move(status);
@@ -41,44 +59,69 @@ Status EmbeddingTable::Impl::RetryTrim() {
 }
 
 Status EmbeddingTable::Impl::Trim() {
-  if (lower_ == nullptr) return OkStatus();
+  if (!evicts_) return OkStatus();
+  MT_RETURN_IF_ERROR(RemoveOwed());
   const int64_t budget = static_cast<int64_t>(budget_rows(*layout()));
   if (dram_rows_.load() <= budget) return OkStatus();
-  const size_t share = static_cast<size_t>(budget) >> log2_shards_;
-  for (auto& shard : shards_) {
-    {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->trim_again = true;
-      if (shard->trimming) continue;
-      shard->trimming = true;
-    }
-    Status status;
-    for (;;) {
-      size_t excess = 0;
-      {
-        std::lock_guard<SharedMutex> lock(shard->mutex);
-        excess = shard->dram.rows() > share ? shard->dram.rows() - share : 0;
-        if (!status.ok() || excess == 0 || !shard->trim_again) {
-          shard->trimming = false;
-          ++shard->resolutions;
-          shard->resolved.notify_all();
-          break;
-        }
-        shard->trim_again = false;
-      }
-      status = TrimShard(shard.get(), excess);
-    }
-    MT_RETURN_IF_ERROR(status);
-  }
+  for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_));
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t excess) {
-  struct Victim {
-    uint32_t recency;
-    uint32_t location;
-  };
-  std::vector<Victim> victims;
+Status EmbeddingTable::Impl::TrimLower() {
+  for (auto& shard : shards_) {
+    BeginTrim(shard.get());
+    Status status;
+    for (int level = 0; level < levels_ && status.ok(); ++level) {
+      size_t room = 0;
+      status = MakeRoom(shard.get(), level, 0, &room);
+    }
+    EndTrim(shard.get());
+    MT_RETURN_IF_ERROR(status);
+  }
+  return Trim();
+}
+
+void EmbeddingTable::Impl::BeginTrim(Shard* shard) {
+  std::unique_lock<SharedMutex> lock(shard->mutex);
+  shard->resolved.wait(lock, [&] { return !shard->trimming; });
+  shard->trimming = true;
+}
+
+void EmbeddingTable::Impl::EndTrim(Shard* shard) {
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  shard->trimming = false;
+  ++shard->resolutions;
+  shard->resolved.notify_all();
+}
+
+Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows) {
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    if (shard->dram.rows() <= target_rows) return OkStatus();
+  }
+  BeginTrim(shard);
+  Status status;
+  for (size_t moved = 1; status.ok() && moved > 0;) {
+    size_t excess = 0;
+    {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      excess = shard->dram.rows() > target_rows ? shard->dram.rows() - target_rows : 0;
+    }
+    moved = 0;
+    if (excess > 0) status = DemoteSlice(shard, std::min(excess, kSliceRows), &moved);
+  }
+  EndTrim(shard);
+  return status;
+}
+
+Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) {
+  // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of
+  // all go afterwards.
+  const bool room_after = options_.cache_strategy == CacheStrategy::kLfu && levels_ > 0 && bounded(0) &&
+                          (levels_ > 1 || options_.drop_coldest);
+  size_t room = n;
+  if (levels_ > 0 && bounded(0)) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));
+  n = room_after ? std::min(n, lower_share(0)) : room;
   std::vector<WriteRecord> records;
   std::vector<uint8_t> copies;
   size_t row_bytes = 0;
@@ -86,65 +129,282 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t excess) {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     DramTier& dram = shard->dram;
     row_bytes = dram.layout()->row_bytes();
-    for (uint32_t location = 0; location < dram.end(); ++location) {
-      const RowHeader* row = dram.Header(location);
-      if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
-      victims.push_back(Victim{row->recency, location});
+    const std::vector<uint32_t> victims = shard->dram_order.Choose(n, accesses_.load());
+    if (levels_ == 0) {
+      *moved = victims.size();
+      DropRows(shard, victims);
+      return OkStatus();
     }
-    excess = std::min(excess, victims.size());
-    std::nth_element(victims.begin(), victims.begin() + static_cast<long>(excess), victims.end(),
-                     [](const Victim& a, const Victim& b) {
-                       return a.recency != b.recency ? a.recency < b.recency : a.location < b.location;
-                     });
-    victims.resize(excess);
-    for (const Victim& victim : victims) {
-      RowHeader* row = dram.Header(victim.location);
-      if (row->below != kNoLocation) {
-        shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, row->below);
+    for (const uint32_t location : victims) {
+      RowHeader* row = dram.Header(location);
+      if (levels_ == 1 && row->below != kNoLocation) {
+        shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, 0, row->below);
         --dram_rows_;
+        ++*moved;
         continue;
       }
-      row->flags |= kRowDemoting;
+      // Even a write that fails may leave a record behind.
+      row->flags |= durable_[0] ? kRowDemoting | kRowEverBelow : kRowDemoting;
       WriteRecord record;
       record.header.key = row->key;
       record.header.version = row->version;
       record.header.frequency = row->frequency;
       record.header.num_columns = static_cast<uint32_t>(dram.layout()->columns().size());
+      record.header.below = row->below;
+      record.header.recency = row->recency;
+      record.header.flags = row->flags & kRowEverBelow;
       copies.insert(copies.end(), DramTier::Data(row), DramTier::Data(row) + row_bytes);
       records.push_back(record);
     }
   }
   if (records.empty()) return OkStatus();
   for (size_t i = 0; i < records.size(); ++i) records[i].row_data = copies.data() + i * row_bytes;
-
   std::vector<uint32_t> locations(records.size());
-  Status written = lower_->Write(records, locations.data());
-  std::vector<KeyLocation> unused;
+  const Status written = lower_[0]->Write(records, locations.data());
+  *moved += SwitchDemoted(shard, records, locations.data(), written.ok());
+  if (written.ok()) return room_after ? MakeRoom(shard, 0, 0, &room) : OkStatus();
+  return TierError(StrCat("demoting ", records.size(), " rows from DRAM (they stay in memory)"), 0, written);
+}
+
+size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations,
+                                           bool written) {
+  size_t moved = 0;
+  GoneRecords unused;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (written.ok()) shard->counters.writes += static_cast<int64_t>(records.size());
+    if (written) shard->counters.lower[0].writes += static_cast<int64_t>(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
-      const int64_t key = records[i].header.key;
-      const Found found = shard->Find(key, HashKey(key));
+      const RecordHeader& header = records[i].header;
+      const Found found = shard->Find(header.key, HashKey(header.key));
       const bool unchanged = found.row != nullptr && found.row->has(kRowDemoting);
       if (unchanged) found.row->flags &= static_cast<uint16_t>(~kRowDemoting);
-      if (!written.ok()) continue;
-      if (!unchanged) {
-        if (found.row != nullptr) found.row->flags |= kRowEverBelow;
-        unused.push_back(KeyLocation{key, locations[i]});
-        continue;
+      if (!written) continue;
+      if (!unchanged || (found.row->pins != 0 && !keeps_copies(0))) {
+        unused.at[0].push_back(KeyLocation{header.key, locations[i]});
+      } else if (found.row->pins != 0) {
+        found.row->below = locations[i];
+      } else {
+        shard->MoveBelow(found.word, 0, locations[i]);
+        --dram_rows_;
+        ++moved;
+        if (bounded(0)) PushLower(shard, 0, header, locations[i]);
       }
-      found.row->flags |= kRowEverBelow;
-      found.row->below = locations[i];
-      if (found.row->pins != 0) continue;
-      shard->MoveBelow(found.word, locations[i]);
-      --dram_rows_;
     }
   }
-  if (!unused.empty()) lower_->Free(unused);
-  if (written.ok()) return OkStatus();
-  return Status(written.code(), StrCat("table '", options_.name, "': demoting ", records.size(), " rows from DRAM to tier ",
-                                       lower_->name(), ": ", written.message(), " (the rows stay in memory)"));
+  FreeGone(&unused);
+  return moved;
+}
+
+Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t* room) {
+  *room = n;
+  if (!bounded(level)) return OkStatus();
+  const size_t share = lower_share(level);
+  const size_t wanted = std::min(n, share);
+  size_t rows = 0;
+  uint64_t seen = 0;
+  bool others_read = false;
+  auto look = [&] {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    rows = static_cast<size_t>(shard->rows_lower[level]);
+    seen = shard->resolutions;
+    others_read = shard->pending.size() > shard->free_pending.size();
+  };
+  for (;;) {
+    look();
+    const uint64_t before = seen;
+    const bool may_come = others_read;
+    Status status;
+    if (rows + wanted > share && level < levels_ - 1) {
+      status = DemoteLower(shard, level, rows + wanted - share);
+    } else if (rows + wanted > share && options_.drop_coldest) {
+      status = DropColdest(shard, level, rows + wanted - share);
+    }
+    look();
+    *room = rows < share ? std::min(n, share - rows) : 0;
+    if (n == 0) return status;
+    if (*room > 0) return OkStatus();
+    MT_RETURN_IF_ERROR(status);
+    if (level == levels_ - 1 || !(may_come || others_read)) break;
+    // Operations are reading all there is; they wait for nothing. Nothing is held here: see DemoteSlice.
+    std::unique_lock<SharedMutex> lock(shard->mutex);
+    shard->resolved.wait(lock, [&] { return shard->resolutions != before; });
+  }
+  return ResourceExhaustedError("table '", options_.name, "': tier ", lower_[level]->name(), " is full: ",
+                                options_.lower_tiers[static_cast<size_t>(level)].budget_bytes, " bytes hold ", share,
+                                " rows of each of ", shards_.size(), " shards");
+}
+
+Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
+  while (taken->size() < n) {
+    std::vector<LowerOrder::Entry> entries;
+    std::vector<ReadRecord> headers;
+    {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      LowerOrder& order = shard->lower_order[level];
+      while (entries.size() < n - taken->size() && !order.empty()) {
+        entries.push_back(order.Pop());
+        ReadRecord header;
+        header.location = entries.back().location;
+        headers.push_back(std::move(header));
+      }
+    }
+    if (entries.empty()) return OkStatus();
+    const Status read = lower_[level]->Read(headers);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    const uint64_t clock = accesses_.load();
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const ReadRecord& record = headers[i];
+      if (!read.ok()) {
+        shard->lower_order[level].Push(entries[i].rank, entries[i].location);
+        continue;
+      }
+      if (!record.status.ok()) continue;  // freed; a corrupt one shows when it is asked for
+      const RecordHeader& header = record.header;
+      uint64_t* word = shard->index.Find(HashKey(header.key), [&](uint64_t w) {
+        return ShardIndex::state(w) == LowerState(level) && ShardIndex::location(w) == record.location;
+      });
+      if (word == nullptr) continue;
+      // Another row stands where that one was, and has an entry of its own.
+      if (middle_[level] &&
+          RankOf(options_.cache_strategy, header.frequency, header.recency, clock) > entries[i].rank) {
+        continue;
+      }
+      Leaving leaving;
+      leaving.header = header;
+      leaving.location = record.location;
+      leaving.pending_id = shard->AddPending(*word);
+      ShardIndex::Switch(word, WordState::kPending, leaving.pending_id);
+      taken->push_back(std::move(leaving));
+    }
+    MT_RETURN_IF_ERROR(read);
+  }
+  return OkStatus();
+}
+
+void EmbeddingTable::Impl::PutBack(Shard* shard, int level, const Leaving& leaving) {
+  shard->TakePending(HashKey(leaving.header.key), leaving.pending_id);
+  PushLower(shard, level, leaving.header, leaving.location);
+}
+
+Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
+  const int to = level + 1;
+  std::vector<Leaving> taken;
+  Status status = TakeColdest(shard, level, n, &taken);
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  std::vector<ReadRecord> reads(taken.size());
+  for (size_t i = 0; i < taken.size(); ++i) {
+    reads[i].key = taken[i].header.key;
+    reads[i].location = taken[i].location;
+    if (taken[i].header.below != kNoLocation) continue;  // clean: only where its copy is by now
+    taken[i].data.resize(layout->row_bytes());
+    reads[i].row_data = taken[i].data.data();
+  }
+  const Status read = reads.empty() ? OkStatus() : lower_[level]->Read(reads);
+  std::vector<WriteRecord> records;
+  std::vector<size_t> written;  // in `taken`
+  std::vector<bool> failed(taken.size());
+  for (size_t i = 0; i < taken.size(); ++i) {
+    const Status& one = read.ok() ? reads[i].status : read;
+    failed[i] = !one.ok();
+    if (failed[i] && status.ok()) status = TierError(StrCat("demoting key ", taken[i].header.key), level, one);
+    if (failed[i]) continue;
+    taken[i].header = reads[i].header;
+    if (taken[i].header.below != kNoLocation) continue;
+    WriteRecord record;
+    record.header = taken[i].header;
+    record.row_data = taken[i].data.data();
+    records.push_back(record);
+    written.push_back(i);
+  }
+  size_t room = 0;
+  Status write;
+  if (!records.empty()) write = MakeRoom(shard, to, records.size(), &room);
+  if (!write.ok()) room = 0;
+  for (size_t j = room; j < written.size(); ++j) failed[written[j]] = true;
+  records.resize(room);
+  std::vector<uint32_t> locations(room);
+  if (room > 0) {
+    const Status status_of_write = lower_[to]->Write(records, locations.data());
+    if (!status_of_write.ok()) {
+      write = TierError(StrCat("demoting ", room, " rows from tier ", lower_[level]->name()), to, status_of_write);
+      if (durable_[to]) any_key_below_ = true;
+      for (size_t j = 0; j < room; ++j) failed[written[j]] = true;
+    }
+  }
+  if (status.ok()) status = write;
+  GoneRecords gone;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    if (write.ok()) shard->counters.lower[to].writes += static_cast<int64_t>(room);
+    shard->counters.lower[level].reads += static_cast<int64_t>(taken.size());
+    for (size_t i = 0, j = 0; i < taken.size(); ++i) {
+      const RecordHeader& header = taken[i].header;
+      const bool dirty = j < written.size() && written[j] == i;
+      const size_t place = j;
+      j += dirty;
+      if (failed[i]) {
+        PutBack(shard, level, taken[i]);
+        continue;
+      }
+      uint64_t* word = shard->TakePending(HashKey(header.key), taken[i].pending_id);
+      ShardIndex::Switch(word, LowerState(to), dirty ? locations[place] : header.below);
+      --shard->rows_lower[level];
+      ++shard->rows_lower[to];
+      ++shard->counters.lower[to].demotions;
+      if (bounded(to)) PushLower(shard, to, header, ShardIndex::location(*word));
+      gone.at[level].push_back(KeyLocation{header.key, taken[i].location});
+    }
+  }
+  FreeGone(&gone);
+  return status;
+}
+
+Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
+  std::vector<Leaving> taken;
+  const Status status = TakeColdest(shard, level, n, &taken);
+  GoneRecords gone;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    std::vector<int64_t> keys;
+    for (const Leaving& leaving : taken) {
+      shard->index.Erase(shard->TakePending(HashKey(leaving.header.key), leaving.pending_id));
+      --shard->rows_lower[level];
+      --shard->rows;
+      keys.push_back(leaving.header.key);
+      for (int other = 0; other < levels_; ++other) {
+        if (other != level && !durable_[other]) continue;
+        gone.at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
+      }
+    }
+    KeepDropped(shard, keys);
+  }
+  const Status removed = RemoveGone(&gone);
+  return status.ok() ? removed : status;
+}
+
+void EmbeddingTable::Impl::DropRows(Shard* shard, const std::vector<uint32_t>& locations) {
+  std::vector<int64_t> keys;
+  for (const uint32_t location : locations) {
+    const int64_t key = shard->dram.Header(location)->key;
+    shard->EraseRow(shard->Find(key, HashKey(key)).word);
+    --dram_rows_;
+    keys.push_back(key);
+  }
+  KeepDropped(shard, keys);
+}
+
+void EmbeddingTable::Impl::KeepDropped(Shard* shard, const std::vector<int64_t>& keys) {
+  shard->counters.dropped += static_cast<int64_t>(keys.size());
+  std::lock_guard<std::mutex> lock(trim_mutex_);
+  dropped_.insert(dropped_.end(), keys.begin(), keys.end());
+  if (dropped_.size() > kKeptDropped) dropped_.erase(dropped_.begin(), dropped_.end() - kKeptDropped);
+}
+
+std::vector<int64_t> EmbeddingTable::Impl::PopDropped() {
+  std::lock_guard<std::mutex> lock(trim_mutex_);
+  std::vector<int64_t> keys(dropped_.begin(), dropped_.end());
+  dropped_.clear();
+  return keys;
 }
 
 }  // namespace multitier

@@ -13,6 +13,43 @@ constexpr int kMaxShards = 64;
 constexpr int kDefaultShards = 8;
 constexpr uint64_t kOneShardRows = 64 * 1024;
 
+Status ValidateTiers(const TableOptions& o, const std::string& table) {
+  const size_t n = o.lower_tiers.size();
+  if (n > kMaxLowerTiers) return InvalidArgumentError(table, "expected at most ", kMaxLowerTiers, " tiers below DRAM, found ", n);
+  if (!o.dram_named && (n == 0 || o.dram_budget_bytes != 0)) {
+    return InvalidArgumentError(table, "DRAM that is no tier expects a tier below it and a DRAM budget of 0 bytes, found ", n,
+                                " tiers and ", o.dram_budget_bytes, " bytes");
+  }
+  if (o.dram_named && n > 0 && o.dram_budget_bytes == 0) {
+    return InvalidArgumentError(table, "a tier below DRAM expects a DRAM budget > 0 bytes, found 0");
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const LowerTierOptions& lower = o.lower_tiers[i];
+    if (lower.tier == nullptr) return InvalidArgumentError(table, "lower tier ", i, " is missing");
+    if (i + 1 == n) break;
+    const TierCapabilities can = lower.tier->capabilities();
+    if (lower.budget_bytes == 0) {
+      return InvalidArgumentError(table, "tier ", lower.tier->name(), " stands above another: expected a budget > 0 bytes, found 0");
+    }
+    if (!can.middle || can.relocates) {
+      return InvalidArgumentError(table, "tier ", lower.tier->name(), " cannot stand above another tier");
+    }
+  }
+  return OkStatus();
+}
+
+// A budget that is given holds at least one row.
+Status CheckBudgets(const TableOptions& o, const RowLayout& layout) {
+  auto check = [&](const char* tier, uint64_t bytes) -> Status {
+    if (bytes == 0 || bytes >= layout.row_bytes()) return OkStatus();
+    return InvalidArgumentError("table '", o.name, "': expected a budget of tier ", tier, " of at least one row (",
+                                layout.row_bytes(), " bytes), found ", bytes);
+  };
+  MT_RETURN_IF_ERROR(check("dram", o.dram_budget_bytes));
+  for (const LowerTierOptions& lower : o.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget_bytes));
+  return OkStatus();
+}
+
 Status ValidateOptions(const TableOptions& o) {
   const std::string table = StrCat("table '", o.name, "': ");
   if (o.value_dtype != DType::kFloat32) {
@@ -22,9 +59,7 @@ Status ValidateOptions(const TableOptions& o) {
     return InvalidArgumentError(table, "expected num_shards to be 0 or a power of two up to ", kMaxShards, ", found ",
                                 o.num_shards);
   }
-  if (o.lower_tier != nullptr && o.dram_budget_bytes == 0) {
-    return InvalidArgumentError(table, "a tier below DRAM expects a DRAM budget > 0 bytes, found 0");
-  }
+  MT_RETURN_IF_ERROR(ValidateTiers(o, table));
   if (o.expiry.steps_to_live < 0) {
     return InvalidArgumentError(table, "expected steps_to_live >= 0, found ", o.expiry.steps_to_live);
   }
@@ -38,10 +73,12 @@ Status ValidateOptions(const TableOptions& o) {
 EmbeddingTable::Impl::Impl(TableOptions options)
     : options_(std::move(options)),
       env_(options_.env != nullptr ? options_.env : Env::Posix()),
-      lower_(options_.lower_tier.get()),
       pid_(getpid()) {}
 
-EmbeddingTable::Impl::~Impl() = default;
+EmbeddingTable::Impl::~Impl() {
+  if (getpid() != pid_) return;
+  for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
+}
 
 Status EmbeddingTable::Impl::Init() {
   MT_RETURN_IF_ERROR(ValidateOptions(options_));
@@ -52,10 +89,7 @@ Status EmbeddingTable::Impl::Init() {
   layout_ = std::make_shared<const RowLayout>(std::move(row));
   MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
   initializer_ = std::make_unique<Initializer>(std::move(initializer));
-  if (options_.dram_budget_bytes != 0 && options_.dram_budget_bytes < layout_->row_bytes()) {
-    return InvalidArgumentError("table '", options_.name, "': expected a DRAM budget of at least one row (",
-                                layout_->row_bytes(), " bytes), found ", options_.dram_budget_bytes);
-  }
+  MT_RETURN_IF_ERROR(CheckBudgets(options_, *layout_));
   if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
     const AdmissionSpec& a = options_.admission;
     MT_ASSIGN_OR_RETURN(bloom_, CountingBloomFilter::Create(env_, a.max_element_size, a.false_positive_probability,
@@ -64,11 +98,22 @@ Status EmbeddingTable::Impl::Init() {
   int shards = options_.num_shards;
   if (shards == 0) shards = budget_rows(*layout_) < kOneShardRows ? 1 : kDefaultShards;
   while ((1 << log2_shards_) < shards) ++log2_shards_;
+  const bool has_lower = !options_.lower_tiers.empty();
+  evicts_ = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
+  const bool exact = budget_rows(*layout_) < kOneShardRows;
   for (int s = 0; s < shards; ++s) {
-    shards_.push_back(
-        std::make_unique<Shard>(env_, layout_, lower_ != nullptr, (uint64_t{1} << 32) >> log2_shards_));
+    shards_.push_back(std::make_unique<Shard>(env_, layout_, has_lower, evicts_, (uint64_t{1} << 32) >> log2_shards_,
+                                              options_.cache_strategy, exact));
   }
-  if (lower_ != nullptr) MT_RETURN_IF_ERROR(lower_->SetLayout(layout_));
+  for (const LowerTierOptions& lower : options_.lower_tiers) {
+    const int level = levels_++;
+    const TierCapabilities can = lower.tier->capabilities();
+    lower_[level] = lower.tier.get();
+    durable_[level] = can.durable;
+    middle_[level] = can.middle;
+    if (can.relocates) lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });
+    MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
+  }
   return OkStatus();
 }
 
@@ -109,11 +154,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     const std::shared_ptr<const RowLayout> now = layout();
     MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
     if (wide.columns().size() == now->columns().size()) return OkStatus();
-    if (options_.dram_budget_bytes != 0 && options_.dram_budget_bytes < wide.row_bytes()) {
-      return InvalidArgumentError("table '", options_.name, "': with slot '", slots[slots.size() - 1].name,
-                                  "' a row has ", wide.row_bytes(), " bytes, more than the DRAM budget of ",
-                                  options_.dram_budget_bytes);
-    }
+    MT_RETURN_IF_ERROR(CheckBudgets(options_, wide));
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
     // A shard that is wider than the table's layout does no harm: its rows begin with the same columns. So shards may be
     // widened one after the other, and a failure needs no way back.
@@ -121,19 +162,19 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
       MT_RETURN_IF_ERROR(shard->dram.Widen(layout));
     }
-    if (lower_ != nullptr) MT_RETURN_IF_ERROR(lower_->SetLayout(layout));
+    for (int level = 0; level < levels_; ++level) MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout));
     std::lock_guard<std::mutex> lock(layout_mutex_);
     layout_ = std::move(layout);
   }
   InsideGate inside(&gate_);
-  if (lower_ != nullptr) TrimAndRemember();  // wider rows: fewer of them fit
+  if (evicts_) Remember(TrimLower());  // wider rows: fewer of them fit
   return OkStatus();
 }
 
 TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  TableStats::PerTier dram, below;
+  TableStats::PerTier dram, below[kMaxLowerTiers];
   dram.name = "dram";
   dram.budget_bytes = static_cast<int64_t>(options_.dram_budget_bytes);
   for (auto& shard : shards_) {
@@ -145,18 +186,24 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.created += c.created;
     stats.removed += c.removed;
     stats.expired += c.expired;
+    stats.dropped += c.dropped;
     stats.false_matches += c.false_matches;
     stats.index_bytes += static_cast<int64_t>(shard->index.bytes());
     stats.filter_bytes += static_cast<int64_t>(shard->counted.bytes());
-    dram.rows += shard->rows - shard->rows_below;
+    dram.rows += shard->rows;
     dram.resident_bytes += static_cast<int64_t>(shard->dram.resident_bytes());
     dram.hits += c.hits_dram;
-    below.rows += shard->rows_below;
-    below.hits += c.hits_below;
-    below.promotions += c.promotions;
-    below.demotions += c.demotions;
-    below.reads += c.reads;
-    below.writes += c.writes;
+    for (int level = 0; level < levels_; ++level) {
+      const ShardCounters::Lower& from = c.lower[level];
+      TableStats::PerTier& to = below[level];
+      dram.rows -= shard->rows_lower[level];
+      to.rows += shard->rows_lower[level];
+      to.hits += from.hits;
+      to.promotions += from.promotions;
+      to.demotions += from.demotions;
+      to.reads += from.reads;
+      to.writes += from.writes;
+    }
   }
   stats.row_bytes = static_cast<int64_t>(layout->row_bytes());
   stats.stride_bytes = static_cast<int64_t>(layout->stride());
@@ -167,12 +214,21 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.hits += lookup_hits_.load();
   if (bloom_ != nullptr) stats.filter_bytes += static_cast<int64_t>(bloom_->bytes());
   dram.row_bytes = dram.rows * stats.row_bytes;
-  stats.tiers.push_back(dram);
-  if (lower_ != nullptr) {
-    below.name = lower_->name();
-    below.row_bytes = below.rows * stats.row_bytes;
-    below.resident_bytes = lower_->stats().resident_bytes;
-    stats.tiers.push_back(below);
+  if (options_.dram_named) stats.tiers.push_back(dram);
+  for (int level = 0; level < levels_; ++level) {
+    TableStats::PerTier& tier = below[level];
+    tier.name = lower_[level]->name();
+    tier.row_bytes = tier.rows * stats.row_bytes;
+    tier.budget_bytes = static_cast<int64_t>(options_.lower_tiers[static_cast<size_t>(level)].budget_bytes);
+    tier.device = lower_[level]->stats();
+    tier.resident_bytes = tier.device.resident_bytes;
+    stats.tiers.push_back(tier);
+  }
+  // A key is asked of one tier after the other, by the index; what none has is absent and missed by all.
+  int64_t missed = stats.absent;
+  for (size_t i = stats.tiers.size(); i-- > 0;) {
+    stats.tiers[i].misses = missed;
+    missed += stats.tiers[i].hits;
   }
   std::lock_guard<std::mutex> lock(trim_mutex_);
   stats.sticky_error = trim_error_;
@@ -191,11 +247,7 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
   InsideGate inside(&gate_);
-  if (lower_ == nullptr) return OkStatus();
-  for (auto& shard : shards_) {
-    std::unique_lock<SharedMutex> lock(shard->mutex);
-    shard->resolved.wait(lock, [&] { return !shard->trimming; });
-  }
+  if (!evicts_) return OkStatus();
   MT_RETURN_IF_ERROR(RetryTrim());
   return Trim();
 }
@@ -231,6 +283,7 @@ Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_co
   return impl_->Scan(cursor, max_rows, all_columns, next);
 }
 Status EmbeddingTable::Import(const Rows& rows) { return impl_->Import(rows); }
+std::vector<int64_t> EmbeddingTable::PopDropped() { return impl_->PopDropped(); }
 int64_t EmbeddingTable::TotalCount() const { return impl_->TotalCount(); }
 TableStats EmbeddingTable::Stats() const { return impl_->Stats(); }
 Status EmbeddingTable::Drain() { return impl_->Drain(); }

@@ -10,7 +10,7 @@
 //   | DRAM  |  slab of rows; the only place where rows are read and updated
 //   +-------+
 //       :         demotion (Trim) and promotion (Gather), batched
-//   lower tier    one per table, shared by its shards
+//   lower tiers   none, one or two per table, shared by its shards
 //
 // Life of a batch (ENGINE.md calls it gather, update, trim):
 //   Lookup   reads rows or initial values; creates no key and changes nothing but placement.
@@ -19,8 +19,12 @@
 //               newborns are taken back and nothing has changed.
 //            2. update: memory only, cannot fail. Sums each key's gradients in batch order, applies the rule once, adds
 //               the occurrences to the frequency, sets the version, unpins.
-//            3. trim: rows beyond the DRAM budget are demoted. A failed trim keeps them in memory; its error is sticky and
-//               returned once by the next operation that needs room, and by Drain().
+//            3. trim: rows beyond the DRAM budget are demoted to the first lower tier, and what is beyond that one's budget
+//               to the second. A failed trim keeps them in memory; its error is sticky, returned by operations that need
+//               room until a retry succeeds, and by Drain().
+//
+// Copies. The last tier, unless its size is given, keeps the record of a row that was promoted, until the row changes: a
+// clean row is demoted without a write. Every other tier is exclusive: a record leaves it when its row is promoted.
 //
 // Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
 // counted-but-not-admitted entries of the counter filter (24 bytes a key).
@@ -46,9 +50,17 @@
 #include "cc/policy/expiry.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
+#include "cc/table/cache_strategy.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
+
+// A tier below DRAM.
+struct LowerTierOptions {
+  std::shared_ptr<Tier> tier;
+  // Bytes of row data it may hold. 0: unbounded, of the last tier only.
+  uint64_t budget_bytes = 0;
+};
 
 struct TableOptions {
   std::string name = "table";
@@ -62,8 +74,17 @@ struct TableOptions {
   // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
   // an apply that would exceed it is ResourceExhausted.
   uint64_t dram_budget_bytes = 0;
-  // The tier below DRAM, or null. REQUIRES: dram_budget_bytes > 0 where given.
-  std::shared_ptr<Tier> lower_tier;
+  // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
+  // does not relocate. REQUIRES: with lower tiers dram_budget_bytes > 0, unless dram_named is false.
+  std::vector<LowerTierOptions> lower_tiers;
+  // False: DRAM is no tier of the table (LEVELDB or SSDHASH alone). It holds the rows of operations in flight and no others,
+  // and LookupTier counts from the first lower tier. REQUIRES: lower tiers, and dram_budget_bytes 0.
+  bool dram_named = true;
+  // What happens where the last tier's size is given and it is full: true: its coldest rows are dropped (PopDropped tells
+  // which); false: ResourceExhausted.
+  bool drop_coldest = false;
+  // Which rows are demoted first; exact in tables of less than 64 Ki rows of DRAM. Default: as LRU.
+  CacheStrategy cache_strategy = CacheStrategy::kDefault;
   // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
   int num_shards = 0;
   Env* env = nullptr;  // nullptr: Env::Posix()
@@ -107,16 +128,18 @@ struct Rows {
 // All counts since the table was made, gauges as of now. Cheap.
 struct TableStats {
   struct PerTier {
-    std::string name;          // "dram", then the lower tier's
+    std::string name;          // "dram" (where it is named), then the lower tiers'
     int64_t rows = 0;
     int64_t row_bytes = 0;     // rows x row_bytes
     int64_t budget_bytes = 0;  // 0: unbounded
     int64_t resident_bytes = 0;  // memory taken from the machine, unused slots included (0 for files)
     int64_t hits = 0;          // keys looked up, and unique keys applied, that were found here
+    int64_t misses = 0;        // of those that reached this tier, how many were not
     int64_t promotions = 0;    // rows brought up out of this tier
     int64_t demotions = 0;     // rows taken down into this tier
     int64_t reads = 0;         // records read
     int64_t writes = 0;        // records written
+    TierStats device;          // what the tier says of its files; empty for DRAM
   };
   std::vector<PerTier> tiers;
   int64_t rows = 0;            // keys that have a row, over all tiers
@@ -127,6 +150,7 @@ struct TableStats {
   int64_t created = 0;
   int64_t removed = 0;
   int64_t expired = 0;
+  int64_t dropped = 0;         // rows that a full last tier dropped
   int64_t applies = 0;
   int64_t false_matches = 0;   // records read whose key was another
   int64_t index_bytes = 0;
@@ -167,7 +191,7 @@ class EmbeddingTable {
   Status Frequency(Span<const int64_t> keys, int64_t* out);  // out: [n]
   // Step of the last update; -1 where the key has no row.
   Status Version(Span<const int64_t> keys, int64_t* out);  // out: [n]
-  // 0 DRAM, 1 the lower tier; -1 where the key has no row.
+  // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.
   Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
 
   // Forgets keys: row, frequency, version, count. Absent ones are skipped. `removed` (may be null): how many had a row.
@@ -185,6 +209,9 @@ class EmbeddingTable {
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
   // initial value; columns the table lacks are added. InvalidArgument where the value dim differs.
   Status Import(const Rows& rows);
+
+  // Keys that the last tier dropped since the last call (see drop_coldest), at most the newest 1 Mi of them.
+  std::vector<int64_t> PopDropped();
 
   int64_t TotalCount() const;
   TableStats Stats() const;

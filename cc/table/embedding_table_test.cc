@@ -369,7 +369,7 @@ TEST(EmbeddingTable, BadOptionsAreRefusedNamingExpectedAndFound) {
   options.num_shards = 3;
   EXPECT_EQ(EmbeddingTable::Create(options).status().code(), StatusCode::kInvalidArgument);
   options = BasicOptions(4);
-  options.lower_tier = std::make_shared<MemoryTier>();
+  options.lower_tiers.push_back(LowerTierOptions{std::make_shared<MemoryTier>(), 0});
   EXPECT_EQ(EmbeddingTable::Create(options).status().code(), StatusCode::kInvalidArgument);
 }
 
@@ -384,6 +384,147 @@ TEST(EmbeddingTable, ForkedChildIsRefused) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// --- Chains of tiers.
+
+constexpr uint64_t kRowBytes = 16;  // dim 4
+
+TEST(EmbeddingTable, LruKeepsTheMostRecentInEveryTierOfAChain) {
+  TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+  options.cache_strategy = CacheStrategy::kLru;
+  options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 8), 1.0f, 4).Run(table.get()));  // within a batch the last is the most recent
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{2, 2, 2, 1, 1, 1, 0, 0}));
+  LookupAll(table.get(), {0, 4, 4});  // up come 0 and 4; out go 6 and 7 to the middle, and from there 3
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{0, 2, 2, 2, 0, 1, 1, 1}));
+  LookupAll(table.get(), {4, 5, 4});
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{1, 2, 2, 2, 0, 0, 1, 1}));
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(EmbeddingTable, LfuKeepsTheMostFrequentAndOfEqualsTheMostRecent) {
+  TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+  options.cache_strategy = CacheStrategy::kLfu;
+  options.lower_tiers[0].budget_bytes = 2 * kRowBytes;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  Training training = Sgd({1, 2, 3, 4, 5}, 1.0f, 4);
+  training.counts = {5, 1, 3, 3, 2};
+  MT_ASSERT_OK(training.Run(table.get()));
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 1, 0, 1}));
+  LookupAll(table.get(), {3});  // as frequent as 4, and more recent now
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 0, 1, 1}));
+  LookupAll(table.get(), {2});  // the least frequent stays below
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 0, 1, 1}));
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(EmbeddingTable, DramThatIsNoTierHoldsNoRowsBetweenOperations) {
+  TableOptions options = BasicOptions(4);
+  options.dram_named = false;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 8), 1.0f, 4).Run(table.get()));
+  LookupAll(table.get(), Range(0, 8));
+  EXPECT_EQ(TierOf(table.get(), Range(7, 9)), (std::vector<int32_t>{0, -1}));
+  ASSERT_EQ(table->Stats().tiers.size(), 1u);
+  EXPECT_EQ(table->Stats().tiers[0].rows, 8);
+  EXPECT_EQ(table->Stats().tiers[0].name, "memory");
+}
+
+TEST(EmbeddingTable, CleanRowPassesThroughTheMiddleWithoutAWriteToTheLast) {
+  auto last = std::make_shared<MemoryTier>();
+  TableOptions options = TieredOptions(4, 1, std::make_shared<MemoryTier>());
+  options.lower_tiers[0].budget_bytes = kRowBytes;
+  options.lower_tiers.push_back({last, 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 4), 1.0f, 4).Run(table.get()));
+  for (const int64_t key : {0, 1, 2, 3, 0, 1}) LookupAll(table.get(), {key});  // by now every row was in the last tier
+  const int64_t written = last->counters().records_written;
+  EXPECT_EQ(written, 4);
+  for (const int64_t key : {0, 1, 2, 3, 0, 1, 2, 3}) LookupAll(table.get(), {key});
+  EXPECT_EQ(last->counters().records_written, written);
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(EmbeddingTable, FullLastTierRefusesOrDropsTheColdest) {
+  for (const bool drop : {false, true}) {
+    TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+    options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+    options.drop_coldest = drop;
+    auto table = MakeTable(options);
+    MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+    MT_ASSERT_OK(Sgd({5, 6}, 1.0f, 4).Run(table.get()));
+    EXPECT_EQ(table->Stats().sticky_error.ok(), drop);
+    EXPECT_EQ(Sgd({7}, 1.0f, 4).Run(table.get()).code(), drop ? StatusCode::kOk : StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->TotalCount(), drop ? 5 : 7);
+    std::vector<int64_t> dropped = table->PopDropped();
+    EXPECT_EQ(dropped, drop ? Range(0, 3) : std::vector<int64_t>());
+    EXPECT_TRUE(table->PopDropped().empty());
+    if (drop) continue;
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{0, 1}, nullptr));
+    MT_ASSERT_OK(Sgd({7}, 1.0f, 4).Run(table.get()));
+  }
+}
+
+TEST(EmbeddingTable, DramAloneDropsItsColdestWhereTheOptionSaysSo) {
+  TableOptions options = BasicOptions(4);
+  options.dram_budget_bytes = 3 * kRowBytes;
+  options.drop_coldest = true;
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->PopDropped(), Range(0, 2));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 5)), (std::vector<int32_t>{-1, -1, 0, 0, 0}));
+}
+
+TEST(EmbeddingTable, RefusedRemovalIsToldAgainBeforeTheNextDemotion) {
+  auto lower = std::make_shared<RelocatingTier>(3);
+  auto table = MakeTable(TieredOptions(4, 2, lower));
+  MT_ASSERT_OK(Sgd(Range(0, 6), 1.0f, 4).Run(table.get()));
+  lower->FailRemove(1, ResourceExhaustedError("disk full"));
+  EXPECT_EQ(table->Remove(std::vector<int64_t>{0}, nullptr).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->TotalCount(), 5);
+  EXPECT_EQ(lower->RecoverableKeys().count(0), 1u);
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(lower->RecoverableKeys().count(0), 0u);
+  ExpectTiersInOrder(table.get());
+}
+
+// The n-th write or read fails, for every n: no wrong value ever, and the table goes on.
+TEST(EmbeddingTable, EveryFailingCallOfAChainLeavesEveryValueRight) {
+  for (const bool of_last : {false, true}) {
+    for (const bool write : {false, true}) {
+      for (int n = 1; n < 20; ++n) {
+        auto middle = std::make_shared<MemoryTier>();
+        auto last = std::make_shared<MemoryTier>();
+        TableOptions options = TieredOptions(4, 2, middle);
+        options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+        options.lower_tiers.push_back({last, 0});
+        auto table = MakeTable(options);
+        auto plain = MakeTable(BasicOptions(4));
+        MemoryTier* failing = (of_last ? last : middle).get();
+        write ? failing->FailWrite(n, UnavailableError("cable"), 2) : failing->FailRead(n, UnavailableError("cable"), 2);
+        std::mt19937_64 random(n);
+        for (int step = 0; step < 60; ++step) {
+          const std::vector<int64_t> keys{static_cast<int64_t>(random() % 12), static_cast<int64_t>(random() % 12)};
+          const Status status = Sgd(keys, 1.0f, 4).Run(table.get());
+          if (status.ok()) MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(plain.get()));
+          std::vector<float> out(4);
+          if (table->Lookup(Span<const int64_t>(keys).subspan(0, 1), out.data()).ok()) {
+            ASSERT_TRUE(SameBits(out, LookupAll(plain.get(), {keys[0]}))) << "n " << n << " step " << step;
+          }
+        }
+        MT_ASSERT_OK(table->Drain());
+        ExpectSameTables(table.get(), plain.get());
+        ExpectTiersInOrder(table.get());
+      }
+    }
+  }
 }
 
 TEST(EmbeddingTable, ClearEmptiesEveryTier) {

@@ -60,10 +60,16 @@ Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) 
   return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.tier; });
 }
 
-void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, std::vector<KeyLocation>* gone_below) {
+void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone) {
   RowHeader* row = shard->dram.Header(ShardIndex::location(*word));
   if (!row->has(kRowNewborn)) {
-    if (row->below != kNoLocation) gone_below->push_back(KeyLocation{row->key, row->below});
+    const bool ever_below = row->has(kRowEverBelow) || any_key_below_;
+    for (int level = 0; level < levels_; ++level) {
+      const uint32_t location = level == levels_ - 1 ? row->below : kNoLocation;
+      if (location != kNoLocation || (durable_[level] && ever_below)) {
+        gone->at[level].push_back(KeyLocation{row->key, location});
+      }
+    }
     row->below = kNoLocation;
     if (row->pins == 0) {
       shard->EraseRow(word);
@@ -75,6 +81,7 @@ void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, std::vector<K
   }
   // An apply holds it: it trains a key that is absent again.
   ResetRow(shard, row);
+  if (shard->orders_dram) shard->dram_order.Refresh(ShardIndex::location(*word), accesses_.load());
 }
 
 Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
@@ -85,7 +92,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   batch->PrepareDedup();
   int64_t n = 0;
   std::vector<BelowKey> below;
-  std::vector<KeyLocation> gone_below;
+  GoneRecords gone;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     batch->Dedup(s);
     Shard* shard = shards_[s].get();
@@ -94,7 +101,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
       const Found found = shard->Find(batch->key(e), batch->hash(e));
       if (found.row != nullptr) {
         const bool born = !found.row->has(kRowNewborn);
-        ForgetRow(shard, found.word, &gone_below);
+        ForgetRow(shard, found.word, &gone);
         n += born;
         shard->counters.removed += born;
       } else if (found.counted != nullptr) {
@@ -120,14 +127,13 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const bool born = !key.row->has(kRowNewborn);
     --key.row->pins;
-    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone_below);
+    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
     n += born;
     shard->counters.removed += born;
   }
-  if (!gone_below.empty()) {
-    const Status gone = lower_->Remove(gone_below);
-    if (status.ok()) status = gone;
-  }
+  if (evicts_ && !below.empty()) TrimAndRemember();  // what was brought up for nothing
+  const Status told = RemoveGone(&gone);
+  if (status.ok()) status = told;
   if (removed != nullptr) *removed = n;
   return status;
 }
@@ -138,7 +144,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   if (!options_.expiry.enabled()) return OkStatus();
   InsideGate inside(&gate_);
   int64_t n = 0;
-  std::vector<KeyLocation> gone_below;
+  GoneRecords gone;
   for (auto& shard : shards_) {
     for (uint32_t from = 0;; from += kExpireSlice) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
@@ -149,7 +155,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
         if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
         const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
-        ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone_below);
+        ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone);
         ++n;
         ++shard->counters.expired;
       }
@@ -162,16 +168,16 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
       if (counted->pins == 0 && step - counted->version > options_.expiry.steps_to_live) shard->EraseCounted(&word);
     });
   }
-  Status status = gone_below.empty() ? OkStatus() : lower_->Remove(gone_below);
-  if (status.ok() && lower_ != nullptr) status = ExpireBelow(step, &n);
+  Status status = RemoveGone(&gone);
+  for (int level = 0; level < levels_ && status.ok(); ++level) status = ExpireBelow(level, step, &n);
   if (expired != nullptr) *expired = n;
   return status;
 }
 
-Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
+Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
-  MT_RETURN_IF_ERROR(lower_->Scan([&](const RecordHeader& record, uint32_t) {
+  MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& record, uint32_t) {
     if (by_weight || step - record.version > options_.expiry.steps_to_live) candidates.push_back(record.key);
     return OkStatus();
   }));
@@ -192,7 +198,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
       }
     }
     MT_RETURN_IF_ERROR(Promote(&keys, Promotion::kPin, nullptr));
-    std::vector<KeyLocation> gone;
+    GoneRecords gone;
     for (BelowKey& key : keys) {
       if (key.row == nullptr) continue;
       Shard* shard = shards_[key.shard].get();
@@ -210,7 +216,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
       ++shard->counters.expired;
     }
     TrimAndRemember();
-    if (!gone.empty()) MT_RETURN_IF_ERROR(lower_->Remove(gone));
+    MT_RETURN_IF_ERROR(RemoveGone(&gone));
   }
   return OkStatus();
 }
@@ -218,28 +224,46 @@ Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
 Status EmbeddingTable::Impl::Clear() {
   MT_RETURN_IF_ERROR(CheckProcess());
   ClosedGate closed(&gate_);
-  std::vector<KeyLocation> gone;
+  GoneRecords gone;
   for (auto& shard : shards_) {
     std::lock_guard<SharedMutex> lock(shard->mutex);
+    for (uint32_t location = 0; location < shard->dram.end() && levels_ > 0; ++location) {
+      const RowHeader* row = shard->dram.Header(location);
+      if (row->has(kRowFree) || !(row->has(kRowEverBelow) || any_key_below_)) continue;
+      for (int level = 0; level < levels_; ++level) {
+        if (durable_[level]) gone.at[level].push_back(KeyLocation{row->key, kNoLocation});
+      }
+    }
     shard->index.Clear();
     shard->dram.Clear();
     shard->counted.Clear();
+    shard->dram_order.Clear();
     shard->counters.removed += shard->rows;
-    shard->rows = shard->rows_below = shard->counted_rows = 0;
+    shard->rows = shard->counted_rows = 0;
+    for (int level = 0; level < levels_; ++level) {
+      shard->rows_lower[level] = 0;
+      shard->lower_order[level].Clear();
+    }
   }
   dram_rows_ = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
+  MT_RETURN_IF_ERROR(RemoveOwed());
   {
     std::lock_guard<std::mutex> lock(trim_mutex_);
     trim_error_ = OkStatus();
     trim_failed_ = false;
   }
-  if (lower_ == nullptr) return OkStatus();
-  MT_RETURN_IF_ERROR(lower_->Scan([&](const RecordHeader& record, uint32_t location) {
-    gone.push_back(KeyLocation{record.key, location});
-    return OkStatus();
-  }));
-  return lower_->Remove(gone);
+  // Nothing names a record any more, so none is moved from here on.
+  for (int level = 0; level < levels_; ++level) {
+    MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) {
+      gone.at[level].push_back(KeyLocation{record.key, location});
+      for (int deeper = level + 1; deeper < levels_; ++deeper) {
+        if (durable_[deeper]) gone.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
+      }
+      return OkStatus();
+    }));
+  }
+  return RemoveGone(&gone);
 }
 
 }  // namespace multitier

@@ -27,9 +27,9 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   gathered->rows.resize(batch->num_keys());
   gathered->kinds.assign(batch->num_keys(), Gathered::kNothing);
   context->below.resize(shards_.size());
-  if (lower_ != nullptr) {
+  if (evicts_) {
     context->no_room = RetryTrim();
-    context->stamp = ++operations_;
+    context->stamp = accesses_.fetch_add(batch->num_keys());
   }
   // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested.
   const bool counts_first = bloom_ != nullptr && !context->admit_all;
@@ -55,7 +55,7 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   for (Status& s : statuses) {
     if (status.ok() && !s.ok()) status = std::move(s);
   }
-  if (status.ok() && lower_ != nullptr) status = GatherBelow(context);
+  if (status.ok() && levels_ > 0) status = GatherBelow(context);
   if (status.ok()) return status;
   for (int s = 0; s < shards; ++s) {
     UndoShard(context, s);
@@ -130,7 +130,7 @@ Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, 
     return OkStatus();
   }
   MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
-  const uint32_t location = shard->dram.Allocate();
+  const uint32_t location = shard->AllocateRow(context->stamp);
   RowHeader* row = shard->dram.Header(location);
   row->key = counted->key;
   row->flags = kRowNewborn;
@@ -200,7 +200,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     uint32_t locations[kGroup];
     for (size_t j = 0; j < n; ++j) {
       keys[j] = batch.key((*create)[i + j]);
-      locations[j] = shard->dram.Allocate();
+      locations[j] = shard->AllocateRow(context->stamp);
       RowHeader* row = shard->dram.Header(locations[j]);
       values[j] = reinterpret_cast<float*>(DramTier::Data(row));
       row->key = keys[j];
@@ -214,7 +214,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
       const uint32_t e = (*create)[i + j];
       const Status inserted = shard->index.Insert(batch.hash(e), WordState::kDram, locations[j], hash_of);
       if (!inserted.ok()) {
-        for (size_t k = j; k < n; ++k) shard->dram.Release(locations[k]);
+        for (size_t k = j; k < n; ++k) shard->ReleaseRow(locations[k]);
         dram_rows_ -= static_cast<int64_t>(create->size() - i - j);
         return inserted;
       }
@@ -227,7 +227,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
 
 Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_t n) {
   if (!context->no_room.ok()) return context->no_room;
-  if (lower_ == nullptr && options_.dram_budget_bytes != 0) {
+  if (!evicts_ && options_.dram_budget_bytes != 0) {
     const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));
     if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
       const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
@@ -258,6 +258,7 @@ Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
       key.hash = context->batch->hash(e);
       key.shard = s;
       key.entry = e;
+      key.touched = context->Touched(e);
       wanted.push_back(std::move(key));
     }
   }
@@ -293,7 +294,7 @@ void EmbeddingTable::Impl::UnpinRow(Shard* shard, RowHeader* row) {
     shard->counted.Release(counted_location);
     return shard->EraseRow(word);
   }
-  shard->dram.Release(ShardIndex::location(*word));
+  shard->ReleaseRow(ShardIndex::location(*word));
   ShardIndex::Switch(word, WordState::kCounted, counted_location);
   ++shard->counted_rows;
 }

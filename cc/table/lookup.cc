@@ -34,7 +34,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   InsideGate inside(&gate_);
   const size_t n = keys.size(), dim = static_cast<size_t>(options_.dim);
   const int slices = static_cast<int>(std::clamp<size_t>(n / kSliceKeys, 1, kMaxSlices));
-  const uint32_t stamp = lower_ != nullptr ? ++operations_ : 0;
+  const uint64_t stamp = evicts_ ? accesses_.fetch_add(n) : 0;
   std::vector<Missed> missed(static_cast<size_t>(slices));
   for (auto& shard : shards_) shard->mutex.lock_shared();
   ParallelFor(executor, slices, [&](int s) {
@@ -60,12 +60,12 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, out, dim));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, out, dim));
   TrimAndRemember();
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint32_t stamp, float* out,
+void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out,
                                        Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
@@ -121,7 +121,9 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         missed->absent.push_back(base + i);
         continue;
       }
-      if (stamp != 0) __atomic_store_n(&row->recency, stamp, __ATOMIC_RELAXED);  // other lookups may, too
+      if (stamp != 0) {  // other lookups may, too
+        __atomic_store_n(&row->recency, static_cast<uint32_t>(stamp + base + i), __ATOMIC_RELAXED);
+      }
       CopyValue(DramTier::Data(row), out + i * dim, dim);
     }
   }
@@ -145,7 +147,8 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
   }
 }
 
-Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, float* out, size_t dim) {
+Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
+                                         float* out, size_t dim) {
   // Repeated keys are read once.
   std::vector<int64_t> wanted_keys;
   for (const size_t i : below) wanted_keys.push_back(keys[i]);
@@ -161,6 +164,9 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
       key.hash = unique->hash(e);
       key.shard = s;
       key.entry = e;
+      uint32_t last = unique->first_position(e);
+      for (uint32_t p = last; p != KeyBatch::kEnd; p = unique->next(p)) last = p;
+      key.touched = stamp + below[last];
       wanted.push_back(std::move(key));
     }
   }

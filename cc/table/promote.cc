@@ -1,12 +1,13 @@
-// Promote: brings keys up from the lower tier, or reads them where they are.
+// Promote: brings keys up from the lower tiers, or reads them where they are.
 //
 //   1. mark     under the shard's lock: keys that memory can answer are settled at once. A word below whose tag matches is
 //               marked pending: its location becomes an id in the shard's side table, which keeps the word as it was. Nobody
 //               else moves, frees or reads that record until it is resolved, so one read serves all.
-//   2. read     all records of the batch in one call of the tier, no lock held.
+//   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. install  under the shard's lock: the record's key is verified. Another key's record: the word is put back, its location
-//               excluded, and the key probes on. Ours: the row goes into DRAM with `below` naming its clean copy, or the
-//               word is put back where it only was to be read.
+//               excluded, and the key probes on. Ours: the row goes into DRAM, or the word is put back where it only was to
+//               be read. A record of the last tier stays as the row's clean copy, named by `below`; any other tier hands
+//               over the `below` it was given, and its record is freed.
 //   4. wait     for words that other operations hold, after all own words are resolved; then from 1 for what is left.
 //
 // An error puts every own word back and unpins every row this call pinned: nothing has changed.
@@ -19,12 +20,17 @@
 namespace multitier {
 namespace {
 
-bool Contains(const std::vector<uint32_t>& v, uint32_t x) { return std::find(v.begin(), v.end(), x) != v.end(); }
+// A place below memory, as one number.
+uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
+uint64_t PlaceOf(uint64_t word) { return PlaceOf(LevelOf(word), ShardIndex::location(word)); }
+
+bool Contains(const std::vector<uint64_t>& v, uint64_t x) { return std::find(v.begin(), v.end(), x) != v.end(); }
 
 }  // namespace
 
 Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle) {
   Status status;
+  GoneRecords gone;
   std::vector<size_t> unresolved(keys->size());
   for (size_t i = 0; i < keys->size(); ++i) unresolved[i] = i;
   while (status.ok() && !unresolved.empty()) {
@@ -32,24 +38,34 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
     status = MarkPending(keys, unresolved, promotion, settle, &mine, &theirs);
 
     const size_t row_bytes = layout()->row_bytes();
-    std::vector<ReadRecord> records(mine.size());
-    for (size_t i = 0; i < mine.size(); ++i) {
-      BelowKey& key = (*keys)[mine[i]];
-      records[i].key = key.key;
-      records[i].location = key.location;
-      if (promotion != Promotion::kFacts) {
-        key.data.resize(row_bytes);
-        records[i].row_data = key.data.data();
+    unresolved.clear();
+    const Status marked = status;
+    for (int level = 0; level < levels_; ++level) {
+      std::vector<ReadRecord> records;
+      std::vector<size_t> read;
+      for (const size_t i : mine) {
+        BelowKey& key = (*keys)[i];
+        if (key.level != level) continue;
+        ReadRecord record;
+        record.key = key.key;
+        record.location = key.location;
+        if (promotion != Promotion::kFacts) {
+          key.data.resize(row_bytes);
+          record.row_data = key.data.data();
+        }
+        records.push_back(std::move(record));
+        read.push_back(i);
+      }
+      if (read.empty()) continue;
+      const Status batch = marked.ok() ? lower_[level]->Read(records) : marked;
+      for (size_t i = 0; i < read.size(); ++i) {
+        BelowKey& key = (*keys)[read[i]];
+        const Status installed = Install(&key, records[i], batch.ok() ? records[i].status : batch, promotion, &gone);
+        if (!installed.ok() && status.ok()) status = installed;
+        if (key.outcome == BelowKey::kUnresolved) unresolved.push_back(read[i]);
       }
     }
-    Status read = !mine.empty() && status.ok() ? lower_->Read(records) : status;
-    unresolved.clear();
-    for (size_t i = 0; i < mine.size(); ++i) {
-      BelowKey& key = (*keys)[mine[i]];
-      const Status installed = Install(&key, records[i], read.ok() ? records[i].status : read, promotion);
-      if (!installed.ok() && status.ok()) status = installed;
-      if (key.outcome == BelowKey::kUnresolved) unresolved.push_back(mine[i]);
-    }
+    FreeGone(&gone);
     if (!status.ok()) break;
     for (const size_t i : theirs) {
       BelowKey& key = (*keys)[i];
@@ -89,14 +105,15 @@ Status EmbeddingTable::Impl::MarkPending(std::vector<BelowKey>* keys, const std:
           found.counted = shard->counted.at(location);
           return true;
         case WordState::kPending:
-          if (!Contains(key.excluded, ShardIndex::location(shard->pending[location]))) held_by_others = true;
+          if (!Contains(key.excluded, PlaceOf(shard->pending[location]))) held_by_others = true;
           return false;
         default:
-          if (candidate == nullptr && !Contains(key.excluded, location)) candidate = &word;
+          if (candidate == nullptr && !Contains(key.excluded, PlaceOf(word))) candidate = &word;
           return false;
       }
     });
     if (found.word == nullptr && candidate != nullptr) {
+      key.level = LevelOf(*candidate);
       key.location = ShardIndex::location(*candidate);
       key.pending_id = shard->AddPending(*candidate);
       ShardIndex::Switch(candidate, WordState::kPending, key.pending_id);
@@ -139,55 +156,72 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, const Found& found, P
   }
 }
 
-Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion) {
+Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
+                                     GoneRecords* gone) {
   Shard* shard = shards_[key->shard].get();
   std::lock_guard<SharedMutex> lock(shard->mutex);
-  ++shard->counters.reads;
-  const uint64_t original = shard->pending[key->pending_id];
-  uint64_t* word = shard->index.Find(key->hash, [&](uint64_t w) {
-    return ShardIndex::state(w) == WordState::kPending && ShardIndex::location(w) == key->pending_id;
-  });
-  MT_CHECK(word != nullptr);
-  shard->ResolvePending(key->pending_id);
-  ShardIndex::Switch(word, ShardIndex::state(original), key->location);
+  ++shard->counters.lower[key->level].reads;
+  uint64_t* word = shard->TakePending(key->hash, key->pending_id);
+  // A word that is put back goes into the order again: whoever looked for victims meanwhile has passed over it.
+  const bool ordered = bounded(key->level);
   if (!read.ok()) {
-    return Status(read.code(), StrCat("table '", options_.name, "': reading key ", key->key, " from tier ", lower_->name(),
-                                      ": ", read.message()));
+    if (ordered) PushLower(shard, key->level, RecordHeader(), key->location);
+    return TierError(StrCat("reading key ", key->key), key->level, read);
   }
   if (record.header.key != key->key) {
+    if (ordered) PushLower(shard, key->level, record.header, key->location);
     ++shard->counters.false_matches;
-    key->excluded.push_back(key->location);
+    key->excluded.push_back(PlaceOf(key->level, key->location));
     return OkStatus();
   }
   const std::shared_ptr<const RowLayout> layout = shard->dram.layout();
-  ++shard->counters.hits_below;
-  key->facts = KeyFacts{record.header.frequency, record.header.version, 1};
+  ++shard->counters.lower[key->level].hits;
+  key->facts = KeyFacts{record.header.frequency, record.header.version, tier_number(key->level)};
   key->outcome = BelowKey::kRead;
-  if (promotion == Promotion::kFacts) return OkStatus();
-  layout->FillSlots(key->data.data(), record.header.num_columns);
-  const bool room = dram_rows_.load() < static_cast<int64_t>(budget_rows(*layout));
-  if (promotion == Promotion::kCopy && (!room || !shard->dram.Reserve(1).ok())) return OkStatus();
-  if (promotion == Promotion::kPin) MT_RETURN_IF_ERROR(shard->dram.Reserve(1));
-
-  const uint32_t location = shard->dram.Allocate();
-  RowHeader* row = shard->dram.Header(location);
-  row->key = key->key;
-  row->version = record.header.version;
-  row->frequency = record.header.frequency;
-  row->below = key->location;
-  row->flags = kRowEverBelow;
-  row->recency = operations_.load();
-  std::memcpy(DramTier::Data(row), key->data.data(), layout->row_bytes());
-  ShardIndex::Switch(word, WordState::kDram, location);
-  --shard->rows_below;
-  ++shard->counters.promotions;
-  ++dram_rows_;
+  bool install = promotion == Promotion::kPin;
+  if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), record.header.num_columns);
+  if (promotion == Promotion::kCopy) install = budget_rows(*layout) > 0 && !trim_failed_;
+  const Status reserved = install ? shard->dram.Reserve(1) : OkStatus();
+  if (!install || !reserved.ok()) {
+    if (ordered) PushLower(shard, key->level, record.header, key->location);
+    return promotion == Promotion::kPin ? reserved : OkStatus();
+  }
+  RowHeader* row = InstallRow(shard, word, *key, record.header, gone);
   key->outcome = BelowKey::kInDram;
   if (promotion == Promotion::kPin) {
     row->pins = 1;
     key->row = row;
   }
   return OkStatus();
+}
+
+RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header,
+                                            GoneRecords* gone) {
+  const uint64_t clock = accesses_.load();
+  const uint32_t location = shard->dram.Allocate();
+  RowHeader* row = shard->dram.Header(location);
+  row->key = key.key;
+  row->version = header.version;
+  row->frequency = header.frequency;
+  if (middle_[key.level]) row->flags = header.flags & kRowEverBelow;
+  if (durable_[key.level]) row->flags |= kRowEverBelow;
+  if (keeps_copies(key.level)) {
+    row->below = key.location;
+  } else {
+    if (middle_[key.level]) row->below = header.below;
+    gone->at[key.level].push_back(KeyLocation{key.key, key.location});
+  }
+  // Read for no access that counts: as cold as it was, or, where that is not known, as anything can be.
+  constexpr uint32_t kColdest = 0x80000000u;
+  const uint32_t was = middle_[key.level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
+  row->recency = key.touched != 0 ? static_cast<uint32_t>(key.touched) : was;
+  if (shard->orders_dram) shard->dram_order.Insert(location, clock);
+  std::memcpy(DramTier::Data(row), key.data.data(), shard->dram.layout()->row_bytes());
+  ShardIndex::Switch(word, WordState::kDram, location);
+  --shard->rows_lower[key.level];
+  ++shard->counters.lower[key.level].promotions;
+  ++dram_rows_;
+  return row;
 }
 
 void EmbeddingTable::Impl::Unpin(BelowKey* key) {

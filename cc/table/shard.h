@@ -15,6 +15,7 @@
 #include "cc/env/env.h"
 #include "cc/index/shard_index.h"
 #include "cc/table/counted_keys.h"
+#include "cc/table/victim_order.h"
 #include "cc/tier/dram/dram_tier.h"
 
 namespace multitier {
@@ -27,28 +28,48 @@ struct Found {
   bool maybe_below = false;  // a word of the same tag points below memory or is pending
 };
 
+constexpr int kMaxLowerTiers = 2;
+
+inline WordState LowerState(int level) { return level == 0 ? WordState::kLower1 : WordState::kLower2; }
+inline int LevelOf(WordState state) { return state == WordState::kLower1 ? 0 : 1; }
+inline int LevelOf(uint64_t word) { return LevelOf(ShardIndex::state(word)); }
+
 // Counters of one shard, summed by Stats().
 struct ShardCounters {
-  int64_t hits_dram = 0, hits_below = 0, updates = 0, created = 0, removed = 0, expired = 0;
-  int64_t promotions = 0, demotions = 0, reads = 0, writes = 0, false_matches = 0;
+  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, false_matches = 0;
+  struct Lower {
+    int64_t hits = 0, promotions = 0, demotions = 0, reads = 0, writes = 0;
+  } lower[kMaxLowerTiers];
+};
+
+// Records that nobody names any more, by tier. kNoLocation: only that the key is gone for good is to be told.
+struct GoneRecords {
+  std::vector<KeyLocation> at[kMaxLowerTiers];
 };
 
 struct alignas(64) Shard {
-  Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, uint64_t max_words)
-      : index(env, has_lower, max_words), dram(env, std::move(layout)), counted(env) {}
+  Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, bool evicts, uint64_t max_words,
+        CacheStrategy strategy, bool exact)
+      : index(env, has_lower, max_words),
+        dram(env, std::move(layout)),
+        counted(env),
+        orders_dram(evicts),
+        dram_order(&dram, strategy, exact) {}
 
   SharedMutex mutex;  // guards all below; lookups read under the shared side
   std::condition_variable_any resolved;  // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
   bool trimming = false;             // a trim works on this shard
-  bool trim_again = false;           // and must look again before it stops
   ShardIndex index;
   DramTier dram;
   CountedKeys counted;
+  const bool orders_dram;            // rows of DRAM may be demoted or dropped
+  VictimOrder dram_order;
+  LowerOrder lower_order[kMaxLowerTiers];  // of bounded tiers
   std::vector<uint64_t> pending;       // by id: the word as it was
   std::vector<uint32_t> free_pending;  // ids
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
-  int64_t rows_below = 0;              // of those, not in DRAM
+  int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier
   int64_t counted_rows = 0;            // counted entries with a count
   ShardCounters counters;
 
@@ -96,25 +117,46 @@ struct alignas(64) Shard {
     pending[id] = word;
     return id;
   }
+  // The word of a pending id, put back as it was. REQUIRES: the caller holds the id.
+  uint64_t* TakePending(uint64_t hash, uint32_t id) {
+    uint64_t* word = index.Find(hash, [&](uint64_t w) {
+      return ShardIndex::state(w) == WordState::kPending && ShardIndex::location(w) == id;
+    });
+    MT_CHECK(word != nullptr);
+    ShardIndex::Switch(word, ShardIndex::state(pending[id]), ShardIndex::location(pending[id]));
+    ResolvePending(id);
+    return word;
+  }
   void ResolvePending(uint32_t id) {
     free_pending.push_back(id);
     ++resolutions;
     resolved.notify_all();
   }
 
-  // The row's copy below becomes the row.
-  void MoveBelow(uint64_t* word, uint32_t below) {
-    dram.Release(ShardIndex::location(*word));
-    ShardIndex::Switch(word, WordState::kLower1, below);
-    ++rows_below;
-    ++counters.demotions;
+  // A slot of the slab with its place in the order. REQUIRES: dram.Reserve
+  uint32_t AllocateRow(uint64_t clock) {
+    const uint32_t location = dram.Allocate();
+    if (orders_dram) dram_order.Insert(location, clock);
+    return location;
+  }
+  void ReleaseRow(uint32_t location) {
+    if (orders_dram) dram_order.Erase(location);
+    dram.Release(location);
   }
 
-  // Takes a row that nobody holds out of the table. `born`: it counted as a row.
+  // The record of a DRAM row in a lower tier becomes the row.
+  void MoveBelow(uint64_t* word, int level, uint32_t below) {
+    ReleaseRow(ShardIndex::location(*word));
+    ShardIndex::Switch(word, LowerState(level), below);
+    ++rows_lower[level];
+    ++counters.lower[level].demotions;
+  }
+
+  // Takes a row that nobody holds out of the table.
   void EraseRow(uint64_t* word) {
     const uint32_t location = ShardIndex::location(*word);
     if (!dram.Header(location)->has(kRowNewborn)) --rows;
-    dram.Release(location);
+    ReleaseRow(location);
     index.Erase(word);
   }
 

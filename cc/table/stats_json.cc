@@ -13,10 +13,20 @@ Json TierToJson(const TableStats::PerTier& tier) {
   out.Set("budget_bytes", Json::Int(tier.budget_bytes));
   out.Set("resident_bytes", Json::Int(tier.resident_bytes));
   out.Set("hits", Json::Int(tier.hits));
+  out.Set("misses", Json::Int(tier.misses));
   out.Set("promotions", Json::Int(tier.promotions));
   out.Set("demotions", Json::Int(tier.demotions));
   out.Set("reads", Json::Int(tier.reads));
   out.Set("writes", Json::Int(tier.writes));
+  out.Set("stored_bytes", Json::Int(tier.device.stored_bytes));
+  out.Set("device_reads", Json::Int(tier.device.device_reads));
+  out.Set("device_read_bytes", Json::Int(tier.device.device_read_bytes));
+  out.Set("device_written_bytes", Json::Int(tier.device.device_written_bytes));
+  out.Set("appended_bytes", Json::Int(tier.device.appended_bytes));
+  out.Set("segments", Json::Int(tier.device.segments));
+  out.Set("relocated_rows", Json::Int(tier.device.relocated_rows));
+  out.Set("compaction_debt_bytes", Json::Int(tier.device.compaction_debt_bytes));
+  out.Set("read_backend", Json::String(tier.device.read_backend));
   return out;
 }
 
@@ -35,6 +45,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("created", Json::Int(stats.created));
   out.Set("removed", Json::Int(stats.removed));
   out.Set("expired", Json::Int(stats.expired));
+  out.Set("dropped", Json::Int(stats.dropped));
   out.Set("applies", Json::Int(stats.applies));
   out.Set("false_matches", Json::Int(stats.false_matches));
   out.Set("index_bytes", Json::Int(stats.index_bytes));

@@ -4,15 +4,18 @@
 //   lookup.cc            Lookup
 //   apply.cc             Apply and its update
 //   gather.cc            gather: rows into DRAM, pinned, and its undo
-//   promote.cc           reads from the lower tier: pending words, verification, installation
+//   promote.cc           reads from the lower tiers: pending words, verification, installation
 //   demote.cc            Trim
+//   below.cc             records of lower tiers: freed, removed, relocated
 //   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
 //   transfer.cc          Export, Scan, Import
 //
 // Locks, outermost first:
 //   gate_          entered by every operation; closed by AddSlots, Clear, Export
 //   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
-//   trim_mutex_    the sticky error of a failed trim; nothing is taken inside it
+//   trim_mutex_    the sticky error of a failed trim, removals a tier refused, keys dropped; nothing is taken inside it
+// Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
+// a tier calls Relocate, which takes shards' locks, from Write, Sync and Remove.
 // A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote), all own
 // words are resolved before others' are waited for, and no room is waited for at all.
 
@@ -23,6 +26,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -74,6 +78,7 @@ class EmbeddingTable::Impl {
 
   const TableOptions& options() const { return options_; }
   std::shared_ptr<const RowLayout> layout() const;
+  std::vector<int64_t> PopDropped();
 
  private:
   // A key that memory cannot answer: found in the lower tier (or not at all) by Promote.
@@ -86,8 +91,10 @@ class EmbeddingTable::Impl {
     RowHeader* row = nullptr;         // kInDram under Promotion::kPin: pinned
     KeyFacts facts;                   // kRead, kInDram, kCounted
     std::vector<uint8_t> data;        // kRead: the row data; kInDram under kCopy: likewise
-    std::vector<uint32_t> excluded;   // locations below that hold another key
-    uint32_t location = 0;            // of the record being read
+    std::vector<uint64_t> excluded;   // places below (PlaceOf) that hold another key
+    int level = 0;                    // lower tier of the record being read
+    uint32_t location = 0;            // and its location
+    uint64_t touched = 0;             // the access it is read for; 0: none that counts
     uint32_t pending_id = 0;
     uint64_t seen_resolutions = 0;    // of the shard, when another operation held the word
   };
@@ -104,7 +111,9 @@ class EmbeddingTable::Impl {
   Status MarkPending(std::vector<BelowKey>* keys, const std::vector<size_t>& unresolved, Promotion promotion,
                      const Settle* settle, std::vector<size_t>* mine, std::vector<size_t>* theirs);
   void AnswerFromMemory(BelowKey* key, const Found& found, Promotion promotion);
-  Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion);
+  Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion, GoneRecords* gone);
+  // The row of the record just read comes into the slab; its word is switched there.
+  RowHeader* InstallRow(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header, GoneRecords* gone);
   void Unpin(BelowKey* key);
 
   // Entries of a batch as gather leaves them: what update works on. A row (pinned), a counted entry (pinned), or nothing
@@ -119,7 +128,7 @@ class EmbeddingTable::Impl {
     Span<const int64_t> counts;
     bool admit_all = false;  // Import: what is imported was admitted before
     Status no_room;          // the sticky error: nothing may be created or promoted
-    uint32_t stamp = 0;      // recency of this operation; 0 where nothing is ever demoted
+    uint64_t stamp = 0;      // access number of the batch's first position; 0 where nothing is ever demoted
     Gathered* gathered = nullptr;
     std::vector<std::vector<uint32_t>> below;  // [shards] entries that memory cannot answer
 
@@ -129,6 +138,13 @@ class EmbeddingTable::Impl {
         n += counts.empty() ? 1 : counts[p];
       }
       return n;
+    }
+    // The access number of an entry's last position; 0 where nothing is ever demoted.
+    uint64_t Touched(uint32_t entry) const {
+      if (stamp == 0) return 0;
+      uint32_t last = batch->first_position(entry);
+      for (uint32_t p = last; p != KeyBatch::kEnd; p = batch->next(p)) last = p;
+      return stamp + last;
     }
   };
   struct UpdateContext {
@@ -152,7 +168,7 @@ class EmbeddingTable::Impl {
   // A newborn becomes a row.
   void BearRow(Shard* shard, RowHeader* row);
   // Marks a pinned row as changed, and unpins it.
-  void FinishChange(Shard* shard, RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below);
+  void FinishChange(RowHeader* row, uint64_t touched, GoneRecords* gone);
   void UnpinRow(Shard* shard, RowHeader* row);
   void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
 
@@ -162,20 +178,54 @@ class EmbeddingTable::Impl {
     std::vector<size_t> below;  // perhaps in the lower tier
   };
   // REQUIRES: every shard's lock is held, shared.
-  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint32_t stamp, float* out, Missed* missed);
+  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
-  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, float* out, size_t dim);
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out, size_t dim);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
   Status Trim();
-  Status TrimShard(Shard* shard, size_t excess);
+  // The same, and what is beyond the budgets of the tiers below.
+  Status TrimLower();
+  // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
+  Status TrimShard(Shard* shard, size_t target_rows);
+  // One trim at a time works on a shard.
+  void BeginTrim(Shard* shard);
+  void EndTrim(Shard* shard);
+  Status DemoteSlice(Shard* shard, size_t n, size_t* moved);
+  size_t SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written);
+  // Makes room for n records of a shard in a lower tier; *room: for how many there is. An error where there is none.
+  Status MakeRoom(Shard* shard, int level, size_t n, size_t* room);
+  // A record of a lower tier on its way out of it, its word pending.
+  struct Leaving {
+    RecordHeader header;
+    uint32_t location = 0;
+    uint32_t pending_id = 0;
+    std::vector<uint8_t> data;
+  };
+  Status TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken);
+  void PutBack(Shard* shard, int level, const Leaving& leaving);
+  Status DemoteLower(Shard* shard, int level, size_t n);
+  Status DropColdest(Shard* shard, int level, size_t n);
+  void DropRows(Shard* shard, const std::vector<uint32_t>& locations);
+  void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
-  void TrimAndRemember();
+  void TrimAndRemember() { Remember(Trim()); }
+  void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
-  // Takes a DRAM row out of the shard, wherever operations hold it; frees its copy below. Counts nothing.
-  void ForgetRow(Shard* shard, uint64_t* word, std::vector<KeyLocation>* gone_below);
-  Status ExpireBelow(int64_t step, int64_t* expired);
+  // Takes a DRAM row out of the shard, wherever operations hold it; `gone` gets its records below. Counts nothing.
+  void ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone);
+  Status ExpireBelow(int level, int64_t step, int64_t* expired);
+
+  // Records nobody names any more. Not under a shard's lock.
+  void FreeGone(GoneRecords* gone);
+  // The same, and their keys are gone for good. What a tier refuses is kept and told again before the next demotion.
+  Status RemoveGone(GoneRecords* gone);
+  Status RemoveOwed();
+  Status TierError(const std::string& what, int level, const Status& status) const;
+  void Relocate(int level, Span<Relocation> relocations);
+  bool RelocateOne(Shard* shard, int level, const Relocation& relocation);
+  void PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location);
 
   // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
   Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);
@@ -188,11 +238,22 @@ class EmbeddingTable::Impl {
   Shard* shard_of(uint64_t hash) { return shards_[shard_index(hash)].get(); }
   int shard_index(uint64_t hash) const { return log2_shards_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_shards_)); }
   bool filters() const { return !options_.admission.admits_all(); }
+  // Rows of DRAM. 0 where DRAM is not named.
   uint64_t budget_rows(const RowLayout& layout) const;
+  // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
+  size_t lower_share(int level) const;
+  bool bounded(int level) const { return options_.lower_tiers[static_cast<size_t>(level)].budget_bytes != 0; }
+  // Whether the tier keeps the record of a row that was promoted.
+  bool keeps_copies(int level) const { return level == levels_ - 1 && !bounded(level); }
+  int32_t tier_number(int level) const { return level + (options_.dram_named ? 1 : 0); }
 
   TableOptions options_;
   Env* env_ = nullptr;
-  Tier* lower_ = nullptr;
+  int levels_ = 0;                           // lower tiers
+  Tier* lower_[kMaxLowerTiers] = {};
+  bool durable_[kMaxLowerTiers] = {};
+  bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
+  bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   const pid_t pid_;
   int log2_shards_ = 0;
   std::unique_ptr<Initializer> initializer_;
@@ -204,12 +265,17 @@ class EmbeddingTable::Impl {
   std::shared_ptr<const RowLayout> layout_;  // guarded by layout_mutex_; replaced only while the gate is closed
 
   std::atomic<int64_t> dram_rows_{0};   // rows in DRAM or about to be, over all shards
-  std::atomic<uint32_t> operations_{0}; // stamps recency
+  std::atomic<uint64_t> accesses_{1};   // stamps recency; starts behind 0, which stands for none
+  // A failed write of rows that do not know of it: every key may have a record in a durable tier.
+  std::atomic<bool> any_key_below_{false};
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;
-  Status trim_error_;  // guarded by trim_mutex_
+  // Guarded by trim_mutex_.
+  Status trim_error_;
+  GoneRecords owed_;               // removals that a tier refused
+  std::deque<int64_t> dropped_;    // keys, the oldest first
 };
 
 }  // namespace multitier

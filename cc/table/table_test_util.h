@@ -10,11 +10,13 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "cc/table/embedding_table.h"
 #include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/memory/relocating_tier.h"
 
 namespace multitier {
 
@@ -43,9 +45,44 @@ inline TableOptions BasicOptions(int dim) {
 // The same table with room for `rows` rows of DRAM over a memory tier.
 inline TableOptions TieredOptions(int dim, int64_t rows, std::shared_ptr<Tier> lower) {
   TableOptions options = BasicOptions(dim);
-  options.lower_tier = std::move(lower);
+  options.lower_tiers.push_back(LowerTierOptions{std::move(lower), 0});
   options.dram_budget_bytes = static_cast<uint64_t>(rows) * RowLayout::Create(dim, DType::kFloat32)->row_bytes();
   return options;
+}
+
+// The orders of tiers that the tests run over. A budget is so many rows of `row_bytes`; the DRAM budget is in *options.
+struct ChainCase {
+  const char* name;
+  bool dram_named;
+  int middle_rows;  // of a MemoryTier above the last; -1: none
+  bool relocates;   // the last is a RelocatingTier, else a MemoryTier
+  int last_rows;    // budget of the last; 0: unbounded
+};
+
+inline const std::vector<ChainCase>& AllChains() {
+  static const std::vector<ChainCase> chains = {
+      {"OverMemory", true, -1, false, 0},
+      {"OverRelocating", true, -1, true, 0},
+      {"OverBoundedRelocating", true, -1, true, 100000},
+      {"OverMemoryOverRelocating", true, 3, true, 0},
+      {"OverWideMemoryOverMemory", true, 20, false, 0},
+      {"NoDramOverRelocating", false, -1, true, 0},
+      {"NoDramOverMemoryOverRelocating", false, 2, true, 0},
+  };
+  return chains;
+}
+
+// New tiers for the table.
+inline void PutChain(const ChainCase& chain, uint64_t row_bytes, uint64_t seed, TableOptions* options) {
+  options->lower_tiers.clear();
+  options->dram_named = chain.dram_named;
+  if (!chain.dram_named) options->dram_budget_bytes = 0;
+  if (chain.middle_rows >= 0) {
+    options->lower_tiers.push_back({std::make_shared<MemoryTier>(), static_cast<uint64_t>(chain.middle_rows) * row_bytes});
+  }
+  std::shared_ptr<Tier> last = std::make_shared<MemoryTier>();
+  if (chain.relocates) last = std::make_shared<RelocatingTier>(seed);
+  options->lower_tiers.push_back({last, static_cast<uint64_t>(chain.last_rows) * row_bytes});
 }
 
 inline std::unique_ptr<EmbeddingTable> MakeTable(TableOptions options) {
@@ -148,6 +185,28 @@ inline void ExpectSameRows(const Rows& a, const Rows& b) {
   EXPECT_EQ(x.counted_keys, y.counted_keys);
   EXPECT_EQ(x.counted_frequencies, y.counted_frequencies);
   EXPECT_EQ(x.counted_versions, y.counted_versions);
+}
+
+// What must hold between a table at rest and its tiers: no record is lost track of, no removed key would come back.
+inline void ExpectTiersInOrder(EmbeddingTable* table) {
+  const auto& lower = table->options().lower_tiers;
+  const TableStats stats = table->Stats();
+  for (size_t i = 0; i < lower.size(); ++i) {
+    const int64_t records = lower[i].tier->stats().rows;
+    const int64_t rows = stats.tiers[stats.tiers.size() - lower.size() + i].rows;
+    if (lower[i].budget_bytes != 0) {
+      EXPECT_EQ(records, rows) << "tier " << i;
+      EXPECT_LE(static_cast<uint64_t>(stats.tiers[stats.tiers.size() - lower.size() + i].row_bytes), lower[i].budget_bytes);
+    }
+    EXPECT_GE(records, rows) << "tier " << i;
+    EXPECT_LE(records, stats.rows) << "tier " << i;
+  }
+  const auto* relocating = lower.empty() ? nullptr : dynamic_cast<RelocatingTier*>(lower.back().tier.get());
+  if (relocating == nullptr) return;
+  const auto rows = table->Export(false);
+  ASSERT_TRUE(rows.ok());
+  const std::set<int64_t> keys(rows->keys.begin(), rows->keys.end());
+  for (const int64_t key : relocating->RecoverableKeys()) EXPECT_EQ(keys.count(key), 1u) << "key " << key << " would come back";
 }
 
 inline void ExpectSameTables(EmbeddingTable* a, EmbeddingTable* b) {

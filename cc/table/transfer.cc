@@ -52,7 +52,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
   Shard* shard = shards_[s].get();
   const std::shared_ptr<const RowLayout> layout = this->layout();
   for (;;) {  // again where a row moved while it was read below
-    std::vector<ReadRecord> below;
+    std::vector<ReadRecord> below[kMaxLowerTiers];
     const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
     uint64_t next = 0;
     uint32_t home = 0;
@@ -81,7 +81,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
         } else {
           ReadRecord record;
           record.location = location;
-          below.push_back(std::move(record));
+          below[LevelOf(word)].push_back(std::move(record));
         }
       });
       if (pending) {
@@ -90,30 +90,28 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
         continue;
       }
     }
-    if (below.empty()) {
-      *cursor = next;
-      return OkStatus();
-    }
-    std::vector<std::vector<uint8_t>> data(below.size(), std::vector<uint8_t>(layout->row_bytes()));
-    for (size_t i = 0; i < below.size(); ++i) below[i].row_data = data[i].data();
-    Status status = lower_->Read(below);
+    Status status;
     bool moved = false;
-    for (size_t i = 0; i < below.size() && status.ok(); ++i) {
-      const ReadRecord& record = below[i];
-      const bool read = record.status.ok();
-      bool same = false;
-      {
-        std::lock_guard<SharedMutex> lock(shard->mutex);
-        same = shard->index.HasBelow(home, log2, record.location);
-      }
-      if (!same) {
-        moved = true;
-      } else if (!read) {
-        status = record.status;
-      } else {
-        layout->FillSlots(data[i].data(), record.header.num_columns);
-        AppendRow(*layout, all_columns, record.header.key, KeyFacts{record.header.frequency, record.header.version, 1},
-                  data[i].data(), rows);
+    for (int level = 0; level < levels_ && status.ok() && !moved; ++level) {
+      std::vector<std::vector<uint8_t>> data(below[level].size(), std::vector<uint8_t>(layout->row_bytes()));
+      for (size_t i = 0; i < data.size(); ++i) below[level][i].row_data = data[i].data();
+      if (!data.empty()) status = lower_[level]->Read(below[level]);
+      for (size_t i = 0; i < data.size() && status.ok(); ++i) {
+        const ReadRecord& record = below[level][i];
+        bool same = false;
+        {
+          std::lock_guard<SharedMutex> lock(shard->mutex);
+          same = shard->index.HasBelow(home, log2, LowerState(level), record.location);
+        }
+        if (!same) {
+          moved = true;
+        } else if (!record.status.ok()) {
+          status = TierError("scanning", level, record.status);
+        } else {
+          layout->FillSlots(data[i].data(), record.header.num_columns);
+          AppendRow(*layout, all_columns, record.header.key,
+                    KeyFacts{record.header.frequency, record.header.version, tier_number(level)}, data[i].data(), rows);
+        }
       }
     }
     if (status.ok() && !moved) {
@@ -243,7 +241,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
   context.gathered = &gathered;
   context.admit_all = true;
   MT_RETURN_IF_ERROR(Gather(&context, nullptr));
-  std::vector<KeyLocation> gone_below;
+  GoneRecords gone;
   const size_t row_elements = static_cast<size_t>(rows.row_elements());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     Shard* shard = shards_[s].get();
@@ -264,12 +262,14 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       }
       row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
       row->version = rows.versions[i];
-      FinishChange(shard, row, context.stamp, &gone_below);
+      FinishChange(row, context.Touched(e), &gone);
+      if (shard->orders_dram) {  // its frequency may have become less
+        shard->dram_order.Refresh(ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word), context.stamp);
+      }
     }
   }
-  if (lower_ == nullptr) return OkStatus();
-  lower_->Free(gone_below);
-  TrimAndRemember();
+  FreeGone(&gone);
+  if (evicts_) TrimAndRemember();
   return OkStatus();
 }
 

@@ -8,6 +8,9 @@
 // Life of a record: Write -> location -> Read, any number -> Free, after which the location may be used again.
 // Remove says that the key is gone for good: a durable tier makes sure that no record of it comes back.
 //
+// A tier that may stand in the middle (capability `middle`) also keeps what the header says of the row beside its data: where
+// its clean copy in the tier below is, its recency and its flags. The last tier of a chain need not.
+//
 // Rows may have been written with fewer columns than the table has now: a record names its number of columns, and the
 // reader widens it.
 //
@@ -49,6 +52,10 @@ struct RecordHeader {
   int64_t version = -1;
   uint32_t frequency = 0;
   uint32_t num_columns = 0;  // of the row data
+  // Kept by tiers with the capability `middle`; others give them back as they are here.
+  uint32_t below = kNoLocation;  // of the row's clean copy in the last tier
+  uint32_t recency = 0;          // of the row when it was written
+  uint16_t flags = 0;            // RowFlags: kRowEverBelow
 };
 
 // A record to write. The tier copies; nothing is kept after Write returns.
@@ -102,6 +109,7 @@ struct TierCapabilities {
   bool bounded = false;       // refuses when its own bound is reached
   bool addressable = false;   // rows can be read and updated in place (DRAM, PMEM)
   bool relocates = false;     // moves records, and never reclaims their space without a relocator
+  bool middle = false;        // keeps below, recency and flags of a record: may have a tier below it
 };
 
 class Tier {
@@ -129,6 +137,12 @@ class Tier {
   // As Free, and the key must not come back after recovery. Location kNoLocation: the key has no record that is held, but
   // had one once. On an error nothing of the batch was freed.
   virtual Status Remove(Span<const KeyLocation> records) = 0;
+  // Where the record at `location` is of that key and its `below` is `from`: makes it `to`, and is true. Memory only: called
+  // under the owner's locks. Of tiers with the capability `middle`.
+  virtual bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
+    (void)record, (void)from, (void)to;
+    return false;
+  }
   // Calls visit for every record held, in any order, stopping at its first error.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.

@@ -313,6 +313,32 @@ TEST_P(TierConformanceTest, BatchWithAnImpossibleRecordIsRefusedWhole) {
   }
 }
 
+TEST_P(TierConformanceTest, MiddleTierKeepsWhatBelongsToTheRowAndSwitchesItsBelow) {
+  if (!tier_->capabilities().middle) GTEST_SKIP() << "nothing may stand below this tier";
+  TestRecord record(7, 1, 2);
+  record.header.below = 11;
+  record.header.recency = 22;
+  record.header.flags = kRowEverBelow;
+  const uint32_t location = Write(record);
+  auto header = [&] {
+    ReadRecord read;
+    read.key = 7;
+    read.location = location;
+    EXPECT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok() && read.status.ok());
+    return read.header;
+  };
+  EXPECT_EQ(header().below, 11u);
+  EXPECT_EQ(header().recency, 22u);
+  EXPECT_EQ(header().flags, kRowEverBelow);
+  EXPECT_FALSE(tier_->SwitchBelow(KeyLocation{7, location}, 12, 13));
+  EXPECT_FALSE(tier_->SwitchBelow(KeyLocation{8, location}, 11, 13));
+  EXPECT_TRUE(tier_->SwitchBelow(KeyLocation{7, location}, 11, 13));
+  EXPECT_EQ(header().below, 13u);
+  ExpectRead(record, location);
+  Free(7, location);
+  EXPECT_FALSE(tier_->SwitchBelow(KeyLocation{7, location}, 13, 14));
+}
+
 TEST_P(TierConformanceTest, ScanStopsAtTheFirstErrorOfItsVisitor) {
   Write({TestRecord(1, 1, 2), TestRecord(2, 1, 2), TestRecord(3, 1, 2)});
   int visits = 0;

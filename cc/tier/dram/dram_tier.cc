@@ -127,6 +127,7 @@ Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
 TierCapabilities DramTier::capabilities() const {
   TierCapabilities capabilities;
   capabilities.addressable = true;
+  capabilities.middle = true;
   return capabilities;
 }
 
@@ -145,11 +146,26 @@ Status DramTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
     header->key = from.key;
     header->version = from.version;
     header->frequency = from.frequency;
+    header->below = from.below;
+    header->recency = from.recency;
+    header->flags = from.flags;
     const Column& last = columns[from.num_columns - 1];
     std::memcpy(Data(header), records[i].row_data, last.offset + last.bytes);
     layout_->FillSlots(Data(header), from.num_columns);
   }
   return OkStatus();
+}
+
+RecordHeader DramTier::RecordHeaderOf(const RowHeader& row) const {
+  RecordHeader header;
+  header.key = row.key;
+  header.version = row.version;
+  header.frequency = row.frequency;
+  header.num_columns = static_cast<uint32_t>(layout_->columns().size());
+  header.below = row.below;
+  header.recency = row.recency;
+  header.flags = row.flags;
+  return header;
 }
 
 Status DramTier::Read(Span<ReadRecord> records) {
@@ -160,10 +176,7 @@ Status DramTier::Read(Span<ReadRecord> records) {
       continue;
     }
     record.status = OkStatus();
-    record.header.key = header->key;
-    record.header.version = header->version;
-    record.header.frequency = header->frequency;
-    record.header.num_columns = static_cast<uint32_t>(layout_->columns().size());
+    record.header = RecordHeaderOf(*header);
     if (record.row_data != nullptr) std::memcpy(record.row_data, Data(header), layout_->row_bytes());
   }
   return OkStatus();
@@ -185,16 +198,18 @@ Status DramTier::Remove(Span<const KeyLocation> records) {
   return OkStatus();
 }
 
+bool DramTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
+  RowHeader* header = record.location < end_ ? Header(record.location) : nullptr;
+  if (header == nullptr || header->has(kRowFree) || header->key != record.key || header->below != from) return false;
+  header->below = to;
+  return true;
+}
+
 Status DramTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   for (uint32_t location = 0; location < end_; ++location) {
     const RowHeader* header = Header(location);
     if (header->has(kRowFree)) continue;
-    RecordHeader record;
-    record.key = header->key;
-    record.version = header->version;
-    record.frequency = header->frequency;
-    record.num_columns = static_cast<uint32_t>(layout_->columns().size());
-    MT_RETURN_IF_ERROR(visit(record, location));
+    MT_RETURN_IF_ERROR(visit(RecordHeaderOf(*header), location));
   }
   return OkStatus();
 }

@@ -64,11 +64,13 @@ class DramTier : public Tier {
   Status Read(Span<ReadRecord> records) override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
+  bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override { return OkStatus(); }
   TierStats stats() const override;
 
  private:
+  RecordHeader RecordHeaderOf(const RowHeader& row) const;
   size_t chunk_bytes() const;
   void SetGeometry();
   Status AddChunk();

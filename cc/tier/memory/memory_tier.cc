@@ -61,6 +61,7 @@ TierCapabilities MemoryTier::capabilities() const {
   std::lock_guard<std::mutex> lock(mu_);
   TierCapabilities capabilities;
   capabilities.bounded = max_rows_ > 0;
+  capabilities.middle = true;
   return capabilities;
 }
 
@@ -161,6 +162,14 @@ Status MemoryTier::Remove(Span<const KeyLocation> records) {
   }
   counters_.records_removed += static_cast<int64_t>(records.size());
   return OkStatus();
+}
+
+bool MemoryTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto it = records_.find(record.location);
+  if (it == records_.end() || it->second.header.key != record.key || it->second.header.below != from) return false;
+  it->second.header.below = to;
+  return true;
 }
 
 Status MemoryTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {

@@ -67,6 +67,7 @@ class MemoryTier : public Tier {
   Status Read(Span<ReadRecord> records) override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
+  bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
   TierStats stats() const override;

@@ -1,0 +1,101 @@
+// Records of the lower tiers once nobody names them, and when a tier moves them.
+
+#include <algorithm>
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+
+Status EmbeddingTable::Impl::TierError(const std::string& what, int level, const Status& status) const {
+  return Status(status.code(),
+                StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));
+}
+
+void EmbeddingTable::Impl::FreeGone(GoneRecords* gone) {
+  for (int level = 0; level < levels_; ++level) {
+    if (!gone->at[level].empty()) lower_[level]->Free(gone->at[level]);
+    gone->at[level].clear();
+  }
+}
+
+Status EmbeddingTable::Impl::RemoveGone(GoneRecords* gone) {
+  Status status;
+  for (int level = 0; level < levels_; ++level) {
+    std::vector<KeyLocation>& records = gone->at[level];
+    if (records.empty()) continue;
+    const Status removed = lower_[level]->Remove(records);
+    if (!removed.ok()) {
+      if (status.ok()) status = TierError("removing keys", level, removed);
+      std::lock_guard<std::mutex> lock(trim_mutex_);
+      owed_.at[level].insert(owed_.at[level].end(), records.begin(), records.end());
+      trim_error_ = status;
+      trim_failed_ = true;
+    }
+    records.clear();
+  }
+  return status;
+}
+
+Status EmbeddingTable::Impl::RemoveOwed() {
+  GoneRecords owed;
+  {
+    std::lock_guard<std::mutex> lock(trim_mutex_);
+    std::swap(owed, owed_);
+  }
+  return RemoveGone(&owed);
+}
+
+void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location) {
+  LowerOrder& order = shard->lower_order[level];
+  order.Push(RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load()), location);
+  if (!order.wants_keep(static_cast<size_t>(shard->rows_lower[level]))) return;
+  std::vector<uint32_t> locations{location};
+  shard->index.ForEach([&](uint64_t word) {
+    if (ShardIndex::state(word) == LowerState(level)) locations.push_back(ShardIndex::location(word));
+  });
+  std::sort(locations.begin(), locations.end());
+  order.Keep(locations);
+}
+
+void EmbeddingTable::Impl::Relocate(int level, Span<Relocation> relocations) {
+  for (Relocation& relocation : relocations) {
+    Shard* shard = shard_of(HashKey(relocation.key));
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    relocation.moved = RelocateOne(shard, level, relocation);
+  }
+}
+
+bool EmbeddingTable::Impl::RelocateOne(Shard* shard, int level, const Relocation& relocation) {
+  bool moved = false;
+  shard->index.Find(HashKey(relocation.key), [&](uint64_t& word) {
+    const uint32_t location = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram: {
+        RowHeader* row = shard->dram.Header(location);
+        if (row->key != relocation.key) return false;
+        // A newborn's `below` is a counted entry; a demoting row's has been copied.
+        if (level != levels_ - 1 || row->has(kRowNewborn | kRowDemoting) || row->below != relocation.from) return true;
+        row->below = relocation.to;
+        moved = true;
+        return true;
+      }
+      case WordState::kLower1:
+      case WordState::kLower2:
+        if (LevelOf(word) != level) {
+          moved = lower_[LevelOf(word)]->SwitchBelow(KeyLocation{relocation.key, location}, relocation.from, relocation.to);
+          return moved;
+        }
+        if (location != relocation.from) return false;
+        ShardIndex::Switch(&word, LowerState(level), relocation.to);
+        // What it was ranked is not known here: it counts as demoted again.
+        if (bounded(level)) shard->lower_order[level].Push(accesses_.load(), relocation.to);
+        moved = true;
+        return true;
+      default:
+        return false;  // pending: for later
+    }
+  });
+  return moved;
+}
+
+}  // namespace multitier

@@ -1,0 +1,143 @@
+#include "cc/table/victim_order.h"
+
+#include <algorithm>
+
+namespace multitier {
+namespace {
+
+constexpr size_t kMinWindow = 64;
+constexpr size_t kWindowSlotsPerVictim = 4;
+
+bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.rank > b.rank; }
+
+}  // namespace
+
+void VictimOrder::Insert(uint32_t location, uint64_t clock) {
+  if (!exact_) return;
+  if (location >= place_.size()) place_.resize(std::max<size_t>(location + 1, place_.size() * 2), kNoLocation);
+  const Entry entry{Rank(location, clock), location};
+  heap_.push_back(entry);
+  Rise(heap_.size() - 1, entry);
+}
+
+void VictimOrder::Erase(uint32_t location) {
+  if (!exact_) return;
+  const size_t at = place_[location];
+  place_[location] = kNoLocation;
+  const Entry last = heap_.back();
+  heap_.pop_back();
+  if (at == heap_.size()) return;
+  Rise(at, last);
+  Sink(place_[last.location], last);
+}
+
+void VictimOrder::Refresh(uint32_t location, uint64_t clock) {
+  if (!exact_) return;
+  const Entry entry{Rank(location, clock), location};
+  Rise(place_[location], entry);
+  Sink(place_[location], entry);
+}
+
+void VictimOrder::Clear() {
+  heap_.clear();
+  place_.clear();
+  hand_ = 0;
+}
+
+void VictimOrder::Rise(size_t at, const Entry& entry) {
+  while (at > 0 && Less(entry, heap_[(at - 1) / 2])) {
+    Put(at, heap_[(at - 1) / 2]);
+    at = (at - 1) / 2;
+  }
+  Put(at, entry);
+}
+
+void VictimOrder::Sink(size_t at, const Entry& entry) {
+  for (;;) {
+    size_t child = 2 * at + 1;
+    if (child >= heap_.size()) break;
+    if (child + 1 < heap_.size() && Less(heap_[child + 1], heap_[child])) ++child;
+    if (!Less(heap_[child], entry)) break;
+    Put(at, heap_[child]);
+    at = child;
+  }
+  Put(at, entry);
+}
+
+std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
+  return exact_ ? ChooseExact(n, clock) : ChooseFromWindows(n, clock);
+}
+
+std::vector<uint32_t> VictimOrder::ChooseExact(size_t n, uint64_t clock) {
+  std::vector<uint32_t> victims;
+  std::vector<Entry> taken;
+  while (victims.size() < n && !heap_.empty()) {
+    const Entry top{Rank(heap_[0].location, clock), heap_[0].location};
+    if (top.rank > heap_[0].rank) {
+      Sink(0, top);
+      continue;
+    }
+    if (Evictable(*dram_->Header(top.location))) victims.push_back(top.location);
+    taken.push_back(heap_[0]);
+    Erase(top.location);
+  }
+  for (const Entry& entry : taken) {
+    heap_.push_back(entry);
+    Rise(heap_.size() - 1, entry);
+  }
+  return victims;
+}
+
+std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
+  std::vector<uint32_t> victims;
+  const uint32_t end = dram_->end();
+  uint64_t left = end;  // once around
+  std::vector<Entry> window;
+  while (victims.size() < n && left > 0) {
+    const size_t wanted = n - victims.size();
+    uint64_t slots = std::min<uint64_t>(left, std::max(kMinWindow, wanted * kWindowSlotsPerVictim));
+    left -= slots;
+    window.clear();
+    for (; slots > 0; --slots) {
+      if (hand_ >= end) hand_ = 0;
+      if (Evictable(*dram_->Header(hand_))) window.push_back(Entry{Rank(hand_, clock), hand_});
+      ++hand_;
+    }
+    const size_t take = std::min(wanted, left == 0 ? window.size() : (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim);
+    std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
+    std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
+    for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
+  }
+  return victims;
+}
+
+void LowerOrder::Push(uint64_t rank, uint32_t location) {
+  heap_.push_back(Entry{rank, location});
+  std::push_heap(heap_.begin(), heap_.end(), Colder);
+}
+
+LowerOrder::Entry LowerOrder::Pop() {
+  std::pop_heap(heap_.begin(), heap_.end(), Colder);
+  const Entry entry = heap_.back();
+  heap_.pop_back();
+  return entry;
+}
+
+void LowerOrder::Keep(const std::vector<uint32_t>& locations) {
+  std::sort(heap_.begin(), heap_.end(), [](const Entry& a, const Entry& b) {
+    return a.location != b.location ? a.location < b.location : a.rank > b.rank;
+  });
+  heap_.erase(std::unique(heap_.begin(), heap_.end(),
+                          [](const Entry& a, const Entry& b) { return a.location == b.location; }),
+              heap_.end());
+  size_t kept = 0, at = 0;
+  for (size_t i = 0; i < heap_.size(); ++i) {
+    while (at < locations.size() && locations[at] < heap_[i].location) ++at;
+    if (at < locations.size() && locations[at] == heap_[i].location) heap_[kept++] = heap_[i];
+  }
+  heap_.resize(kept);
+  std::make_heap(heap_.begin(), heap_.end(), Colder);
+  threshold_ = std::max<size_t>(1024, 2 * heap_.size());
+}
+
+}  // namespace multitier

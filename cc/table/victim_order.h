@@ -1,0 +1,102 @@
+// VictimOrder: which rows of a shard's DRAM are demoted first; and LowerOrder, the same for a bounded tier below.
+//
+// Rows carry their recency themselves (a lookup stores it under the shared side of the shard's lock and touches nothing
+// else), so an order learns of touches when it meets the row:
+//
+//   exact (small shards)  a heap by (frequency,) recency with the values known when a row was last met. The values of a row
+//                         only grow, so the true first is found by looking at the top: where its row has moved on, it sinks
+//                         to its new place. Each sinking answers a touch; no scan over rows, O(log rows) a victim.
+//   windows (large ones)  a hand walks over the slab; of each window of four slots a victim the coldest quarter goes. No
+//                         memory.
+//
+// This is the seam of the replacement policy. Needs the shard's lock.
+
+#ifndef CC_TABLE_VICTIM_ORDER_H_
+#define CC_TABLE_VICTIM_ORDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/table/cache_strategy.h"
+#include "cc/tier/dram/dram_tier.h"
+
+namespace multitier {
+
+// Where a row stands: smaller is colder. `clock` is the table's count of accesses, of which rows keep the low 32 bits.
+inline uint64_t RankOf(CacheStrategy strategy, uint32_t frequency, uint32_t recency, uint64_t clock) {
+  if (strategy == CacheStrategy::kLfu) return static_cast<uint64_t>(frequency) << 32 | recency;
+  uint64_t age = static_cast<uint32_t>(static_cast<uint32_t>(clock) - recency);
+  if (age >= 0xf0000000u) age = 0;  // touched by an operation that began after the clock was read
+  return clock - (age < clock ? age : clock);
+}
+
+class VictimOrder {
+ public:
+  VictimOrder(const DramTier* dram, CacheStrategy strategy, bool exact)
+      : dram_(dram), strategy_(strategy), exact_(exact) {}
+
+  // A row came into the slab. Its values may still be unset: newborn and pinned rows are never chosen.
+  void Insert(uint32_t location, uint64_t clock);
+  void Erase(uint32_t location);
+  // A row's values may have become smaller.
+  void Refresh(uint32_t location, uint64_t clock);
+  void Clear();
+  // Up to n rows that may be demoted, the coldest first. They stay in the order.
+  std::vector<uint32_t> Choose(size_t n, uint64_t clock);
+
+ private:
+  struct Entry {
+    uint64_t rank;
+    uint32_t location;
+  };
+  static bool Evictable(const RowHeader& row) { return !row.has(kRowFree | kRowNewborn) && row.pins == 0; }
+  uint64_t Rank(uint32_t location, uint64_t clock) const {
+    const RowHeader* row = dram_->Header(location);
+    return RankOf(strategy_, row->frequency, __atomic_load_n(&row->recency, __ATOMIC_RELAXED), clock);
+  }
+  static bool Less(const Entry& a, const Entry& b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.location < b.location;
+  }
+  void Put(size_t at, const Entry& entry) {
+    heap_[at] = entry;
+    place_[entry.location] = static_cast<uint32_t>(at);
+  }
+  void Rise(size_t at, const Entry& entry);
+  void Sink(size_t at, const Entry& entry);
+  std::vector<uint32_t> ChooseExact(size_t n, uint64_t clock);
+  std::vector<uint32_t> ChooseFromWindows(size_t n, uint64_t clock);
+
+  const DramTier* const dram_;
+  const CacheStrategy strategy_;
+  const bool exact_;
+  std::vector<Entry> heap_;
+  std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
+  uint32_t hand_ = 0;
+};
+
+// Rows of one shard in a bounded tier, coldest first. A record's values do not change while it stands there, so an entry
+// is good for as long as its record is; one whose record has gone is recognised by its owner when it comes up.
+class LowerOrder {
+ public:
+  struct Entry {
+    uint64_t rank;
+    uint32_t location;
+  };
+  void Push(uint64_t rank, uint32_t location);
+  // REQUIRES: not empty.
+  Entry Pop();
+  bool empty() const { return heap_.empty(); }
+  void Clear() { heap_.clear(); }
+  // Whether so many entries are stale that it is time for Keep.
+  bool wants_keep(size_t rows) const { return heap_.size() > threshold_ && heap_.size() > 2 * rows; }
+  // Drops the entries of other locations, and of each location all but the highest. `locations` are sorted.
+  void Keep(const std::vector<uint32_t>& locations);
+
+ private:
+  std::vector<Entry> heap_;
+  size_t threshold_ = 1024;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_VICTIM_ORDER_H_

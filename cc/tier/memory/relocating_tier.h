@@ -1,0 +1,67 @@
+// RelocatingTier: a MemoryTier that moves records at every Write, and that is durable as far as a test can tell. For tests.
+//
+// It moves a few records of its choice, old and just written ones alike, by the protocol of tier.h, and stops the process
+// where its owner breaks it: frees a location that it no longer names, or names one that was given up. It also keeps the
+// newest record or tombstone of every key, which is what a recovery would find.
+//
+// Thread-safe: all methods.
+
+#ifndef CC_TIER_MEMORY_RELOCATING_TIER_H_
+#define CC_TIER_MEMORY_RELOCATING_TIER_H_
+
+#include <map>
+#include <random>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/tier/memory/memory_tier.h"
+
+namespace multitier {
+
+class RelocatingTier : public Tier {
+ public:
+  explicit RelocatingTier(uint64_t seed) : random_(seed) {}
+
+  MemoryTier* memory() { return &memory_; }
+  // Keys of which a recovery would find a record.
+  std::set<int64_t> RecoverableKeys() const;
+  // The n-th Remove from now on and `calls` - 1 after it fail and do nothing.
+  void FailRemove(int64_t n, Status status, int64_t calls = 1);
+  int64_t relocated() const;
+
+  const char* name() const override { return "relocating"; }
+  TierCapabilities capabilities() const override;
+  Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
+  void SetRelocator(Relocator relocator) override;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
+  Status Read(Span<ReadRecord> records) override { return memory_.Read(records); }
+  void Free(Span<const KeyLocation> records) override;
+  Status Remove(Span<const KeyLocation> records) override;
+  Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  Status Sync() override { return memory_.Sync(); }
+  TierStats stats() const override;
+
+ private:
+  void RelocateSome();
+  // Copies up to `n` held records.
+  std::vector<Relocation> Choose(size_t n);
+
+  MemoryTier memory_;
+  std::mutex relocation_mu_;  // one relocation at a time; outside mu_
+  mutable std::mutex mu_;     // guards everything below
+  std::shared_ptr<const RowLayout> layout_;
+  Relocator relocator_;  // changed only with relocation_mu_ held as well
+  std::mt19937_64 random_;
+  std::map<uint32_t, int64_t> held_;       // location: key
+  std::map<uint32_t, bool> leaving_;       // locations being copied: freed meanwhile?
+  std::set<uint32_t> copies_;              // of them, not held yet
+  std::map<int64_t, bool> newest_;         // key: a record (true) or a tombstone
+  int64_t relocated_ = 0;
+  int64_t remove_skip_ = 0, remove_failures_ = 0;
+  Status remove_fault_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_MEMORY_RELOCATING_TIER_H_
