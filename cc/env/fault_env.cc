@@ -174,6 +174,7 @@ class FaultPositionedFile : public PositionedFile {
     return OkStatus();
   }
 
+  bool direct() const override { return file_->direct(); }
   Status Allocate(uint64_t bytes) override { return Resize(FaultKind::kExtend, bytes); }
   Status Truncate(uint64_t bytes) override { return Resize(FaultKind::kTruncate, bytes); }
 

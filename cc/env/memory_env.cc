@@ -58,8 +58,8 @@ class MemoryRandomAccessFile : public RandomAccessFile {
 
 class MemoryPositionedFile : public PositionedFile {
  public:
-  MemoryPositionedFile(std::string path, std::shared_ptr<InMemoryEnv::FileData> file)
-      : file_(std::move(file)), reader_(std::move(path), file_) {}
+  MemoryPositionedFile(std::string path, std::shared_ptr<InMemoryEnv::FileData> file, bool direct)
+      : file_(std::move(file)), reader_(std::move(path), file_), direct_(direct) {}
 
   Status Write(uint64_t offset, const void* data, size_t bytes) override {
     std::lock_guard<std::mutex> lock(file_->mu);
@@ -80,10 +80,12 @@ class MemoryPositionedFile : public PositionedFile {
     return OkStatus();
   }
   Result<uint64_t> Size() const override { return reader_.Size(); }
+  bool direct() const override { return direct_; }
 
  private:
   const std::shared_ptr<InMemoryEnv::FileData> file_;
   const MemoryRandomAccessFile reader_;
+  const bool direct_;
 };
 
 }  // namespace
@@ -144,18 +146,19 @@ Result<std::unique_ptr<RandomAccessFile>> InMemoryEnv::NewRandomAccessFile(const
   return std::unique_ptr<RandomAccessFile>(new MemoryRandomAccessFile(path, std::move(file)));
 }
 
-Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const std::string& path, OpenMode mode, bool) {
+Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const std::string& path, OpenMode mode,
+                                                                        bool direct) {
   std::lock_guard<std::mutex> lock(mu_);
   if (mode == OpenMode::kRead) {
     MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> found, Find("open for reading", path));
-    return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, std::move(found)));
+    return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, std::move(found), direct));
   }
   const std::string name = NormalizePath(path);
   MT_RETURN_IF_ERROR(CheckParent("create", path));
   if (DirExists(name) || files_.count(name) > 0) return AlreadyExistsError("create of '", path, "': it exists");
   std::shared_ptr<FileData>& file = files_[name];
   file = std::make_shared<FileData>();
-  return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, file));
+  return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, file, direct));
 }
 
 Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {

@@ -25,7 +25,7 @@ class InMemoryEnv : public Env {
   Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) override;
   Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) override;
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
-                                                             bool direct) override;  // never direct
+                                                             bool direct) override;  // direct() as asked
   Status RenameFile(const std::string& from, const std::string& to) override;
   Status DeleteFile(const std::string& path) override;
   Result<bool> FileExists(const std::string& path) override;

@@ -58,6 +58,8 @@ void TierConformanceTest::SetUp() {
   layout_ = TierTestLayout(2);
   tier_ = GetParam().make(layout_);
   ASSERT_TRUE(tier_->SetLayout(layout_).ok());
+  // The tests keep locations as they got them: an owner whose records are all in use, whenever it is asked.
+  tier_->SetRelocator([](Span<Relocation>) {});
 }
 
 void TierConformanceTest::SetColumns(size_t num_columns) {
@@ -408,6 +410,54 @@ TEST_P(TierConformanceTest, RandomOperationsAgreeWithAModel) {
   }
   for (const auto& [location, record] : model) ExpectRead(record, location);
   ExpectHeld(model);
+}
+
+// An owner that lets the tier move what it does not use right now.
+TEST_P(TierConformanceTest, RelocatedRecordsAreReadWhereTheRelocatorWasTold) {
+  if (!tier_->capabilities().relocates) GTEST_SKIP() << "this tier moves no records";
+  constexpr int64_t kKeys = 3000;
+  std::mutex mutex;
+  std::map<int64_t, uint32_t> location_of;
+  std::map<int64_t, TestRecord> model;
+  int64_t asked = 0;
+  tier_->SetRelocator([&](Span<Relocation> batch) {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (Relocation& record : batch) {
+      if (++asked % 5 == 0) continue;  // in use
+      const auto it = location_of.find(record.key);
+      if (it == location_of.end() || it->second != record.from) continue;
+      it->second = record.to;
+      record.moved = true;
+    }
+  });
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 400; ++round) {
+    std::map<int64_t, TestRecord> batch;
+    for (int i = 0; i < 100; ++i) {
+      const int64_t key = static_cast<int64_t>(random() % kKeys);
+      batch[key] = TestRecord(key, random(), 2);
+    }
+    std::vector<TestRecord> records;
+    for (const auto& [key, record] : batch) records.push_back(record);
+    const std::vector<uint32_t> locations = Write(records);
+    std::vector<KeyLocation> old;
+    std::lock_guard<std::mutex> lock(mutex);
+    for (size_t i = 0; i < records.size(); ++i) {
+      const int64_t key = records[i].header.key;
+      const auto it = location_of.find(key);
+      if (it != location_of.end()) old.push_back({key, it->second});
+      location_of[key] = locations[i];
+      model[key] = records[i];
+    }
+    tier_->Free(old);
+  }
+  tier_->SetRelocator(nullptr);  // nothing moves from here on
+  std::map<uint32_t, TestRecord> held;
+  for (const auto& [key, location] : location_of) {
+    ExpectRead(model[key], location);
+    held.emplace(location, model[key]);
+  }
+  ExpectHeld(held);
 }
 
 // Writers rewrite and free the records that readers read: a reader gets a whole record, or NotFound.

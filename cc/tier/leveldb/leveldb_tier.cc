@@ -1,0 +1,490 @@
+// How a failed write is survived. LevelDB's log is written in fragments; after a failed one the file ends where nobody knows,
+// and LevelDB would go on behind it. So the first failure stops all writes (write_mutex_ makes sure none is on its way), and
+// the log ends with a fragment that recovery takes for the death of its writer. Closing and opening the database then reads
+// back every acknowledged row: those of the memory tables stand in the logs, which are only deleted when their rows are in
+// table files. What failed is not among them, or is whole but not live.
+
+#include "cc/tier/leveldb/leveldb_tier.h"
+
+#include <errno.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "cc/base/coding.h"
+#include "cc/base/crc32c.h"
+#include "cc/env/posix_error.h"
+#include "cc/tier/leveldb/read_helpers.h"
+#include "leveldb/write_batch.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kKeyBytes = 8;
+constexpr size_t kHeaderBytes = 24;
+constexpr char kSchemaKey[] = "schema";
+constexpr int kFormatVersion = 1;
+constexpr size_t kReadsPerPiece = 64;
+constexpr size_t kScanSlice = 4096;
+
+void EncodeKey(int64_t key, char* out) {
+  const uint64_t word = __builtin_bswap64(static_cast<uint64_t>(key) ^ uint64_t{1} << 63);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#error "EncodeKey swaps bytes"
+#endif
+  std::memcpy(out, &word, kKeyBytes);
+}
+
+int64_t DecodeKey(const char* in) {
+  uint64_t word;
+  std::memcpy(&word, in, kKeyBytes);
+  return static_cast<int64_t>(__builtin_bswap64(word) ^ uint64_t{1} << 63);
+}
+
+size_t BytesOfColumns(const RowLayout& layout, uint32_t num_columns) {
+  const Column& last = layout.columns()[num_columns - 1];
+  return last.offset + last.bytes;
+}
+
+uint32_t Checksum(const char* key, const uint8_t* value, size_t bytes) {
+  return ExtendCrc32c(Crc32c(key, kKeyBytes), value + 4, bytes - 4);
+}
+
+void EncodeValue(const char* key, const WriteRecord& record, uint32_t generation, size_t row_bytes, std::string* out) {
+  out->resize(kHeaderBytes + row_bytes);
+  uint8_t* p = reinterpret_cast<uint8_t*>(out->data());
+  EncodeFixed32(p + 4, generation);
+  EncodeFixed64(p + 8, static_cast<uint64_t>(record.header.version));
+  EncodeFixed32(p + 16, record.header.frequency);
+  EncodeFixed32(p + 20, record.header.num_columns);
+  std::memcpy(p + kHeaderBytes, record.row_data, row_bytes);
+  EncodeFixed32(p, Checksum(key, p, out->size()));
+}
+
+// What is wrong with an entry, or nullptr. row_data: [size - kHeaderBytes] of the value.
+const char* DecodeValue(const char* key, const uint8_t* p, size_t size, RecordHeader* header, uint32_t* generation) {
+  if (size <= kHeaderBytes) return "its value is too short";
+  if (DecodeFixed32(p) != Checksum(key, p, size)) return "its checksum is wrong";
+  *generation = DecodeFixed32(p + 4);
+  header->key = DecodeKey(key);
+  header->version = static_cast<int64_t>(DecodeFixed64(p + 8));
+  header->frequency = DecodeFixed32(p + 16);
+  header->num_columns = DecodeFixed32(p + 20);
+  return nullptr;
+}
+
+std::string SchemaJson(const RowLayout& layout) {
+  std::string json = StrCat("{\"format_version\": ", kFormatVersion, ", \"columns\": [");
+  for (const Column& column : layout.columns()) {
+    std::string name;
+    for (const char c : column.name) {
+      if (c == '"' || c == '\\') name.push_back('\\');
+      name.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
+    }
+    json += StrCat(column.offset == 0 ? "" : ", ", "{\"name\": \"", name, "\", \"dtype\": \"", DTypeName(column.dtype),
+                   "\", \"dim\": ", column.dim, ", \"initial_value\": ", column.initial_value,
+                   ", \"offset\": ", column.offset, "}");
+  }
+  return json + "]}";
+}
+
+uint64_t NowMicros() {
+  struct timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
+
+}  // namespace
+
+LevelDbTier::LevelDbTier(const LevelDbOptions& options)
+    : options_(options),
+      pid_(::getpid()),
+      env_(std::make_unique<LevelDbEnv>(options.durable)),
+      filter_(leveldb::NewBloomFilterPolicy(10)),
+      cache_(leveldb::NewLRUCache(options.block_cache_bytes)) {}
+
+Result<std::unique_ptr<LevelDbTier>> LevelDbTier::Open(const LevelDbOptions& options) {
+  std::unique_ptr<LevelDbTier> tier(new LevelDbTier(options));
+  if (!options.recover) {
+    leveldb::Options destroyed;
+    destroyed.env = tier->env_.get();
+    const leveldb::Status status = leveldb::DestroyDB(options.directory, destroyed);
+    if (!status.ok()) return tier->WriteError("clearing of the database", status);
+    // DestroyDB takes the directory too where nothing else is in it.
+    (void)tier->env_->CreateDir(options.directory);
+  }
+  MT_RETURN_IF_ERROR(tier->OpenDatabase());
+  if (options.recover) MT_RETURN_IF_ERROR(tier->RecoverLocations());
+  return tier;
+}
+
+LevelDbTier::~LevelDbTier() {
+  if (::getpid() == pid_) {
+    db_.reset();  // before the environment, the filter and the cache
+    return;
+  }
+  // The parent's: its threads are not here.
+  (void)db_.release();
+  (void)env_.release();
+  (void)filter_.release();
+  (void)cache_.release();
+}
+
+Status LevelDbTier::OpenDatabase() {
+  leveldb::Options options;
+  options.env = env_.get();
+  options.create_if_missing = !options_.recover;
+  // Bad blocks stop compaction instead of being rewritten with a good checksum.
+  options.paranoid_checks = true;
+  options.write_buffer_size = options_.write_buffer_bytes;
+  options.block_cache = cache_.get();
+  options.max_file_size = options_.table_file_bytes;
+  options.max_open_files = options_.max_open_files;
+  options.compression = options_.compress ? leveldb::kSnappyCompression : leveldb::kNoCompression;
+  options.filter_policy = filter_.get();
+  leveldb::DB* db = nullptr;
+  const leveldb::Status status = leveldb::DB::Open(options, options_.directory, &db);
+  if (!status.ok()) return WriteError("opening of the database", status);
+  db_.reset(db);
+  return OkStatus();
+}
+
+Status LevelDbTier::RecoverLocations() {
+  leveldb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+  bool any = false;
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    if (it->key().size() != kKeyBytes) continue;
+    RecordHeader header;
+    uint32_t generation = 0;
+    const char* bad = DecodeValue(it->key().data(), reinterpret_cast<const uint8_t*>(it->value().data()),
+                                  it->value().size(), &header, &generation);
+    if (bad != nullptr) {
+      return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", DecodeKey(it->key().data()), ": ",
+                           bad);
+    }
+    live_.Insert(generation);
+    next_generation_ = any ? std::max(next_generation_, generation + 1) : generation + 1;
+    any = true;
+  }
+  if (!it->status().ok()) return WriteError("recovery", it->status());
+  return OkStatus();
+}
+
+TierCapabilities LevelDbTier::capabilities() const {
+  TierCapabilities capabilities;
+  capabilities.durable = options_.durable;
+  capabilities.bounded = options_.max_rows > 0;
+  return capabilities;
+}
+
+std::shared_ptr<const RowLayout> LevelDbTier::layout() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return layout_;
+}
+
+Status LevelDbTier::CheckProcess() const {
+  if (::getpid() == pid_) return OkStatus();
+  return FailedPreconditionError("leveldb tier '", options_.directory, "': it belongs to process ", pid_,
+                                 ", and this is a forked child");
+}
+
+Status LevelDbTier::WriteError(const char* operation, const leveldb::Status& status) const {
+  const std::string message =
+      StrCat("leveldb tier: ", operation, " in '", options_.directory, "': ", status.ToString());
+  if (status.IsCorruption()) return DataLossError(message);
+  const int error = env_->last_write_error();
+  if (error != 0) return Status(PosixError("", "", error).code(), message);
+  return UnavailableError(message);
+}
+
+Status LevelDbTier::ReadError(const ReadRecord& record, const leveldb::Status& status) const {
+  const LevelDbEnv::Place& place = LevelDbEnv::last_read();
+  const std::string where = place.path.empty() ? StrCat("'", options_.directory, "'")
+                                               : StrCat("'", place.path, "' at offset ", place.offset);
+  const std::string message = StrCat("leveldb tier: read of key ", record.key, " at location ", record.location, " in ",
+                                     where, ": ", status.ToString());
+  if (status.IsCorruption()) return DataLossError(message);
+  const int error = LevelDbEnv::last_read_error();
+  return error != 0 ? Status(PosixError("", "", error).code(), message) : UnavailableError(message);
+}
+
+Status LevelDbTier::CheckSpace(size_t bytes) const {
+  struct statvfs info;
+  if (::statvfs(options_.directory.c_str(), &info) != 0) return PosixError("statvfs", options_.directory, errno);
+  const uint64_t total = static_cast<uint64_t>(info.f_blocks) * info.f_frsize;
+  const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  const uint64_t reserve = options_.reserve_bytes >= 0 ? static_cast<uint64_t>(options_.reserve_bytes)
+                                                       : std::min<uint64_t>(2 * options_.write_buffer_bytes, total / 20);
+  if (free >= reserve + bytes) return OkStatus();
+  return ResourceExhaustedError("leveldb tier: write of ", bytes, " bytes in '", options_.directory, "': the disk has ",
+                                free, " bytes free, and ", reserve, " are kept for compaction");
+}
+
+Status LevelDbTier::RecoverFromFailure(size_t bytes) {
+  if (failure_.ok()) return OkStatus();
+  const uint64_t now = NowMicros();
+  if (recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return failure_;
+  recovered_at_us_ = now;
+  // Opening writes what the memory tables held. Where that may fail again the database stays open for reads.
+  const std::string probe = options_.directory + "/probe.tmp";
+  if (env_->ProbeSpace(probe, 2 * options_.write_buffer_bytes + bytes) != 0) return failure_;
+  std::unique_lock<std::shared_mutex> lock(db_mutex_);
+  db_.reset();
+  env_->clear_last_write_error();
+  Status opened = OpenDatabase();
+  if (opened.ok()) failure_ = OkStatus();
+  return opened;
+}
+
+Status LevelDbTier::CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch) {
+  // Twice, because the first may only tell of a compaction that failed when the disk was still full.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    MT_RETURN_IF_ERROR(RecoverFromFailure(batch->ApproximateSize()));
+    leveldb::Status status;
+    {
+      std::shared_lock<std::shared_mutex> lock(db_mutex_);
+      status = db_->Write(options, batch);
+    }
+    if (status.ok()) return OkStatus();
+    failure_ = WriteError(operation, status);
+  }
+  return failure_;
+}
+
+Status LevelDbTier::UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock) {
+  *lock = std::shared_lock<std::shared_mutex>(db_mutex_);
+  if (db_ != nullptr) return OkStatus();
+  lock->unlock();
+  Status status;
+  {
+    std::lock_guard<std::mutex> writing(write_mutex_);
+    status = RecoverFromFailure(0);
+  }
+  lock->lock();
+  if (db_ != nullptr) return OkStatus();
+  return UnavailableError("leveldb tier: ", operation, " in '", options_.directory, "': the database is closed: ",
+                          status.message());
+}
+
+Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard<std::mutex> writing(write_mutex_);
+  leveldb::WriteBatch batch;
+  batch.Put(kSchemaKey, SchemaJson(*layout));
+  MT_RETURN_IF_ERROR(CommitBatch("write of the schema", leveldb::WriteOptions(), &batch));
+  std::lock_guard<std::mutex> lock(mutex_);
+  layout_ = std::move(layout);
+  return OkStatus();
+}
+
+Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  if (layout == nullptr) return FailedPreconditionError("leveldb tier: write before SetLayout");
+  for (const WriteRecord& record : records) {
+    if (record.header.num_columns >= 1 && record.header.num_columns <= layout->columns().size()) continue;
+    return InvalidArgumentError("leveldb tier: write of key ", record.header.key, ": expected 1 to ",
+                                layout->columns().size(), " columns, found ", record.header.num_columns);
+  }
+  if (records.empty()) return OkStatus();
+  std::lock_guard<std::mutex> writing(write_mutex_);
+  const int64_t n = static_cast<int64_t>(records.size());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t most = options_.max_rows > 0 ? options_.max_rows : int64_t{kNoLocation};
+    if (live_.size() + n > most) {
+      return ResourceExhaustedError("leveldb tier: write of ", n, " records: at most ", most, " may be held, ",
+                                    live_.size(), " are");
+    }
+    for (size_t i = 0; i < records.size(); ++i) {
+      locations[i] = live_.NextFree(next_generation_);
+      next_generation_ = locations[i] + 1;
+    }
+  }
+  leveldb::WriteBatch batch;
+  std::string value;
+  for (size_t i = 0; i < records.size(); ++i) {
+    char key[kKeyBytes];
+    EncodeKey(records[i].header.key, key);
+    EncodeValue(key, records[i], locations[i], BytesOfColumns(*layout, records[i].header.num_columns), &value);
+    batch.Put(leveldb::Slice(key, kKeyBytes), value);
+  }
+  MT_RETURN_IF_ERROR(CheckSpace(batch.ApproximateSize()));
+  MT_RETURN_IF_ERROR(CommitBatch("write", leveldb::WriteOptions(), &batch));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < records.size(); ++i) live_.Insert(locations[i]);
+  return OkStatus();
+}
+
+Status LevelDbTier::Read(Span<ReadRecord> records) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  std::vector<uint32_t> live;
+  std::shared_ptr<const RowLayout> layout;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    layout = layout_;
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (live_.Contains(records[i].location)) {
+        live.push_back(static_cast<uint32_t>(i));
+      } else {
+        records[i].status = NotFoundError("leveldb tier: no record at location ", records[i].location, " for key ",
+                                          records[i].key);
+      }
+    }
+  }
+  if (live.empty()) return OkStatus();
+  // Neighbours share blocks.
+  std::sort(live.begin(), live.end(), [&](uint32_t a, uint32_t b) { return records[a].key < records[b].key; });
+  std::shared_lock<std::shared_mutex> lock;
+  MT_RETURN_IF_ERROR(UseDatabase("read", &lock));
+  RunOnReadHelpers((live.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
+    std::string value;
+    const size_t end = std::min(live.size(), (piece + 1) * kReadsPerPiece);
+    for (size_t i = piece * kReadsPerPiece; i < end; ++i) ReadOne(db_.get(), *layout, &records[live[i]], &value);
+  });
+  return OkStatus();
+}
+
+void LevelDbTier::ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const {
+  char key[kKeyBytes];
+  EncodeKey(record->key, key);
+  LevelDbEnv::last_read().path.clear();
+  LevelDbEnv::last_read_error() = 0;
+  leveldb::ReadOptions options;
+  options.verify_checksums = true;
+  const leveldb::Status status = db->Get(options, leveldb::Slice(key, kKeyBytes), value);
+  uint32_t generation = record->location + 1;
+  if (status.ok()) {
+    const uint8_t* p = reinterpret_cast<const uint8_t*>(value->data());
+    const char* bad = DecodeValue(key, p, value->size(), &record->header, &generation);
+    if (bad == nullptr && generation == record->location) {
+      const uint32_t num_columns = record->header.num_columns;
+      const bool fits = num_columns >= 1 && num_columns <= layout.columns().size() &&
+                        value->size() == kHeaderBytes + BytesOfColumns(layout, num_columns);
+      if (fits) {
+        if (record->row_data != nullptr) std::memcpy(record->row_data, p + kHeaderBytes, value->size() - kHeaderBytes);
+        record->status = OkStatus();
+        return;
+      }
+      bad = "its columns are not those of the table";
+    }
+    if (bad != nullptr) {
+      record->status = ReadError(*record, leveldb::Status::Corruption(bad));
+      return;
+    }
+  } else if (!status.IsNotFound() || LevelDbEnv::last_read_error() != 0) {
+    // A missing table file is NotFound too.
+    record->status = ReadError(*record, status);
+    return;
+  }
+  record->status = NotFoundError("leveldb tier: no record at location ", record->location, " for key ", record->key);
+}
+
+void LevelDbTier::Free(Span<const KeyLocation> records) {
+  if (::getpid() != pid_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const KeyLocation& record : records) MT_CHECK(live_.Erase(record.location));
+}
+
+Status LevelDbTier::Remove(Span<const KeyLocation> records) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  if (records.empty()) return OkStatus();
+  std::lock_guard<std::mutex> writing(write_mutex_);
+  leveldb::WriteBatch batch;
+  for (const KeyLocation& record : records) {
+    char key[kKeyBytes];
+    EncodeKey(record.key, key);
+    batch.Delete(leveldb::Slice(key, kKeyBytes));
+  }
+  MT_RETURN_IF_ERROR(CommitBatch("removal", leveldb::WriteOptions(), &batch));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const KeyLocation& record : records) live_.Erase(record.location);
+  return OkStatus();
+}
+
+Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  std::vector<std::pair<RecordHeader, uint32_t>> slice;
+  std::string resume;
+  do {
+    slice.clear();
+    {
+      std::shared_lock<std::shared_mutex> lock;
+      MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
+      leveldb::ReadOptions options;
+      options.verify_checksums = true;
+      options.fill_cache = false;
+      LevelDbEnv::last_read().path.clear();
+      LevelDbEnv::last_read_error() = 0;
+      std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+      for (it->Seek(resume); it->Valid() && slice.size() < kScanSlice; it->Next()) {
+        if (it->key().size() != kKeyBytes) continue;
+        RecordHeader header;
+        uint32_t generation = 0;
+        const char* bad = DecodeValue(it->key().data(), reinterpret_cast<const uint8_t*>(it->value().data()),
+                                      it->value().size(), &header, &generation);
+        if (bad != nullptr) {
+          return DataLossError("leveldb tier: scan of '", options_.directory, "': key ", DecodeKey(it->key().data()), ": ",
+                               bad);
+        }
+        slice.emplace_back(header, generation);
+      }
+      if (!it->status().ok()) {
+        const std::string message = StrCat("leveldb tier: scan of '", options_.directory, "', last read of '",
+                                           LevelDbEnv::last_read().path, "': ", it->status().ToString());
+        return it->status().IsCorruption() ? DataLossError(message) : UnavailableError(message);
+      }
+    }
+    if (!slice.empty()) {
+      char key[kKeyBytes];
+      EncodeKey(slice.back().first.key, key);
+      resume.assign(key, kKeyBytes);
+      resume.push_back('\0');
+    }
+    for (const auto& [header, generation] : slice) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!live_.Contains(generation)) continue;
+      }
+      MT_RETURN_IF_ERROR(visit(header, generation));
+    }
+  } while (slice.size() == kScanSlice);
+  return OkStatus();
+}
+
+Status LevelDbTier::Sync() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard<std::mutex> writing(write_mutex_);
+  leveldb::WriteOptions options;
+  options.sync = true;
+  leveldb::WriteBatch batch;
+  return CommitBatch("sync", options, &batch);
+}
+
+TierStats LevelDbTier::stats() const {
+  TierStats stats;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats.rows = live_.size();
+    stats.row_bytes = layout_ == nullptr ? 0 : stats.rows * static_cast<int64_t>(layout_->row_bytes());
+    stats.resident_bytes = static_cast<int64_t>(live_.resident_bytes());
+  }
+  if (::getpid() != pid_) return stats;
+  std::shared_lock<std::shared_mutex> lock(db_mutex_);
+  std::string memory;
+  if (db_ != nullptr && db_->GetProperty("leveldb.approximate-memory-usage", &memory)) {
+    stats.resident_bytes += std::strtoll(memory.c_str(), nullptr, 10);
+  }
+  stats.stored_bytes = env_->stored_bytes();
+  return stats;
+}
+
+}  // namespace multitier

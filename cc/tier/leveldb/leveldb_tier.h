@@ -1,0 +1,130 @@
+// LevelDbTier: rows in a LevelDB, one entry a key.
+//
+//   key    the key as 8 bytes, big endian, sign bit flipped: LevelDB's order is that of the numbers
+//   value  | crc32c 4 | generation 4 | version 8 | frequency 4 | columns 4 | row data |      docs/formats/leveldb.md
+//
+// Life of a row: Write puts a whole batch in one WriteBatch and gives each record the next number of a counter, its
+// generation, which is its location and stands in the value too. A later Write of the key replaces the entry, so a Read
+// finds another generation there and says NotFound: the record that was asked for is gone, and who asked looks again where
+// the key is now. Free only forgets that a generation is live; the entry stays, unreadable, until the key is written again.
+// Remove deletes entries.
+//
+// Owns the database in its directory, not the directory. Bounds its memory (write buffer, block cache, open files with
+// their index and filter: about 2.5 bytes a row), not the bytes on the disk, which LevelDB's compaction lets grow to
+// about 1.1 times the entries plus stale ones; not its rows unless max_rows is given.
+//
+// When a write fails (full disk), the rows written before stay readable and writes are refused with ResourceExhausted or
+// Unavailable; once there is room the database is closed and opened again, at most every retry_us, since LevelDB itself
+// takes no writes after a failed one. A damaged file gives DataLoss for the keys in it, and for writes once compaction
+// comes upon it.
+//
+// Thread-safe. In a forked child every call is FailedPrecondition and the destructor does nothing.
+
+#ifndef CC_TIER_LEVELDB_LEVELDB_TIER_H_
+#define CC_TIER_LEVELDB_LEVELDB_TIER_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/row/row_layout.h"
+#include "cc/tier/leveldb/leveldb_env.h"
+#include "cc/tier/leveldb/live_locations.h"
+#include "cc/tier/tier.h"
+#include "leveldb/cache.h"
+#include "leveldb/db.h"
+#include "leveldb/filter_policy.h"
+
+namespace multitier {
+
+struct LevelDbOptions {
+  std::string directory;                  // exists; files of a database in it are replaced, or taken over with `recover`
+  size_t write_buffer_bytes = 16 << 20;   // memory for rows not yet in a table file; twice that while one is written
+  size_t block_cache_bytes = 8 << 20;
+  size_t table_file_bytes = 32 << 20;
+  int max_open_files = 500;
+  bool compress = false;                  // Snappy; embeddings hardly shrink
+  bool durable = false;                   // Sync() means something
+  // Opens the database that is there: each key's newest entry is live, removed keys stay removed. O(rows) read.
+  bool recover = false;
+  int64_t max_rows = 0;                   // > 0: more are ResourceExhausted
+  int read_helpers = 7;                   // threads beside the calling one that read a large batch; 0: none
+  // Writes are refused while less is free on the disk. Default: twice the write buffer, at most 5 % of the file system.
+  int64_t reserve_bytes = -1;
+  uint64_t retry_us = 1000000;
+};
+
+class LevelDbTier : public Tier {
+ public:
+  // Deletes what database is in the directory, or recovers it, and opens it.
+  static Result<std::unique_ptr<LevelDbTier>> Open(const LevelDbOptions& options);
+  ~LevelDbTier() override;
+
+  const char* name() const override { return "leveldb"; }
+  TierCapabilities capabilities() const override;
+  // Also stores the layout under the key "schema", for readers of the directory.
+  Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
+  Status Read(Span<ReadRecord> records) override;
+  // Stops the process where a location is not live.
+  void Free(Span<const KeyLocation> records) override;
+  // Deletes the keys' entries whatever their generation. On an error nothing is freed.
+  Status Remove(Span<const KeyLocation> records) override;
+  // Holds no lock while visiting; records written meanwhile may be missed, and those moved given at either location.
+  Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  Status Sync() override;
+  // row_bytes counts every row at the layout's full width.
+  TierStats stats() const override;
+
+  // Test only.
+  LevelDbEnv* env() { return env_.get(); }
+  leveldb::DB* database() { return db_.get(); }
+
+ private:
+  explicit LevelDbTier(const LevelDbOptions& options);
+
+  Status OpenDatabase();
+  Status RecoverLocations();
+  Status CheckProcess() const;
+  Status CheckSpace(size_t bytes) const;
+  // Opens the database again where a write failed; the failure while it is not time, or there is no room.
+  // REQUIRES: write_mutex_ held
+  Status RecoverFromFailure(size_t bytes);
+  // Takes db_mutex_ shared; Unavailable where there is no database.
+  Status UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock);
+  // REQUIRES: write_mutex_ held
+  Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch);
+  void ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const;
+  Status WriteError(const char* operation, const leveldb::Status& status) const;
+  Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;
+  std::shared_ptr<const RowLayout> layout() const;
+
+  const LevelDbOptions options_;
+  const pid_t pid_;
+  std::unique_ptr<LevelDbEnv> env_;
+  std::unique_ptr<const leveldb::FilterPolicy> filter_;
+  std::unique_ptr<leveldb::Cache> cache_;
+
+  std::mutex write_mutex_;        // one writer at a time; outermost
+  uint32_t next_generation_ = 0;  // guarded by write_mutex_
+  Status failure_;                // guarded by write_mutex_: of the write since which LevelDB takes none
+  uint64_t recovered_at_us_ = 0;  // guarded by write_mutex_: the last attempt
+
+  mutable std::shared_mutex db_mutex_;  // shared: using db_; exclusive: replacing it
+  std::unique_ptr<leveldb::DB> db_;     // null where opening it again failed
+
+  mutable std::mutex mutex_;  // guards what follows; innermost
+  std::shared_ptr<const RowLayout> layout_;
+  LiveLocations live_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_LEVELDB_LEVELDB_TIER_H_

@@ -1,0 +1,385 @@
+#include "cc/tier/leveldb/leveldb_tier.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cc/base/coding.h"
+#include "cc/base/crc32c.h"
+#include "cc/env/instance_dir.h"
+#include "cc/tier/tier_conformance.h"
+
+namespace multitier {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Directories of all tests of this process, removed at its end.
+class Directories : public testing::Environment {
+ public:
+  static std::string New() {
+    static int number = 0;
+    const std::string path = StrCat(root(), "/", number++);
+    fs::create_directories(path);
+    return path;
+  }
+  void TearDown() override { EXPECT_TRUE(RemoveDirectoryTree(root()).ok()); }
+
+ private:
+  static const std::string& root() {
+    static const std::string path = [] {
+      std::string pattern = testing::TempDir() + "/leveldb_XXXXXX";
+      return std::string(::mkdtemp(pattern.data()));
+    }();
+    return path;
+  }
+};
+[[maybe_unused]] testing::Environment* const kDirectories = testing::AddGlobalTestEnvironment(new Directories);
+
+// Small enough that a few thousand rows go through flushes and compactions.
+LevelDbOptions SmallOptions() {
+  LevelDbOptions options;
+  options.directory = Directories::New();
+  options.write_buffer_bytes = 64 << 10;
+  options.table_file_bytes = 1 << 20;
+  options.block_cache_bytes = 64 << 10;
+  options.max_open_files = 100;
+  options.reserve_bytes = 0;
+  options.retry_us = 0;
+  return options;
+}
+
+std::unique_ptr<LevelDbTier> OpenTier(const LevelDbOptions& options) {
+  Result<std::unique_ptr<LevelDbTier>> tier = LevelDbTier::Open(options);
+  EXPECT_TRUE(tier.ok()) << tier.status().ToString();
+  return tier.ok() ? *std::move(tier) : nullptr;
+}
+
+INSTANTIATE_TEST_SUITE_P(LevelDb, TierConformanceTest,
+                         testing::Values(TierTestCase{
+                             "LevelDb", [](std::shared_ptr<const RowLayout>) { return OpenTier(SmallOptions()); },
+                             [](std::shared_ptr<const RowLayout>, int64_t max_rows) {
+                               LevelDbOptions options = SmallOptions();
+                               options.max_rows = max_rows;
+                               return OpenTier(options);
+                             }}),
+                         TierTestName);
+
+class LevelDbTierTest : public testing::Test {
+ protected:
+  void Open(const LevelDbOptions& options) {
+    tier_ = OpenTier(options);
+    directory_ = options.directory;
+    ASSERT_NE(tier_, nullptr);
+    ASSERT_TRUE(tier_->SetLayout(TierTestLayout(2)).ok());
+  }
+  // Keys [first, first + n), all of one generation of test data.
+  Status Write(int64_t first, int64_t n, uint64_t data_generation) {
+    std::vector<TestRecord> records;
+    std::vector<WriteRecord> batch;
+    for (int64_t i = 0; i < n; ++i) records.emplace_back(first + i, data_generation, 2);
+    for (const TestRecord& record : records) batch.push_back(record.write());
+    std::vector<uint32_t> locations(batch.size());
+    MT_RETURN_IF_ERROR(tier_->Write(batch, locations.data()));
+    for (int64_t i = 0; i < n; ++i) {
+      const auto old = held_.find(first + i);
+      const KeyLocation freed{first + i, old == held_.end() ? 0 : old->second.location};
+      if (old != held_.end()) tier_->Free(Span<const KeyLocation>(&freed, 1));
+      held_[first + i] = Held{locations[static_cast<size_t>(i)], data_generation};
+    }
+    return OkStatus();
+  }
+  Status Read(int64_t key, std::vector<uint8_t>* row_data = nullptr) {
+    std::vector<uint8_t> unused(TierTestLayout(2)->row_bytes());
+    ReadRecord read;
+    read.key = key;
+    read.location = held_.at(key).location;
+    read.row_data = row_data == nullptr ? unused.data() : row_data->data();
+    MT_RETURN_IF_ERROR(tier_->Read(Span<ReadRecord>(&read, 1)));
+    return read.status;
+  }
+  void ExpectAllHeld() {
+    for (const auto& [key, held] : held_) {
+      std::vector<uint8_t> row_data(TierTestLayout(2)->row_bytes());
+      const Status status = Read(key, &row_data);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      ASSERT_EQ(row_data, TestRecord(key, held.data_generation, 2).row_data) << "key " << key;
+    }
+    EXPECT_EQ(tier_->stats().rows, static_cast<int64_t>(held_.size()));
+  }
+  // Everything in table files, nothing in memory.
+  void Flush() { tier_->database()->CompactRange(nullptr, nullptr); }
+
+  struct Held {
+    uint32_t location;
+    uint64_t data_generation;
+  };
+  std::map<int64_t, Held> held_;
+  std::string directory_;
+  std::unique_ptr<LevelDbTier> tier_;
+};
+
+TEST_F(LevelDbTierTest, EntryIsAsTheFormatPageSays) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(-2, 1, 7).ok());
+  const TestRecord record(-2, 7, 2);
+  std::string value;
+  const std::string key("\x7f\xff\xff\xff\xff\xff\xff\xfe", 8);
+  ASSERT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), key, &value).ok());
+  const uint8_t* p = reinterpret_cast<const uint8_t*>(value.data());
+  ASSERT_EQ(value.size(), 24 + record.row_data.size());
+  EXPECT_EQ(DecodeFixed32(p), Crc32c((key + value.substr(4)).data(), 8 + value.size() - 4));
+  EXPECT_EQ(DecodeFixed32(p + 4), held_.at(-2).location);
+  EXPECT_EQ(DecodeFixed64(p + 8), 7u);
+  EXPECT_EQ(DecodeFixed32(p + 16), record.header.frequency);
+  EXPECT_EQ(DecodeFixed32(p + 20), 2u);
+  EXPECT_EQ(std::memcmp(p + 24, record.row_data.data(), record.row_data.size()), 0);
+  ASSERT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), "schema", &value).ok());
+  EXPECT_EQ(value.rfind("{\"format_version\": 1, \"columns\": [{\"name\": \"value\", \"dtype\": \"float32\", \"dim\": 3", 0), 0u)
+      << value;
+}
+
+TEST_F(LevelDbTierTest, KeysAreInTheOrderOfNumbers) {
+  Open(SmallOptions());
+  for (const int64_t key : {int64_t{5}, INT64_MIN, int64_t{-1}, INT64_MAX, int64_t{0}}) ASSERT_TRUE(Write(key, 1, 1).ok());
+  std::vector<int64_t> scanned;
+  ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t) {
+    scanned.push_back(header.key);
+    return OkStatus();
+  }).ok());
+  EXPECT_EQ(scanned, (std::vector<int64_t>{INT64_MIN, -1, 0, 5, INT64_MAX}));
+}
+
+TEST_F(LevelDbTierTest, ScanGoesThroughManySlicesOnce) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(0, 9000, 1).ok());
+  ASSERT_TRUE(Write(100, 50, 2).ok());
+  std::map<int64_t, int> seen;
+  ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t) {
+    ++seen[header.key];
+    return OkStatus();
+  }).ok());
+  ASSERT_EQ(seen.size(), 9000u);
+  for (const auto& [key, times] : seen) ASSERT_EQ(times, 1) << key;
+}
+
+TEST_F(LevelDbTierTest, FreedEntryStaysUnreadableAndRemovedOneGoes) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(1, 2, 1).ok());
+  const KeyLocation freed{1, held_.at(1).location}, removed{2, held_.at(2).location};
+  tier_->Free(Span<const KeyLocation>(&freed, 1));
+  EXPECT_EQ(Read(1).code(), StatusCode::kNotFound);
+  ASSERT_TRUE(tier_->Remove(Span<const KeyLocation>(&removed, 1)).ok());
+  std::string value;
+  const std::string prefix("\x80\0\0\0\0\0\0", 7);
+  EXPECT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), prefix + '\1', &value).ok());
+  EXPECT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), prefix + '\2', &value).IsNotFound());
+}
+
+TEST_F(LevelDbTierTest, OpeningClearsWhatIsThereAndRecoverTakesItOver) {
+  LevelDbOptions options = SmallOptions();
+  options.durable = true;
+  Open(options);
+  ASSERT_TRUE(Write(0, 3000, 1).ok());
+  ASSERT_TRUE(Write(10, 20, 2).ok());
+  const KeyLocation removed{7, held_.at(7).location};
+  ASSERT_TRUE(tier_->Remove(Span<const KeyLocation>(&removed, 1)).ok());
+  held_.erase(7);
+  ASSERT_TRUE(tier_->Sync().ok());
+  tier_.reset();
+  options.recover = true;
+  Open(options);
+  EXPECT_TRUE(tier_->capabilities().durable);
+  ExpectAllHeld();
+  ASSERT_TRUE(Write(2000, 2000, 3).ok());
+  ExpectAllHeld();
+  tier_.reset();
+  options.recover = false;
+  Open(options);
+  EXPECT_EQ(tier_->stats().rows, 0);
+  EXPECT_EQ(Read(10).code(), StatusCode::kNotFound);
+}
+
+TEST_F(LevelDbTierTest, FlippedBitIsDataLossNamingKeyFileAndLocationAndSparesOtherKeys) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(0, 2000, 1).ok());
+  Flush();
+  std::string table;
+  for (const auto& file : fs::directory_iterator(directory_)) {
+    if (file.path().extension() == ".ldb") table = file.path();
+  }
+  ASSERT_NE(table, "");
+  std::fstream file(table, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(5000);
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(5000);
+  file.put(byte);
+  file.close();
+  int lost = 0;
+  for (int64_t key = 0; key < 2000; ++key) {
+    const Status status = Read(key);
+    if (status.ok()) continue;
+    ++lost;
+    ASSERT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+    for (const std::string& part : {StrCat("key ", key, " "), StrCat("location ", held_.at(key).location), table}) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+  }
+  EXPECT_GE(lost, 1);
+  EXPECT_LT(lost, 200);
+  EXPECT_EQ(tier_->Scan([](const RecordHeader&, uint32_t) { return OkStatus(); }).code(), StatusCode::kDataLoss);
+}
+
+TEST_F(LevelDbTierTest, EntryWithAWrongChecksumIsDataLoss) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(3, 1, 1).ok());
+  std::string value;
+  const std::string key("\x80\0\0\0\0\0\0\3", 8);
+  ASSERT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), key, &value).ok());
+  value[30] ^= 1;
+  ASSERT_TRUE(tier_->database()->Put(leveldb::WriteOptions(), key, value).ok());
+  EXPECT_EQ(Read(3).code(), StatusCode::kDataLoss);
+  ASSERT_TRUE(tier_->database()->Put(leveldb::WriteOptions(), key, "short").ok());
+  EXPECT_EQ(Read(3).code(), StatusCode::kDataLoss);
+}
+
+TEST_F(LevelDbTierTest, FailedReadIsUnavailableForItsKeyAlone) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(0, 2000, 1).ok());
+  Flush();
+  tier_->env()->set_fault([](const char* call, const std::string&) { return std::strcmp(call, "read") == 0 ? EIO : 0; });
+  const Status status = Read(5);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  EXPECT_NE(status.message().find("key 5 "), std::string::npos) << status.message();
+  tier_->env()->set_fault(nullptr);
+  ExpectAllHeld();
+}
+
+// The disk is full from the n-th call that changes a file on, for every n; then there is room again.
+TEST_F(LevelDbTierTest, FullDiskAtEveryCallLosesNothingAcknowledgedAndPasses) {
+  bool fired = true;
+  int failures = 0;
+  for (int n = 1; fired; n += n < 20 ? 1 : 7) {
+    held_.clear();
+    Open(SmallOptions());
+    std::atomic<int> calls{0};
+    std::atomic<bool> full{true}, hit{false};
+    tier_->env()->set_fault([&](const char* call, const std::string&) {
+      if (!full || std::strcmp(call, "read") == 0 || std::strcmp(call, "open") == 0 || ++calls < n) return 0;
+      hit = true;
+      return ENOSPC;
+    });
+    for (int round = 0; round < 12; ++round) {
+      const Status status = Write(round * 300 % 2000, 400, static_cast<uint64_t>(round) + 1);
+      if (status.ok()) continue;
+      ++failures;
+      ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << "n " << n << ": " << status.ToString();
+    }
+    // While opening again fails, reads are refused; they never give anything else.
+    for (const auto& [key, held] : held_) {
+      const Status status = Read(key);
+      ASSERT_TRUE(status.ok() || status.code() == StatusCode::kUnavailable) << status.ToString();
+    }
+    full = false;
+    ASSERT_TRUE(Write(5000, 100, 99).ok());
+    ExpectAllHeld();
+    fired = hit;
+    tier_->env()->set_fault(nullptr);
+    if (HasFailure()) FAIL() << "n " << n;
+  }
+  EXPECT_GT(failures, 20);
+}
+
+TEST_F(LevelDbTierTest, FileSizeLimitIsResourceExhaustedUntilItIsRaised) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  // In a child, since the limit is the process's.
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    Open(SmallOptions());
+    struct rlimit limit;
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 40 << 10;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    Status status;
+    for (int round = 0; round < 10 && status.ok(); ++round) status = Write(round * 200, 200, 1);
+    const bool refused = status.code() == StatusCode::kResourceExhausted;
+    const size_t before = held_.size();
+    ExpectAllHeld();
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const bool resumed = Write(9000, 200, 1).ok();
+    ExpectAllHeld();
+    ::_exit(refused && resumed && before > 0 && !HasFailure() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(LevelDbTierTest, ReserveIsKeptFree) {
+  LevelDbOptions options = SmallOptions();
+  options.reserve_bytes = int64_t{1} << 60;
+  Open(options);
+  const Status status = Write(1, 1, 1);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find(options.directory), std::string::npos) << status.message();
+}
+
+TEST_F(LevelDbTierTest, ForkedChildIsRefusedAndLeavesTheDatabaseAlone) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(0, 100, 1).ok());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const bool refused = Read(1).code() == StatusCode::kFailedPrecondition &&
+                         Write(1, 1, 2).code() == StatusCode::kFailedPrecondition &&
+                         tier_->Sync().code() == StatusCode::kFailedPrecondition;
+    tier_.reset();
+    Open(SmallOptions());  // one of its own
+    const bool own = Write(0, 3000, 2).ok();
+    ::_exit(refused && own ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(Write(50, 3000, 2).ok());
+  ExpectAllHeld();
+}
+
+TEST_F(LevelDbTierTest, StoredBytesAreThoseOfTheDirectory) {
+  Open(SmallOptions());
+  for (int round = 0; round < 10; ++round) ASSERT_TRUE(Write(round * 500, 700, 1).ok());
+  Flush();
+  int64_t bytes = 0;
+  for (const auto& file : fs::directory_iterator(directory_)) bytes += static_cast<int64_t>(file.file_size());
+  EXPECT_EQ(tier_->stats().stored_bytes, bytes);
+  EXPECT_LT(tier_->stats().resident_bytes, 1 << 20);
+}
+
+TEST(LevelDbTierOpenTest, MissingDirectoryIsOneClearError) {
+  LevelDbOptions options = SmallOptions();
+  options.directory += "/no/such";
+  const Status status = LevelDbTier::Open(options).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find(options.directory), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,78 @@
+// PmemFile: a file of row slots that is mapped by libpmem, on persistent memory (a DAX mount) or on any other file system.
+//
+//   | header page(s): magic, version, geometry, schema | slot | slot | ... |        docs/formats/pmem.md
+//   slot: | crc32c 4 | columns 4 | key 8 | version 8 | frequency 4 | zero 4 | row data | padding |
+//
+// The file is fully allocated when it is made: writing to a sparse one on a full disk would kill the process.
+// On persistent memory a written slot is flushed by CPU instructions, elsewhere by msync when Sync is called.
+// PMEM_IS_PMEM_FORCE=1, read by libpmem when the process starts, takes the first way everywhere.
+//
+// Thread-safe, but for two threads at one slot.
+
+#ifndef CC_TIER_PMEM_PMEM_FILE_H_
+#define CC_TIER_PMEM_PMEM_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cc/base/status.h"
+#include "cc/row/row_layout.h"
+#include "cc/tier/tier.h"
+
+namespace multitier {
+
+class PmemFile {
+ public:
+  static constexpr size_t kSlotHeaderBytes = 32;
+
+  // Makes a file for `slots` rows of that layout; its first slot is `first_location`. ResourceExhausted where the disk is
+  // full, else the error of the call; no file is left behind then.
+  static Result<std::unique_ptr<PmemFile>> Create(const std::string& path, const RowLayout& layout,
+                                                  uint32_t first_location, uint32_t slots);
+  ~PmemFile();  // unmaps; the file stays
+
+  // Copies a record into a slot and computes its checksum. On persistent memory it is durable after Drain().
+  void WriteSlot(uint32_t slot, const WriteRecord& record, size_t row_bytes);
+  // Copies a slot out: DataLoss naming key, file and offset where it is damaged, or has other columns than `layout`.
+  Status ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* record) const;
+  // Makes a slot valid whose row data was changed in place.
+  void UpdateSlot(uint32_t slot, const RecordHeader& header, size_t row_bytes);
+  // The header without a check.
+  RecordHeader ReadHeader(uint32_t slot) const;
+  uint8_t* row_data(uint32_t slot) const { return SlotAddress(slot) + kSlotHeaderBytes; }
+  // Waits until what this thread wrote is durable; nothing where there is no persistent memory.
+  void Drain() const;
+  // Makes everything durable where Drain does not.
+  Status Sync();
+
+  const std::string& path() const { return path_; }
+  uint32_t first_location() const { return first_location_; }
+  uint32_t slots() const { return slots_; }
+  uint32_t num_columns() const { return num_columns_; }
+  bool is_pmem() const { return is_pmem_; }
+  size_t bytes() const { return mapped_bytes_; }
+
+ private:
+  PmemFile() = default;
+
+  uint64_t Offset(uint32_t slot) const { return header_bytes_ + static_cast<uint64_t>(slot) * stride_; }
+  uint8_t* SlotAddress(uint32_t slot) const { return base_ + Offset(slot); }
+  void Copy(uint8_t* to, const void* from, size_t bytes) const;
+
+  std::string path_;
+  uint8_t* base_ = nullptr;
+  size_t mapped_bytes_ = 0;
+  bool is_pmem_ = false;
+  size_t header_bytes_ = 0;
+  size_t stride_ = 0;
+  size_t row_bytes_ = 0;
+  uint32_t first_location_ = 0;
+  uint32_t slots_ = 0;
+  uint32_t num_columns_ = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_PMEM_PMEM_FILE_H_

@@ -1,0 +1,128 @@
+// PmemTier: rows in slots of files mapped by libpmem: persistent memory where the directory lies on a DAX mount, any other
+// file system otherwise, slower.
+//
+// A location is a slot number over all files. Files are added as rows come, each at most as large as all before together
+// (and 1 GiB), fully allocated, so that a full disk is an error of Write and never of a store. Life of a slot:
+//   free -> reserved by a Write, which fills it without the tier's lock -> held -> freed, in limbo while a Read that may be
+//   copying it runs -> free
+// Limbo has two halves. Reads enter the current epoch; slots are freed into it. An epoch begins once no Read of the one
+// before the current is left, and makes that one's slots free. Reads never wait; a Write waits for Reads only where it may
+// not grow.
+//
+// When a column was added, new files have wider slots; rows in narrow ones stay until freed, and a narrow file without rows
+// is removed.
+//
+// Owns the files, not the directory. Bounds its rows by capacity_bytes if given, and its files then by 1/8 more rows, or
+// one unit of 256 KiB. A device error under a mapped page (not a full disk) is a signal that nobody can turn into a Status.
+//
+// Thread-safe. In a forked child every call is FailedPrecondition and the destructor does nothing.
+
+#ifndef CC_TIER_PMEM_PMEM_TIER_H_
+#define CC_TIER_PMEM_PMEM_TIER_H_
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/base/span.h"
+#include "cc/base/status.h"
+#include "cc/row/row_layout.h"
+#include "cc/tier/pmem/pmem_file.h"
+#include "cc/tier/tier.h"
+
+namespace multitier {
+
+struct PmemOptions {
+  std::string directory;       // exists; rows-*.pmem files in it are removed
+  int64_t capacity_bytes = 0;  // > 0: at most capacity_bytes / row_bytes rows; more are ResourceExhausted
+  bool keep = false;           // the files stay when the tier goes
+};
+
+class PmemTier : public Tier {
+ public:
+  static Result<std::unique_ptr<PmemTier>> Open(const PmemOptions& options);
+  ~PmemTier() override;
+
+  const char* name() const override { return "pmem"; }
+  TierCapabilities capabilities() const override;
+  Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
+  Status Read(Span<ReadRecord> records) override;
+  // Stops the process where a location is not held.
+  void Free(Span<const KeyLocation> records) override;
+  Status Remove(Span<const KeyLocation> records) override;
+  // Holds no lock while visiting; what is written or freed meanwhile may be given or not.
+  Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  // Flushes the pages of files that are not persistent memory.
+  Status Sync() override;
+  // row_bytes counts every row at the layout's full width. Files on persistent memory are resident, others stored.
+  TierStats stats() const override;
+
+  // --- In place. The row data at a location that is held; it stays there until it is freed.
+  uint8_t* row_data(uint32_t location) const;
+  // Takes over what was changed in place: a new header, checksum and flush. The record's row_data is not looked at.
+  // REQUIRES: the location holds a record; nobody reads or changes it now
+  void Update(uint32_t location, const RecordHeader& header);
+
+ private:
+  struct File {
+    std::shared_ptr<PmemFile> pmem;
+    std::vector<uint64_t> held;  // bit a slot
+    int64_t used = 0;            // slots that are reserved, held or in limbo
+  };
+  struct Slot {
+    PmemFile* file = nullptr;
+    uint32_t index = 0;
+  };
+
+  explicit PmemTier(const PmemOptions& options);
+
+  Status CheckProcess() const;
+  // Of these: REQUIRES: mutex_ held.
+  int FileIndexOf(uint32_t location) const;  // -1: none
+  Slot SlotOf(uint32_t location) const;
+  bool IsHeld(uint32_t location) const;
+  void SetHeld(uint32_t location, bool held);
+  void Forget(uint32_t location);            // held -> limbo
+  bool BeginEpoch();                         // false: reads of the one before are not over
+  void RetireWhereUnused(File* file);        // a narrow file
+  int EnterEpoch() { return ++reads_[epoch_ & 1], epoch_; }
+  void LeaveEpoch(int epoch);
+  int64_t max_rows() const;                  // kNoLocation where there is no bound
+  void Adopt(std::shared_ptr<PmemFile> file);
+  // Slots of the next file, at least `missing` but where the bound forbids it.
+  uint64_t SlotsOfNextFile(uint64_t missing) const;
+  // Takes n free slots, or says why not. REQUIRES: grow_mutex_ held too; lets go of the lock for a while.
+  Status Reserve(size_t n, std::unique_lock<std::mutex>* lock, uint32_t* locations);
+  Status Grow(uint64_t slots, std::unique_lock<std::mutex>* lock);
+
+  // Unmaps and removes retired files. Takes mutex_.
+  void RemoveRetired();
+
+  const PmemOptions options_;
+  const pid_t pid_;
+  std::mutex grow_mutex_;  // held by the one Write that reserves slots; outside mutex_
+
+  mutable std::mutex mutex_;  // guards what follows; no copying of rows and no file calls inside
+  std::condition_variable reads_over_;
+  std::shared_ptr<const RowLayout> layout_;
+  std::vector<File> files_;            // pmem null: removed
+  std::vector<std::shared_ptr<PmemFile>> retired_;  // to be removed
+  std::vector<int> file_of_unit_;      // by location >> unit_shift_
+  int unit_shift_ = 0;                 // files begin and end at multiples of 1 << unit_shift_ slots
+  uint64_t slots_ = 0;                 // of the current layout's width
+  std::vector<uint32_t> free_;         // slots of the current layout's width
+  int epoch_ = 0;
+  int reads_[2] = {0, 0};              // by epoch & 1
+  std::vector<uint32_t> limbo_[2];     // by epoch & 1
+  int64_t rows_ = 0;                   // held or reserved
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_PMEM_PMEM_TIER_H_

@@ -1,0 +1,162 @@
+// Every call that can fail fails once, and the disk is full for a while: an error or a success, never a wrong row, nothing
+// acknowledged lost, and the tier works on.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/env/fault_env.h"
+#include "cc/env/memory_env.h"
+#include "cc/tier/ssdhash/log_owner.h"
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+namespace multitier {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
+
+namespace {
+
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> keys;
+  for (int64_t key = begin; key < end; ++key) keys.push_back(key);
+  return keys;
+}
+
+class FaultTest : public testing::Test {
+ protected:
+  void Start() {
+    memory_ = std::make_unique<InMemoryEnv>();
+    EXPECT_TRUE(memory_->CreateDir("d").ok());
+    env_ = std::make_unique<FaultEnv>(memory_.get());
+    Open();
+  }
+  void Open() {
+    SsdHashOptions options;
+    options.env = env_.get();
+    options.directory = "d";
+    options.recover = true;
+    options.keep = true;
+    options.min_segment_bytes = 32 << 10;
+    options.direct_io = direct_io_;
+    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+    tier_ = *std::move(tier);
+    owner_ = std::make_unique<LogOwner>();
+    owner_->Attach(tier_.get());
+  }
+
+  // Puts, removes and syncs that fill segments and compact. Returns the number of operations that failed.
+  int Work(const Status& fault) {
+    int failed = 0;
+    const auto check = [&](const Status& status) {
+      if (status.ok()) return;
+      // An allocation that fails has no Status of its own.
+      EXPECT_TRUE(status.code() == fault.code() || status.code() == StatusCode::kResourceExhausted) << status.ToString();
+      ++failed;
+    };
+    for (uint64_t generation = 2; generation < 14; ++generation) {
+      const int64_t from = static_cast<int64_t>(generation * 37 % 300);
+      check(owner_->Put(Range(from, from + 200), generation));
+      if (generation % 3 == 0) check(owner_->Remove(Range(from, from + 20)));
+      if (generation % 4 == 0) check(tier_->Sync());
+    }
+    check(tier_->Compact());
+    return failed;
+  }
+
+  bool direct_io_ = true;
+  std::unique_ptr<InMemoryEnv> memory_;
+  std::unique_ptr<FaultEnv> env_;
+  std::unique_ptr<LogOwner> owner_;
+  std::unique_ptr<SsdHashTier> tier_;
+};
+
+class EveryCallTest : public FaultTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Modes, EveryCallTest, testing::Bool(),
+                         [](const testing::TestParamInfo<bool>& info) { return info.param ? "Direct" : "Buffered"; });
+
+TEST_P(EveryCallTest, FailingOnceLosesNothing) {
+  direct_io_ = GetParam();
+  const Status fault = UnavailableError("input/output error");
+  int fired_total = 0, failed_total = 0;
+  for (uint64_t n = 1;; n += n < 400 ? 1 : 7) {
+    ASSERT_LT(n, 20000u);
+    Start();
+    ASSERT_TRUE(owner_->Put(Range(0, 500), 1).ok());
+    env_->FailNth(FaultKind::kAny, n, fault);
+    const int failed = Work(fault);
+    const bool fired = env_->Disarm();
+    EXPECT_LE(failed, 1) << n;
+    ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << "call " << n;
+    ASSERT_TRUE(owner_->Put(Range(0, 500), 99).ok()) << n;
+    ASSERT_TRUE(owner_->Remove(Range(0, 10)).ok());
+    ASSERT_TRUE(tier_->Sync().ok());
+    ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << "call " << n;
+    // And a crash now keeps all of it.
+    const size_t rows = owner_->size();
+    ASSERT_TRUE(env_->DropUnsyncedData().ok());
+    owner_->Detach();
+    tier_.reset();
+    Open();
+    EXPECT_EQ(owner_->Adopt(), std::vector<int64_t>());
+    ASSERT_EQ(owner_->size(), rows) << "call " << n;
+    ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << "call " << n;
+    EXPECT_EQ(owner_->generation(5), 0u);
+    EXPECT_EQ(owner_->generation(15), 99u);
+    owner_->Detach();
+    tier_.reset();
+    fired_total += fired;
+    failed_total += failed;
+    if (!fired) break;
+  }
+  std::printf("%d faults, %d of them seen by an operation\n", fired_total, failed_total);
+  EXPECT_GT(failed_total, 0);
+}
+
+class LastingFaultTest : public FaultTest, public testing::WithParamInterface<FaultKind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, LastingFaultTest,
+                         testing::Values(FaultKind::kCreate, FaultKind::kWrite, FaultKind::kSync, FaultKind::kExtend,
+                                         FaultKind::kAllocate, FaultKind::kTruncate, FaultKind::kSyncDir, FaultKind::kDelete),
+                         [](const testing::TestParamInfo<FaultKind>& info) {
+                           return StrCat("Kind", static_cast<int>(info.param));
+                         });
+
+TEST_P(LastingFaultTest, DiskThatStaysFullKeepsItsRowsReadableAndWorksOnAfterwards) {
+  const Status full = ResourceExhaustedError("no space left on device");
+  for (uint64_t n = 1; n < 24; ++n) {
+    direct_io_ = n % 2 == 0;
+    Start();
+    ASSERT_TRUE(owner_->Put(Range(0, 500), 1).ok());
+    env_->FailFrom(GetParam(), (n + 1) / 2, full);
+    (void)Work(full);
+    ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << n;
+    env_->Disarm();
+    ASSERT_TRUE(owner_->Put(Range(0, 500), 99).ok()) << n;
+    ASSERT_TRUE(tier_->Sync().ok());
+    ASSERT_TRUE(tier_->Compact().ok());
+    ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << n;
+    owner_->Detach();
+    tier_.reset();
+  }
+}
+
+TEST_F(FaultTest, ReadErrorIsTheRecordsOwnAndNamesTheKey) {
+  Start();
+  ASSERT_TRUE(owner_->Put(Range(0, 2000), 1).ok());
+  env_->FailNth(FaultKind::kRead, 1, UnavailableError("input/output error"));
+  const std::vector<int64_t> wrong = owner_->Wrong();
+  EXPECT_TRUE(env_->Disarm());
+  EXPECT_GT(wrong.size(), 0u);
+  EXPECT_LT(wrong.size(), 2000u);
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  env_->FailFrom(FaultKind::kRead, 1, UnavailableError("input/output error"));
+  EXPECT_EQ(owner_->Wrong(StatusCode::kUnavailable), std::vector<int64_t>());
+  env_->Disarm();
+  owner_->Detach();
+  tier_.reset();
+}
+
+}  // namespace
+}  // namespace multitier

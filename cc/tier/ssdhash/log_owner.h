@@ -1,0 +1,167 @@
+// LogOwner: what a table does with a tier that relocates, and nothing else, for tests: it names one location for each key,
+// rewrites, removes, lets the tier move what it does not use, and knows what each key must read as. Test only.
+//
+// Thread-safe, but that one key must not be put or removed by two threads at once.
+
+#ifndef CC_TIER_SSDHASH_LOG_OWNER_H_
+#define CC_TIER_SSDHASH_LOG_OWNER_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "cc/tier/tier.h"
+#include "cc/tier/tier_conformance.h"
+
+namespace multitier {
+
+class LogOwner {
+ public:
+  static constexpr uint32_t kColumns = 2;
+
+  // Lends the tier its relocator. `tier` is used until Detach().
+  void Attach(Tier* tier) {
+    tier_ = tier;
+    EXPECT_TRUE(tier_->SetLayout(TierTestLayout(kColumns)).ok());
+    tier_->SetRelocator([this](Span<Relocation> batch) { Relocate(batch); });
+  }
+  void Detach() { tier_->SetRelocator(nullptr); }
+  // Every n-th record that the tier wants to move is in use. 0: none.
+  void UseEvery(int64_t n) { use_every_ = n; }
+
+  // Writes the keys' records of a generation in one batch and frees the older ones.
+  Status Put(const std::vector<int64_t>& keys, uint64_t generation) {
+    std::vector<TestRecord> records;
+    std::vector<WriteRecord> batch;
+    records.reserve(keys.size());
+    for (const int64_t key : keys) {
+      records.emplace_back(key, generation, kColumns);
+      batch.push_back(records.back().write());
+    }
+    std::vector<uint32_t> locations(keys.size());
+    MT_RETURN_IF_ERROR(tier_->Write(batch, locations.data()));
+    std::vector<KeyLocation> old;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto it = held_.find(keys[i]);
+      if (it != held_.end()) old.push_back({keys[i], it->second.location});
+      held_[keys[i]] = Held{locations[i], generation};
+    }
+    tier_->Free(old);
+    return OkStatus();
+  }
+
+  Status Remove(const std::vector<int64_t>& keys) {
+    std::vector<KeyLocation> gone;
+    std::vector<Held> was;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const int64_t key : keys) {
+        const auto it = held_.find(key);
+        gone.push_back({key, it == held_.end() ? kNoLocation : it->second.location});
+        was.push_back(it == held_.end() ? Held{kNoLocation, 0} : it->second);
+        held_.erase(key);
+      }
+    }
+    const Status status = tier_->Remove(gone);
+    if (status.ok()) return status;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (was[i].location != kNoLocation) held_[keys[i]] = was[i];
+    }
+    return status;
+  }
+
+  // Reads everything held in one batch. The keys that do not read as they must; those answered with `allowed` do not count.
+  std::vector<int64_t> Wrong(StatusCode allowed = StatusCode::kOk) {
+    std::map<int64_t, Held> held;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      held = held_;
+    }
+    return WrongOf(held, allowed);
+  }
+
+  // Takes the records of a reopened tier as its own; a key held twice is wrong.
+  std::vector<int64_t> Adopt() {
+    std::vector<int64_t> twice;
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_.clear();
+    EXPECT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+                       if (!held_.emplace(header.key, Held{location, static_cast<uint64_t>(header.version)}).second) {
+                         twice.push_back(header.key);
+                       }
+                       return OkStatus();
+                     }).ok());
+    return twice;
+  }
+
+  // Generation of a key's record; 0: none.
+  uint64_t generation(int64_t key) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = held_.find(key);
+    return it == held_.end() ? 0 : it->second.generation;
+  }
+  size_t size() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return held_.size();
+  }
+  uint32_t location(int64_t key) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return held_.at(key).location;
+  }
+
+ private:
+  struct Held {
+    uint32_t location = 0;
+    uint64_t generation = 0;
+  };
+
+  void Relocate(Span<Relocation> batch) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Relocation& record : batch) {
+      if (use_every_ > 0 && ++asked_ % use_every_ == 0) continue;
+      const auto it = held_.find(record.key);
+      if (it == held_.end() || it->second.location != record.from) continue;
+      it->second.location = record.to;
+      record.moved = true;
+    }
+  }
+
+  std::vector<int64_t> WrongOf(const std::map<int64_t, Held>& held, StatusCode allowed) {
+    const size_t row_bytes = TierTestLayout(kColumns)->row_bytes();
+    std::vector<uint8_t> rows(held.size() * row_bytes);
+    std::vector<ReadRecord> batch;
+    for (const auto& [key, h] : held) {
+      ReadRecord read;
+      read.key = key;
+      read.location = h.location;
+      read.row_data = rows.data() + batch.size() * row_bytes;
+      batch.push_back(read);
+    }
+    std::vector<int64_t> wrong;
+    EXPECT_TRUE(tier_->Read(Span<ReadRecord>(batch)).ok());
+    size_t i = 0;
+    for (const auto& [key, h] : held) {
+      const ReadRecord& read = batch[i++];
+      if (!read.status.ok() && read.status.code() == allowed) continue;
+      const TestRecord expected(key, h.generation, kColumns);
+      const bool right = read.status.ok() && read.header.key == key && read.header.version == expected.header.version &&
+                         read.header.frequency == expected.header.frequency &&
+                         std::vector<uint8_t>(read.row_data, read.row_data + row_bytes) == expected.row_data;
+      if (!right) wrong.push_back(key);
+    }
+    return wrong;
+  }
+
+  Tier* tier_ = nullptr;
+  int64_t use_every_ = 0;
+  mutable std::mutex mutex_;  // guards all below
+  std::map<int64_t, Held> held_;
+  int64_t asked_ = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_SSDHASH_LOG_OWNER_H_

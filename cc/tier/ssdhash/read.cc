@@ -1,0 +1,247 @@
+// Read, of one batch:
+//   1. look up   under the set's mutex, a thousand at a time: records in a writer's buffer are copied out; of the others the
+//                segment is pinned and the place noted
+//   2. coalesce  the places sorted by file and offset; blocks that are equal or adjacent become one read, up to 16 KiB
+//   3. read      all at once through the BatchReader, each answered as it completes: checksum, then the row data
+// A segment's bytes are never overwritten while it is pinned, so a record freed meanwhile is old, not torn.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cc/tier/ssdhash/ssdhash_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kLookUpBatch = 1024;
+constexpr uint64_t kCoalescedBytes = 16 << 10;
+constexpr uint64_t kScanBytes = 1 << 20;
+
+Status NoRecord(const ReadRecord& out) {
+  return NotFoundError("ssdhash tier: no record at location ", out.location, " for key ", out.key);
+}
+
+// Memory that direct reads can fill.
+class ReadPages {
+ public:
+  explicit ReadPages(Env* env) : env_(env) {}
+  ~ReadPages() { env_->FreePages(data_, bytes_); }
+  ReadPages(const ReadPages&) = delete;
+  ReadPages& operator=(const ReadPages&) = delete;
+  uint8_t* Get(uint64_t bytes) {
+    if (bytes <= bytes_) return data_;
+    env_->FreePages(data_, bytes_);
+    data_ = static_cast<uint8_t*>(env_->AllocatePages(bytes, false));
+    bytes_ = data_ == nullptr ? 0 : bytes;
+    return data_;
+  }
+
+ private:
+  Env* const env_;
+  uint8_t* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+// A record to be read from a file.
+struct SsdHashTier::Impl::FileRead {
+  const Segment* segment = nullptr;
+  const PositionedFile* file = nullptr;
+  uint64_t offset = 0;
+  uint32_t slot = 0;
+  uint32_t index = 0;  // in the batch
+};
+
+void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const {
+  if ((fields.flags & kTombstoneFlag) != 0 || fields.header.num_columns >= segment.column_bytes.size()) {
+    out->status = NoRecord(*out);
+    return;
+  }
+  out->header = fields.header;
+  if (out->row_data != nullptr) std::memcpy(out->row_data, fields.row_data, segment.column_bytes[fields.header.num_columns]);
+  out->status = OkStatus();
+}
+
+Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
+  std::vector<FileRead> files;
+  std::vector<std::shared_ptr<Segment>> pinned;
+  std::vector<std::shared_ptr<PositionedFile>> pinned_files;
+  for (size_t from = 0; from < records.size(); from += kLookUpBatch) {
+    const size_t to = std::min(records.size(), from + kLookUpBatch);
+    const Segment* last = nullptr;
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (size_t i = from; i < to; ++i) {
+      ReadRecord& out = records[i];
+      uint32_t slot = 0;
+      Segment* segment = set_.Find(out.location, &slot);
+      if (segment == nullptr || !segment->is_live(slot)) {
+        out.status = NoRecord(out);
+        continue;
+      }
+      const SegmentGeometry& geometry = segment->geometry;
+      const uint64_t offset = geometry.RecordOffset(slot);
+      if (segment->buffer != nullptr && offset + geometry.record_bytes > segment->file_end) {
+        RecordFields fields;
+        (void)DecodeRecord(geometry, slot, segment->buffer + (offset - segment->buffer_begin), false, &fields);
+        Answer(*segment, fields, &out);
+        continue;
+      }
+      if (segment != last) {
+        last = segment;
+        const bool have = std::any_of(pinned.begin(), pinned.end(), [&](const auto& p) { return p.get() == segment; });
+        if (!have) {
+          pinned.push_back(set_.Pin(segment));
+          pinned_files.push_back(segment->file);
+        }
+      }
+      files.push_back(FileRead{segment, segment->file.get(), offset, slot, static_cast<uint32_t>(i)});
+    }
+  }
+  // A file that a repair replaced between two look-ups is pinned by neither entry above.
+  for (FileRead& read : files) {
+    const auto it = std::find_if(pinned.begin(), pinned.end(), [&](const auto& p) { return p.get() == read.segment; });
+    read.file = pinned_files[static_cast<size_t>(it - pinned.begin())].get();
+  }
+  ReadFromFiles(records, &files);
+  return OkStatus();
+}
+
+void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files) {
+  if (files->empty()) return;
+  std::sort(files->begin(), files->end(), [](const FileRead& a, const FileRead& b) {
+    return a.segment != b.segment ? a.segment->header.id < b.segment->header.id : a.offset < b.offset;
+  });
+  std::vector<BlockRead> reads;
+  std::vector<uint32_t> first;  // of each read in *files
+  int64_t bytes = 0;
+  for (size_t i = 0; i < files->size(); ++i) {
+    const FileRead& record = (*files)[i];
+    const uint64_t begin = RoundDownToBlock(record.offset);
+    const uint64_t end = RoundUpToBlock(record.offset + record.segment->geometry.record_bytes);
+    if (!reads.empty()) {
+      BlockRead& previous = reads.back();
+      const uint64_t previous_end = previous.offset + previous.bytes;
+      const bool inside = end <= previous_end;
+      const bool joins = begin <= previous_end && end - previous.offset <= kCoalescedBytes;
+      if (previous.file == record.file && (inside || joins)) {
+        previous.bytes = static_cast<uint32_t>(std::max(end, previous_end) - previous.offset);
+        continue;
+      }
+    }
+    reads.push_back(BlockRead{record.file, begin, static_cast<uint32_t>(end - begin)});
+    first.push_back(static_cast<uint32_t>(i));
+  }
+  first.push_back(static_cast<uint32_t>(files->size()));
+  for (const BlockRead& read : reads) bytes += read.bytes;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    set_.reads += static_cast<int64_t>(reads.size());
+    set_.read_bytes += bytes;
+  }
+  reader_->Read(reads, [&](size_t r, const Status& status, const uint8_t* data) {
+    for (size_t i = first[r]; i < first[r + 1]; ++i) {
+      const FileRead& record = (*files)[i];
+      ReadRecord& out = records[record.index];
+      RecordFields fields;
+      if (!status.ok()) {
+        out.status = Status(status.code(), StrCat("ssdhash tier: key ", out.key, ": ", status.message()));
+      } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true, &fields)) {
+        std::lock_guard<std::mutex> lock(set_.mutex);
+        ++set_.corrupt;
+        out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", record.segment->path, "' at offset ",
+                                   record.offset, ": the checksum does not match");
+      } else {
+        Answer(*record.segment, fields, &out);
+      }
+    }
+  });
+}
+
+Status SsdHashTier::Impl::ScanRecords(const Segment& segment, uint32_t max_slots, std::vector<FooterEntry>* entries,
+                                      uint64_t* end) const {
+  const SegmentGeometry& geometry = segment.geometry;
+  ReadPages pages(options_.env);
+  MT_ASSIGN_OR_RETURN(const uint64_t size, segment.file->Size());
+  const uint64_t whole = RoundDownToBlock(size);
+  uint64_t have_begin = 0, have_end = 0;
+  const uint8_t* have = nullptr;
+  for (uint32_t slot = 0; slot < max_slots; ++slot) {
+    const uint64_t offset = geometry.RecordOffset(slot);
+    *end = offset;
+    if (RoundUpToBlock(offset + geometry.record_bytes) > whole) return OkStatus();
+    if (offset + geometry.record_bytes > have_end) {
+      have_begin = RoundDownToBlock(offset);
+      have_end = std::min(whole, have_begin + std::max(kScanBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes));
+      uint8_t* data = pages.Get(have_end - have_begin);
+      if (data == nullptr) return ResourceExhaustedError("no memory for ", have_end - have_begin, " bytes");
+      MT_RETURN_IF_ERROR(segment.file->Read(have_begin, have_end - have_begin, data));
+      have = data;
+    }
+    RecordFields fields;
+    const uint8_t* record = have + (offset - have_begin);
+    if (!DecodeRecord(geometry, slot, record, true, &fields) || fields.seq == 0) return OkStatus();
+    const RecordHeader& header = fields.header;
+    entries->push_back(FooterEntry{header.key, fields.seq, header.version, header.frequency,
+                                   static_cast<uint16_t>(header.num_columns), (fields.flags & kTombstoneFlag) != 0});
+    *end = offset + geometry.record_bytes;
+  }
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries) const {
+  entries->clear();
+  if (segment.footer_bytes > 0) {
+    ReadPages pages(options_.env);
+    uint8_t* data = pages.Get(segment.footer_bytes);
+    if (data == nullptr) return ResourceExhaustedError("no memory for ", segment.footer_bytes, " bytes");
+    MT_RETURN_IF_ERROR(segment.file->Read(segment.footer_offset, segment.footer_bytes, data));
+    if (DecodeFooter(segment.geometry.seed, data, segment.footer_bytes, entries)) return OkStatus();
+    entries->clear();
+  }
+  uint64_t end = 0;
+  return ScanRecords(segment, segment.geometry.slots, entries, &end);
+}
+
+Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
+  struct View {
+    std::shared_ptr<Segment> segment;
+    std::vector<uint64_t> live;
+    std::vector<FooterEntry> entries;  // of an open one
+    bool open = false;
+  };
+  std::vector<View> views;
+  {
+    // No relocation is between its steps while compact_mutex_ is held, and no writer between appending and publishing.
+    std::lock_guard<std::mutex> compact(compact_mutex_);
+    std::lock_guard<std::mutex> append(append_mutex_);
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (const auto& [segment, owner] : set_.segments) {
+      if (segment->num_live == 0) continue;
+      View view{owner, segment->live, {}, !segment->sealed};
+      if (segment == hot_->segment()) view.entries = hot_->entries();
+      if (segment == cold_->segment()) view.entries = cold_->entries();
+      views.push_back(std::move(view));
+    }
+  }
+  for (View& view : views) {
+    const Segment& segment = *view.segment;
+    if (!view.open) MT_RETURN_IF_ERROR(LoadEntries(segment, &view.entries));
+    for (uint32_t slot = 0; slot < segment.geometry.slots; ++slot) {
+      if (!segment.has(view.live, slot)) continue;
+      if (slot >= view.entries.size()) {
+        return DataLossError("ssdhash tier: scan of '", segment.path, "' at offset ", segment.geometry.RecordOffset(slot),
+                             ": the footer and this record are damaged");
+      }
+      const FooterEntry& entry = view.entries[slot];
+      const RecordHeader header{entry.key, entry.version, entry.frequency, entry.num_columns};
+      // Its units are its own as long as it is pinned or not: they are written once, before it is seen.
+      const uint32_t location = segment.units[slot / SegmentSet::kUnitSlots] * SegmentSet::kUnitSlots + slot % SegmentSet::kUnitSlots;
+      MT_RETURN_IF_ERROR(visit(header, location));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace multitier

@@ -1,0 +1,347 @@
+// What recovery finds after a crash of the process, a loss of power, and damage of every file.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cc/env/fault_env.h"
+#include "cc/env/memory_env.h"
+#include "cc/tier/ssdhash/log_owner.h"
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+namespace multitier {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
+
+namespace {
+
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> keys;
+  for (int64_t key = begin; key < end; ++key) keys.push_back(key);
+  return keys;
+}
+
+SsdHashOptions Options(Env* env, const std::string& directory) {
+  SsdHashOptions options;
+  options.env = env;
+  options.directory = directory;
+  options.recover = true;
+  options.keep = true;
+  options.min_segment_bytes = 32 << 10;
+  return options;
+}
+
+// A tier in memory, and who uses it.
+class RecoveryTest : public testing::Test {
+ protected:
+  RecoveryTest() { EXPECT_TRUE(memory_.CreateDir("d").ok()); }
+  ~RecoveryTest() override { Close(); }
+
+  Status Open(Env* env = nullptr) {
+    Close();
+    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(env == nullptr ? &memory_ : env, "d"));
+    if (!tier.ok()) return tier.status();
+    tier_ = *std::move(tier);
+    owner_.Attach(tier_.get());
+    return OkStatus();
+  }
+  void Close() {
+    if (tier_ != nullptr) owner_.Detach();
+    tier_.reset();
+  }
+  std::vector<std::string> Segments() {
+    std::vector<std::string> found;
+    const Result<std::vector<std::string>> names = memory_.ListDir("d");
+    for (const std::string& name : *names) {
+      if (name.size() > 10) found.push_back("d/" + name);
+    }
+    return found;
+  }
+
+  InMemoryEnv memory_;
+  std::unique_ptr<SsdHashTier> tier_;
+  LogOwner owner_;
+};
+
+TEST_F(RecoveryTest, EmptyDirectoryIsAnEmptyTier) {
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(tier_->recovery().segments, 0);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(tier_->stats().rows, 0);
+}
+
+TEST_F(RecoveryTest, NewestRecordsComeBackAndRemovedKeysDoNot) {
+  ASSERT_TRUE(Open().ok());
+  for (uint64_t generation = 1; generation <= 5; ++generation) ASSERT_TRUE(owner_.Put(Range(0, 1000), generation).ok());
+  ASSERT_TRUE(owner_.Remove(Range(100, 200)).ok());
+  ASSERT_TRUE(owner_.Put(Range(150, 160), 6).ok());
+  for (int reopened = 0; reopened < 3; ++reopened) {
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.size(), 910u);
+    EXPECT_EQ(tier_->recovery().rows, 910);
+    EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.generation(5), 5u);
+    EXPECT_EQ(owner_.generation(155), 6u);
+    EXPECT_EQ(owner_.generation(165), 0u);
+    ASSERT_EQ(tier_->recovered_columns().size(), 2u);
+    EXPECT_EQ(tier_->recovered_columns()[1].name, "slot");
+  }
+  ASSERT_TRUE(owner_.Put(Range(0, 1000), 9).ok());
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner_.generation(165), 9u);
+}
+
+TEST_F(RecoveryTest, LayoutThatDoesNotExtendTheRecoveredOneIsRefused) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put({1}, 1).ok());
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(tier_->SetLayout(TierTestLayout(1)).code(), StatusCode::kFailedPrecondition);
+  const auto other = std::make_shared<const RowLayout>(*RowLayout::Create(4, DType::kFloat32));
+  EXPECT_EQ(tier_->SetLayout(other).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(tier_->SetLayout(TierTestLayout(3)).ok());
+}
+
+// Random operations, a power loss, recovery: what was synced is there, or newer; what was removed and synced is not, unless
+// written again; nothing is torn. Several lives.
+TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {
+  const char* rounds_text = std::getenv("MT_CRASH_ROUNDS");
+  const int rounds = rounds_text == nullptr ? 6 : std::atoi(rounds_text);
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < rounds; ++round) {
+    InMemoryEnv memory;
+    ASSERT_TRUE(memory.CreateDir("d").ok());
+    FaultEnv env(&memory);
+    std::map<int64_t, uint64_t> acknowledged;    // generation; 0: removed
+    std::map<int64_t, std::set<uint64_t>> later;  // generations since
+    uint64_t generation = 0;
+    for (int life = 0; life < 3; ++life) {
+      ASSERT_TRUE(Open(&env).ok());
+      EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+      for (int64_t key = 0; key < 700; ++key) {
+        const uint64_t found = owner_.generation(key);
+        const bool known = acknowledged.count(key) > 0 ? found == acknowledged[key] : found == 0;
+        EXPECT_TRUE(known || later[key].count(found) > 0)
+            << "round " << round << " life " << life << " key " << key << ": found " << found << ", expected " << acknowledged[key];
+        acknowledged[key] = found;
+      }
+      later.clear();
+      EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+      if (HasFailure()) return;
+      const int operations = 20 + static_cast<int>(random() % 60);
+      for (int i = 0; i < operations; ++i) {
+        const int64_t from = static_cast<int64_t>(random() % 600);
+        const std::vector<int64_t> keys = Range(from, from + 1 + static_cast<int64_t>(random() % 99));
+        const bool removes = random() % 4 == 0;
+        ++generation;
+        ASSERT_TRUE(removes ? owner_.Remove(keys).ok() : owner_.Put(keys, generation).ok());
+        for (const int64_t key : keys) later[key].insert(removes ? 0 : generation);
+        if (random() % 10 != 0) continue;
+        ASSERT_TRUE(tier_->Sync().ok());
+        for (const auto& [key, unused] : later) acknowledged[key] = owner_.generation(key);
+        later.clear();
+      }
+      ASSERT_TRUE(env.DropUnsyncedData().ok());
+      Close();
+    }
+  }
+}
+
+// One bit of every file, at a stride: recovery fails with DataLoss naming the file, or every row it gives is right.
+TEST_F(RecoveryTest, FlippedBitIsReportedOrHarmlessNeverAWrongRow) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 300), 1).ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 100), 2).ok());
+  ASSERT_TRUE(owner_.Remove(Range(50, 60)).ok());
+  Close();
+  std::vector<std::string> files = Segments();
+  ASSERT_GE(files.size(), 3u);
+  files.push_back("d/ssd.id");
+  int refused = 0, reported = 0, harmless = 0;
+  for (const std::string& path : files) {
+    const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+    for (uint64_t offset = 0; offset < size; offset += offset < 200 ? 7 : 331) {
+      InMemoryEnv copy;
+      ASSERT_TRUE(copy.CreateDir("d").ok());
+      for (const std::string& file : files) {
+        std::unique_ptr<RandomAccessFile> from = *memory_.NewRandomAccessFile(file);
+        std::string bytes(*from->Size(), '\0');
+        ASSERT_TRUE(from->Read(0, bytes.size(), bytes.data()).ok());
+        ASSERT_TRUE((*copy.NewWritableFile(file))->Append(bytes.data(), bytes.size()).ok());
+      }
+      ASSERT_TRUE(copy.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+      const Status opened = Open(&copy);
+      if (!opened.ok()) {
+        EXPECT_TRUE(opened.code() == StatusCode::kDataLoss || opened.code() == StatusCode::kUnimplemented) << opened.ToString();
+        EXPECT_NE(opened.message().find(path), std::string::npos) << opened.ToString();
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+      EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>()) << path << " offset " << offset;
+      ++(owner_.Wrong().empty() ? harmless : reported);
+      Close();
+    }
+  }
+  std::printf("%d refused, %d reported when read, %d harmless\n", refused, reported, harmless);
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(reported, 0);
+}
+
+TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMovesOn) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
+  ASSERT_TRUE(memory_.FlipBit(Segments()[0], 4096 + 50, 3).ok());  // the first record of a sealed segment: key 0
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>{0});
+  ReadRecord read;
+  read.key = 0;
+  read.location = owner_.location(0);
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  EXPECT_EQ(read.status.code(), StatusCode::kDataLoss);
+  for (const std::string& part : {std::string("key 0"), Segments()[0], std::string("offset 4096")}) {
+    EXPECT_NE(read.status.message().find(part), std::string::npos) << read.status.ToString();
+  }
+  // Compaction cannot move it, and moves everything else; in the end the owner gives it up.
+  for (uint64_t generation = 2; generation < 12; ++generation) {
+    for (int64_t from = 1; from < 3000; from += 500) ASSERT_TRUE(owner_.Put(Range(from, from + 250), generation).ok());
+  }
+  ASSERT_TRUE(tier_->Compact().ok());
+  EXPECT_EQ(tier_->stats().compaction_debt_bytes, 0);
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>{0});
+  ASSERT_TRUE(owner_.Remove({0}).ok());
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+}
+
+TEST_F(RecoveryTest, UnsealedTailIsCutAtItsFirstBadRecord) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 100), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 1u);
+  ASSERT_TRUE(memory_.FlipBit(Segments()[0], 4096 + 20 * 68 + 1, 3).ok());
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(tier_->recovery().unsealed_segments, 1);
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner_.size(), 20u);
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+}
+
+TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 10), 1).ok());
+  Close();
+  const std::string path = Segments()[0];
+  std::string bytes(*(*memory_.NewRandomAccessFile(path))->Size(), '\0');
+  ASSERT_TRUE((*memory_.NewRandomAccessFile(path))->Read(0, bytes.size(), bytes.data()).ok());
+  ASSERT_TRUE(memory_.DeleteFile(path).ok());
+  ASSERT_TRUE(memory_.DeleteFile("d/ssd.id").ok());
+  ASSERT_TRUE(Open().ok());
+  Close();
+  ASSERT_TRUE((*memory_.NewWritableFile(path))->Append(bytes.data(), bytes.size()).ok());
+  const Status refused = Open();
+  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+  EXPECT_NE(refused.message().find("another instance"), std::string::npos) << refused.ToString();
+  EXPECT_EQ(Segments().size(), 1u);  // and left alone
+}
+
+// The parent knows from a pipe what the child acknowledged when it was killed.
+TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
+  const char* rounds_text = std::getenv("MT_CRASH_ROUNDS");
+  const int rounds = rounds_text == nullptr ? 5 : std::atoi(rounds_text);
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  const std::string directory = StrCat(testing::TempDir(), "/ssdhash_crash_test_", static_cast<int>(::getpid()));
+  ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
+  constexpr int64_t kKeys = 3000;
+  uint64_t generation = 1;
+  std::map<int64_t, uint64_t> acknowledged;
+  for (int round = 0; round < rounds; ++round) {
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe(pipe_ends), 0);
+    const uint64_t child_seed = random();
+    // What is done with generation g follows from (child_seed, g), for the parent too.
+    const auto operation = [&](uint64_t g, bool* removes) {
+      std::mt19937_64 r(child_seed ^ g);
+      const int64_t from = static_cast<int64_t>(r() % (kKeys - 200));
+      *removes = r() % 4 == 0;
+      return Range(from, from + 1 + static_cast<int64_t>(r() % 199));
+    };
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(pipe_ends[0]);
+      SsdHashOptions options = Options(Env::Posix(), directory);
+      options.async_compaction = round % 2 == 1;
+      options.direct_io = round % 3 != 2;
+      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+      if (!tier.ok()) ::_exit(2);
+      LogOwner owner;
+      owner.Attach(tier->get());
+      (void)owner.Adopt();
+      for (uint64_t g = generation;; ++g) {
+        bool removes = false;
+        const std::vector<int64_t> keys = operation(g, &removes);
+        if (!(removes ? owner.Remove(keys) : owner.Put(keys, g)).ok()) ::_exit(3);
+        if (g % 7 != 0) continue;
+        if (!(*tier)->Sync().ok()) ::_exit(4);
+        if (::write(pipe_ends[1], &g, sizeof(g)) != sizeof(g)) ::_exit(5);
+      }
+    }
+    ::close(pipe_ends[1]);
+    ::usleep(static_cast<useconds_t>(20000 + random() % 100000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "child exited with " << WEXITSTATUS(status);
+    uint64_t synced = generation - 1, g = 0;
+    while (::read(pipe_ends[0], &g, sizeof(g)) == sizeof(g)) synced = g;
+    ::close(pipe_ends[0]);
+    for (uint64_t done = generation; done <= synced; ++done) {
+      bool removes = false;
+      for (const int64_t key : operation(done, &removes)) acknowledged[key] = removes ? 0 : done;
+    }
+    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(Env::Posix(), directory));
+    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+    LogOwner owner;
+    owner.Attach(tier->get());
+    EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+    uint64_t last = synced;
+    for (int64_t key = 0; key < kKeys; ++key) last = std::max(last, owner.generation(key));
+    for (int64_t key = 0; key < kKeys; ++key) {
+      const uint64_t found = owner.generation(key);
+      std::set<uint64_t> possible = {acknowledged[key]};
+      for (uint64_t later = synced + 1; later <= last + 60; ++later) {
+        bool removes = false;
+        const std::vector<int64_t> keys = operation(later, &removes);
+        if (key >= keys.front() && key <= keys.back()) possible.insert(removes ? 0 : later);
+      }
+      EXPECT_EQ(possible.count(found), 1u) << "round " << round << " key " << key << " found " << found << " acknowledged "
+                                           << acknowledged[key];
+      acknowledged[key] = found;
+    }
+    owner.Detach();
+    std::printf("round %d: %llu operations, %llu acknowledged, %lld rows\n", round,
+                static_cast<unsigned long long>(last + 1 - generation), static_cast<unsigned long long>(synced + 1 - generation),
+                static_cast<long long>(owner.size()));
+    generation = last + 100;
+    if (testing::Test::HasFailure()) break;
+  }
+  SsdHashOptions last = Options(Env::Posix(), directory);
+  last.keep = false;
+  EXPECT_TRUE(SsdHashTier::Open(last).ok());  // deletes the files
+}
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,80 @@
+#include "cc/tier/ssdhash/segment_set.h"
+
+#include <utility>
+
+namespace multitier {
+
+Segment::Segment(SegmentHeader segment_header, std::string segment_path)
+    : header(std::move(segment_header)), geometry(header), path(std::move(segment_path)), live((header.slots + 63) / 64) {
+  for (uint32_t n = 0; n <= header.columns.size(); ++n) column_bytes.push_back(header.BytesOfColumns(n));
+}
+
+void Segment::SetLive(uint32_t slot) {
+  live[slot / 64] |= uint64_t{1} << slot % 64;
+  ++num_live;
+}
+
+void Segment::ClearLive(uint32_t slot) {
+  live[slot / 64] &= ~(uint64_t{1} << slot % 64);
+  --num_live;
+}
+
+void Segment::SetTombstone(uint32_t slot) {
+  if (tombstones.empty()) tombstones.resize(live.size());
+  tombstones[slot / 64] |= uint64_t{1} << slot % 64;
+  ++num_tombstones;
+  ++num_deletions;
+}
+
+void Segment::ClearTombstone(uint32_t slot) {
+  tombstones[slot / 64] &= ~(uint64_t{1} << slot % 64);
+  --num_tombstones;
+}
+
+Status SegmentSet::Add(std::shared_ptr<Segment> segment) {
+  const uint32_t n = (segment->geometry.slots + kUnitSlots - 1) / kUnitSlots;
+  // Freed units rest while there are others, so that a stale location rarely names something else.
+  const size_t unused = kMaxUnits - units.size();
+  if (n > unused + free_units.size()) {
+    return ResourceExhaustedError("ssdhash tier: all 2^32 record locations are in use: partition the table");
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t unit = static_cast<uint32_t>(units.size());
+    if (free_units.size() > 64 || unit == kMaxUnits) {
+      unit = free_units.front();
+      free_units.pop_front();
+    } else {
+      units.emplace_back();
+    }
+    units[unit] = Unit{segment.get(), i * kUnitSlots};
+    segment->units.push_back(unit);
+  }
+  file_bytes += segment->file_bytes;
+  segments.emplace(segment.get(), std::move(segment));
+  return OkStatus();
+}
+
+void SegmentSet::Erase(Segment* segment) {
+  for (const uint32_t unit : segment->units) {
+    units[unit] = Unit();
+    free_units.push_back(unit);
+  }
+  file_bytes -= segment->file_bytes;
+  segments.erase(segment);
+}
+
+void SegmentSet::DeleteFile(Env* env, const std::string& path) {
+  const Status deleted = env->DeleteFile(path);
+  std::lock_guard<std::mutex> lock(mutex);
+  unlinked = true;
+  if (!deleted.ok() && deleted.code() != StatusCode::kNotFound) undeleted.push_back(path);
+}
+
+void SegmentSet::Release(Segment* segment, uint32_t slot) {
+  MT_CHECK(segment->is_live(slot));
+  segment->ClearLive(slot);
+  Hold(*segment, -1);
+  NoteIfDead(*segment);
+}
+
+}  // namespace multitier

@@ -1,0 +1,137 @@
+// SegmentSet: the segments of one tier: which there are, which of their records are held, and what stands at a location.
+//
+//   location -> unit (1,024 slots) -> segment, slot
+//
+// A segment takes whole units when it is made and gives them back when it is gone; units are reused oldest first. Held
+// records are one bit each (`live`); what compaction must keep beside them are tombstones, one bit each in segments that
+// have any. Whatever is neither is dead.
+//
+// Owns the segments' memory and descriptors, and deletes no file. Guarded by `mutex`, which is held for short steps only,
+// never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
+
+#ifndef CC_TIER_SSDHASH_SEGMENT_SET_H_
+#define CC_TIER_SSDHASH_SEGMENT_SET_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/env/env.h"
+#include "cc/tier/ssdhash/segment_format.h"
+
+namespace multitier {
+
+// Open (one per writer: its newest records are in the writer's buffer), then sealed (complete, never written again).
+// All but the constants is guarded by SegmentSet::mutex.
+struct Segment {
+  Segment(SegmentHeader segment_header, std::string segment_path);
+
+  const SegmentHeader header;
+  const SegmentGeometry geometry;
+  std::vector<uint32_t> column_bytes;  // [columns + 1]: row bytes of the first n columns
+
+  std::string path;
+  std::shared_ptr<PositionedFile> file;  // replaced where a failed one was rewritten
+  uint64_t file_bytes = 0;               // of the file, preallocated space included
+  bool sealed = false;
+  int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
+  uint64_t footer_offset = 0, footer_bytes = 0;  // 0: none
+
+  // While open: records that end at or below file_end are read from the file, later ones from the buffer, which begins at
+  // offset buffer_begin.
+  uint64_t file_end = 0;
+  uint64_t buffer_begin = 0;
+  const uint8_t* buffer = nullptr;
+
+  uint32_t used = 0;  // slots taken
+  uint32_t num_deletions = 0;  // of them, tombstones, kept or not
+  uint32_t num_live = 0, num_tombstones = 0;
+  std::vector<uint64_t> live;        // [slots] bits
+  std::vector<uint64_t> tombstones;  // [slots] bits, or empty
+  uint64_t tombstone_horizon = 0;    // segments of smaller id may hold older records of its tombstones' keys
+  uint64_t sealed_at = 0;            // bytes appended to the tier before
+  bool left_over = false;            // a pass of compaction was over it, and some records were in use
+  uint32_t unreadable = 0;           // held records that the last pass could not read
+  uint64_t last_sweep = 0;           // of compaction over it
+  std::vector<uint32_t> units;
+
+  bool has(const std::vector<uint64_t>& bits, uint32_t slot) const {
+    return slot / 64 < bits.size() && (bits[slot / 64] >> slot % 64 & 1) != 0;
+  }
+  bool is_live(uint32_t slot) const { return has(live, slot); }
+  bool is_tombstone(uint32_t slot) const { return has(tombstones, slot); }
+  uint32_t dead() const { return used - num_live - num_tombstones; }
+  // Of them, records: what a tombstone may have to cover.
+  uint32_t dead_records() const { return used - num_deletions - num_live; }
+  void SetLive(uint32_t slot);
+  void ClearLive(uint32_t slot);
+  void SetTombstone(uint32_t slot);
+  void ClearTombstone(uint32_t slot);
+};
+
+struct SegmentSet {
+  static constexpr uint32_t kUnitSlots = 1024;
+  static constexpr uint32_t kMaxUnits = 0xffffffffu / kUnitSlots;  // so that no location is kNoLocation
+
+  struct Unit {
+    Segment* segment = nullptr;
+    uint32_t first_slot = 0;
+  };
+
+  // REQUIRES of all: mutex held.
+  // Adds a segment and gives it units. ResourceExhausted where 2^32 locations are not enough.
+  Status Add(std::shared_ptr<Segment> segment);
+  void Erase(Segment* segment);
+  // The segment and slot of a location; null where nothing is.
+  Segment* Find(uint32_t location, uint32_t* slot) const {
+    const uint32_t unit = location / kUnitSlots;
+    if (unit >= units.size() || units[unit].segment == nullptr) return nullptr;
+    *slot = units[unit].first_slot + location % kUnitSlots;
+    return *slot < units[unit].segment->used ? units[unit].segment : nullptr;
+  }
+  uint32_t LocationOf(const Segment& segment, uint32_t slot) const {
+    return segment.units[slot / kUnitSlots] * kUnitSlots + slot % kUnitSlots;
+  }
+  std::shared_ptr<Segment> Pin(Segment* segment) const { return segments.at(segment); }
+  // Counts a held record in, or out.
+  void Hold(const Segment& segment, int64_t sign) {
+    rows += sign;
+    row_bytes += sign * segment.geometry.row_bytes;
+    live_bytes += sign * segment.geometry.file_bytes_per_slot;
+  }
+  // Takes a held record out. REQUIRES: the slot is live
+  void Release(Segment* segment, uint32_t slot);
+  void NoteIfDead(const Segment& segment) {
+    if (segment.sealed && segment.num_live == 0 && segment.num_tombstones == 0) ++maybe_dead;
+  }
+  void SetFileBytes(Segment* segment, uint64_t bytes) {
+    file_bytes += bytes - segment->file_bytes;
+    segment->file_bytes = bytes;
+  }
+
+  // Deletes a file that held records; where that fails it stays in `undeleted`. REQUIRES: mutex not held
+  void DeleteFile(Env* env, const std::string& path);
+
+  mutable std::mutex mutex;  // guards all below
+  std::map<Segment*, std::shared_ptr<Segment>> segments;
+  std::vector<Unit> units;
+  std::deque<uint32_t> free_units;
+  uint64_t next_segment_id = 1;
+  int64_t rows = 0;         // held
+  int64_t row_bytes = 0;    // of them
+  int64_t live_bytes = 0;   // of files, their share
+  uint64_t file_bytes = 0;  // of all files, preallocated space included
+  std::vector<std::string> undeleted;  // files whose records recovery would find
+  bool unlinked = false;    // a file was deleted since the directory was synced
+  int64_t maybe_dead = 0;   // sealed segments that may have nothing to keep
+  // Counters.
+  int64_t appended_bytes = 0, written_bytes = 0, reads = 0, read_bytes = 0, relocated = 0, corrupt = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_SSDHASH_SEGMENT_SET_H_

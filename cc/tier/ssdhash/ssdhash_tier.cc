@@ -1,0 +1,295 @@
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "cc/tier/ssdhash/ssdhash_impl.h"
+
+namespace multitier {
+
+SsdHashTier::Impl::Impl(SsdHashOptions options) : options_(std::move(options)), pid_(::getpid()) {}
+
+SsdHashTier::Impl::~Impl() {
+  if (thread_.joinable()) {
+    {
+      std::lock_guard<std::mutex> lock(thread_mutex_);
+      thread_stop_ = true;
+    }
+    thread_wake_.notify_all();
+    thread_.join();
+  }
+  if (hot_ != nullptr && options_.keep) (void)Sync();
+  hot_.reset();
+  cold_.reset();
+  victim_.reset();
+  options_.env->FreePages(compact_buffer_, compact_buffer_bytes_);
+  if (ready_ && !options_.keep) DeleteOwnFiles();
+}
+
+void SsdHashTier::Impl::DeleteOwnFiles() {
+  const Result<std::vector<std::string>> names = options_.env->ListDir(options_.directory);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (name.rfind("ssd", 0) == 0) (void)options_.env->DeleteFile(options_.directory + "/" + name);
+  }
+}
+
+Status SsdHashTier::Impl::Init() {
+  if (options_.directory.empty() && options_.instance != nullptr) options_.directory = options_.instance->path();
+  if (options_.directory.empty()) return InvalidArgumentError("ssdhash tier: expected a directory, found none");
+  if (options_.max_rows < 0) return InvalidArgumentError("ssdhash tier: max_rows is ", options_.max_rows);
+  if (options_.min_segment_bytes == 0 || options_.min_segment_bytes > options_.max_segment_bytes ||
+      options_.max_segment_bytes > (uint64_t{4} << 30)) {
+    return InvalidArgumentError("ssdhash tier: segments of ", options_.min_segment_bytes, " to ", options_.max_segment_bytes,
+                                " bytes");
+  }
+  MT_ASSIGN_OR_RETURN(reader_, BatchReader::Create(options_.reader));
+  bool found = false;
+  if (options_.recover) MT_RETURN_IF_ERROR(ReadInstanceId(&found));
+  if (!found) {
+    DeleteOwnFiles();
+    std::random_device random;
+    for (uint8_t& byte : instance_) byte = static_cast<uint8_t>(random());
+    MT_RETURN_IF_ERROR(WriteInstanceId());
+  } else {
+    MT_RETURN_IF_ERROR(Recover());
+  }
+  SegmentWriterOptions writer;
+  writer.env = options_.env;
+  writer.directory = options_.directory;
+  writer.instance = instance_;
+  writer.direct_io = options_.direct_io;
+  writer.min_segment_bytes = options_.min_segment_bytes;
+  writer.max_segment_bytes = options_.max_segment_bytes;
+  hot_ = std::make_unique<SegmentWriter>(writer, &set_);
+  writer.survivors = true;
+  cold_ = std::make_unique<SegmentWriter>(writer, &set_);
+  if (options_.async_compaction) thread_ = std::thread([this] { CompactorThread(); });
+  ready_ = true;
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::CheckProcess() const {
+  if (::getpid() == pid_) return OkStatus();
+  return FailedPreconditionError("ssdhash tier '", options_.directory, "': made by process ", static_cast<int64_t>(pid_),
+                                 ", called in its child ", static_cast<int64_t>(::getpid()));
+}
+
+std::shared_ptr<const RowLayout> SsdHashTier::Impl::layout() const {
+  std::lock_guard<std::mutex> lock(layout_mutex_);
+  return layout_;
+}
+
+Status SsdHashTier::Impl::SetLayout(std::shared_ptr<const RowLayout> layout) {
+  const std::vector<Column>& columns = layout->columns();
+  if (columns.size() > 0xffff) return InvalidArgumentError("ssdhash tier: ", columns.size(), " columns, at most 65535");
+  for (size_t i = 0; i < recovered_columns_.size(); ++i) {
+    const ColumnSpec& found = recovered_columns_[i];
+    if (i < columns.size() && found.dtype == columns[i].dtype && found.dim == columns[i].dim) continue;
+    return FailedPreconditionError("ssdhash tier '", options_.directory, "': recovered column ", i, " '", found.name, "' is ",
+                                   DTypeName(found.dtype), " x ", found.dim, ", the layout has ",
+                                   i < columns.size() ? StrCat(DTypeName(columns[i].dtype), " x ", columns[i].dim) : "none");
+  }
+  std::lock_guard<std::mutex> lock(layout_mutex_);
+  layout_ = std::move(layout);
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::CheckRecords(const RowLayout& layout, Span<const WriteRecord> records) const {
+  for (const WriteRecord& record : records) {
+    if (record.header.num_columns >= 1 && record.header.num_columns <= layout.columns().size()) continue;
+    return InvalidArgumentError("ssdhash tier: write of key ", record.header.key, ": expected 1 to ",
+                                layout.columns().size(), " columns, found ", record.header.num_columns);
+  }
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  if (layout == nullptr) return FailedPreconditionError("ssdhash tier: write before SetLayout");
+  MT_RETURN_IF_ERROR(CheckRecords(*layout, records));
+  if (records.empty()) return OkStatus();
+  const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
+  PayCompaction(bytes);
+  std::lock_guard<std::mutex> append(append_mutex_);
+  if (options_.max_rows > 0) {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    if (set_.rows + static_cast<int64_t>(records.size()) > options_.max_rows) {
+      return ResourceExhaustedError("ssdhash tier: write of ", records.size(), " records: at most ", options_.max_rows,
+                                    " may be held, ", set_.rows, " are");
+    }
+  }
+  MT_RETURN_IF_ERROR(hot_->Reserve(layout, records.size()));
+  std::vector<LogRecord> log(records.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    const Column& last = layout->columns()[records[i].header.num_columns - 1];
+    log[i] = LogRecord{records[i].header, next_seq_++, 0, records[i].row_data, last.offset + last.bytes};
+  }
+  std::vector<Placement> placements;
+  placements.reserve(records.size());
+  MT_RETURN_IF_ERROR(hot_->Append(log, &placements));
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  for (size_t i = 0; i < placements.size(); ++i) {
+    Segment* segment = placements[i].segment;
+    segment->SetLive(placements[i].slot);
+    set_.Hold(*segment, 1);
+    locations[i] = set_.LocationOf(*segment, placements[i].slot);
+  }
+  set_.appended_bytes += static_cast<int64_t>(bytes);
+  hot_->Published();
+  return OkStatus();
+}
+
+void SsdHashTier::Impl::Free(Span<const KeyLocation> records) {
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  for (const KeyLocation& record : records) {
+    uint32_t slot = 0;
+    Segment* segment = set_.Find(record.location, &slot);
+    MT_CHECK(segment != nullptr);
+    set_.Release(segment, slot);
+  }
+}
+
+Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
+  if (records.empty()) return OkStatus();
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  if (layout == nullptr) return FailedPreconditionError("ssdhash tier: remove before SetLayout");
+  const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
+  PayCompaction(bytes);
+  std::lock_guard<std::mutex> append(append_mutex_);
+  MT_RETURN_IF_ERROR(hot_->Reserve(layout, records.size()));
+  std::vector<LogRecord> log(records.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    log[i].header.key = records[i].key;
+    log[i].seq = next_seq_++;
+    log[i].flags = kTombstoneFlag;
+  }
+  std::vector<Placement> placements;
+  placements.reserve(records.size());
+  MT_RETURN_IF_ERROR(hot_->Append(log, &placements));
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  for (size_t i = 0; i < placements.size(); ++i) {
+    Segment* segment = placements[i].segment;
+    segment->SetTombstone(placements[i].slot);
+    // Every record of the key that is in a file, or that compaction is copying, is in a segment made before now.
+    segment->tombstone_horizon = set_.next_segment_id;
+    uint32_t slot = 0;
+    if (records[i].location == kNoLocation) continue;
+    Segment* held_by = set_.Find(records[i].location, &slot);
+    MT_CHECK(held_by != nullptr);
+    set_.Release(held_by, slot);
+  }
+  set_.appended_bytes += static_cast<int64_t>(bytes);
+  hot_->Published();
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::SyncHeads() {
+  {
+    std::lock_guard<std::mutex> append(append_mutex_);
+    MT_RETURN_IF_ERROR(hot_->Sync());
+  }
+  return cold_->Sync();
+}
+
+Status SsdHashTier::Impl::Sync() {
+  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MT_RETURN_IF_ERROR(SyncHeads());
+  return Reap();
+}
+
+TierStats SsdHashTier::Impl::stats() const {
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  TierStats stats;
+  stats.rows = set_.rows;
+  stats.row_bytes = set_.row_bytes;
+  stats.stored_bytes = static_cast<int64_t>(set_.file_bytes);
+  stats.device_reads = set_.reads;
+  stats.device_read_bytes = set_.read_bytes;
+  stats.device_written_bytes = set_.written_bytes;
+  stats.appended_bytes = set_.appended_bytes;
+  stats.segments = static_cast<int64_t>(set_.segments.size());
+  stats.relocated_rows = set_.relocated;
+  const uint64_t wanted = WantedBytes();
+  stats.compaction_debt_bytes = set_.file_bytes > wanted ? static_cast<int64_t>(set_.file_bytes - wanted) : 0;
+  stats.read_backend = reader_->name();
+  size_t resident = sizeof(*this) + set_.units.capacity() * sizeof(SegmentSet::Unit);
+  for (const auto& [segment, owner] : set_.segments) {
+    resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity()) * 8;
+    if (segment->buffer != nullptr) {
+      resident += segment->geometry.slots * sizeof(FooterEntry) +
+                  std::min<uint64_t>(uint64_t{segment->geometry.slots} * segment->geometry.record_bytes, 4 << 20);
+    }
+  }
+  stats.resident_bytes = static_cast<int64_t>(resident);
+  return stats;
+}
+
+// --- The public face: the process is checked first.
+
+Result<std::unique_ptr<SsdHashTier>> SsdHashTier::Open(SsdHashOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  if (Status status = impl->Init(); !status.ok()) {
+    return Status(status.code(), StrCat("open of ssdhash tier '", impl->options().directory, "': ", status.message()));
+  }
+  return std::unique_ptr<SsdHashTier>(new SsdHashTier(std::move(impl)));
+}
+
+SsdHashTier::SsdHashTier(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+SsdHashTier::~SsdHashTier() {
+  // A forked child has none of the threads, and nothing of the files is its own.
+  if (!impl_->CheckProcess().ok()) (void)impl_.release();
+}
+
+const SsdHashRecovery& SsdHashTier::recovery() const { return impl_->recovery(); }
+std::vector<ColumnSpec> SsdHashTier::recovered_columns() const { return impl_->recovered_columns(); }
+
+TierCapabilities SsdHashTier::capabilities() const {
+  TierCapabilities capabilities;
+  capabilities.durable = true;
+  capabilities.bounded = impl_->options().max_rows > 0;
+  capabilities.relocates = true;
+  return capabilities;
+}
+
+Status SsdHashTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->SetLayout(std::move(layout));
+}
+void SsdHashTier::SetRelocator(Relocator relocator) {
+  if (impl_->CheckProcess().ok()) impl_->SetRelocator(std::move(relocator));
+}
+Status SsdHashTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Write(records, locations);
+}
+Status SsdHashTier::Read(Span<ReadRecord> records) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Read(records);
+}
+void SsdHashTier::Free(Span<const KeyLocation> records) {
+  if (impl_->CheckProcess().ok()) impl_->Free(records);
+}
+Status SsdHashTier::Remove(Span<const KeyLocation> records) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Remove(records);
+}
+Status SsdHashTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Scan(visit);
+}
+Status SsdHashTier::Sync() {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Sync();
+}
+Status SsdHashTier::Compact() {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Compact();
+}
+TierStats SsdHashTier::stats() const { return impl_->CheckProcess().ok() ? impl_->stats() : TierStats(); }
+
+}  // namespace multitier

@@ -1,0 +1,100 @@
+// SsdHashTier: records in a log of segment files on an SSD.
+//
+//   Write, Remove --> hot head  --> segment segment segment ...      Read: one sorted, coalesced batch of block reads
+//   compaction    --> cold head --> segment segment ...                    Free: one bit
+//                          ^----------- held records of a segment with many dead ones
+//
+// Life of a record: appended to the open segment, served from its buffer until it is written, from the file after; freed, a
+// cleared bit; gone when its segment is deleted, after compaction has moved what is still held (tier.h, Relocation).
+//
+// Space: at most 1.5 times what the held records take, plus four segments, as long as the relocator moves what it is asked
+// to move and the owner writes (compaction is paid in slices by Write) or async_compaction is set. A segment is a 64th of
+// what is held, at least 1 MiB and at most 256 MiB. Without a relocator only segments without held records are reclaimed.
+//
+// Durable is what Sync() acknowledged, or what stands in a sealed segment: recovery gives for each key its newest record that
+// is still in a file. A record that was freed, while no newer one of its key was written, may be gone at any time. A removed
+// key does not come back: its tombstone stays until no file can hold an older record of it.
+//
+// Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
+// `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the two open
+// segments, and their buffers of at most 4 MiB (more only for records that do not fit); nothing of it before the first Write.
+//
+// Thread-safe: all methods. In a forked child every call answers FailedPrecondition and the destructor does nothing.
+
+#ifndef CC_TIER_SSDHASH_SSDHASH_TIER_H_
+#define CC_TIER_SSDHASH_SSDHASH_TIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/env/batch_reader.h"
+#include "cc/env/env.h"
+#include "cc/env/instance_dir.h"
+#include "cc/tier/tier.h"
+
+namespace multitier {
+
+struct SsdHashOptions {
+  Env* env = Env::Posix();
+  // Where the files are; of this tier alone, but for names that do not begin with "ssd". Empty: instance->path().
+  std::string directory;
+  std::shared_ptr<InstanceDirectory> instance;  // held as long as the tier lives. Default: none, the caller sees to it
+  // Takes over what is in the directory; else it is deleted. Default: false.
+  bool recover = false;
+  // Leaves the files, synced, when the tier is destroyed. Default: false.
+  bool keep = false;
+  // Compaction on a thread of the tier, and by Write only where that falls behind. Default: false, by Write.
+  bool async_compaction = false;
+  bool direct_io = true;      // O_DIRECT where the file system has it
+  int64_t max_rows = 0;       // held; 0: no bound
+  BatchReader::Kind reader = BatchReader::Kind::kAuto;
+  uint64_t min_segment_bytes = 1 << 20;
+  uint64_t max_segment_bytes = 256 << 20;
+};
+
+// What recovery found.
+struct SsdHashRecovery {
+  int64_t segments = 0;
+  int64_t unsealed_segments = 0;  // read record by record, up to the first bad one
+  int64_t records = 0;            // in them, older ones and tombstones included
+  int64_t rows = 0;               // held now
+};
+
+class SsdHashTier : public Tier {
+ public:
+  // InvalidArgument for impossible options; what the Env says of the directory; with `recover`: DataLoss naming file and
+  // offset where a segment cannot be read, Unimplemented for a newer format.
+  static Result<std::unique_ptr<SsdHashTier>> Open(SsdHashOptions options);
+  ~SsdHashTier() override;
+
+  // Compacts until nothing is beyond what the tier wants to use, or nothing can be moved now.
+  Status Compact();
+  const SsdHashRecovery& recovery() const;
+  // Columns of the widest segment recovered; empty: none.
+  std::vector<ColumnSpec> recovered_columns() const;
+
+  const char* name() const override { return "ssdhash"; }
+  TierCapabilities capabilities() const override;
+  // FailedPrecondition where a recovered segment's columns are not the first of the layout's.
+  Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
+  void SetRelocator(Relocator relocator) override;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
+  Status Read(Span<ReadRecord> records) override;
+  void Free(Span<const KeyLocation> records) override;
+  Status Remove(Span<const KeyLocation> records) override;
+  Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  Status Sync() override;
+  TierStats stats() const override;
+
+ private:
+  class Impl;
+  explicit SsdHashTier(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_SSDHASH_SSDHASH_TIER_H_

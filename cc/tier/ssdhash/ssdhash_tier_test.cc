@@ -1,0 +1,281 @@
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/env/memory_env.h"
+#include "cc/tier/ssdhash/log_owner.h"
+#include "cc/tier/tier_conformance.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kSmallSegment = 16 << 10;
+
+std::string NewDirectory() {
+  static int made = 0;
+  return StrCat(testing::TempDir(), "/ssdhash_tier_test_", static_cast<int>(::getpid()), "/", ++made);
+}
+
+std::unique_ptr<SsdHashTier> Make(SsdHashOptions options) {
+  if (options.directory.empty()) options.directory = NewDirectory();
+  EXPECT_TRUE(options.env->CreateDir(options.directory).ok());
+  Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+  EXPECT_TRUE(tier.ok()) << tier.status().ToString();
+  return *std::move(tier);
+}
+
+TierTestCase Case(const char* name, SsdHashOptions options) {
+  return TierTestCase{name, [options](std::shared_ptr<const RowLayout>) { return Make(options); },
+                      [options](std::shared_ptr<const RowLayout>, int64_t max_rows) {
+                        SsdHashOptions bounded = options;
+                        bounded.max_rows = max_rows;
+                        return Make(bounded);
+                      }};
+}
+
+SsdHashOptions Small() {
+  SsdHashOptions options;
+  options.min_segment_bytes = kSmallSegment;
+  return options;
+}
+
+std::vector<TierTestCase> Cases() {
+  SsdHashOptions threads = Small();
+  threads.reader = BatchReader::Kind::kThreads;
+  threads.async_compaction = true;
+  SsdHashOptions buffered = Small();
+  buffered.direct_io = false;
+  return {Case("Default", SsdHashOptions()), Case("SmallSegments", Small()), Case("PreadAsync", threads),
+          Case("Buffered", buffered)};
+}
+
+INSTANTIATE_TEST_SUITE_P(SsdHash, TierConformanceTest, testing::ValuesIn(Cases()), TierTestName);
+
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> keys;
+  for (int64_t key = begin; key < end; ++key) keys.push_back(key);
+  return keys;
+}
+
+int64_t SpaceBound(const SsdHashTier& tier, int64_t bytes_per_row, int64_t segment_bytes) {
+  return tier.stats().rows * bytes_per_row * 3 / 2 + 4 * segment_bytes;
+}
+
+// Rounds of random overwrites of `keys` keys.
+void Overwrite(LogOwner* owner, int64_t keys, int rounds, size_t batch_keys, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < rounds; ++round) {
+    std::map<int64_t, bool> batch;
+    while (batch.size() < batch_keys) batch[static_cast<int64_t>(random() % static_cast<uint64_t>(keys))] = true;
+    std::vector<int64_t> list;
+    for (const auto& [key, unused] : batch) list.push_back(key);
+    ASSERT_TRUE(owner->Put(list, random() >> 2 | 1).ok());
+  }
+}
+
+class CompactionTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Modes, CompactionTest, testing::Bool(),
+                         [](const testing::TestParamInfo<bool>& info) { return info.param ? "Async" : "Inline"; });
+
+TEST_P(CompactionTest, RandomOverwriteStaysWithinTheSpaceBoundAndLosesNothing) {
+  SsdHashOptions options;
+  options.async_compaction = GetParam();
+  options.min_segment_bytes = 64 << 10;
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  owner.UseEvery(101);
+  constexpr int64_t kKeys = 40000;
+  for (int64_t from = 0; from < kKeys; from += 1000) ASSERT_TRUE(owner.Put(Range(from, from + 1000), 1).ok());
+  const int64_t bytes_per_row = (tier->stats().stored_bytes + kKeys - 1) / kKeys;
+  for (int part = 0; part < 20; ++part) {
+    Overwrite(&owner, kKeys, 20, 500, static_cast<uint64_t>(part));
+    const TierStats stats = tier->stats();
+    if (!GetParam()) {
+      EXPECT_LE(stats.stored_bytes, SpaceBound(*tier, bytes_per_row, 68 << 10)) << part;
+    }
+  }
+  ASSERT_TRUE(tier->Compact().ok());
+  const TierStats stats = tier->stats();
+  EXPECT_LE(stats.stored_bytes, SpaceBound(*tier, bytes_per_row, 68 << 10));
+  EXPECT_EQ(stats.rows, kKeys);
+  EXPECT_GT(stats.relocated_rows, kKeys);
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  std::printf("write amplification %.2f, space %.2f\n",
+              static_cast<double>(stats.device_written_bytes) / static_cast<double>(stats.appended_bytes),
+              static_cast<double>(stats.stored_bytes) / static_cast<double>(bytes_per_row * kKeys));
+  owner.Detach();
+}
+
+TEST_P(CompactionTest, RemovedKeysLeaveNoTombstonesBehindForever) {
+  SsdHashOptions options = Small();
+  options.async_compaction = GetParam();
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  ASSERT_TRUE(owner.Put(Range(0, 5000), 1).ok());  // cold, never changed
+  const int64_t before = tier->stats().stored_bytes;
+  for (int64_t round = 0; round < 60; ++round) {
+    ASSERT_TRUE(owner.Put(Range(100000 + round * 500, 100500 + round * 500), 2).ok());
+    ASSERT_TRUE(owner.Remove(Range(100000 + round * 500, 100500 + round * 500)).ok());
+  }
+  ASSERT_TRUE(tier->Compact().ok());
+  EXPECT_EQ(tier->stats().rows, 5000);
+  EXPECT_LE(tier->stats().stored_bytes, 2 * before);
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  owner.Detach();
+}
+
+TEST_P(CompactionTest, OwnersReadersAndRelocationRaceWithoutAWrongRow) {
+  SsdHashOptions options = Small();
+  options.async_compaction = GetParam();
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  owner.UseEvery(7);
+  std::atomic<int> running{2};
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(static_cast<uint64_t>(t));
+      for (uint64_t round = 1; round <= 300; ++round) {
+        const int64_t from = t * 2000 + static_cast<int64_t>(random() % 1900);
+        EXPECT_TRUE(random() % 5 == 0 ? owner.Remove(Range(from, from + 20)).ok() : owner.Put(Range(from, from + 80), round).ok());
+      }
+      --running;
+    });
+  }
+  threads.emplace_back([&] {
+    int64_t whole = 0;
+    while (running > 0) {
+      // A location may be freed or moved while it is read; what is read is whole all the same.
+      std::vector<ReadRecord> batch(200);
+      std::vector<uint8_t> rows(200 * TierTestLayout(2)->row_bytes());
+      for (size_t i = 0; i < batch.size(); ++i) {
+        batch[i].location = static_cast<uint32_t>(i * 37 % 8000);
+        batch[i].row_data = rows.data() + i * TierTestLayout(2)->row_bytes();
+      }
+      EXPECT_TRUE(tier->Read(Span<ReadRecord>(batch)).ok());
+      for (const ReadRecord& read : batch) {
+        if (read.status.code() == StatusCode::kNotFound) continue;
+        ASSERT_TRUE(read.status.ok()) << read.status.ToString();
+        const TestRecord expected(read.header.key, static_cast<uint64_t>(read.header.version), 2);
+        EXPECT_EQ(std::vector<uint8_t>(read.row_data, read.row_data + expected.row_data.size()), expected.row_data);
+        ++whole;
+      }
+      EXPECT_TRUE(tier->Scan([](const RecordHeader&, uint32_t) { return OkStatus(); }).ok());
+      (void)tier->stats();
+    }
+    EXPECT_GT(whole, 0);
+  });
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(tier->Compact().ok());
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  EXPECT_EQ(tier->stats().rows, static_cast<int64_t>(owner.size()));
+  owner.Detach();
+}
+
+TEST(SsdHashTierTest, WideAndHugeRowsAreWrittenAndRead) {
+  for (const int dim : {1, 900, 1100, 70000, 1 << 20}) {
+    auto tier = Make(Small());
+    auto layout = std::make_shared<const RowLayout>(*RowLayout::Create(dim, DType::kFloat32));
+    ASSERT_TRUE(tier->SetLayout(layout).ok());
+    std::vector<uint8_t> row(layout->row_bytes()), out(layout->row_bytes());
+    std::vector<uint32_t> locations(6);
+    for (size_t i = 0; i < locations.size(); ++i) {
+      row.assign(row.size(), static_cast<uint8_t>(i + 1));
+      WriteRecord write;
+      write.header = RecordHeader{static_cast<int64_t>(i), 1, 1, 1};
+      write.row_data = row.data();
+      ASSERT_TRUE(tier->Write(Span<const WriteRecord>(&write, 1), &locations[i]).ok()) << dim;
+      if (i == 3) {
+        ASSERT_TRUE(tier->Sync().ok());
+      }
+    }
+    for (size_t i = 0; i < locations.size(); ++i) {
+      ReadRecord read;
+      read.key = static_cast<int64_t>(i);
+      read.location = locations[i];
+      read.row_data = out.data();
+      ASSERT_TRUE(tier->Read(Span<ReadRecord>(&read, 1)).ok());
+      ASSERT_TRUE(read.status.ok()) << dim << " " << read.status.ToString();
+      EXPECT_EQ(out, std::vector<uint8_t>(row.size(), static_cast<uint8_t>(i + 1))) << dim;
+    }
+  }
+}
+
+TEST(SsdHashTierTest, EmptyTierCostsLittleAndDeletesItsFiles) {
+  const std::string directory = NewDirectory();
+  SsdHashOptions options;
+  options.directory = directory;
+  {
+    auto tier = Make(options);
+    EXPECT_LT(tier->stats().resident_bytes, 64 << 10);
+    EXPECT_EQ(tier->stats().stored_bytes, 0);
+    LogOwner owner;
+    owner.Attach(tier.get());
+    ASSERT_TRUE(owner.Put({1, 2, 3}, 1).ok());
+    EXPECT_FALSE(Env::Posix()->ListDir(directory)->empty());
+    owner.Detach();
+  }
+  EXPECT_TRUE(Env::Posix()->ListDir(directory)->empty());
+}
+
+TEST(SsdHashTierTest, ImpossibleOptionsAreRefused) {
+  EXPECT_EQ(SsdHashTier::Open(SsdHashOptions()).status().code(), StatusCode::kInvalidArgument);
+  SsdHashOptions options = Small();
+  options.directory = NewDirectory();
+  EXPECT_EQ(SsdHashTier::Open(options).status().code(), StatusCode::kNotFound);
+  options.min_segment_bytes = 0;
+  EXPECT_EQ(SsdHashTier::Open(options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(SsdHashTierTest, ForkedChildIsRefusedAndLeavesTheFilesAlone) {
+  SsdHashOptions options = Small();
+  options.async_compaction = true;
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  ASSERT_TRUE(owner.Put(Range(0, 1000), 1).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ReadRecord read;
+    read.location = 0;
+    const bool refused = tier->Read(Span<ReadRecord>(&read, 1)).code() == StatusCode::kFailedPrecondition &&
+                         tier->Sync().code() == StatusCode::kFailedPrecondition && tier->stats().rows == 0;
+    tier.reset();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  ASSERT_TRUE(owner.Put(Range(0, 1000), 2).ok());
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  owner.Detach();
+}
+
+TEST(SsdHashTierTest, ReadsOfNeighboursAreCoalesced) {
+  auto tier = Make(SsdHashOptions());
+  LogOwner owner;
+  owner.Attach(tier.get());
+  ASSERT_TRUE(owner.Put(Range(0, 2000), 1).ok());
+  ASSERT_TRUE(tier->Sync().ok());
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  const TierStats stats = tier->stats();
+  EXPECT_LE(stats.device_reads, stats.device_read_bytes / (15 << 10) + 1);
+  EXPECT_STRNE(stats.read_backend, "");
+  owner.Detach();
+}
+
+}  // namespace
+}  // namespace multitier
