@@ -139,6 +139,33 @@ TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
   ExpectTiersInOrder(table.get());
 }
 
+// A budget of 64 Ki rows and more demotes in the background.
+TEST_P(Concurrency, BackgroundDemotionLosesNoUpdateAndKeepsTheBound) {
+  constexpr int64_t kRows = 64 * 1024, kKeys = 3 * kRows, kBatch = 8192;
+  TableOptions options = CountingOptions(GetParam());
+  if (options.lower_tiers.empty() || !options.dram_named) GTEST_SKIP() << "nothing is demoted in the background";
+  const uint64_t row_bytes = kDim * sizeof(float);
+  options.dram_budget_bytes = kRows * row_bytes;
+  for (LowerTierOptions& lower : options.lower_tiers) lower.budget_bytes *= 512;
+  auto table = MakeTable(options);
+  OnThreads([&](int t) {
+    for (int64_t from = 0; from < kKeys; from += kBatch) {
+      std::vector<int64_t> keys(kBatch);
+      std::iota(keys.begin(), keys.end(), (from + t * kRows) % kKeys);
+      if (!Sgd(keys, -1.0f, kDim).Run(table.get()).ok()) std::abort();
+      EXPECT_LE(table->Stats().tiers[0].rows, kRows + kThreads * kBatch);
+      if (t == 0 && from % (8 * kBatch) == 0) MT_EXPECT_OK(table->Drain());
+    }
+  });
+  std::vector<int64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  for (const float value : LookupAll(table.get(), keys)) ASSERT_EQ(value, static_cast<float>(kThreads));
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_LE(table->Stats().tiers[0].rows, kRows * 97 / 100 + kRows / 100);
+  ExpectTiersInOrder(table.get());
+  LookupAll(table.get(), keys);  // and goes away with its jobs queued
+}
+
 std::vector<ChainCase> DramAndAllChains() {
   std::vector<ChainCase> chains = AllChains();
   chains.insert(chains.begin(), kDramAlone);

@@ -14,6 +14,10 @@
 // From a middle tier, where rows cannot change: their words are made pending, the records read, the dirty ones written to the
 // last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
 //
+// Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
+// the pool: above 97 % each shard's job demotes to 95 %, and an operation does only what is still beyond the budget when it
+// ends, so that the bound holds however far the pool is behind.
+//
 // A failed write puts everything back: the rows are still where they were. One trim at a time works on a shard; who comes
 // second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its operation ends.
 
@@ -26,6 +30,7 @@ namespace multitier {
 namespace {
 
 constexpr size_t kSliceRows = 4096;
+constexpr int kStartPercent = 97, kStopPercent = 95;  // of the budget: demotion in the background
 constexpr size_t kKeptDropped = 1u << 20;
 
 }  // namespace
@@ -51,20 +56,35 @@ void EmbeddingTable::Impl::Remember(Status status) {
 
 Status EmbeddingTable::Impl::RetryTrim() {
   if (!trim_failed_) return OkStatus();
-  MT_RETURN_IF_ERROR(Trim());
+  // What the pool could not do is tried here.
+  MT_RETURN_IF_ERROR(Trim(pool_ != nullptr ? kStartPercent : 100));
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = OkStatus();
   trim_failed_ = false;
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::Trim() {
+Status EmbeddingTable::Impl::Trim(int percent) {
   if (!evicts_) return OkStatus();
   MT_RETURN_IF_ERROR(RemoveOwed());
-  const int64_t budget = static_cast<int64_t>(budget_rows(*layout()));
+  const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
+  const int64_t budget = percent == 100 ? all : all / 100 * percent;
+  if (pool_ != nullptr && dram_rows_.load() > all / 100 * kStartPercent) {
+    for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
+  }
   if (dram_rows_.load() <= budget) return OkStatus();
   for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_));
   return OkStatus();
+}
+
+void EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
+  Status status;
+  for (bool more = true; more && status.ok();) {
+    InsideGate inside(&gate_);  // whoever wants to close it waits for no more than a slice
+    const uint64_t budget = budget_rows(*layout());
+    status = TrimShard(shard, static_cast<size_t>(budget / 100 * kStopPercent) >> log2_shards_, 1, &more);
+  }
+  Remember(std::move(status));
 }
 
 Status EmbeddingTable::Impl::TrimLower() {
@@ -94,14 +114,16 @@ void EmbeddingTable::Impl::EndTrim(Shard* shard) {
   shard->resolved.notify_all();
 }
 
-Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows) {
+Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, int max_slices, bool* more) {
+  if (more != nullptr) *more = false;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     if (shard->dram.rows() <= target_rows) return OkStatus();
   }
   BeginTrim(shard);
   Status status;
-  for (size_t moved = 1; status.ok() && moved > 0;) {
+  size_t moved = 1;
+  for (; status.ok() && moved > 0 && max_slices > 0; --max_slices) {
     size_t excess = 0;
     {
       std::lock_guard<SharedMutex> lock(shard->mutex);
@@ -111,6 +133,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows) {
     if (excess > 0) status = DemoteSlice(shard, std::min(excess, kSliceRows), &moved);
   }
   EndTrim(shard);
+  if (more != nullptr) *more = moved > 0;
   return status;
 }
 

@@ -77,6 +77,9 @@ EmbeddingTable::Impl::Impl(TableOptions options)
 
 EmbeddingTable::Impl::~Impl() {
   if (getpid() != pid_) return;
+  for (auto& shard : shards_) {
+    if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
+  }
   for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
 }
 
@@ -113,6 +116,14 @@ Status EmbeddingTable::Impl::Init() {
     middle_[level] = can.middle;
     if (can.relocates) lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });
     MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
+  }
+  if (!has_lower) return OkStatus();
+  MT_ASSIGN_OR_RETURN(DemotionPool * pool, DemotionPool::Get());
+  if (exact) return OkStatus();
+  pool_ = pool;
+  for (auto& shard : shards_) {
+    Shard* const one = shard.get();
+    shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { DemoteInBackground(one); });
   }
   return OkStatus();
 }
@@ -246,6 +257,10 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
+  // Not inside the gate: a job enters it, which it cannot while somebody waits to close it.
+  if (pool_ != nullptr) {
+    for (auto& shard : shards_) pool_->Wait(shard->demotion.get());
+  }
   InsideGate inside(&gate_);
   if (!evicts_) return OkStatus();
   MT_RETURN_IF_ERROR(RetryTrim());

@@ -15,6 +15,7 @@
 #include "cc/env/env.h"
 #include "cc/index/shard_index.h"
 #include "cc/table/counted_keys.h"
+#include "cc/table/demotion_pool.h"
 #include "cc/table/victim_order.h"
 #include "cc/tier/dram/dram_tier.h"
 
@@ -59,6 +60,7 @@ struct alignas(64) Shard {
   SharedMutex mutex;  // guards all below; lookups read under the shared side
   std::condition_variable_any resolved;  // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
+  std::unique_ptr<DemotionPool::Job> demotion;  // in tables that demote in the background
   bool trimming = false;             // a trim works on this shard
   ShardIndex index;
   DramTier dram;

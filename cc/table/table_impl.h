@@ -183,11 +183,13 @@ class EmbeddingTable::Impl {
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out, size_t dim);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
-  Status Trim();
+  // `percent` of the budget is what may stay.
+  Status Trim(int percent = 100);
   // The same, and what is beyond the budgets of the tiers below.
   Status TrimLower();
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
-  Status TrimShard(Shard* shard, size_t target_rows);
+  // At most max_slices slices of them; *more: there may be others.
+  Status TrimShard(Shard* shard, size_t target_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
   // One trim at a time works on a shard.
   void BeginTrim(Shard* shard);
   void EndTrim(Shard* shard);
@@ -210,6 +212,8 @@ class EmbeddingTable::Impl {
   void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
+  // A job of the pool: demotes a shard's rows down to the low watermark.
+  void DemoteInBackground(Shard* shard);
   void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
@@ -253,6 +257,7 @@ class EmbeddingTable::Impl {
   Tier* lower_[kMaxLowerTiers] = {};
   bool durable_[kMaxLowerTiers] = {};
   bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
+  DemotionPool* pool_ = nullptr;             // of tables that demote in the background; null in others
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   const pid_t pid_;
   int log2_shards_ = 0;
