@@ -59,6 +59,8 @@ enum RowFlags : uint16_t {
   kRowNewborn = 1,     // created by an apply whose update has not run: reads as absent
   kRowFree = 2,        // a slot of the slab that holds no row
   kRowDemoting = 8,    // being written below as it is now; whoever changes the row clears it
+  kRowUse = 16,        // two bits: uses since the replacement policy last looked, at most 3
+  kRowUses = 48,
   kRowEverBelow = 4,   // a record of this key may exist in a lower tier: removal must leave a tombstone there
 };
 

@@ -80,6 +80,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
 
   const int64_t step = applies_.fetch_add(1) + 1;
   UpdateContext update{&context, &request, slot_offsets, request.global_step >= 0 ? version : step};
+  last_version_ = update.version;
   ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
@@ -171,7 +172,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       BearRow(shard, row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = update.version;
-      FinishChange(row, context->Touched(entries[i]), &gone);
+      FinishChange(row, context->Touched(entries[i]), batch.num_keys(), &gone);
     }
     shard->counters.updates += static_cast<int64_t>(n);
   }
@@ -189,9 +190,9 @@ void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
   row->below = kNoLocation;
 }
 
-void EmbeddingTable::Impl::FinishChange(RowHeader* row, uint64_t touched, GoneRecords* gone) {
+void EmbeddingTable::Impl::FinishChange(RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone) {
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
-  if (touched != 0) row->recency = static_cast<uint32_t>(touched);
+  if (touched != 0) NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch));
   if (row->below != kNoLocation) {  // the copy below is no longer the row's
     gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below});
     row->below = kNoLocation;

@@ -140,7 +140,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, int max
 Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) {
   // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of
   // all go afterwards.
-  const bool room_after = options_.cache_strategy == CacheStrategy::kLfu && levels_ > 0 && bounded(0) &&
+  const bool room_after = options_.cache_strategy == Replacement::kLfu && levels_ > 0 && bounded(0) &&
                           (levels_ > 1 || options_.drop_coldest);
   size_t room = n;
   if (levels_ > 0 && bounded(0)) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));

@@ -48,9 +48,9 @@
 #include "cc/optimizer/update_rule.h"
 #include "cc/policy/admission.h"
 #include "cc/policy/expiry.h"
+#include "cc/policy/replacement.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
-#include "cc/table/cache_strategy.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
@@ -83,8 +83,10 @@ struct TableOptions {
   // What happens where the last tier's size is given and it is full: true: its coldest rows are dropped (PopDropped tells
   // which); false: ResourceExhausted.
   bool drop_coldest = false;
-  // Which rows are demoted first; exact in tables of less than 64 Ki rows of DRAM. Default: as LRU.
-  CacheStrategy cache_strategy = CacheStrategy::kDefault;
+  // Which rows are demoted first. In tables of less than 64 Ki rows of DRAM exact: LRU by (operation, last occurrence in its
+  // batch), LFU by frequency and then so, the default as LRU. In larger ones LRU and LFU go by samples, and the default is
+  // scan-resistant (cc/policy/probation_clock.h).
+  Replacement cache_strategy = Replacement::kDefault;
   // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
   int num_shards = 0;
   Env* env = nullptr;  // nullptr: Env::Posix()

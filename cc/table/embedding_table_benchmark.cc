@@ -2,6 +2,9 @@
 //
 //   BM_Lookup/ROWS         lookup of keys that are there
 //   BM_Apply/ROWS          Adagrad on keys that are there
+//   BM_TieredLookup/ROWS   the same over a lower tier, every row resident: what tiers cost where they are not needed
+//   BM_TieredApply/ROWS
+//   BM_TieredZipf          Adagrad on Zipf keys (1.05) of 1 M rows, a tenth of them in DRAM over a tier in memory
 //   BM_Insert/KIND         Adagrad on keys that are not, from an empty table to 4 M rows: growth and first touch included
 //   BM_Fill/ROWS           the same from an empty table to ROWS rows, uniform initializer
 //   BM_FirstTouch          what the machine charges for the memory of BM_Insert alone
@@ -11,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -19,6 +23,7 @@
 
 #include "cc/base/hash.h"
 #include "cc/table/embedding_table.h"
+#include "cc/tier/memory/memory_tier.h"
 
 namespace multitier {
 namespace {
@@ -37,8 +42,12 @@ InitializerSpec InitializerOf(InitializerKind kind) {
   return spec;
 }
 
-std::unique_ptr<EmbeddingTable> NewTable(InitializerKind kind) {
+std::unique_ptr<EmbeddingTable> NewTable(InitializerKind kind, int64_t dram_rows = 0) {
   TableOptions options;
+  if (dram_rows > 0) {  // over a lower tier
+    options.dram_budget_bytes = static_cast<uint64_t>(dram_rows) * 2 * kDim * sizeof(float);
+    options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  }
   options.dim = kDim;
   options.initializer = InitializerOf(kind);
   ColumnSpec slot;
@@ -72,12 +81,14 @@ std::vector<float> SomeGradients() {
 // The table of the benchmark before, where it has so many rows, or fewer and grows; else another.
 std::unique_ptr<EmbeddingTable> held;
 int64_t held_rows = 0;
+bool held_tiered = false;
 
-EmbeddingTable* FilledTable(int64_t rows) {
-  if (held_rows > rows) held.reset();
+EmbeddingTable* FilledTable(int64_t rows, bool tiered = false) {
+  if (held_rows > rows || held_tiered != tiered) held.reset();
   if (held == nullptr) {
-    held = NewTable(InitializerKind::kUniform);
+    held = NewTable(InitializerKind::kUniform, tiered ? int64_t{64} << 20 : 0);
     held_rows = 0;
+    held_tiered = tiered;
   }
   const std::vector<float> grads = SomeGradients();
   std::vector<int64_t> keys;
@@ -109,8 +120,8 @@ void ReportPerKey(benchmark::State& state) {
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-void BM_Lookup(benchmark::State& state) {
-  EmbeddingTable* table = FilledTable(state.range(0));
+void Lookups(benchmark::State& state, bool tiered) {
+  EmbeddingTable* table = FilledTable(state.range(0), tiered);
   const auto batches = UniformBatches(state.range(0));
   std::vector<float> out(kBatch * kDim);
   size_t i = 0;
@@ -120,17 +131,52 @@ void BM_Lookup(benchmark::State& state) {
   }
   ReportPerKey(state);
 }
+
+void BM_Lookup(benchmark::State& state) { Lookups(state, false); }
 BENCHMARK(BM_Lookup)->Apply(ManySizes)->Unit(benchmark::kMillisecond);
 
-void BM_Apply(benchmark::State& state) {
-  EmbeddingTable* table = FilledTable(state.range(0));
+void Applies(benchmark::State& state, bool tiered) {
+  EmbeddingTable* table = FilledTable(state.range(0), tiered);
   const auto batches = UniformBatches(state.range(0));
   const std::vector<float> grads = SomeGradients();
   size_t i = 0;
   for (auto _ : state) Train(table, batches[i++ % batches.size()], grads);
   ReportPerKey(state);
 }
+
+void BM_Apply(benchmark::State& state) { Applies(state, false); }
 BENCHMARK(BM_Apply)->Apply(ManySizes)->Unit(benchmark::kMillisecond);
+
+void BM_TieredLookup(benchmark::State& state) { Lookups(state, true); }
+BENCHMARK(BM_TieredLookup)->Arg(1 << 20)->Arg(10 << 20)->Unit(benchmark::kMillisecond);
+
+void BM_TieredApply(benchmark::State& state) { Applies(state, true); }
+BENCHMARK(BM_TieredApply)->Arg(1 << 20)->Arg(10 << 20)->Unit(benchmark::kMillisecond);
+
+void BM_TieredZipf(benchmark::State& state) {
+  constexpr int64_t kRows = 1 << 20;
+  auto table = NewTable(InitializerKind::kUniform, kRows / 10);
+  std::vector<double> sums(kRows);
+  double sum = 0;
+  for (int64_t i = 0; i < kRows; ++i) sums[i] = sum += std::pow(static_cast<double>(i + 1), -1.05);
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> uniform(0, sum);
+  std::vector<std::vector<int64_t>> batches(32, std::vector<int64_t>(kBatch));
+  for (auto& batch : batches) {
+    for (int64_t& key : batch) key = KeyOfRank(std::lower_bound(sums.begin(), sums.end(), uniform(random)) - sums.begin());
+  }
+  const std::vector<float> grads = SomeGradients();
+  for (const auto& batch : batches) Train(table.get(), batch, grads);
+  const TableStats before = table->Stats();
+  size_t i = 0;
+  for (auto _ : state) Train(table.get(), batches[i++ % batches.size()], grads);
+  const TableStats after = table->Stats();
+  const double hits = static_cast<double>(after.tiers[0].hits - before.tiers[0].hits);
+  const double misses = static_cast<double>(after.tiers[1].hits - before.tiers[1].hits);
+  state.counters["hit rate"] = hits / (hits + misses);
+  ReportPerKey(state);
+}
+BENCHMARK(BM_TieredZipf)->Unit(benchmark::kMillisecond);
 
 void BM_Insert(benchmark::State& state) {
   constexpr int64_t kBatches = 64;  // 4 M rows

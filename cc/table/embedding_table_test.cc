@@ -392,7 +392,7 @@ constexpr uint64_t kRowBytes = 16;  // dim 4
 
 TEST(EmbeddingTable, LruKeepsTheMostRecentInEveryTierOfAChain) {
   TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
-  options.cache_strategy = CacheStrategy::kLru;
+  options.cache_strategy = Replacement::kLru;
   options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
   options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
   auto table = MakeTable(options);
@@ -408,7 +408,7 @@ TEST(EmbeddingTable, LruKeepsTheMostRecentInEveryTierOfAChain) {
 
 TEST(EmbeddingTable, LfuKeepsTheMostFrequentAndOfEqualsTheMostRecent) {
   TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
-  options.cache_strategy = CacheStrategy::kLfu;
+  options.cache_strategy = Replacement::kLfu;
   options.lower_tiers[0].budget_bytes = 2 * kRowBytes;
   options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
   auto table = MakeTable(options);

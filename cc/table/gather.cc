@@ -130,7 +130,7 @@ Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, 
     return OkStatus();
   }
   MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
-  const uint32_t location = shard->AllocateRow(context->stamp);
+  const uint32_t location = shard->AllocateRow(context->stamp, counted->frequency + 1, 0);
   RowHeader* row = shard->dram.Header(location);
   row->key = counted->key;
   row->flags = kRowNewborn;
@@ -200,7 +200,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     uint32_t locations[kGroup];
     for (size_t j = 0; j < n; ++j) {
       keys[j] = batch.key((*create)[i + j]);
-      locations[j] = shard->AllocateRow(context->stamp);
+      locations[j] = shard->AllocateRow(context->stamp, 1, 0);
       RowHeader* row = shard->dram.Header(locations[j]);
       values[j] = reinterpret_cast<float*>(DramTier::Data(row));
       row->key = keys[j];

@@ -97,6 +97,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
   };
   // Blocks are numbered from the first key of the slice.
   const size_t base = begin;
+  const uint32_t step = static_cast<uint32_t>(2 * keys.size());
   keys = keys.subspan(base, end - base);
   out += base * dim;
   end -= base;
@@ -117,12 +118,12 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
           continue;
         }
       }
-      if (row == nullptr || (newborn_is_absent && row->has(kRowNewborn))) {
+      if (row == nullptr || (newborn_is_absent && (__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & kRowNewborn) != 0)) {
         missed->absent.push_back(base + i);
         continue;
       }
       if (stamp != 0) {  // other lookups may, too
-        __atomic_store_n(&row->recency, static_cast<uint32_t>(stamp + base + i), __ATOMIC_RELAXED);
+        NoteUse(row, static_cast<uint32_t>(stamp + base + i), step);
       }
       CopyValue(DramTier::Data(row), out + i * dim, dim);
     }

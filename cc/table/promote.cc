@@ -195,10 +195,19 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
   return OkStatus();
 }
 
+uint64_t EmbeddingTable::Impl::IdleOf(int level, const RecordHeader& header, uint64_t clock) const {
+  if (middle_[level]) return static_cast<uint32_t>(static_cast<uint32_t>(clock) - header.recency);
+  // A tier that does not keep the recency has the step of the last update.
+  const int64_t steps = last_version_.load() - header.version;
+  const int64_t applies = applies_.load();
+  if (steps <= 0 || header.version < 0 || applies <= 0) return 0;
+  return clock / static_cast<uint64_t>(applies) * static_cast<uint64_t>(std::min(steps, applies));
+}
+
 RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header,
                                             GoneRecords* gone) {
   const uint64_t clock = accesses_.load();
-  const uint32_t location = shard->dram.Allocate();
+  const uint32_t location = shard->AllocateRow(clock, header.frequency, IdleOf(key.level, header, clock));
   RowHeader* row = shard->dram.Header(location);
   row->key = key.key;
   row->version = header.version;
@@ -215,7 +224,7 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
   constexpr uint32_t kColdest = 0x80000000u;
   const uint32_t was = middle_[key.level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
   row->recency = key.touched != 0 ? static_cast<uint32_t>(key.touched) : was;
-  if (shard->orders_dram) shard->dram_order.Insert(location, clock);
+  if (shard->orders_dram) shard->dram_order.Refresh(location, clock);
   std::memcpy(DramTier::Data(row), key.data.data(), shard->dram.layout()->row_bytes());
   ShardIndex::Switch(word, WordState::kDram, location);
   --shard->rows_lower[key.level];

@@ -50,7 +50,7 @@ struct GoneRecords {
 
 struct alignas(64) Shard {
   Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, bool evicts, uint64_t max_words,
-        CacheStrategy strategy, bool exact)
+        Replacement strategy, bool exact)
       : index(env, has_lower, max_words),
         dram(env, std::move(layout)),
         counted(env),
@@ -136,9 +136,11 @@ struct alignas(64) Shard {
   }
 
   // A slot of the slab with its place in the order. REQUIRES: dram.Reserve
-  uint32_t AllocateRow(uint64_t clock) {
+  // `frequency` and `idle`: see RowUse.
+  uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
     const uint32_t location = dram.Allocate();
-    if (orders_dram) dram_order.Insert(location, clock);
+    dram.Header(location)->recency = static_cast<uint32_t>(clock);
+    if (orders_dram) dram_order.Insert(RowUse{location, frequency, idle}, clock);
     return location;
   }
   void ReleaseRow(uint32_t location) {

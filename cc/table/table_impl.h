@@ -112,6 +112,8 @@ class EmbeddingTable::Impl {
                      const Settle* settle, std::vector<size_t>* mine, std::vector<size_t>* theirs);
   void AnswerFromMemory(BelowKey* key, const Found& found, Promotion promotion);
   Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion, GoneRecords* gone);
+  // Accesses since the last use of a record's row, as far as known.
+  uint64_t IdleOf(int level, const RecordHeader& header, uint64_t clock) const;
   // The row of the record just read comes into the slab; its word is switched there.
   RowHeader* InstallRow(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header, GoneRecords* gone);
   void Unpin(BelowKey* key);
@@ -168,7 +170,7 @@ class EmbeddingTable::Impl {
   // A newborn becomes a row.
   void BearRow(Shard* shard, RowHeader* row);
   // Marks a pinned row as changed, and unpins it.
-  void FinishChange(RowHeader* row, uint64_t touched, GoneRecords* gone);
+  void FinishChange(RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone);
   void UnpinRow(Shard* shard, RowHeader* row);
   void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
 
@@ -275,6 +277,7 @@ class EmbeddingTable::Impl {
   std::atomic<bool> any_key_below_{false};
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
+  std::atomic<int64_t> last_version_{0};  // the version set last
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;
   // Guarded by trim_mutex_.

@@ -29,7 +29,7 @@ class Oracle {
     // Room for the slots of any rule: the bound counts row data, and rows widen.
     tiered.dram_budget_bytes = 4 * WidestRow();
     PutChain(chain_, 3 * WidestRow(), random_(), &tiered);
-    tiered.cache_strategy = random_() % 2 == 0 ? CacheStrategy::kLru : CacheStrategy::kLfu;
+    tiered.cache_strategy = random_() % 2 == 0 ? Replacement::kLru : Replacement::kLfu;
     if (random_() % 4 == 0) tiered.num_shards = 2;
     for (TableOptions* options : {&plain, &tiered}) {
       options->admission = admission;

@@ -12,8 +12,10 @@ bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.r
 
 }  // namespace
 
-void VictimOrder::Insert(uint32_t location, uint64_t clock) {
+void VictimOrder::Insert(const RowUse& row, uint64_t clock) {
+  if (policy_ != nullptr) policy_->Insert(Span<const RowUse>(&row, 1));
   if (!exact_) return;
+  const uint32_t location = row.location;
   if (location >= place_.size()) place_.resize(std::max<size_t>(location + 1, place_.size() * 2), kNoLocation);
   const Entry entry{Rank(location, clock), location};
   heap_.push_back(entry);
@@ -21,6 +23,7 @@ void VictimOrder::Insert(uint32_t location, uint64_t clock) {
 }
 
 void VictimOrder::Erase(uint32_t location) {
+  if (policy_ != nullptr) policy_->Remove(Span<const uint32_t>(&location, 1));
   if (!exact_) return;
   const size_t at = place_[location];
   place_[location] = kNoLocation;
@@ -39,6 +42,7 @@ void VictimOrder::Refresh(uint32_t location, uint64_t clock) {
 }
 
 void VictimOrder::Clear() {
+  if (policy_ != nullptr) policy_->Clear();
   heap_.clear();
   place_.clear();
   hand_ = 0;
@@ -65,7 +69,30 @@ void VictimOrder::Sink(size_t at, const Entry& entry) {
 }
 
 std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
-  return exact_ ? ChooseExact(n, clock) : ChooseFromWindows(n, clock);
+  if (exact_) return ChooseExact(n, clock);
+  return policy_ != nullptr ? ChooseByPolicy(n) : ChooseFromWindows(n, clock);
+}
+
+std::vector<uint32_t> VictimOrder::ChooseByPolicy(size_t n) {
+  std::vector<uint32_t> victims;
+  std::vector<RowUse> used;
+  const ReplacementPolicy::Pinned pinned = [&](uint32_t location) {
+    RowHeader* row = dram_->Header(location);
+    if (!Evictable(*row)) return true;
+    if (!row->has(kRowUses)) return false;
+    for (; row->has(kRowUses); row->flags = static_cast<uint16_t>(row->flags - kRowUse)) {
+      used.push_back(RowUse{location, row->frequency, 0});
+    }
+    return true;
+  };
+  // Where every row was used, the first round only finds that out.
+  for (int round = 0; round < 2 && victims.size() < n; ++round) {
+    used.clear();
+    policy_->ChooseVictims(n, pinned, &victims);
+    policy_->Touch(used);
+    if (round == 0 && victims.size() < n) victims.clear();
+  }
+  return victims;
 }
 
 std::vector<uint32_t> VictimOrder::ChooseExact(size_t n, uint64_t clock) {

@@ -6,37 +6,56 @@
 //   exact (small shards)  a heap by (frequency,) recency with the values known when a row was last met. The values of a row
 //                         only grow, so the true first is found by looking at the top: where its row has moved on, it sinks
 //                         to its new place. Each sinking answers a touch; no scan over rows, O(log rows) a victim.
-//   windows (large ones)  a hand walks over the slab; of each window of four slots a victim the coldest quarter goes. No
-//                         memory.
+//   policy (large ones)   cc/policy/replacement.h's default. Uses collect in two bits of the row (see NoteUse) and are told
+//                         when the policy asks whether the row may go.
+//   windows (large ones   a hand walks over the slab; of each window of four slots a victim the coldest quarter goes. No
+//   with LRU or LFU)      memory.
 //
-// This is the seam of the replacement policy. Needs the shard's lock.
+// Needs the shard's lock.
 
 #ifndef CC_TABLE_VICTIM_ORDER_H_
 #define CC_TABLE_VICTIM_ORDER_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "cc/table/cache_strategy.h"
+#include "cc/policy/replacement.h"
 #include "cc/tier/dram/dram_tier.h"
 
 namespace multitier {
 
 // Where a row stands: smaller is colder. `clock` is the table's count of accesses, of which rows keep the low 32 bits.
-inline uint64_t RankOf(CacheStrategy strategy, uint32_t frequency, uint32_t recency, uint64_t clock) {
-  if (strategy == CacheStrategy::kLfu) return static_cast<uint64_t>(frequency) << 32 | recency;
+inline uint64_t RankOf(Replacement strategy, uint32_t frequency, uint32_t recency, uint64_t clock) {
+  if (strategy == Replacement::kLfu) return static_cast<uint64_t>(frequency) << 32 | recency;
   uint64_t age = static_cast<uint32_t>(static_cast<uint32_t>(clock) - recency);
   if (age >= 0xf0000000u) age = 0;  // touched by an operation that began after the clock was read
   return clock - (age < clock ? age : clock);
 }
 
+// A row was used at access `now`. It counts as used again only where its last use is more than `step` accesses ago: the
+// lookup and the update of one training step are one use. Under the shared side of the shard's lock, too.
+inline void NoteUse(RowHeader* row, uint32_t now, uint32_t step) {
+  const uint32_t before = __atomic_load_n(&row->recency, __ATOMIC_RELAXED);
+  __atomic_store_n(&row->recency, now, __ATOMIC_RELAXED);
+  if (now - before <= step) return;
+  uint16_t flags = __atomic_load_n(&row->flags, __ATOMIC_RELAXED);
+  while ((flags & kRowUses) != kRowUses &&
+         !__atomic_compare_exchange_n(&row->flags, &flags, static_cast<uint16_t>(flags + kRowUse), true, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED)) {
+  }
+}
+
 class VictimOrder {
  public:
-  VictimOrder(const DramTier* dram, CacheStrategy strategy, bool exact)
-      : dram_(dram), strategy_(strategy), exact_(exact) {}
+  VictimOrder(const DramTier* dram, Replacement strategy, bool exact)
+      : dram_(dram),
+        strategy_(strategy),
+        exact_(exact),
+        policy_(!exact && strategy == Replacement::kDefault ? ReplacementPolicy::Create(strategy) : nullptr) {}
 
-  // A row came into the slab. Its values may still be unset: newborn and pinned rows are never chosen.
-  void Insert(uint32_t location, uint64_t clock);
+  // A row came into the slab. What its header says may still be unset: newborn and pinned rows are never chosen.
+  void Insert(const RowUse& row, uint64_t clock);
   void Erase(uint32_t location);
   // A row's values may have become smaller.
   void Refresh(uint32_t location, uint64_t clock);
@@ -64,11 +83,13 @@ class VictimOrder {
   void Rise(size_t at, const Entry& entry);
   void Sink(size_t at, const Entry& entry);
   std::vector<uint32_t> ChooseExact(size_t n, uint64_t clock);
+  std::vector<uint32_t> ChooseByPolicy(size_t n);
   std::vector<uint32_t> ChooseFromWindows(size_t n, uint64_t clock);
 
   const DramTier* const dram_;
-  const CacheStrategy strategy_;
+  const Replacement strategy_;
   const bool exact_;
+  const std::unique_ptr<ReplacementPolicy> policy_;
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;
