@@ -25,8 +25,8 @@
 //               comes back for it later.
 // A location named in step 3 may be freed at once, before step 4. A record that is freed between 1 and 3 is not moved: who
 // took its name away frees `from`. The relocator is called from Write, Sync and Remove, or from a thread of the tier; it may
-// lock what protects the owner's names, so Write, Sync, Remove and SetRelocator must not be called under that; it may call
-// Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
+// lock what protects the owner's names, so Write, Sync, Remove, Scan and SetRelocator must not be called under that; it may
+// call Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
 // moves in between: take the names away first, or SetRelocator(nullptr).
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or

@@ -59,6 +59,8 @@ class LevelDbRandomAccessFile : public leveldb::RandomAccessFile {
       if (n <= 0) break;  // 0: the end; LevelDB sees that the block is short
       done += static_cast<size_t>(n);
     }
+    ++env_->reads_;
+    env_->read_bytes_ += static_cast<int64_t>(done);
     *result = leveldb::Slice(scratch, done);
     if (error == 0) return leveldb::Status::OK();
     LevelDbEnv::last_read_error() = error;
@@ -135,6 +137,7 @@ class LevelDbWritableFile : public leveldb::WritableFile {
       data += n;
       bytes -= static_cast<size_t>(n);
       bytes_ += n;
+      env_->written_bytes_ += n;
     }
     env_->SetFileBytes(path_, bytes_);
     if (error == 0) error = fault;

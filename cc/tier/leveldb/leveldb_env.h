@@ -51,6 +51,10 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   // Whether a file of that size can be made now: makes it, fully allocated, and removes it. 0, or the errno.
   int ProbeSpace(const std::string& path, size_t bytes);
   int64_t stored_bytes() const { return stored_bytes_; }
+  // Of calls to the device or the page cache.
+  int64_t reads() const { return reads_; }
+  int64_t read_bytes() const { return read_bytes_; }
+  int64_t written_bytes() const { return written_bytes_; }
   // Of this thread, over all databases.
   static Place& last_read();
   static int& last_read_error();
@@ -76,7 +80,7 @@ class LevelDbEnv : public leveldb::EnvWrapper {
 
   const bool sync_logs_;
   std::atomic<int> last_write_error_{0};
-  std::atomic<int64_t> stored_bytes_{0};
+  std::atomic<int64_t> stored_bytes_{0}, reads_{0}, read_bytes_{0}, written_bytes_{0};
 
   std::mutex mutex_;  // guards what follows; no call of a file inside
   std::map<std::string, int64_t> file_bytes_;

@@ -16,82 +16,16 @@
 #include <utility>
 #include <vector>
 
-#include "cc/base/coding.h"
-#include "cc/base/crc32c.h"
 #include "cc/env/posix_error.h"
+#include "cc/tier/leveldb/leveldb_entry.h"
 #include "cc/tier/leveldb/read_helpers.h"
 #include "leveldb/write_batch.h"
 
 namespace multitier {
 namespace {
 
-constexpr size_t kKeyBytes = 8;
-constexpr size_t kHeaderBytes = 24;
-constexpr char kSchemaKey[] = "schema";
-constexpr int kFormatVersion = 1;
 constexpr size_t kReadsPerPiece = 64;
 constexpr size_t kScanSlice = 4096;
-
-void EncodeKey(int64_t key, char* out) {
-  const uint64_t word = __builtin_bswap64(static_cast<uint64_t>(key) ^ uint64_t{1} << 63);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#error "EncodeKey swaps bytes"
-#endif
-  std::memcpy(out, &word, kKeyBytes);
-}
-
-int64_t DecodeKey(const char* in) {
-  uint64_t word;
-  std::memcpy(&word, in, kKeyBytes);
-  return static_cast<int64_t>(__builtin_bswap64(word) ^ uint64_t{1} << 63);
-}
-
-size_t BytesOfColumns(const RowLayout& layout, uint32_t num_columns) {
-  const Column& last = layout.columns()[num_columns - 1];
-  return last.offset + last.bytes;
-}
-
-uint32_t Checksum(const char* key, const uint8_t* value, size_t bytes) {
-  return ExtendCrc32c(Crc32c(key, kKeyBytes), value + 4, bytes - 4);
-}
-
-void EncodeValue(const char* key, const WriteRecord& record, uint32_t generation, size_t row_bytes, std::string* out) {
-  out->resize(kHeaderBytes + row_bytes);
-  uint8_t* p = reinterpret_cast<uint8_t*>(out->data());
-  EncodeFixed32(p + 4, generation);
-  EncodeFixed64(p + 8, static_cast<uint64_t>(record.header.version));
-  EncodeFixed32(p + 16, record.header.frequency);
-  EncodeFixed32(p + 20, record.header.num_columns);
-  std::memcpy(p + kHeaderBytes, record.row_data, row_bytes);
-  EncodeFixed32(p, Checksum(key, p, out->size()));
-}
-
-// What is wrong with an entry, or nullptr. row_data: [size - kHeaderBytes] of the value.
-const char* DecodeValue(const char* key, const uint8_t* p, size_t size, RecordHeader* header, uint32_t* generation) {
-  if (size <= kHeaderBytes) return "its value is too short";
-  if (DecodeFixed32(p) != Checksum(key, p, size)) return "its checksum is wrong";
-  *generation = DecodeFixed32(p + 4);
-  header->key = DecodeKey(key);
-  header->version = static_cast<int64_t>(DecodeFixed64(p + 8));
-  header->frequency = DecodeFixed32(p + 16);
-  header->num_columns = DecodeFixed32(p + 20);
-  return nullptr;
-}
-
-std::string SchemaJson(const RowLayout& layout) {
-  std::string json = StrCat("{\"format_version\": ", kFormatVersion, ", \"columns\": [");
-  for (const Column& column : layout.columns()) {
-    std::string name;
-    for (const char c : column.name) {
-      if (c == '"' || c == '\\') name.push_back('\\');
-      name.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
-    }
-    json += StrCat(column.offset == 0 ? "" : ", ", "{\"name\": \"", name, "\", \"dtype\": \"", DTypeName(column.dtype),
-                   "\", \"dim\": ", column.dim, ", \"initial_value\": ", column.initial_value,
-                   ", \"offset\": ", column.offset, "}");
-  }
-  return json + "]}";
-}
 
 uint64_t NowMicros() {
   struct timespec now;
@@ -161,13 +95,11 @@ Status LevelDbTier::RecoverLocations() {
   std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
   bool any = false;
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (it->key().size() != kKeyBytes) continue;
+    if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
     uint32_t generation = 0;
-    const char* bad = DecodeValue(it->key().data(), reinterpret_cast<const uint8_t*>(it->value().data()),
-                                  it->value().size(), &header, &generation);
-    if (bad != nullptr) {
-      return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", DecodeKey(it->key().data()), ": ",
+    if (const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation)) {
+      return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
                            bad);
     }
     live_.Insert(generation);
@@ -278,7 +210,7 @@ Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard<std::mutex> writing(write_mutex_);
   leveldb::WriteBatch batch;
-  batch.Put(kSchemaKey, SchemaJson(*layout));
+  batch.Put(kSchemaKey, EncodeSchema(*layout));
   MT_RETURN_IF_ERROR(CommitBatch("write of the schema", leveldb::WriteOptions(), &batch));
   std::lock_guard<std::mutex> lock(mutex_);
   layout_ = std::move(layout);
@@ -312,13 +244,13 @@ Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
   leveldb::WriteBatch batch;
   std::string value;
   for (size_t i = 0; i < records.size(); ++i) {
-    char key[kKeyBytes];
-    EncodeKey(records[i].header.key, key);
-    EncodeValue(key, records[i], locations[i], BytesOfColumns(*layout, records[i].header.num_columns), &value);
-    batch.Put(leveldb::Slice(key, kKeyBytes), value);
+    const EntryKey key(records[i].header.key);
+    EncodeEntry(key, records[i], locations[i], BytesOfColumns(*layout, records[i].header.num_columns), &value);
+    batch.Put(key.slice(), value);
   }
   MT_RETURN_IF_ERROR(CheckSpace(batch.ApproximateSize()));
   MT_RETURN_IF_ERROR(CommitBatch("write", leveldb::WriteOptions(), &batch));
+  appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < records.size(); ++i) live_.Insert(locations[i]);
   return OkStatus();
@@ -354,23 +286,22 @@ Status LevelDbTier::Read(Span<ReadRecord> records) {
 }
 
 void LevelDbTier::ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const {
-  char key[kKeyBytes];
-  EncodeKey(record->key, key);
+  const EntryKey key(record->key);
   LevelDbEnv::last_read().path.clear();
   LevelDbEnv::last_read_error() = 0;
   leveldb::ReadOptions options;
   options.verify_checksums = true;
-  const leveldb::Status status = db->Get(options, leveldb::Slice(key, kKeyBytes), value);
+  const leveldb::Status status = db->Get(options, key.slice(), value);
   uint32_t generation = record->location + 1;
   if (status.ok()) {
-    const uint8_t* p = reinterpret_cast<const uint8_t*>(value->data());
-    const char* bad = DecodeValue(key, p, value->size(), &record->header, &generation);
+    const char* bad = DecodeEntry(key.slice(), *value, &record->header, &generation);
     if (bad == nullptr && generation == record->location) {
       const uint32_t num_columns = record->header.num_columns;
       const bool fits = num_columns >= 1 && num_columns <= layout.columns().size() &&
-                        value->size() == kHeaderBytes + BytesOfColumns(layout, num_columns);
+                        value->size() == kEntryHeaderBytes + BytesOfColumns(layout, num_columns);
       if (fits) {
-        if (record->row_data != nullptr) std::memcpy(record->row_data, p + kHeaderBytes, value->size() - kHeaderBytes);
+        const size_t row_bytes = value->size() - kEntryHeaderBytes;
+        if (record->row_data != nullptr) std::memcpy(record->row_data, value->data() + kEntryHeaderBytes, row_bytes);
         record->status = OkStatus();
         return;
       }
@@ -399,56 +330,45 @@ Status LevelDbTier::Remove(Span<const KeyLocation> records) {
   if (records.empty()) return OkStatus();
   std::lock_guard<std::mutex> writing(write_mutex_);
   leveldb::WriteBatch batch;
-  for (const KeyLocation& record : records) {
-    char key[kKeyBytes];
-    EncodeKey(record.key, key);
-    batch.Delete(leveldb::Slice(key, kKeyBytes));
-  }
+  for (const KeyLocation& record : records) batch.Delete(EntryKey(record.key).slice());
   MT_RETURN_IF_ERROR(CommitBatch("removal", leveldb::WriteOptions(), &batch));
+  appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   std::lock_guard<std::mutex> lock(mutex_);
   for (const KeyLocation& record : records) live_.Erase(record.location);
   return OkStatus();
 }
 
+Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice) {
+  slice->clear();
+  std::shared_lock<std::shared_mutex> lock;
+  MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
+  leveldb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  LevelDbEnv::last_read().path.clear();
+  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+  for (it->Seek(from); it->Valid() && slice->size() < kScanSlice; it->Next()) {
+    if (it->key().size() != kEntryKeyBytes) continue;
+    RecordHeader header;
+    uint32_t generation = 0;
+    if (const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation)) {
+      return DataLossError("leveldb tier: scan of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ", bad);
+    }
+    slice->emplace_back(header, generation);
+  }
+  if (it->status().ok()) return OkStatus();
+  const std::string message = StrCat("leveldb tier: scan of '", options_.directory, "', last read of '",
+                                     LevelDbEnv::last_read().path, "': ", it->status().ToString());
+  return it->status().IsCorruption() ? DataLossError(message) : UnavailableError(message);
+}
+
 Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<std::pair<RecordHeader, uint32_t>> slice;
-  std::string resume;
+  std::string from;
   do {
-    slice.clear();
-    {
-      std::shared_lock<std::shared_mutex> lock;
-      MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
-      leveldb::ReadOptions options;
-      options.verify_checksums = true;
-      options.fill_cache = false;
-      LevelDbEnv::last_read().path.clear();
-      LevelDbEnv::last_read_error() = 0;
-      std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
-      for (it->Seek(resume); it->Valid() && slice.size() < kScanSlice; it->Next()) {
-        if (it->key().size() != kKeyBytes) continue;
-        RecordHeader header;
-        uint32_t generation = 0;
-        const char* bad = DecodeValue(it->key().data(), reinterpret_cast<const uint8_t*>(it->value().data()),
-                                      it->value().size(), &header, &generation);
-        if (bad != nullptr) {
-          return DataLossError("leveldb tier: scan of '", options_.directory, "': key ", DecodeKey(it->key().data()), ": ",
-                               bad);
-        }
-        slice.emplace_back(header, generation);
-      }
-      if (!it->status().ok()) {
-        const std::string message = StrCat("leveldb tier: scan of '", options_.directory, "', last read of '",
-                                           LevelDbEnv::last_read().path, "': ", it->status().ToString());
-        return it->status().IsCorruption() ? DataLossError(message) : UnavailableError(message);
-      }
-    }
-    if (!slice.empty()) {
-      char key[kKeyBytes];
-      EncodeKey(slice.back().first.key, key);
-      resume.assign(key, kKeyBytes);
-      resume.push_back('\0');
-    }
+    MT_RETURN_IF_ERROR(ReadSlice(from, &slice));
+    if (!slice.empty()) from = EntryKey(slice.back().first.key).slice().ToString() + '\0';
     for (const auto& [header, generation] : slice) {
       {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -484,6 +404,11 @@ TierStats LevelDbTier::stats() const {
     stats.resident_bytes += std::strtoll(memory.c_str(), nullptr, 10);
   }
   stats.stored_bytes = env_->stored_bytes();
+  stats.device_reads = env_->reads();
+  stats.device_read_bytes = env_->read_bytes();
+  stats.device_written_bytes = env_->written_bytes();
+  stats.appended_bytes = appended_bytes_;
+  stats.read_backend = "pread";
   return stats;
 }
 

@@ -31,6 +31,8 @@
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cc/base/span.h"
 #include "cc/base/status.h"
@@ -101,6 +103,8 @@ class LevelDbTier : public Tier {
   Status UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock);
   // REQUIRES: write_mutex_ held
   Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch);
+  // The next entries from that key on, live or not.
+  Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice);
   void ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const;
   Status WriteError(const char* operation, const leveldb::Status& status) const;
   Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;
@@ -111,6 +115,8 @@ class LevelDbTier : public Tier {
   std::unique_ptr<LevelDbEnv> env_;
   std::unique_ptr<const leveldb::FilterPolicy> filter_;
   std::unique_ptr<leveldb::Cache> cache_;
+
+  std::atomic<int64_t> appended_bytes_{0};
 
   std::mutex write_mutex_;        // one writer at a time; outermost
   uint32_t next_generation_ = 0;  // guarded by write_mutex_

@@ -1,11 +1,14 @@
 #include "cc/tier/leveldb/leveldb_tier.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -265,8 +268,11 @@ TEST_F(LevelDbTierTest, FailedReadIsUnavailableForItsKeyAlone) {
   ExpectAllHeld();
 }
 
-// The disk is full from the n-th call that changes a file on, for every n; then there is room again.
-TEST_F(LevelDbTierTest, FullDiskAtEveryCallLosesNothingAcknowledgedAndPasses) {
+// The disk is full from the n-th call that changes a file on, or at that call only, for every n; then there is room again.
+class LevelDbFullDiskTest : public LevelDbTierTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(LevelDbFullDiskTest, LosesNothingAcknowledgedAndPasses) {
+  const bool lasting = GetParam();
   bool fired = true;
   int failures = 0;
   for (int n = 1; fired; n += n < 20 ? 1 : 7) {
@@ -275,7 +281,9 @@ TEST_F(LevelDbTierTest, FullDiskAtEveryCallLosesNothingAcknowledgedAndPasses) {
     std::atomic<int> calls{0};
     std::atomic<bool> full{true}, hit{false};
     tier_->env()->set_fault([&](const char* call, const std::string&) {
-      if (!full || std::strcmp(call, "read") == 0 || std::strcmp(call, "open") == 0 || ++calls < n) return 0;
+      if (!full || std::strcmp(call, "read") == 0 || std::strcmp(call, "open") == 0) return 0;
+      const int number = ++calls;
+      if (number < n || (number > n && !lasting)) return 0;
       hit = true;
       return ENOSPC;
     });
@@ -297,8 +305,10 @@ TEST_F(LevelDbTierTest, FullDiskAtEveryCallLosesNothingAcknowledgedAndPasses) {
     tier_->env()->set_fault(nullptr);
     if (HasFailure()) FAIL() << "n " << n;
   }
-  EXPECT_GT(failures, 20);
+  EXPECT_TRUE(!lasting || failures > 20) << failures;
 }
+
+INSTANTIATE_TEST_SUITE_P(Lasting, LevelDbFullDiskTest, testing::Bool());
 
 TEST_F(LevelDbTierTest, FileSizeLimitIsResourceExhaustedUntilItIsRaised) {
 #if defined(__SANITIZE_THREAD__)
@@ -328,6 +338,70 @@ TEST_F(LevelDbTierTest, FileSizeLimitIsResourceExhaustedUntilItIsRaised) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// In a mount namespace of a child, so that nothing stays.
+TEST_F(LevelDbTierTest, FullFileSystemIsResourceExhaustedUntilThereIsRoom) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  LevelDbOptions options = SmallOptions();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const char* directory = options.directory.c_str();
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", directory, "tmpfs", 0, "size=2m") != 0) {
+      std::printf("no mount here: %s\n", std::strerror(errno));
+      ::_exit(0);
+    }
+    Open(options);
+    for (int size_mb = 4; size_mb <= 16 && !HasFailure(); size_mb *= 2) {
+      Status status;
+      while (status.ok() && held_.size() < 200000) status = Write(static_cast<int64_t>(held_.size()), 500, 1);
+      EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+      EXPECT_NE(status.message().find(directory), std::string::npos) << status.message();
+      ExpectAllHeld();
+      EXPECT_EQ(::mount("tmpfs", directory, "tmpfs", MS_REMOUNT, StrCat("size=", size_mb, "m").c_str()), 0);
+      EXPECT_TRUE(Write(static_cast<int64_t>(held_.size()), 500, 1).ok());
+    }
+    EXPECT_GT(held_.size(), 20000u);
+    tier_.reset();
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(LevelDbTierTest, WhatWasSyncedIsThereAfterTheProcessWasKilled) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  LevelDbOptions options = SmallOptions();
+  options.durable = true;
+  const int64_t rounds = 5;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Open(options);
+    for (int64_t round = 0; round < rounds; ++round) {
+      if (!Write(round * 300, 600, static_cast<uint64_t>(round) + 1).ok() || !tier_->Sync().ok()) ::_exit(1);
+    }
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  options.recover = true;
+  Open(options);
+  ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+    const int64_t last_round = std::min(header.key / 300, rounds - 1);
+    held_[header.key] = Held{location, static_cast<uint64_t>(last_round) + 1};
+    return OkStatus();
+  }).ok());
+  EXPECT_EQ(held_.size(), 300u * (rounds - 1) + 600);
+  ExpectAllHeld();
 }
 
 TEST_F(LevelDbTierTest, ReserveIsKeptFree) {
@@ -370,6 +444,11 @@ TEST_F(LevelDbTierTest, StoredBytesAreThoseOfTheDirectory) {
   int64_t bytes = 0;
   for (const auto& file : fs::directory_iterator(directory_)) bytes += static_cast<int64_t>(file.file_size());
   EXPECT_EQ(tier_->stats().stored_bytes, bytes);
+  EXPECT_GT(tier_->stats().appended_bytes, 7000 * (8 + 24 + 32));
+  EXPECT_GT(tier_->stats().device_written_bytes, tier_->stats().appended_bytes);
+  const int64_t reads = tier_->stats().device_reads;
+  ExpectAllHeld();
+  EXPECT_GT(tier_->stats().device_reads, reads);
   EXPECT_LT(tier_->stats().resident_bytes, 1 << 20);
 }
 

@@ -9,6 +9,7 @@
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
 #include "cc/env/posix_error.h"
+#include "cc/row/schema.h"
 
 namespace multitier {
 namespace {
@@ -17,21 +18,6 @@ constexpr char kMagic[] = "MTPMROWS";
 constexpr uint32_t kFormatVersion = 1;
 constexpr size_t kFixedHeaderBytes = 48;  // before the schema
 constexpr size_t kPageBytes = 4096;
-
-std::string SchemaJson(const RowLayout& layout) {
-  std::string json = "[";
-  for (const Column& column : layout.columns()) {
-    std::string name;
-    for (const char c : column.name) {
-      if (c == '"' || c == '\\') name.push_back('\\');
-      name.push_back(static_cast<unsigned char>(c) < 0x20 ? '?' : c);
-    }
-    json += StrCat(column.offset == 0 ? "" : ", ", "{\"name\": \"", name, "\", \"dtype\": \"", DTypeName(column.dtype),
-                   "\", \"dim\": ", column.dim, ", \"initial_value\": ", column.initial_value,
-                   ", \"offset\": ", column.offset, "}");
-  }
-  return json + "]";
-}
 
 void EncodeSlotHeader(const RecordHeader& header, uint8_t* out) {
   EncodeFixed32(out + 4, header.num_columns);
@@ -60,7 +46,7 @@ uint32_t SlotChecksum(const uint8_t* header, const uint8_t* row_data, size_t row
 Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, const RowLayout& layout,
                                                    uint32_t first_location, uint32_t slots) {
   std::unique_ptr<PmemFile> file(new PmemFile);
-  const std::string schema = SchemaJson(layout);
+  const std::string schema = ColumnsToJson(layout).ToString();
   file->path_ = path;
   file->stride_ = layout.stride();  // its row header and ours are of one size
   static_assert(sizeof(RowHeader) == kSlotHeaderBytes, "the stride counts on it");

@@ -86,14 +86,14 @@ class LogOwner {
   // Takes the records of a reopened tier as its own; a key held twice is wrong.
   std::vector<int64_t> Adopt() {
     std::vector<int64_t> twice;
-    std::lock_guard<std::mutex> lock(mutex_);
-    held_.clear();
+    std::map<int64_t, Held> found;
     EXPECT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
-                       if (!held_.emplace(header.key, Held{location, static_cast<uint64_t>(header.version)}).second) {
-                         twice.push_back(header.key);
-                       }
+                       const Held held{location, static_cast<uint64_t>(header.version)};
+                       if (!found.emplace(header.key, held).second) twice.push_back(header.key);
                        return OkStatus();
                      }).ok());
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = std::move(found);
     return twice;
   }
 

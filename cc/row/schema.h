@@ -1,0 +1,17 @@
+// The columns of a row as JSON, for the files that hold rows and whoever reads them.
+
+#ifndef CC_ROW_SCHEMA_H_
+#define CC_ROW_SCHEMA_H_
+
+#include "cc/base/json.h"
+#include "cc/row/row_layout.h"
+
+namespace multitier {
+
+// An array of objects, value first: name, dtype ("float32", ...), dim, initial_value, offset (bytes from the start of the row
+// data).
+Json ColumnsToJson(const RowLayout& layout);
+
+}  // namespace multitier
+
+#endif  // CC_ROW_SCHEMA_H_
