@@ -50,6 +50,7 @@ TierCapabilities PmemTier::capabilities() const {
   TierCapabilities capabilities;
   capabilities.bounded = options_.capacity_bytes > 0;
   capabilities.addressable = true;
+  capabilities.middle = true;
   return capabilities;
 }
 
@@ -86,6 +87,11 @@ void PmemTier::SetHeld(uint32_t location, bool held) {
   held ? file.held[slot / 64] |= bit : file.held[slot / 64] &= ~bit;
 }
 
+PmemTier::Beside* PmemTier::BesideOf(uint32_t location) {
+  File& file = files_[static_cast<size_t>(FileIndexOf(location))];
+  return &file.beside[location - file.pmem->first_location()];
+}
+
 void PmemTier::Forget(uint32_t location) {
   MT_CHECK(IsHeld(location));
   SetHeld(location, false);
@@ -120,6 +126,7 @@ void PmemTier::RetireWhereUnused(File* file) {
   std::fill_n(file_of_unit_.begin() + static_cast<long>(first), file->pmem->slots() >> unit_shift_, -1);
   retired_.push_back(std::move(file->pmem));
   file->held = {};
+  file->beside = {};
 }
 
 void PmemTier::RemoveRetired() {
@@ -150,6 +157,7 @@ uint64_t PmemTier::SlotsOfNextFile(uint64_t missing) const {
 void PmemTier::Adopt(std::shared_ptr<PmemFile> pmem) {
   File file;
   file.held.resize((pmem->slots() + 63) / 64);
+  file.beside.resize(pmem->slots());
   file_of_unit_.insert(file_of_unit_.end(), pmem->slots() >> unit_shift_, static_cast<int>(files_.size()));
   // The last is taken first: rows fill the file from its beginning.
   for (uint32_t slot = pmem->slots(); slot-- > 0;) free_.push_back(pmem->first_location() + slot);
@@ -255,13 +263,18 @@ Status PmemTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
   }
   slots[0].file->Drain();  // of all files: it concerns the thread
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < records.size(); ++i) SetHeld(locations[i], true);
+  for (size_t i = 0; i < records.size(); ++i) {
+    SetHeld(locations[i], true);
+    const RecordHeader& header = records[i].header;
+    *BesideOf(locations[i]) = Beside{header.below, header.recency, header.flags};
+  }
   return OkStatus();
 }
 
 Status PmemTier::Read(Span<ReadRecord> records) {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<Slot> slots(records.size());
+  std::vector<Beside> beside(records.size());
   std::shared_ptr<const RowLayout> layout;
   int epoch = 0;
   {
@@ -269,7 +282,9 @@ Status PmemTier::Read(Span<ReadRecord> records) {
     epoch = EnterEpoch();
     layout = layout_;
     for (size_t i = 0; i < records.size(); ++i) {
-      if (IsHeld(records[i].location)) slots[i] = SlotOf(records[i].location);
+      if (!IsHeld(records[i].location)) continue;
+      slots[i] = SlotOf(records[i].location);
+      beside[i] = *BesideOf(records[i].location);
     }
   }
   for (size_t i = 0; i < records.size(); ++i) {
@@ -277,6 +292,9 @@ Status PmemTier::Read(Span<ReadRecord> records) {
     record.status = slots[i].file != nullptr ? slots[i].file->ReadSlot(slots[i].index, *layout, &record)
                                              : NotFoundError("pmem tier: no record at location ", record.location,
                                                              " for key ", record.key);
+    record.header.below = beside[i].below;
+    record.header.recency = beside[i].recency;
+    record.header.flags = beside[i].flags;
   }
   std::lock_guard<std::mutex> lock(mutex_);
   LeaveEpoch(epoch);
@@ -298,21 +316,33 @@ Status PmemTier::Remove(Span<const KeyLocation> records) {
   return OkStatus();
 }
 
+bool PmemTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!IsHeld(record.location) || BesideOf(record.location)->below != from) return false;
+  if (SlotOf(record.location).file->ReadHeader(SlotOf(record.location).index).key != record.key) return false;
+  BesideOf(record.location)->below = to;
+  return true;
+}
+
 Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<std::pair<uint32_t, Slot>> slots;
   std::vector<RecordHeader> headers;
+  std::vector<Beside> beside;
   for (size_t i = 0;; ++i) {
     int epoch = 0;
     slots.clear();
     headers.clear();
+    beside.clear();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (i >= file_of_unit_.size()) return OkStatus();
       epoch = EnterEpoch();
       const uint32_t first = static_cast<uint32_t>(i) << unit_shift_;
       for (uint32_t location = first; location < first + (1u << unit_shift_); ++location) {
-        if (IsHeld(location)) slots.emplace_back(location, SlotOf(location));
+        if (!IsHeld(location)) continue;
+        slots.emplace_back(location, SlotOf(location));
+        beside.push_back(*BesideOf(location));
       }
     }
     for (const auto& [location, slot] : slots) headers.push_back(slot.file->ReadHeader(slot.index));
@@ -320,7 +350,12 @@ Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t l
       std::lock_guard<std::mutex> lock(mutex_);
       LeaveEpoch(epoch);
     }
-    for (size_t k = 0; k < slots.size(); ++k) MT_RETURN_IF_ERROR(visit(headers[k], slots[k].first));
+    for (size_t k = 0; k < slots.size(); ++k) {
+      headers[k].below = beside[k].below;
+      headers[k].recency = beside[k].recency;
+      headers[k].flags = beside[k].flags;
+      MT_RETURN_IF_ERROR(visit(headers[k], slots[k].first));
+    }
   }
 }
 
@@ -346,6 +381,7 @@ TierStats PmemTier::stats() const {
     if (file.pmem == nullptr) continue;
     (file.pmem->is_pmem() ? stats.resident_bytes : stats.stored_bytes) += static_cast<int64_t>(file.pmem->bytes());
     stats.resident_bytes += static_cast<int64_t>(file.held.size() * sizeof(file.held[0]));
+    stats.resident_bytes += static_cast<int64_t>(file.beside.size() * sizeof(file.beside[0]));
   }
   const size_t words = file_of_unit_.capacity() + free_.capacity() + limbo_[0].capacity() + limbo_[1].capacity();
   stats.resident_bytes += static_cast<int64_t>(words * sizeof(uint32_t));

@@ -57,6 +57,7 @@ class PmemTier : public Tier {
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
   // Holds no lock while visiting; what is written or freed meanwhile may be given or not.
+  bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   // Flushes the pages of files that are not persistent memory.
   Status Sync() override;
@@ -70,9 +71,16 @@ class PmemTier : public Tier {
   void Update(uint32_t location, const RecordHeader& header);
 
  private:
+  // What only this process needs of a row, kept in its memory.
+  struct Beside {
+    uint32_t below = kNoLocation;
+    uint32_t recency = 0;
+    uint16_t flags = 0;
+  };
   struct File {
     std::shared_ptr<PmemFile> pmem;
-    std::vector<uint64_t> held;  // bit a slot
+    std::vector<uint64_t> held;   // bit a slot
+    std::vector<Beside> beside;   // by slot
     int64_t used = 0;            // slots that are reserved, held or in limbo
   };
   struct Slot {
@@ -88,6 +96,7 @@ class PmemTier : public Tier {
   Slot SlotOf(uint32_t location) const;
   bool IsHeld(uint32_t location) const;
   void SetHeld(uint32_t location, bool held);
+  Beside* BesideOf(uint32_t location);
   void Forget(uint32_t location);            // held -> limbo
   bool BeginEpoch();                         // false: reads of the one before are not over
   void RetireWhereUnused(File* file);        // a narrow file
