@@ -47,7 +47,7 @@ Status EmbeddingTable::Impl::RemoveOwed() {
 
 void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location) {
   LowerOrder& order = shard->lower_order[level];
-  order.Push(RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load()), location);
+  order.Push({RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load()), header.key, location});
   if (!order.wants_keep(static_cast<size_t>(shard->rows_lower[level]))) return;
   std::vector<uint32_t> locations{location};
   shard->index.ForEach([&](uint64_t word) {
@@ -88,7 +88,7 @@ bool EmbeddingTable::Impl::RelocateOne(Shard* shard, int level, const Relocation
         if (location != relocation.from) return false;
         ShardIndex::Switch(&word, LowerState(level), relocation.to);
         // What it was ranked is not known here: it counts as demoted again.
-        if (bounded(level)) shard->lower_order[level].Push(accesses_.load(), relocation.to);
+        if (bounded(level)) shard->lower_order[level].Push({accesses_.load(), relocation.key, relocation.to});
         moved = true;
         return true;
       default:

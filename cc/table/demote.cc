@@ -258,7 +258,9 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
 }
 
 Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
-  while (taken->size() < n) {
+  std::vector<LowerOrder::Entry> later;  // operations are reading them
+  Status status;
+  while (taken->size() < n && status.ok()) {
     std::vector<LowerOrder::Entry> entries;
     std::vector<ReadRecord> headers;
     {
@@ -267,26 +269,31 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       while (entries.size() < n - taken->size() && !order.empty()) {
         entries.push_back(order.Pop());
         ReadRecord header;
+        header.key = entries.back().key;
         header.location = entries.back().location;
         headers.push_back(std::move(header));
       }
     }
-    if (entries.empty()) return OkStatus();
-    const Status read = lower_[level]->Read(headers);
+    if (entries.empty()) break;
+    status = lower_[level]->Read(headers);
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const uint64_t clock = accesses_.load();
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
-      if (!read.ok()) {
-        shard->lower_order[level].Push(entries[i].rank, entries[i].location);
+      if (!status.ok()) {
+        later.push_back(entries[i]);
         continue;
       }
       if (!record.status.ok()) continue;  // freed; a corrupt one shows when it is asked for
       const RecordHeader& header = record.header;
+      bool pending = false;
       uint64_t* word = shard->index.Find(HashKey(header.key), [&](uint64_t w) {
+        pending = ShardIndex::state(w) == WordState::kPending;
+        if (pending) w = shard->pending[ShardIndex::location(w)];
         return ShardIndex::state(w) == LowerState(level) && ShardIndex::location(w) == record.location;
       });
-      if (word == nullptr) continue;
+      if (word != nullptr && pending) later.push_back(entries[i]);
+      if (word == nullptr || pending) continue;
       // Another row stands where that one was, and has an entry of its own.
       if (middle_[level] &&
           RankOf(options_.cache_strategy, header.frequency, header.recency, clock) > entries[i].rank) {
@@ -299,9 +306,10 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       ShardIndex::Switch(word, WordState::kPending, leaving.pending_id);
       taken->push_back(std::move(leaving));
     }
-    MT_RETURN_IF_ERROR(read);
   }
-  return OkStatus();
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  for (const LowerOrder::Entry& entry : later) shard->lower_order[level].Push(entry);
+  return status.ok() ? status : TierError("looking for the coldest rows", level, status);
 }
 
 void EmbeddingTable::Impl::PutBack(Shard* shard, int level, const Leaving& leaving) {

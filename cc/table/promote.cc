@@ -162,14 +162,10 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
   std::lock_guard<SharedMutex> lock(shard->mutex);
   ++shard->counters.lower[key->level].reads;
   uint64_t* word = shard->TakePending(key->hash, key->pending_id);
-  // A word that is put back goes into the order again: whoever looked for victims meanwhile has passed over it.
-  const bool ordered = bounded(key->level);
-  if (!read.ok()) {
-    if (ordered) PushLower(shard, key->level, RecordHeader(), key->location);
-    return TierError(StrCat("reading key ", key->key), key->level, read);
-  }
-  if (record.header.key != key->key) {
-    if (ordered) PushLower(shard, key->level, record.header, key->location);
+  // Nobody frees the record of a pending word: where a keyed tier finds nothing, it is another key's.
+  const bool not_its = keyed_[key->level] && read.code() == StatusCode::kNotFound;
+  if (!read.ok() && !not_its) return TierError(StrCat("reading key ", key->key), key->level, read);
+  if (not_its || record.header.key != key->key) {
     ++shard->counters.false_matches;
     key->excluded.push_back(PlaceOf(key->level, key->location));
     return OkStatus();
@@ -182,10 +178,7 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
   if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), record.header.num_columns);
   if (promotion == Promotion::kCopy) install = budget_rows(*layout) > 0 && !trim_failed_;
   const Status reserved = install ? shard->dram.Reserve(1) : OkStatus();
-  if (!install || !reserved.ok()) {
-    if (ordered) PushLower(shard, key->level, record.header, key->location);
-    return promotion == Promotion::kPin ? reserved : OkStatus();
-  }
+  if (!install || !reserved.ok()) return promotion == Promotion::kPin ? reserved : OkStatus();
   RowHeader* row = InstallRow(shard, word, *key, record.header, gone);
   key->outcome = BelowKey::kInDram;
   if (promotion == Promotion::kPin) {

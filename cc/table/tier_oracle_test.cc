@@ -1,185 +1,26 @@
-// The tier oracle: one sequence of random operations on DRAM alone and on four rows of DRAM, or none, over lower tiers gives
-// the same bits: values, slots, frequencies, versions. The seed is printed; set MT_ORACLE_SEED to run one again, MT_ORACLE_ROUNDS
-// for more.
+// The tier oracle (tier_oracle.h) over every order of test tiers and every admission filter.
 
-#include <cstdlib>
-
-#include "cc/table/table_test_util.h"
+#include "cc/table/tier_oracle.h"
 
 namespace multitier {
 namespace {
 
-uint64_t Seed() {
-  const char* seed = std::getenv("MT_ORACLE_SEED");
-  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
-}
-
-int Rounds(int rounds) {
-  const char* asked = std::getenv("MT_ORACLE_ROUNDS");
-  return asked != nullptr ? std::atoi(asked) : rounds;
-}
-
-// Two tables that must never differ, and the operations done to both.
-class Oracle {
- public:
-  Oracle(uint64_t seed, const ChainCase& chain, const AdmissionSpec& admission) : random_(seed), chain_(chain) {
-    dim_ = std::vector<int>{1, 3, 8, 17}[random_() % 4];
-    TableOptions plain = BasicOptions(dim_);
-    TableOptions tiered = BasicOptions(dim_);
-    // Room for the slots of any rule: the bound counts row data, and rows widen.
-    tiered.dram_budget_bytes = 4 * WidestRow();
-    PutChain(chain_, 3 * WidestRow(), random_(), &tiered);
-    tiered.cache_strategy = random_() % 2 == 0 ? Replacement::kLru : Replacement::kLfu;
-    if (random_() % 4 == 0) tiered.num_shards = 2;
-    for (TableOptions* options : {&plain, &tiered}) {
-      options->admission = admission;
-      options->default_value_no_permission = 0.25f;
-      options->expiry.steps_to_live = 12;
-      if (random_() % 2 == 0) options->initializer.kind = InitializerKind::kTruncatedNormal;
-    }
-    tiered.initializer = plain.initializer;
-    options_[0] = plain;
-    options_[1] = tiered;
-    for (int t = 0; t < 2; ++t) table_[t] = MakeTable(options_[t]);
-    rules_ = AllUpdateRules();
-  }
-
-  void Step() {
-    ++step_;
-    switch (random_() % 16) {
-      case 0:
-        return Remove();
-      case 1:
-        return Expire();
-      case 2:
-        return CompareFacts();
-      case 3:
-        return ExpectSameTables(table_[0].get(), table_[1].get());
-      case 4:
-        for (auto& table : table_) MT_ASSERT_OK(table->Drain());
-        return;
-      case 5:
-        if (random_() % 8 == 0) return SaveAndRestore();
-        return;
-      case 6:
-      case 7:
-      case 8:
-        return CompareLookups();
-      default:
-        return Train();
-    }
-  }
-
-  void Finish() {
-    ExpectSameTables(table_[0].get(), table_[1].get());
-    MT_ASSERT_OK(table_[1]->Drain());
-    ExpectTiersInOrder(table_[1].get());
-  }
-
- private:
-  // Bytes of a row with eight columns, more than any rule's.
-  uint64_t WidestRow() const { return 16 * static_cast<uint64_t>((dim_ + 3) / 4) * 8; }
-
-  std::vector<int64_t> Keys() {
-    static const int64_t kSpecial[] = {0, -1, -7, INT64_MIN, INT64_MAX};
-    std::vector<int64_t> keys(random_() % 12);
-    for (int64_t& key : keys) {
-      key = random_() % 8 == 0 ? kSpecial[random_() % 5] : static_cast<int64_t>(random_() % 40) - 10;
-    }
-    return keys;
-  }
-
-  void Train() {
-    Training training;
-    training.rule = rules_[random_() % rules_.size()];
-    training.keys = Keys();
-    for (size_t i = 0; i < training.keys.size() * static_cast<size_t>(dim_); ++i) {
-      training.grads.push_back(static_cast<float>(static_cast<int>(random_() % 2001) - 1000) / 700.0f);
-    }
-    if (random_() % 2 == 0) {
-      for (size_t i = 0; i < training.keys.size(); ++i) training.counts.push_back(static_cast<int64_t>(random_() % 4));
-    }
-    training.hyper = SomeHyper(*training.rule);
-    training.step = random_() % 4 == 0 ? -1 : step_;
-    for (auto& table : table_) MT_ASSERT_OK(training.Run(table.get()));
-  }
-
-  void CompareLookups() {
-    const std::vector<int64_t> keys = Keys();
-    EXPECT_TRUE(SameBits(LookupAll(table_[0].get(), keys), LookupAll(table_[1].get(), keys)));
-  }
-
-  void CompareFacts() {
-    const std::vector<int64_t> keys = Keys();
-    std::vector<int64_t> facts[2][2];
-    for (int t = 0; t < 2; ++t) {
-      for (auto& f : facts[t]) f.resize(keys.size());
-      MT_ASSERT_OK(table_[t]->Frequency(keys, facts[t][0].data()));
-      MT_ASSERT_OK(table_[t]->Version(keys, facts[t][1].data()));
-    }
-    EXPECT_EQ(facts[0][0], facts[1][0]);
-    EXPECT_EQ(facts[0][1], facts[1][1]);
-    std::vector<int32_t> tiers[2] = {std::vector<int32_t>(keys.size()), std::vector<int32_t>(keys.size())};
-    for (int t = 0; t < 2; ++t) MT_ASSERT_OK(table_[t]->LookupTier(keys, tiers[t].data()));
-    for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(tiers[0][i] < 0, tiers[1][i] < 0);
-  }
-
-  void Remove() {
-    const std::vector<int64_t> keys = Keys();
-    int64_t removed[2];
-    for (int t = 0; t < 2; ++t) MT_ASSERT_OK(table_[t]->Remove(keys, &removed[t]));
-    EXPECT_EQ(removed[0], removed[1]);
-  }
-
-  void Expire() {
-    int64_t expired[2];
-    for (int t = 0; t < 2; ++t) MT_ASSERT_OK(table_[t]->Expire(step_, &expired[t]));
-    EXPECT_EQ(expired[0], expired[1]);
-  }
-
-  void SaveAndRestore() {
-    for (int t = 0; t < 2; ++t) {
-      const auto rows = table_[t]->Export(true);
-      ASSERT_TRUE(rows.ok()) << rows.status().ToString();
-      if (t == 1) PutChain(chain_, 3 * WidestRow(), random_(), &options_[1]);
-      table_[t] = MakeTable(options_[t]);
-      MT_ASSERT_OK(table_[t]->Import(*rows));
-    }
-  }
-
-  std::mt19937_64 random_;
-  const ChainCase chain_;
-  int dim_ = 0;
-  int64_t step_ = 0;
-  TableOptions options_[2];
-  std::unique_ptr<EmbeddingTable> table_[2];
-  std::vector<const UpdateRule*> rules_;
-};
-
 class TierOracle : public testing::TestWithParam<ChainCase> {
  protected:
   void Run(const AdmissionSpec& admission, int rounds) {
-    const uint64_t seed = Seed();
-    for (int round = 0; round < rounds; ++round) {
-      SCOPED_TRACE(StrCat("MT_ORACLE_SEED=", seed + static_cast<uint64_t>(round), " MT_ORACLE_ROUNDS=1"));
-      Oracle oracle(seed + static_cast<uint64_t>(round), GetParam(), admission);
-      for (int i = 0; i < 40; ++i) {
-        oracle.Step();
-        if (HasFailure()) return;
-      }
-      oracle.Finish();
-      if (HasFailure()) return;
-    }
+    const ChainCase chain = GetParam();
+    RunOracle([chain](uint64_t row_bytes, uint64_t seed, TableOptions* options) { PutChain(chain, row_bytes, seed, options); },
+              admission, rounds);
   }
 };
 
-TEST_P(TierOracle, EveryKeyAdmittedGivesTheSameBits) { Run(AdmissionSpec(), Rounds(400)); }
+TEST_P(TierOracle, EveryKeyAdmittedGivesTheSameBits) { Run(AdmissionSpec(), 400); }
 
 TEST_P(TierOracle, CounterFilterGivesTheSameBits) {
   AdmissionSpec admission;
   admission.kind = AdmissionKind::kCounter;
   admission.filter_freq = 3;
-  Run(admission, Rounds(250));
+  Run(admission, 250);
 }
 
 TEST_P(TierOracle, BloomFilterGivesTheSameBits) {
@@ -187,7 +28,7 @@ TEST_P(TierOracle, BloomFilterGivesTheSameBits) {
   admission.kind = AdmissionKind::kBloom;
   admission.filter_freq = 3;
   admission.max_element_size = 100;
-  Run(admission, Rounds(150));
+  Run(admission, 150);
 }
 
 TEST_P(TierOracle, ProbabilisticAdmissionGivesTheSameBits) {
@@ -195,7 +36,7 @@ TEST_P(TierOracle, ProbabilisticAdmissionGivesTheSameBits) {
   admission.kind = AdmissionKind::kProbabilistic;
   admission.probability = 0.4;
   admission.seed = 5;
-  Run(admission, Rounds(150));
+  Run(admission, 150);
 }
 
 INSTANTIATE_TEST_SUITE_P(Chains, TierOracle, testing::ValuesIn(AllChains()),

@@ -138,8 +138,8 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
   return victims;
 }
 
-void LowerOrder::Push(uint64_t rank, uint32_t location) {
-  heap_.push_back(Entry{rank, location});
+void LowerOrder::Push(const Entry& entry) {
+  heap_.push_back(entry);
   std::push_heap(heap_.begin(), heap_.end(), Colder);
 }
 

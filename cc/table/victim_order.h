@@ -101,9 +101,10 @@ class LowerOrder {
  public:
   struct Entry {
     uint64_t rank;
+    int64_t key;
     uint32_t location;
   };
-  void Push(uint64_t rank, uint32_t location);
+  void Push(const Entry& entry);
   // REQUIRES: not empty.
   Entry Pop();
   bool empty() const { return heap_.empty(); }
