@@ -61,6 +61,7 @@ enum RowFlags : uint16_t {
   kRowDemoting = 8,    // being written below as it is now; whoever changes the row clears it
   kRowUse = 16,        // two bits: uses since the replacement policy last looked, at most 3
   kRowUses = 48,
+  kRowPrefetched = 64, // brought up ahead of its use, and kept until then
   kRowEverBelow = 4,   // a record of this key may exist in a lower tier: removal must leave a tombstone there
 };
 

@@ -172,7 +172,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       BearRow(shard, row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = update.version;
-      FinishChange(row, context->Touched(entries[i]), batch.num_keys(), &gone);
+      FinishChange(shard, row, context->Touched(entries[i]), batch.num_keys(), &gone);
     }
     shard->counters.updates += static_cast<int64_t>(n);
   }
@@ -190,9 +190,10 @@ void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
   row->below = kNoLocation;
 }
 
-void EmbeddingTable::Impl::FinishChange(RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone) {
+void EmbeddingTable::Impl::FinishChange(Shard* shard, RowHeader* row, uint64_t touched, size_t batch,
+                                        GoneRecords* gone) {
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
-  if (touched != 0) NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch));
+  if (touched != 0 && NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch))) --shard->prefetched;
   if (row->below != kNoLocation) {  // the copy below is no longer the row's
     gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below});
     row->below = kNoLocation;

@@ -109,6 +109,7 @@ TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
           MT_EXPECT_OK(table->Drain());
           break;
         case 5:
+          MT_EXPECT_OK(table->Prefetch(keys, 1000, nullptr));
           MT_EXPECT_OK(table->Frequency(keys, facts.data()));
           MT_EXPECT_OK(table->LookupTier(keys, tiers.data()));
           break;

@@ -152,6 +152,7 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
     std::lock_guard<SharedMutex> lock(shard->mutex);
     DramTier& dram = shard->dram;
     row_bytes = dram.layout()->row_bytes();
+    if (!shard->prefetches.empty()) SweepPrefetched(shard, env_->NowMicros(), shard->prefetches.size());
     const std::vector<uint32_t> victims = shard->dram_order.Choose(n, accesses_.load());
     if (levels_ == 0) {
       *moved = victims.size();

@@ -199,6 +199,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.removed += c.removed;
     stats.expired += c.expired;
     stats.dropped += c.dropped;
+    stats.prefetched += shard->prefetched.load();
     stats.false_matches += c.false_matches;
     stats.index_bytes += static_cast<int64_t>(shard->index.bytes());
     stats.filter_bytes += static_cast<int64_t>(shard->counted.bytes());
@@ -287,6 +288,10 @@ Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* ex
   return impl_->Lookup(keys, out, executor);
 }
 Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) { return impl_->Apply(request, executor); }
+Status EmbeddingTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
+  return impl_->Prefetch(keys, timeout_us, pinned);
+}
+void EmbeddingTable::ReleasePrefetched() { impl_->ReleasePrefetched(); }
 Status EmbeddingTable::AddSlots(Span<const ColumnSpec> slots) { return impl_->AddSlots(slots); }
 Status EmbeddingTable::Frequency(Span<const int64_t> keys, int64_t* out) { return impl_->Frequency(keys, out); }
 Status EmbeddingTable::Version(Span<const int64_t> keys, int64_t* out) { return impl_->Version(keys, out); }

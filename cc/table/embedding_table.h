@@ -152,6 +152,7 @@ struct TableStats {
   int64_t created = 0;
   int64_t removed = 0;
   int64_t expired = 0;
+  int64_t prefetched = 0;      // rows kept for their next use
   int64_t dropped = 0;         // rows that a full last tier dropped
   int64_t applies = 0;
   int64_t false_matches = 0;   // records read whose key was another
@@ -180,6 +181,12 @@ class EmbeddingTable {
   // Writes the value of keys[i] to out[i * dim, (i + 1) * dim): the row's, or, where there is none, the initial value (under
   // an admission filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr);  // out: [n, dim]
+
+  // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
+  // passed, or until ReleasePrefetched(). Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that
+  // are left where they are. `pinned` (may be null): how many rows this call keeps.
+  Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
+  void ReleasePrefetched();
 
   // See ApplyRequest and the class comment. InvalidArgument before anything changes: unknown slot column, sizes that differ,
   // hyperparameter out of range, counts < 0. An entry of count 0 trains but adds nothing to the frequency.

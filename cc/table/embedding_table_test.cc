@@ -495,6 +495,37 @@ TEST(EmbeddingTable, RefusedRemovalIsToldAgainBeforeTheNextDemotion) {
   ExpectTiersInOrder(table.get());
 }
 
+TEST(EmbeddingTable, PrefetchedRowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table->Prefetch(Range(0, 5), kHour, &pinned));
+  EXPECT_EQ(pinned, 2) << "a quarter of the budget";
+  EXPECT_EQ(table->Stats().prefetched, 2);
+  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
+  LookupAll(table.get(), {0});  // used
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 0}));
+  table->ReleasePrefetched();
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 1}));
+  MT_ASSERT_OK(table->Prefetch(Range(3, 4), 0, &pinned));
+  EXPECT_EQ(pinned, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(3, 4)), (std::vector<int32_t>{1}));
+  MT_ASSERT_OK(table->Prefetch(Range(4, 6), kHour, &pinned));
+  MT_ASSERT_OK(Sgd({4}, 1.0f, 4).Run(table.get()));
+  MT_ASSERT_OK(table->Remove(Range(5, 6), nullptr));
+  EXPECT_EQ(table->Stats().prefetched, 0);
+  MT_ASSERT_OK(table->Prefetch(Range(100, 110), kHour, &pinned));
+  EXPECT_EQ(pinned, 0) << "absent keys are not created";
+  EXPECT_EQ(table->TotalCount(), 19);
+}
+
 // The n-th write or read fails, for every n: no wrong value ever, and the table goes on.
 TEST(EmbeddingTable, EveryFailingCallOfAChainLeavesEveryValueRight) {
   for (const bool of_last : {false, true}) {

@@ -77,6 +77,7 @@ void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* 
       return;
     }
     --shard->rows;
+    if (row->has(kRowPrefetched)) --shard->prefetched;
     row->flags = static_cast<uint16_t>((row->flags & kRowEverBelow) | kRowNewborn);
   }
   // An apply holds it: it trains a key that is absent again.
@@ -238,6 +239,8 @@ Status EmbeddingTable::Impl::Clear() {
     shard->dram.Clear();
     shard->counted.Clear();
     shard->dram_order.Clear();
+    shard->prefetches.clear();
+    shard->prefetched = 0;
     shard->counters.removed += shard->rows;
     shard->rows = shard->counted_rows = 0;
     for (int level = 0; level < levels_; ++level) {

@@ -123,7 +123,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         continue;
       }
       if (stamp != 0) {  // other lookups may, too
-        NoteUse(row, static_cast<uint32_t>(stamp + base + i), step);
+        if (NoteUse(row, static_cast<uint32_t>(stamp + base + i), step)) --shard_of(HashKey(row->key))->prefetched;
       }
       CopyValue(DramTier::Data(row), out + i * dim, dim);
     }

@@ -3,8 +3,10 @@
 #ifndef CC_TABLE_SHARD_H_
 #define CC_TABLE_SHARD_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -70,6 +72,12 @@ struct alignas(64) Shard {
   LowerOrder lower_order[kMaxLowerTiers];  // of bounded tiers
   std::vector<uint64_t> pending;       // by id: the word as it was
   std::vector<uint32_t> free_pending;  // ids
+  struct PrefetchedKey {
+    int64_t key;
+    uint64_t until;  // of Env's clock, in us
+  };
+  std::deque<PrefetchedKey> prefetches;  // the oldest first; of rows that were used, too
+  std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
   int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier
   int64_t counted_rows = 0;            // counted entries with a count
@@ -145,6 +153,7 @@ struct alignas(64) Shard {
   }
   void ReleaseRow(uint32_t location) {
     if (orders_dram) dram_order.Erase(location);
+    if (dram.Header(location)->has(kRowPrefetched)) --prefetched;
     dram.Release(location);
   }
 

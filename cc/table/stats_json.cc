@@ -45,6 +45,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("created", Json::Int(stats.created));
   out.Set("removed", Json::Int(stats.removed));
   out.Set("expired", Json::Int(stats.expired));
+  out.Set("prefetched", Json::Int(stats.prefetched));
   out.Set("dropped", Json::Int(stats.dropped));
   out.Set("applies", Json::Int(stats.applies));
   out.Set("false_matches", Json::Int(stats.false_matches));

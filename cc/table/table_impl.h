@@ -4,6 +4,7 @@
 //   lookup.cc            Lookup
 //   apply.cc             Apply and its update
 //   gather.cc            gather: rows into DRAM, pinned, and its undo
+//   prefetch.cc          Prefetch and its pins
 //   promote.cc           reads from the lower tiers: pending words, verification, installation
 //   demote.cc            Trim
 //   below.cc             records of lower tiers: freed, removed, relocated
@@ -50,6 +51,8 @@ class EmbeddingTable::Impl {
 
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor);
   Status Apply(const ApplyRequest& request, Executor* executor);
+  Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
+  void ReleasePrefetched();
   Status AddSlots(Span<const ColumnSpec> slots);
   Status Remove(Span<const int64_t> keys, int64_t* removed);
   Status Expire(int64_t step, int64_t* expired);
@@ -171,7 +174,7 @@ class EmbeddingTable::Impl {
   // A newborn becomes a row.
   void BearRow(Shard* shard, RowHeader* row);
   // Marks a pinned row as changed, and unpins it.
-  void FinishChange(RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone);
+  void FinishChange(Shard* shard, RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone);
   void UnpinRow(Shard* shard, RowHeader* row);
   void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
 
@@ -184,6 +187,11 @@ class EmbeddingTable::Impl {
   void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out, size_t dim);
+
+  // Under the shard's lock: keeps a row; false where it is kept already.
+  bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until);
+  // Ends pins whose time is over, and forgets up to `limit` that have ended.
+  void SweepPrefetched(Shard* shard, uint64_t now, size_t limit);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
   // `percent` of the budget is what may stay.

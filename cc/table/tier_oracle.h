@@ -62,6 +62,12 @@ class Oracle {
       case 3:
         return ExpectSameTables(table_[0].get(), table_[1].get());
       case 4:
+        if (random_() % 2 == 0) {
+          const std::vector<int64_t> keys = Keys();
+          MT_ASSERT_OK(table_[1]->Prefetch(keys, random_() % 2 == 0 ? 0 : 1000000, nullptr));
+          return;
+        }
+        if (random_() % 4 == 0) table_[1]->ReleasePrefetched();
         for (auto& table : table_) MT_ASSERT_OK(table->Drain());
         return;
       case 5:

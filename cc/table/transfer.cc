@@ -295,7 +295,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       }
       row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
       row->version = rows.versions[i];
-      FinishChange(row, context.Touched(e), batch->num_keys(), &gone);
+      FinishChange(shard, row, context.Touched(e), batch->num_keys(), &gone);
       if (shard->orders_dram) {  // its frequency may have become less
         shard->dram_order.Refresh(ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word), context.stamp);
       }

@@ -34,16 +34,22 @@ inline uint64_t RankOf(Replacement strategy, uint32_t frequency, uint32_t recenc
 }
 
 // A row was used at access `now`. It counts as used again only where its last use is more than `step` accesses ago: the
-// lookup and the update of one training step are one use. Under the shared side of the shard's lock, too.
-inline void NoteUse(RowHeader* row, uint32_t now, uint32_t step) {
+// lookup and the update of one training step are one use. True where that ended a prefetch's pin. Under the shared side of
+// the shard's lock, too.
+inline bool NoteUse(RowHeader* row, uint32_t now, uint32_t step) {
   const uint32_t before = __atomic_load_n(&row->recency, __ATOMIC_RELAXED);
   __atomic_store_n(&row->recency, now, __ATOMIC_RELAXED);
-  if (now - before <= step) return;
   uint16_t flags = __atomic_load_n(&row->flags, __ATOMIC_RELAXED);
+  const bool was_kept = (flags & kRowPrefetched) != 0 &&
+                        (__atomic_fetch_and(&row->flags, static_cast<uint16_t>(~kRowPrefetched), __ATOMIC_RELAXED) &
+                         kRowPrefetched) != 0;
+  if (now - before <= step) return was_kept;
+  flags &= static_cast<uint16_t>(~kRowPrefetched);
   while ((flags & kRowUses) != kRowUses &&
          !__atomic_compare_exchange_n(&row->flags, &flags, static_cast<uint16_t>(flags + kRowUse), true, __ATOMIC_RELAXED,
                                       __ATOMIC_RELAXED)) {
   }
+  return was_kept;
 }
 
 class VictimOrder {
@@ -68,7 +74,9 @@ class VictimOrder {
     uint64_t rank;
     uint32_t location;
   };
-  static bool Evictable(const RowHeader& row) { return !row.has(kRowFree | kRowNewborn) && row.pins == 0; }
+  static bool Evictable(const RowHeader& row) {
+    return !row.has(kRowFree | kRowNewborn | kRowPrefetched) && row.pins == 0;
+  }
   uint64_t Rank(uint32_t location, uint64_t clock) const {
     const RowHeader* row = dram_->Header(location);
     return RankOf(strategy_, row->frequency, __atomic_load_n(&row->recency, __ATOMIC_RELAXED), clock);

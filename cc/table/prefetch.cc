@@ -1,0 +1,97 @@
+// Prefetch: rows come up ahead of the batch that will use them, and stay until it does.
+//
+//   pinned -- used by a lookup or an apply, demotion is free to take it again (it is the most recent row then)
+//          -- its time is over: seen by the next trim of its shard
+//          -- ReleasePrefetched()
+//
+// A pin is the flag kRowPrefetched of the row; an entry of the shard's queue remembers until when. Pins take a quarter of the
+// DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation ever waits for a pin to end.
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kSweepPerPin = 2;
+
+}  // namespace
+
+Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  int64_t n = 0;
+  if (pinned == nullptr) pinned = &n;
+  *pinned = 0;
+  if (levels_ == 0 || keys.empty()) return OkStatus();
+  InsideGate inside(&gate_);
+  MT_RETURN_IF_ERROR(RetryTrim());
+  int64_t room = static_cast<int64_t>(budget_rows(*layout()) / 4);
+  for (auto& shard : shards_) room -= shard->prefetched.load();
+  const uint64_t until = env_->NowMicros() + timeout_us;
+  const uint64_t stamp = accesses_.fetch_add(keys.size());
+  BorrowedKeyBatch batch;
+  batch->Partition(keys, log2_shards_);
+  batch->PrepareDedup();
+  std::vector<BelowKey> below;
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    batch->Dedup(s);
+    Shard* shard = shards_[s].get();
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    for (uint32_t e = batch->begin(s); e < batch->end(s) && *pinned + static_cast<int64_t>(below.size()) < room; ++e) {
+      const Found found = shard->Find(batch->key(e), batch->hash(e));
+      if (found.row != nullptr) {
+        *pinned += PinPrefetched(shard, found.row, until);
+      } else if (found.maybe_below) {
+        BelowKey key;
+        key.key = batch->key(e);
+        key.hash = batch->hash(e);
+        key.shard = s;
+        key.touched = stamp + batch->first_position(e);
+        below.push_back(std::move(key));
+      }
+    }
+  }
+  MT_RETURN_IF_ERROR(Promote(&below, Promotion::kPin, nullptr));
+  for (const BelowKey& key : below) {
+    if (key.row == nullptr) continue;
+    Shard* shard = shards_[key.shard].get();
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    *pinned += PinPrefetched(shard, key.row, until);
+    UnpinRow(shard, key.row);
+  }
+  TrimAndRemember();
+  return OkStatus();
+}
+
+bool EmbeddingTable::Impl::PinPrefetched(Shard* shard, RowHeader* row, uint64_t until) {
+  SweepPrefetched(shard, 0, kSweepPerPin);
+  if (row->has(kRowNewborn | kRowPrefetched)) return false;
+  row->flags |= kRowPrefetched;
+  ++shard->prefetched;
+  shard->prefetches.push_back(Shard::PrefetchedKey{row->key, until});
+  return true;
+}
+
+void EmbeddingTable::Impl::SweepPrefetched(Shard* shard, uint64_t now, size_t limit) {
+  for (; limit > 0 && !shard->prefetches.empty(); --limit) {
+    const Shard::PrefetchedKey& first = shard->prefetches.front();
+    RowHeader* row = shard->Find(first.key, HashKey(first.key)).row;
+    if (row != nullptr && row->has(kRowPrefetched)) {
+      if (first.until > now) return;
+      row->flags = static_cast<uint16_t>(row->flags & ~kRowPrefetched);
+      --shard->prefetched;
+    }
+    shard->prefetches.pop_front();
+  }
+}
+
+void EmbeddingTable::Impl::ReleasePrefetched() {
+  if (!CheckProcess().ok()) return;
+  InsideGate inside(&gate_);
+  for (auto& shard : shards_) {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    SweepPrefetched(shard.get(), ~uint64_t{0}, shard->prefetches.size());
+  }
+  if (evicts_) TrimAndRemember();
+}
+
+}  // namespace multitier
