@@ -112,6 +112,23 @@ TEST_F(RecoveryTest, LayoutThatDoesNotExtendTheRecoveredOneIsRefused) {
   EXPECT_TRUE(tier_->SetLayout(TierTestLayout(3)).ok());
 }
 
+// Removed keys whose old records stand among records that stay, while the segments of their tombstones are compacted again
+// and again.
+TEST_F(RecoveryTest, TombstonesOutliveTheSegmentsTheyWereWrittenTo) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 4000), 1).ok());
+  std::vector<int64_t> removed;
+  for (int64_t key = 0; key < 4000; key += 40) removed.push_back(key);
+  ASSERT_TRUE(owner_.Remove(removed).ok());
+  for (uint64_t generation = 2; generation < 60; ++generation) ASSERT_TRUE(owner_.Put(Range(5000, 5600), generation).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  EXPECT_GT(tier_->stats().device_written_bytes, 0);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner_.size(), 4000u - removed.size() + 600u);
+  for (const int64_t key : removed) ASSERT_EQ(owner_.generation(key), 0u) << key;
+}
+
 // Random operations, a power loss, recovery: what was synced is there, or newer; what was removed and synced is not, unless
 // written again; nothing is torn. Several lives.
 TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {
