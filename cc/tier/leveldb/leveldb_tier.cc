@@ -2,7 +2,7 @@
 // and LevelDB would go on behind it. So the first failure stops all writes (write_mutex_ makes sure none is on its way), and
 // the log ends with a fragment that recovery takes for the death of its writer. Closing and opening the database then reads
 // back every acknowledged row: those of the memory tables stand in the logs, which are only deleted when their rows are in
-// table files. What failed is not among them, or is whole but not live.
+// table files. What failed is not among them, or is whole but at no location.
 
 #include "cc/tier/leveldb/leveldb_tier.h"
 
@@ -93,7 +93,6 @@ Status LevelDbTier::RecoverLocations() {
   options.verify_checksums = true;
   options.fill_cache = false;
   std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
-  bool any = false;
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
@@ -102,9 +101,8 @@ Status LevelDbTier::RecoverLocations() {
       return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
                            bad);
     }
-    live_.Insert(generation);
-    next_generation_ = any ? std::max(next_generation_, generation + 1) : generation + 1;
-    any = true;
+    slots_.Hold(slots_.Take(), header.key, generation);
+    next_generation_ = std::max(next_generation_, generation + 1);
   }
   if (!it->status().ok()) return WriteError("recovery", it->status());
   return OkStatus();
@@ -233,70 +231,76 @@ Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const int64_t most = options_.max_rows > 0 ? options_.max_rows : int64_t{kNoLocation};
-    if (live_.size() + n > most) {
+    if (slots_.num_held() + n > most) {
       return ResourceExhaustedError("leveldb tier: write of ", n, " records: at most ", most, " may be held, ",
-                                    live_.size(), " are");
+                                    slots_.num_held(), " are");
     }
-    for (size_t i = 0; i < records.size(); ++i) {
-      locations[i] = live_.NextFree(next_generation_);
-      next_generation_ = locations[i] + 1;
-    }
+    for (size_t i = 0; i < records.size(); ++i) locations[i] = slots_.Take();
   }
+  const uint32_t first_generation = next_generation_;
+  next_generation_ += static_cast<uint32_t>(n);
   leveldb::WriteBatch batch;
   std::string value;
   for (size_t i = 0; i < records.size(); ++i) {
     const EntryKey key(records[i].header.key);
-    EncodeEntry(key, records[i], locations[i], BytesOfColumns(*layout, records[i].header.num_columns), &value);
+    const uint32_t generation = first_generation + static_cast<uint32_t>(i);
+    EncodeEntry(key, records[i], generation, BytesOfColumns(*layout, records[i].header.num_columns), &value);
     batch.Put(key.slice(), value);
   }
-  MT_RETURN_IF_ERROR(CheckSpace(batch.ApproximateSize()));
-  MT_RETURN_IF_ERROR(CommitBatch("write", leveldb::WriteOptions(), &batch));
-  appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
+  Status status = CheckSpace(batch.ApproximateSize());
+  if (status.ok()) status = CommitBatch("write", leveldb::WriteOptions(), &batch);
+  if (status.ok()) appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   std::lock_guard<std::mutex> lock(mutex_);
-  for (size_t i = 0; i < records.size(); ++i) live_.Insert(locations[i]);
-  return OkStatus();
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (status.ok()) {
+      slots_.Hold(locations[i], records[i].header.key, first_generation + static_cast<uint32_t>(i));
+    } else {
+      slots_.GiveBack(locations[i]);
+    }
+  }
+  return status;
 }
 
 Status LevelDbTier::Read(Span<ReadRecord> records) {
   MT_RETURN_IF_ERROR(CheckProcess());
-  std::vector<uint32_t> live;
+  std::vector<Held> held;
   std::shared_ptr<const RowLayout> layout;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     layout = layout_;
     for (size_t i = 0; i < records.size(); ++i) {
-      if (live_.Contains(records[i].location)) {
-        live.push_back(static_cast<uint32_t>(i));
+      const uint32_t location = records[i].location;
+      if (slots_.IsHeld(location)) {
+        held.push_back(Held{slots_.key(location), slots_.generation(location), static_cast<uint32_t>(i)});
       } else {
         records[i].status = NotFoundError("leveldb tier: no record at location ", records[i].location, " for key ",
                                           records[i].key);
       }
     }
   }
-  if (live.empty()) return OkStatus();
-  // Neighbours share blocks.
-  std::sort(live.begin(), live.end(), [&](uint32_t a, uint32_t b) { return records[a].key < records[b].key; });
+  if (held.empty()) return OkStatus();
+  std::sort(held.begin(), held.end(), ByKey);  // neighbours share blocks
   std::shared_lock<std::shared_mutex> lock;
   MT_RETURN_IF_ERROR(UseDatabase("read", &lock));
-  RunOnReadHelpers((live.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
+  RunOnReadHelpers((held.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
     std::string value;
-    const size_t end = std::min(live.size(), (piece + 1) * kReadsPerPiece);
-    for (size_t i = piece * kReadsPerPiece; i < end; ++i) ReadOne(db_.get(), *layout, &records[live[i]], &value);
+    const size_t end = std::min(held.size(), (piece + 1) * kReadsPerPiece);
+    for (size_t i = piece * kReadsPerPiece; i < end; ++i) ReadOne(*layout, held[i], &records[held[i].index], &value);
   });
   return OkStatus();
 }
 
-void LevelDbTier::ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const {
-  const EntryKey key(record->key);
+void LevelDbTier::ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const {
+  const EntryKey key(held.key);
   LevelDbEnv::last_read().path.clear();
   LevelDbEnv::last_read_error() = 0;
   leveldb::ReadOptions options;
   options.verify_checksums = true;
-  const leveldb::Status status = db->Get(options, key.slice(), value);
-  uint32_t generation = record->location + 1;
+  const leveldb::Status status = db_->Get(options, key.slice(), value);
+  uint32_t generation = 0;
   if (status.ok()) {
     const char* bad = DecodeEntry(key.slice(), *value, &record->header, &generation);
-    if (bad == nullptr && generation == record->location) {
+    if (bad == nullptr && generation == held.generation) {
       const uint32_t num_columns = record->header.num_columns;
       const bool fits = num_columns >= 1 && num_columns <= layout.columns().size() &&
                         value->size() == kEntryHeaderBytes + BytesOfColumns(layout, num_columns);
@@ -323,7 +327,10 @@ void LevelDbTier::ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* 
 void LevelDbTier::Free(Span<const KeyLocation> records) {
   if (::getpid() != pid_) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const KeyLocation& record : records) MT_CHECK(live_.Erase(record.location));
+  for (const KeyLocation& record : records) {
+    MT_CHECK(slots_.IsHeld(record.location) && slots_.key(record.location) == record.key);
+    slots_.GiveBack(record.location);
+  }
 }
 
 Status LevelDbTier::Remove(Span<const KeyLocation> records) {
@@ -335,7 +342,11 @@ Status LevelDbTier::Remove(Span<const KeyLocation> records) {
   MT_RETURN_IF_ERROR(CommitBatch("removal", leveldb::WriteOptions(), &batch));
   appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const KeyLocation& record : records) live_.Erase(record.location);
+  for (const KeyLocation& record : records) {
+    if (record.location == kNoLocation) continue;
+    MT_CHECK(slots_.IsHeld(record.location) && slots_.key(record.location) == record.key);
+    slots_.GiveBack(record.location);
+  }
   return OkStatus();
 }
 
@@ -365,17 +376,27 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
 
 Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(CheckProcess());
+  // Both in the order of keys, so that one pass brings locations and entries together.
+  std::vector<Held> held;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held.reserve(static_cast<size_t>(slots_.num_held()));
+    for (uint32_t location = 0; location < slots_.end(); ++location) {
+      if (slots_.IsHeld(location)) held.push_back(Held{slots_.key(location), slots_.generation(location), location});
+    }
+  }
+  std::sort(held.begin(), held.end(), ByKey);
+  auto at = held.begin();
   std::vector<std::pair<RecordHeader, uint32_t>> slice;
   std::string from;
   do {
     MT_RETURN_IF_ERROR(ReadSlice(from, &slice));
     if (!slice.empty()) from = EntryKey(slice.back().first.key).slice().ToString() + '\0';
     for (const auto& [header, generation] : slice) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (!live_.Contains(generation)) continue;
+      while (at != held.end() && at->key < header.key) ++at;
+      for (; at != held.end() && at->key == header.key; ++at) {
+        if (at->generation == generation) MT_RETURN_IF_ERROR(visit(header, at->index));
       }
-      MT_RETURN_IF_ERROR(visit(header, generation));
     }
   } while (slice.size() == kScanSlice);
   return OkStatus();
@@ -394,9 +415,9 @@ TierStats LevelDbTier::stats() const {
   TierStats stats;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    stats.rows = live_.size();
+    stats.rows = slots_.num_held();
     stats.row_bytes = layout_ == nullptr ? 0 : stats.rows * static_cast<int64_t>(layout_->row_bytes());
-    stats.resident_bytes = static_cast<int64_t>(live_.resident_bytes());
+    stats.resident_bytes = static_cast<int64_t>(slots_.resident_bytes());
   }
   if (::getpid() != pid_) return stats;
   std::shared_lock<std::shared_mutex> lock(db_mutex_);

@@ -4,13 +4,13 @@
 //   value  | crc32c 4 | generation 4 | version 8 | frequency 4 | columns 4 | row data |      docs/formats/leveldb.md
 //
 // Life of a row: Write puts a whole batch in one WriteBatch and gives each record the next number of a counter, its
-// generation, which is its location and stands in the value too. A later Write of the key replaces the entry, so a Read
-// finds another generation there and says NotFound: the record that was asked for is gone, and who asked looks again where
-// the key is now. Free only forgets that a generation is live; the entry stays, unreadable, until the key is written again.
-// Remove deletes entries.
+// generation, which stands in the value and, with the key, at its location (entry_slots.h). A later Write of the key replaces
+// the entry, so a Read of the older location finds another generation there and says NotFound: that record is gone, and who
+// asked looks again where the key is now. Free only gives the location back; the entry stays, unreadable, until the key is
+// written again. Remove deletes entries.
 //
 // Owns the database in its directory, not the directory. Bounds its memory (write buffer, block cache, open files with
-// their index and filter: about 2.5 bytes a row), not the bytes on the disk, which LevelDB's compaction lets grow to
+// their index and filter: about 2.5 bytes a row; 12 bytes a row for locations), not the bytes on the disk, which LevelDB's compaction lets grow to
 // about 1.1 times the entries plus stale ones; not its rows unless max_rows is given.
 //
 // When a write fails (full disk), the rows written before stay readable and writes are refused with ResourceExhausted or
@@ -37,8 +37,8 @@
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/row/row_layout.h"
+#include "cc/tier/leveldb/entry_slots.h"
 #include "cc/tier/leveldb/leveldb_env.h"
-#include "cc/tier/leveldb/live_locations.h"
 #include "cc/tier/tier.h"
 #include "leveldb/cache.h"
 #include "leveldb/db.h"
@@ -54,7 +54,8 @@ struct LevelDbOptions {
   int max_open_files = 500;
   bool compress = false;                  // Snappy; embeddings hardly shrink
   bool durable = false;                   // Sync() means something
-  // Opens the database that is there: each key's newest entry is live, removed keys stay removed. O(rows) read.
+  // Opens the database that is there: each key's newest entry is held, removed keys stay removed. Locations are new: Scan
+  // tells them. O(rows) read.
   bool recover = false;
   int64_t max_rows = 0;                   // > 0: more are ResourceExhausted
   int read_helpers = 7;                   // threads beside the calling one that read a large batch; 0: none
@@ -75,11 +76,11 @@ class LevelDbTier : public Tier {
   Status SetLayout(std::shared_ptr<const RowLayout> layout) override;
   Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
   Status Read(Span<ReadRecord> records) override;
-  // Stops the process where a location is not live.
+  // Stops the process where a location does not hold a record of the key.
   void Free(Span<const KeyLocation> records) override;
   // Deletes the keys' entries whatever their generation. On an error nothing is freed.
   Status Remove(Span<const KeyLocation> records) override;
-  // Holds no lock while visiting; records written meanwhile may be missed, and those moved given at either location.
+  // Holds no lock while visiting; records written or freed meanwhile may be given or not. 16 bytes a row of memory meanwhile.
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
   // row_bytes counts every row at the layout's full width.
@@ -90,6 +91,14 @@ class LevelDbTier : public Tier {
   leveldb::DB* database() { return db_.get(); }
 
  private:
+  // What stands at a location.
+  struct Held {
+    int64_t key;
+    uint32_t generation;
+    uint32_t index;  // the location, or the record of the batch that asks for it
+  };
+  static bool ByKey(const Held& a, const Held& b) { return a.key < b.key; }
+
   explicit LevelDbTier(const LevelDbOptions& options);
 
   Status OpenDatabase();
@@ -105,7 +114,7 @@ class LevelDbTier : public Tier {
   Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch);
   // The next entries from that key on, live or not.
   Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice);
-  void ReadOne(leveldb::DB* db, const RowLayout& layout, ReadRecord* record, std::string* value) const;
+  void ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const;
   Status WriteError(const char* operation, const leveldb::Status& status) const;
   Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;
   std::shared_ptr<const RowLayout> layout() const;
@@ -128,7 +137,7 @@ class LevelDbTier : public Tier {
 
   mutable std::mutex mutex_;  // guards what follows; innermost
   std::shared_ptr<const RowLayout> layout_;
-  LiveLocations live_;
+  EntrySlots slots_;
 };
 
 }  // namespace multitier

@@ -112,6 +112,23 @@ TEST_F(RecoveryTest, LayoutThatDoesNotExtendTheRecoveredOneIsRefused) {
   EXPECT_TRUE(tier_->SetLayout(TierTestLayout(3)).ok());
 }
 
+// Removed keys whose old records stand among records that stay, while the segments of their tombstones are compacted again
+// and again.
+TEST_F(RecoveryTest, TombstonesOutliveTheSegmentsTheyWereWrittenTo) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 4000), 1).ok());
+  std::vector<int64_t> removed;
+  for (int64_t key = 0; key < 4000; key += 40) removed.push_back(key);
+  ASSERT_TRUE(owner_.Remove(removed).ok());
+  for (uint64_t generation = 2; generation < 60; ++generation) ASSERT_TRUE(owner_.Put(Range(5000, 5600), generation).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  EXPECT_GT(tier_->stats().device_written_bytes, 0);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner_.size(), 4000u - removed.size() + 600u);
+  for (const int64_t key : removed) ASSERT_EQ(owner_.generation(key), 0u) << key;
+}
+
 // Random operations, a power loss, recovery: what was synced is there, or newer; what was removed and synced is not, unless
 // written again; nothing is torn. Several lives.
 TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {
@@ -341,6 +358,60 @@ TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
   SsdHashOptions last = Options(Env::Posix(), directory);
   last.keep = false;
   EXPECT_TRUE(SsdHashTier::Open(last).ok());  // deletes the files
+}
+
+// An instance of another process: refused while it lives, taken over once it is killed, and removed by the next of its name
+// if nobody does.
+TEST(InstanceTest, LiveInstanceIsRefusedAndADeadOneIsRecoveredOrRemoved) {
+  const std::string storage = StrCat(testing::TempDir(), "/ssdhash_instance_test_", static_cast<int>(::getpid()));
+  for (const bool take_over : {true, false}) {
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe(pipe_ends), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      SsdHashOptions options;
+      Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::Create(storage, "table/part_0", false);
+      if (!instance.ok()) ::_exit(1);
+      options.instance = *std::move(instance);
+      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+      if (!tier.ok()) ::_exit(2);
+      LogOwner owner;
+      owner.Attach(tier->get());
+      if (!owner.Put(Range(0, 1000), 1).ok() || !(*tier)->Sync().ok()) ::_exit(3);
+      const std::string path = options.instance->path();
+      if (::write(pipe_ends[1], path.data(), path.size()) != static_cast<ssize_t>(path.size())) ::_exit(4);
+      ::pause();
+      ::_exit(5);
+    }
+    ::close(pipe_ends[1]);
+    char text[512];
+    const ssize_t bytes = ::read(pipe_ends[0], text, sizeof(text));
+    ::close(pipe_ends[0]);
+    ASSERT_GT(bytes, 0);
+    const std::string path(text, static_cast<size_t>(bytes));
+    const Status refused = InstanceDirectory::Open(path, false).status();
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(refused.message().find(StrCat("process ", static_cast<int>(child))), std::string::npos) << refused.ToString();
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    if (take_over) {
+      SsdHashOptions options;
+      options.instance = *InstanceDirectory::Open(path, false);
+      options.recover = true;
+      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+      ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+      LogOwner owner;
+      owner.Attach(tier->get());
+      EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+      EXPECT_EQ(owner.size(), 1000u);
+      EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+      owner.Detach();
+    } else {
+      EXPECT_TRUE(InstanceDirectory::Create(storage, "table/part_0", false).ok());
+    }
+    EXPECT_FALSE(*Env::Posix()->FileExists(path));
+  }
+  (void)Env::Posix()->DeleteDir(storage);
 }
 
 }  // namespace

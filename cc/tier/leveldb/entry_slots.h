@@ -1,0 +1,47 @@
+// EntrySlots: what stands at each location: the key and the generation of its record.
+//
+// A location is a slot of two dense arrays, taken from a list of free slots: 12 bytes a row, and one bit. It lets a record be
+// read by its location alone, whoever asks, and lets a location be used again at once: a stale entry of an earlier user is
+// under another key, or of another generation.
+//
+//   free -> taken -> held -> free          Take, Hold, GiveBack
+//
+// Not thread-safe.
+
+#ifndef CC_TIER_LEVELDB_ENTRY_SLOTS_H_
+#define CC_TIER_LEVELDB_ENTRY_SLOTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace multitier {
+
+class EntrySlots {
+ public:
+  // REQUIRES: fewer than 2^32 - 1 locations are in use
+  uint32_t Take();
+  void Hold(uint32_t location, int64_t key, uint32_t generation);
+  // REQUIRES: taken or held
+  void GiveBack(uint32_t location);
+
+  bool IsHeld(uint32_t location) const { return location < held_.size() && held_[location]; }
+  // Of a location that is held.
+  int64_t key(uint32_t location) const { return keys_[location]; }
+  uint32_t generation(uint32_t location) const { return generations_[location]; }
+
+  uint32_t end() const { return static_cast<uint32_t>(keys_.size()); }  // locations ever used are below
+  int64_t num_held() const { return num_held_; }
+  size_t resident_bytes() const;
+
+ private:
+  std::vector<int64_t> keys_;
+  std::vector<uint32_t> generations_;  // of a free slot: the next free one
+  std::vector<bool> held_;
+  uint32_t free_ = 0xffffffffu;        // kNoLocation: none
+  int64_t num_held_ = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_LEVELDB_ENTRY_SLOTS_H_

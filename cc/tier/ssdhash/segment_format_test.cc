@@ -1,0 +1,156 @@
+// The bytes of docs/formats/ssdhash.md, and that nothing else is accepted.
+
+#include "cc/tier/ssdhash/segment_format.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/base/crc32c.h"
+
+namespace multitier {
+namespace {
+
+std::string Hex(const uint8_t* data, size_t bytes) {
+  std::string out;
+  for (size_t i = 0; i < bytes; ++i) {
+    char text[3];
+    std::snprintf(text, sizeof(text), "%02x", data[i]);
+    out += text;
+  }
+  return out;
+}
+std::string Hex(const std::string& s, size_t begin, size_t bytes) {
+  return Hex(reinterpret_cast<const uint8_t*>(s.data()) + begin, bytes);
+}
+
+SegmentHeader Example() {
+  InstanceId instance;
+  for (size_t i = 0; i < instance.size(); ++i) instance[i] = static_cast<uint8_t>(i);
+  return SegmentHeader::Make(instance, 1, false, 1 << 20, *RowLayout::Create(2, DType::kFloat32));
+}
+
+TEST(SegmentFormatTest, WorkedExampleOfTheFormatPage) {
+  const SegmentHeader header = Example();
+  const std::string bytes = header.Encode();
+  ASSERT_EQ(bytes.size(), 4096u);
+  EXPECT_EQ(Hex(bytes, 0, 85), "4d54535344534547" "01000000" "00100000" "000102030405060708090a0b0c0d0e0f" "0100000000000000" "00000000"
+            "c0300000" "10000000" "4e000000" "01000000" "00000000" "00000000" "02000000" "00000000" "05000000" "76616c7565");
+  EXPECT_EQ(Hex(bytes, 4092, 4), "b6880e23");
+
+  const SegmentGeometry geometry(header);
+  const float value[4] = {1.0f, 0.5f, 0, 0};
+  uint8_t record[52];
+  EncodeRecord(geometry, 1, RecordHeader{7, 3, 2, 1}, 12, 0, reinterpret_cast<const uint8_t*>(value), 16, record);
+  EXPECT_EQ(geometry.RecordOffset(1), 4096u + 52);
+  EXPECT_EQ(Hex(record, sizeof(record)), "0700000000000000" "0c00000000000000" "0300000000000000" "02000000" "01000000" "c16c3601"
+            "0000803f" "0000003f" "0000000000000000");
+}
+
+TEST(SegmentFormatTest, HeaderComesBackAndAnyFlippedBitIsRefused) {
+  SegmentHeader header = Example();
+  header.columns[0].name = std::string(5000, 'n');  // two blocks
+  std::string bytes = header.Encode();
+  ASSERT_EQ(bytes.size(), 8192u);
+  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
+  size_t needed = 0;
+  EXPECT_EQ(SegmentHeader::Decode(data, 4096, "f", &needed).status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(needed, 8192u);
+  const Result<SegmentHeader> decoded = SegmentHeader::Decode(data, bytes.size(), "f", &needed);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(decoded.status(), OkStatus());
+  EXPECT_EQ((*decoded).Encode(), bytes);
+  for (size_t bit = 0; bit < bytes.size() * 8; bit += bit < 1000 ? 1 : 997) {
+    data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
+    EXPECT_FALSE(SegmentHeader::Decode(data, bytes.size(), "f", &needed).ok()) << bit;
+    data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
+  }
+}
+
+TEST(SegmentFormatTest, NewerFormatIsRefusedByItsNumber) {
+  std::string bytes = Example().Encode();
+  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
+  EncodeFixed32(data + 8, 2);
+  EncodeFixed32(data + 4092, Crc32c(data, 4092));
+  size_t needed = 0;
+  const Status status = SegmentHeader::Decode(data, bytes.size(), "f", &needed).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("version 2"), std::string::npos) << status.message();
+}
+
+TEST(SegmentFormatTest, RecordIsGoodOnlyInItsSlotAndSegment) {
+  const SegmentHeader header = Example();
+  const SegmentGeometry geometry(header);
+  SegmentHeader other = header;
+  other.id = 2;
+  uint8_t record[52];
+  RecordFields fields;
+  EncodeRecord(geometry, 5, RecordHeader{-1, -1, 9, 1}, 3, kTombstoneFlag, nullptr, 0, record);
+  ASSERT_TRUE(DecodeRecord(geometry, 5, record, true, &fields));
+  EXPECT_EQ(fields.header.key, -1);
+  EXPECT_EQ(fields.flags, kTombstoneFlag);
+  EXPECT_FALSE(DecodeRecord(geometry, 6, record, true, &fields));
+  EXPECT_FALSE(DecodeRecord(SegmentGeometry(other), 5, record, true, &fields));
+  for (size_t bit = 0; bit < sizeof(record) * 8; ++bit) {
+    record[bit / 8] = static_cast<uint8_t>(record[bit / 8] ^ 1 << bit % 8);
+    EXPECT_FALSE(DecodeRecord(geometry, 5, record, true, &fields)) << bit;
+    record[bit / 8] = static_cast<uint8_t>(record[bit / 8] ^ 1 << bit % 8);
+  }
+}
+
+TEST(SegmentFormatTest, FooterOfAnyEntriesComesBack) {
+  std::mt19937_64 random(3);
+  for (const size_t n : {0, 1, 2, 7, 8, 9, 1000}) {
+    for (int shape = 0; shape < 16; ++shape) {
+      std::vector<FooterEntry> entries(n);
+      for (size_t i = 0; i < n; ++i) {
+        entries[i].key = static_cast<int64_t>(random());
+        entries[i].seq = (shape & 1) != 0 ? 100 + i : random() >> (shape & 2 ? 40 : 1);
+        entries[i].version = (shape & 4) != 0 ? 5 : static_cast<int64_t>(random());
+        entries[i].frequency = static_cast<uint32_t>(random());
+        entries[i].num_columns = (shape & 8) != 0 ? 3 : static_cast<uint16_t>(random());
+        entries[i].tombstone = random() % 3 == 0;
+      }
+      std::string footer = EncodeFooter(77, 8192, entries);
+      ASSERT_EQ(footer.size() % kBlockBytes, 0u);
+      const auto* data = reinterpret_cast<const uint8_t*>(footer.data());
+      uint64_t offset = 0, bytes = 0;
+      ASSERT_TRUE(DecodeTrailer(77, data + footer.size() - kBlockBytes, &offset, &bytes));
+      EXPECT_EQ(offset, 8192u);
+      ASSERT_EQ(bytes, footer.size());
+      EXPECT_FALSE(DecodeTrailer(78, data + footer.size() - kBlockBytes, &offset, &bytes));
+      std::vector<FooterEntry> found;
+      ASSERT_TRUE(DecodeFooter(77, data, bytes, &found));
+      ASSERT_EQ(found.size(), n);
+      for (size_t i = 0; i < n; ++i) {
+        const bool same = found[i].key == entries[i].key && found[i].seq == entries[i].seq &&
+                          found[i].version == entries[i].version && found[i].frequency == entries[i].frequency &&
+                          found[i].num_columns == entries[i].num_columns && found[i].tombstone == entries[i].tombstone;
+        ASSERT_TRUE(same) << n << " " << shape << " " << i;
+      }
+      footer[random() % 40] ^= 4;
+      EXPECT_FALSE(DecodeFooter(77, data, bytes, &found));
+    }
+  }
+}
+
+TEST(SegmentFormatTest, SegmentsAreNoLargerThanAskedAndNoRecordStraddlesCheaply) {
+  for (const int dim : {1, 3, 32, 100, 250, 900, 1000, 5000}) {
+    const RowLayout layout = *RowLayout::Create(dim, DType::kFloat32);
+    const SegmentHeader header = SegmentHeader::Make({}, 1, false, 1 << 20, layout);
+    EXPECT_LE(header.MaxFileBytes(), uint64_t{1} << 20) << dim;
+    EXPECT_GE(header.EndOfRecords(header.slots), (uint64_t{1} << 20) * 1 / 3) << dim;
+    const SegmentGeometry geometry(header);
+    for (uint32_t slot = 0; slot < header.slots; ++slot) ASSERT_EQ(geometry.RecordOffset(slot), header.RecordOffset(slot));
+    if (header.records_per_block() == 0) continue;
+    for (uint32_t slot = 0; slot < header.slots; ++slot) {
+      ASSERT_LE(header.RecordOffset(slot) % kBlockBytes + header.record_bytes(), kBlockBytes) << dim;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multitier
