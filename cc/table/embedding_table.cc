@@ -114,7 +114,6 @@ Status EmbeddingTable::Impl::Init() {
     lower_[level] = lower.tier.get();
     durable_[level] = can.durable;
     middle_[level] = can.middle;
-    keyed_[level] = can.keyed;
     if (can.relocates) lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });
     MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
   }

@@ -162,10 +162,8 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
   std::lock_guard<SharedMutex> lock(shard->mutex);
   ++shard->counters.lower[key->level].reads;
   uint64_t* word = shard->TakePending(key->hash, key->pending_id);
-  // Nobody frees the record of a pending word: where a keyed tier finds nothing, it is another key's.
-  const bool not_its = keyed_[key->level] && read.code() == StatusCode::kNotFound;
-  if (!read.ok() && !not_its) return TierError(StrCat("reading key ", key->key), key->level, read);
-  if (not_its || record.header.key != key->key) {
+  if (!read.ok()) return TierError(StrCat("reading key ", key->key), key->level, read);
+  if (record.header.key != key->key) {
     ++shard->counters.false_matches;
     key->excluded.push_back(PlaceOf(key->level, key->location));
     return OkStatus();

@@ -30,7 +30,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "cc/base/executor.h"
@@ -244,8 +243,6 @@ class EmbeddingTable::Impl {
 
   // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
   Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);
-  // Of a keyed tier: the key of a record of the shard, or false. `again`: what is known may be out of date.
-  Result<bool> KeyOfRecord(int level, int shard, uint32_t location, bool again, int64_t* key);
   Result<Rows> ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts, const uint8_t* data,
                  Rows* rows) const;
@@ -269,7 +266,6 @@ class EmbeddingTable::Impl {
   int levels_ = 0;                           // lower tiers
   Tier* lower_[kMaxLowerTiers] = {};
   bool durable_[kMaxLowerTiers] = {};
-  bool keyed_[kMaxLowerTiers] = {};          // reads by key and location
   bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
   DemotionPool* pool_ = nullptr;             // of tables that demote in the background; null in others
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
@@ -290,13 +286,6 @@ class EmbeddingTable::Impl {
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<int64_t> last_version_{0};  // the version set last
-  // What a scan knows of the records of a shard in a keyed tier: location and key, sorted. Guarded by scan_mutex_, which is
-  // outside every other lock but the gate.
-  std::mutex scan_mutex_;
-  struct {
-    int shard = -1;
-    std::vector<std::pair<uint32_t, int64_t>> keys;
-  } scan_keys_[kMaxLowerTiers];
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;
   // Guarded by trim_mutex_.

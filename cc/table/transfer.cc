@@ -51,7 +51,7 @@ void EmbeddingTable::Impl::AppendRow(const RowLayout& layout, bool all_columns, 
 Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_columns, Rows* rows) {
   Shard* shard = shards_[s].get();
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  for (int attempt = 0;; ++attempt) {  // again where a row moved while it was read below
+  for (;;) {  // again where a row moved while it was read below
     std::vector<ReadRecord> below[kMaxLowerTiers];
     const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
     uint64_t next = 0;
@@ -95,13 +95,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
     for (int level = 0; level < levels_ && status.ok() && !moved; ++level) {
       std::vector<std::vector<uint8_t>> data(below[level].size(), std::vector<uint8_t>(layout->row_bytes()));
       for (size_t i = 0; i < data.size(); ++i) below[level][i].row_data = data[i].data();
-      for (size_t i = 0; keyed_[level] && i < data.size() && status.ok() && !moved; ++i) {
-        ReadRecord& record = below[level][i];
-        const Result<bool> known = KeyOfRecord(level, s, record.location, i == 0 && attempt > 0, &record.key);
-        status = known.status();
-        moved = status.ok() && !*known;
-      }
-      if (!data.empty() && status.ok() && !moved) status = lower_[level]->Read(below[level]);
+      if (!data.empty()) status = lower_[level]->Read(below[level]);
       for (size_t i = 0; i < data.size() && status.ok() && !moved; ++i) {
         const ReadRecord& record = below[level][i];
         bool same = false;
@@ -109,8 +103,7 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
           std::lock_guard<SharedMutex> lock(shard->mutex);
           same = shard->index.HasBelow(home, log2, LowerState(level), record.location);
         }
-        const bool unknown = keyed_[level] && attempt == 0 && record.status.code() == StatusCode::kNotFound;
-        if (!same || unknown) {
+        if (!same) {
           moved = true;
         } else if (!record.status.ok()) {
           status = TierError("scanning", level, record.status);
@@ -128,25 +121,6 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
     TakeBack(keys_before, counted_before, rows);
     MT_RETURN_IF_ERROR(status);
   }
-}
-
-Result<bool> EmbeddingTable::Impl::KeyOfRecord(int level, int s, uint32_t location, bool again, int64_t* key) {
-  std::lock_guard<std::mutex> lock(scan_mutex_);
-  auto& known = scan_keys_[level];
-  if (known.shard != s || again) {
-    known.shard = -1;
-    known.keys.clear();
-    MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& header, uint32_t at) {
-      if (shard_index(HashKey(header.key)) == s) known.keys.emplace_back(at, header.key);
-      return OkStatus();
-    }));
-    std::sort(known.keys.begin(), known.keys.end());
-    known.shard = s;
-  }
-  const auto it = std::lower_bound(known.keys.begin(), known.keys.end(), std::make_pair(location, INT64_MIN));
-  if (it == known.keys.end() || it->first != location) return false;
-  *key = it->second;
-  return true;
 }
 
 Result<Rows> EmbeddingTable::Impl::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
@@ -176,13 +150,6 @@ Result<Rows> EmbeddingTable::Impl::ScanInside(uint64_t cursor, int64_t max_rows,
     if (position >= uint64_t{1} << 32) {
       position = 0;
       ++s;
-    }
-  }
-  if (s == shards_.size()) {
-    std::lock_guard<std::mutex> lock(scan_mutex_);
-    for (auto& known : scan_keys_) {
-      known.shard = -1;
-      known.keys = {};
     }
   }
   *next = s == shards_.size() ? 0 : (static_cast<uint64_t>(s) << kCursorShardShift) | position;

@@ -109,7 +109,6 @@ struct TierCapabilities {
   bool bounded = false;       // refuses when its own bound is reached
   bool addressable = false;   // rows can be read and updated in place (DRAM, PMEM)
   bool relocates = false;     // moves records, and never reclaims their space without a relocator
-  bool keyed = false;         // Read needs the key as well: a location with another key is NotFound
   bool middle = false;        // keeps below, recency and flags of a record: may have a tier below it
 };
 

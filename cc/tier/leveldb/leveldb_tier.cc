@@ -112,7 +112,6 @@ TierCapabilities LevelDbTier::capabilities() const {
   TierCapabilities capabilities;
   capabilities.durable = options_.durable;
   capabilities.bounded = options_.max_rows > 0;
-  capabilities.keyed = true;
   return capabilities;
 }
 
