@@ -115,13 +115,16 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
                                   options_.dram_budget_bytes);
     }
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
-    // A shard that is wider than the table's layout does no harm: its rows begin with the same columns. So shards may be
-    // widened one after the other, and a failure needs no way back.
+    std::vector<std::unique_ptr<DramTier>> rooms;
     for (auto& shard : shards_) {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      MT_RETURN_IF_ERROR(shard->dram.Widen(layout));
+      MT_ASSIGN_OR_RETURN(rooms.emplace_back(), shard->dram.RoomFor(layout));
     }
     if (lower_ != nullptr) MT_RETURN_IF_ERROR(lower_->SetLayout(layout));
+    // From here on nothing fails: either every shard is widened or none.
+    for (size_t s = 0; s < shards_.size(); ++s) {
+      std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
+      shards_[s]->dram.MoveInto(std::move(rooms[s]));
+    }
     std::lock_guard<std::mutex> lock(layout_mutex_);
     layout_ = std::move(layout);
   }

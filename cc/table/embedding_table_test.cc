@@ -337,6 +337,35 @@ TEST(EmbeddingTable, EveryFailingAllocationLeavesTheTableAsItWas) {
   }
 }
 
+TEST(EmbeddingTable, FailedAddSlotsWidensNoShard) {
+  ColumnSpec slot;
+  slot.name = "s";
+  slot.dim = 4;
+  for (int n = 1;; ++n) {
+    FaultEnv env(Env::Posix());
+    TableOptions options = BasicOptions(4);
+    options.env = &env;
+    options.num_shards = 4;
+    auto table = MakeTable(options);
+    MT_ASSERT_OK(Sgd(Range(0, 1000), 1.0f, 4).Run(table.get()));
+    const auto before = table->Export(true);
+    env.FailNth(FaultKind::kAny, n, ResourceExhaustedError("injected"));
+    const Status status = table->AddSlots(std::vector<ColumnSpec>{slot});
+    if (!env.Disarm()) {
+      EXPECT_GT(n, 4);
+      MT_EXPECT_OK(status);
+      break;
+    }
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << n;
+    const auto after = table->Export(true);
+    ASSERT_TRUE(before.ok() && after.ok());
+    EXPECT_EQ(after->row_elements(), 4);
+    ExpectSameRows(*before, *after);
+    MT_ASSERT_OK(table->AddSlots(std::vector<ColumnSpec>{slot}));
+    MT_ASSERT_OK(Sgd(Range(0, 2000), 1.0f, 4).Run(table.get()));
+  }
+}
+
 TEST(EmbeddingTable, BadAppliesAreRefusedBeforeAnythingChanges) {
   auto table = MakeTable(BasicOptions(2));
   Training training = Sgd({1}, 1.0f, 2);

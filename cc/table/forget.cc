@@ -119,8 +119,8 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
     Shard* shard = shards_[key.shard].get();
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const bool born = !key.row->has(kRowNewborn);
-    --key.row->pins;
-    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone_below);
+    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone_below);  // leaves it a newborn while we hold it
+    UnpinRow(shard, key.row);
     n += born;
     shard->counters.removed += born;
   }
