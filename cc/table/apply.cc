@@ -80,6 +80,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
 
   const int64_t step = applies_.fetch_add(1) + 1;
   UpdateContext update{&context, &request, slot_offsets, request.global_step >= 0 ? version : step};
+  RaiseTo(&newest_step_, update.version);
   ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
@@ -171,7 +172,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       BearRow(shard, row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = update.version;
-      FinishChange(shard, row, context->stamp, &gone_below);
+      FinishChange(row, context->stamp, &gone_below);
     }
     shard->counters.updates += static_cast<int64_t>(n);
   }
@@ -189,7 +190,7 @@ void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
   row->below = kNoLocation;
 }
 
-void EmbeddingTable::Impl::FinishChange(Shard*, RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below) {
+void EmbeddingTable::Impl::FinishChange(RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below) {
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
   if (stamp != 0) row->recency = stamp;
   if (row->below != kNoLocation) {  // the copy below is no longer the row's

@@ -28,6 +28,9 @@ Status ValidateOptions(const TableOptions& o) {
   if (o.expiry.steps_to_live < 0) {
     return InvalidArgumentError(table, "expected steps_to_live >= 0, found ", o.expiry.steps_to_live);
   }
+  if (!(o.expiry.l2_weight_threshold == o.expiry.l2_weight_threshold)) {
+    return InvalidArgumentError(table, "expected a number as l2_weight_threshold, found nan");
+  }
   const Status admission = ValidateAdmission(o.admission);
   if (!admission.ok()) return Status(admission.code(), table + admission.message());
   return OkStatus();
@@ -235,6 +238,7 @@ Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_co
 }
 Status EmbeddingTable::Import(const Rows& rows) { return impl_->Import(rows); }
 int64_t EmbeddingTable::TotalCount() const { return impl_->TotalCount(); }
+int64_t EmbeddingTable::NewestStep() const { return impl_->NewestStep(); }
 TableStats EmbeddingTable::Stats() const { return impl_->Stats(); }
 Status EmbeddingTable::Drain() { return impl_->Drain(); }
 

@@ -77,6 +77,10 @@ void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, std::vector<K
   ResetRow(shard, row);
 }
 
+void EmbeddingTable::Impl::ForgetCount(int64_t key) {
+  if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
+}
+
 Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(CheckProcess());
   InsideGate inside(&gate_);
@@ -92,6 +96,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
     std::lock_guard<SharedMutex> lock(shard->mutex);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       const Found found = shard->Find(batch->key(e), batch->hash(e));
+      ForgetCount(batch->key(e));
       if (found.row != nullptr) {
         const bool born = !found.row->has(kRowNewborn);
         ForgetRow(shard, found.word, &gone_below);
@@ -149,6 +154,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
         if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
         const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
+        ForgetCount(row->key);
         ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone_below);
         ++n;
         ++shard->counters.expired;
@@ -205,6 +211,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int64_t step, int64_t* expired) {
         continue;
       }
       key.row->pins = 0;
+      ForgetCount(key.key);
       ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
       ++*expired;
       ++shard->counters.expired;

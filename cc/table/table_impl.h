@@ -55,6 +55,7 @@ class EmbeddingTable::Impl {
   TableStats Stats();
   Status Drain();
   int64_t TotalCount();
+  int64_t NewestStep() const { return newest_step_.load(); }
 
   Status Frequency(Span<const int64_t> keys, int64_t* out);
   Status Version(Span<const int64_t> keys, int64_t* out);
@@ -115,7 +116,7 @@ class EmbeddingTable::Impl {
     std::vector<Kind> kinds;           // [n] by entry
   };
   struct ApplyContext {
-    const KeyBatch* batch = nullptr;
+    KeyBatch* batch = nullptr;
     Span<const int64_t> counts;
     bool admit_all = false;  // Import: what is imported was admitted before
     Status no_room;          // the sticky error: nothing may be created or promoted
@@ -152,7 +153,7 @@ class EmbeddingTable::Impl {
   // A newborn becomes a row.
   void BearRow(Shard* shard, RowHeader* row);
   // Marks a pinned row as changed, and unpins it.
-  void FinishChange(Shard* shard, RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below);
+  void FinishChange(RowHeader* row, uint32_t stamp, std::vector<KeyLocation>* gone_below);
   void UnpinRow(Shard* shard, RowHeader* row);
   void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
 
@@ -176,6 +177,8 @@ class EmbeddingTable::Impl {
   // Takes a DRAM row out of the shard, wherever operations hold it; frees its copy below. Counts nothing.
   void ForgetRow(Shard* shard, uint64_t* word, std::vector<KeyLocation>* gone_below);
   Status ExpireBelow(int64_t step, int64_t* expired);
+  // Takes the key's count out of the Bloom filter, where there is one.
+  void ForgetCount(int64_t key);
 
   // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
   Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);
@@ -189,6 +192,12 @@ class EmbeddingTable::Impl {
   int shard_index(uint64_t hash) const { return log2_shards_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_shards_)); }
   bool filters() const { return !options_.admission.admits_all(); }
   uint64_t budget_rows(const RowLayout& layout) const;
+  // Raises an atomic maximum.
+  static void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
+    int64_t seen = maximum->load();
+    while (seen < value && !maximum->compare_exchange_weak(seen, value)) {
+    }
+  }
 
   TableOptions options_;
   Env* env_ = nullptr;
@@ -207,6 +216,7 @@ class EmbeddingTable::Impl {
   std::atomic<uint32_t> operations_{0}; // stamps recency
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
+  std::atomic<int64_t> newest_step_{-1};
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;
   Status trim_error_;  // guarded by trim_mutex_
