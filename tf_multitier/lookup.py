@@ -142,8 +142,8 @@ def _one_a_key(weights, keys):
     if weights.shape.is_fully_defined() and weights.shape == keys.shape:
         return weights
     found, expected = tf.size(weights, tf.int64), tf.size(keys, tf.int64)
-    check = tf.debugging.Assert(tf.equal(found, expected), ["sparse lookup: expected as many weights as keys: ", expected,
-                                                            ", found ", found])
+    check = tf.raw_ops.Assert(condition=tf.equal(found, expected), data=[
+        "sparse lookup: expected as many weights as keys: ", expected, ", found ", found])
     with tf.control_dependencies([check]):
         return tf.identity(weights)
 

@@ -60,7 +60,8 @@ def _number_of_partitions(name, partitioner, dim):
     if len(parts) != 2 or parts[1] != 1 or not 1 <= parts[0] <= NUM_BUCKETS:
         raise ValueError(f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
                          f"([n, 1]), found {parts}")
-    if parts[0] == NUM_BUCKETS and list(partitioner(shape=tf.TensorShape([NUM_BUCKETS + 1, dim]), dtype=tf.float32))[0] > NUM_BUCKETS:
+    # TensorFlow's fixed_size_partitioner never cuts into more parts than there are rows: ask it again with one more.
+    if parts[0] == NUM_BUCKETS and partitioner(shape=tf.TensorShape([NUM_BUCKETS + 1, dim]), dtype=tf.float32)[0] > NUM_BUCKETS:
         raise ValueError(f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
                          f"([n, 1]), found one that cuts into more")
     return int(parts[0])

@@ -58,8 +58,8 @@ absl::Status CheckWeights(OpKernelContext* context, const Tensor& weights, bool 
   const int64_t expected = has_weights ? entries : 0;
   if (weights.NumElements() == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("sparse lookup: expected ", expected, " weights (", has_weights ? "one for each key" : "has_weights is false",
-                   "), found ", weights.NumElements()));
+      absl::StrCat("sparse lookup: expected ", expected, " weights (",
+                   has_weights ? "one for each key" : "has_weights is false", "), found ", weights.NumElements()));
 }
 
 // The inputs that both sparse lookups begin with: N handles, keys, indices, weights.
