@@ -198,17 +198,59 @@ def test_pooled_lookup_and_its_gradients_equal_stock(graph, combiner, weighted, 
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+def on_two_devices(**kwargs):
+    """A variable of three parts on two devices: no op can take all their handles."""
+    made = []
+
+    def device(op):
+        made.extend([op.name] if op.type == "MultitierEmbeddingVariableHandle" else [])
+        return f"/cpu:{len(made) % 2}" if op.type == "MultitierEmbeddingVariableHandle" else "/cpu:0"
+
+    with v1.device(device):
+        ev = make("spread", parts=3, **kwargs)
+    assert len({part.device for part in ev}) == 2
+    return ev
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.7])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_pooling_is_the_same_on_every_path(graph, combiner):
-    ev, parted = make(dim=6), make("parted", dim=6, parts=3)
+def test_pooling_is_the_same_on_every_path(graph, combiner, weighted, max_norm):
+    evs = [make(dim=19), make("parted", dim=19, parts=3), on_two_devices(dim=19)]
     rng = np.random.default_rng(1)
     rows = np.sort(rng.integers(0, 9, 300))
     ids = tf.SparseTensor(np.stack([rows, np.arange(300)], 1), rng.integers(-50, 50, 300), [10, 300])
     weights = tf.SparseTensor(ids.indices, rng.uniform(0.1, 2, 300).astype(np.float32), ids.dense_shape)
-    with initialized_session() as session:
-        fused, routed = session.run([tf.nn.embedding_lookup_sparse(e, ids, weights, combiner=combiner) for e in (ev, parted)])
+    outs = [tf.nn.embedding_lookup_sparse(e, ids, weights if weighted else None, combiner=combiner, max_norm=max_norm) for e in evs]
+    assert [out.op.type == "MultitierLookupSparse" for out in outs][:2] == [True, True]
+    assert not any("spread" in i.name for op in graph.get_operations() if op.type == "MultitierLookupSparse" for i in op.inputs)
+    grads = [tf.gradients(tf.reduce_sum(out * tf.range(19.0)), list(e.parts)) for out, e in zip(outs, evs)]
+    sums = [tf.math.unsorted_segment_sum(tf.concat([g.values for g in some], 0), 50 + tf.concat([g.indices for g in some], 0), 100)
+            for some in grads]
+    with v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
+        session.run(v1.global_variables_initializer())
+        fused, routed, spread = session.run(outs)
         np.testing.assert_array_equal(fused, routed)
-        assert (fused[9] == 0).all() and np.isfinite(fused).all()
+        np.testing.assert_array_equal(fused, spread)
+        assert (fused[9] == 0).all() and np.isfinite(fused).all() and fused.any()
+        for other in session.run(sums)[1:]:
+            np.testing.assert_allclose(other, session.run(sums[0]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_max_norm_of_a_dense_lookup_and_its_gradient_equal_stock(graph, parts):
+    ev = make(dim=6, parts=parts)
+    ids = np.array([[3, -4], [3, 5]])
+    table = v1.get_variable("table", [10, 6], use_resource=True)
+    stock = tf.nn.embedding_lookup(table, ids + 4, max_norm=0.7)
+    ours = tf.nn.embedding_lookup(ev, ids, max_norm=0.7)
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum((stock + ours) * tf.range(6.0)))
+    rows = tf.nn.embedding_lookup(ev, np.arange(-4, 6))
+    with initialized_session() as session:
+        session.run(table.assign(rows))
+        np.testing.assert_allclose(*session.run([ours, stock]), rtol=1e-6)
+        session.run(train)
+        np.testing.assert_allclose(*session.run([rows, table]), rtol=1e-5, atol=1e-6)
 
 
 def test_empty_rows_are_zeros_and_touch_no_key(graph):

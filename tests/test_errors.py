@@ -42,6 +42,7 @@ def refused(error, message):
     (dict(partitioner=3), "'x': partitioner must be callable or None, found 3"),
     (dict(partitioner=v1.fixed_size_partitioner(2, axis=1)), r"must cut keys only, .*found \[1, 2\]"),
     (dict(partitioner=lambda shape, dtype: [2000, 1]), r"into 1 to 1024 partitions .*found \[2000, 1\]"),
+    (dict(partitioner=v1.fixed_size_partitioner(1025)), r"'x': .*into 1 to 1024 partitions .*found one that cuts into more"),
     (dict(regularizer=tf.nn.l2_loss), "'x': regularizer is not supported and must be None"),
     (dict(ev_option="DRAM"), "'x': ev_option must be EmbeddingVariableOption or None, found 'DRAM'"),
 ])
@@ -131,6 +132,17 @@ def test_sparse_tensors_of_unequal_lengths(ev):
             session.run(disordered, {rows: [[0, 0], [7, 0]]})
         with refused(tf.errors.InvalidArgumentError, "3"):
             session.run(disordered, {rows: [[0, 0], [0, 1], [1, 0]]})
+
+
+@pytest.mark.parametrize("empty", [[], (), [[], []]])
+def test_an_empty_list_is_an_empty_list_of_ids(ev, parted, empty):
+    for e in (ev, parted):
+        fetches = [e.get_frequency(empty), e.get_version(empty), tf.nn.embedding_lookup(e, empty), e.remove(empty)]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            frequencies, versions, values, removed = session.run(fetches)
+        assert frequencies.shape == versions.shape == np.shape(empty) and frequencies.dtype == np.int64
+        assert values.shape == np.shape(empty) + (4,) and removed == 0
 
 
 def test_a_list_of_parts_names_the_object_to_pass(parted, ev):

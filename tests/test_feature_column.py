@@ -1,5 +1,7 @@
 """Feature columns over embedding variables: equality with lookups by hand, training, names."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -563,6 +565,27 @@ def test_indicator_column_is_refused(session):
 def test_shared_embeddings_of_tensorflow_2_is_refused(session):
     with pytest.raises(NotImplementedError, match="column 'a' takes every 64-bit id"):
         tf.feature_column.shared_embeddings([ints("a")], 2)
+
+
+@pytest.mark.skipif(os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1", reason="eager execution is off in v1 behaviour")
+@pytest.mark.parametrize("layer", [
+    lambda f, c: stock.input_layer(f, [embedded(c)]), lambda f, c: stock.linear_model(f, [c]),
+    lambda f, c: stock.linear_model(f, [fc.weighted_categorical_column(c, "w")]),
+    lambda f, c: stock.input_layer(f, [embedded(fc.weighted_categorical_column(c, "w"))])])
+@pytest.mark.parametrize("parts", [None, 2])
+def test_eager_layers_are_refused_in_one_sentence(layer, parts):
+    features = {"a": tf.constant([[1], [2]], tf.int64), "w": tf.ones([2, 1])}
+    with pytest.raises(RuntimeError, match="of an embedding variable works in graphs and Sessions only, not eagerly: call"):
+        layer(features, ints("a", partition_num=parts))
+
+
+def test_a_variable_of_no_rows_that_is_not_a_columns_stays_ordinary(session):
+    with v1.variable_scope("scope"):
+        assert ints("a")._num_buckets == 0
+        plain = v1.get_variable("plain", [0, 3])
+        assert not tf_multitier.is_embedding_variable(plain)
+        assert not tf_multitier.is_embedding_variable(v1.get_variable("weights", [0, 3]))
+    assert tf_multitier.embedding_variables() == []
 
 
 def test_embedding_column_starts_from_a_checkpoint_it_names(session, tmp_path):

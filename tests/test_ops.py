@@ -49,7 +49,7 @@ def sparse(h, keys, rows, batch, weights=(), combiner="sum", dim=DIM, **kwargs):
     handles = h if isinstance(h, list) else [h]
     return ops.multitier_lookup_sparse(
         handles, keys64(keys), keys64(rows), tf.constant(weights, tf.float32, [len(weights)]), tf.constant(batch, tf.int64),
-        combiner=combiner, dim=dim, **kwargs)
+        combiner=combiner, dim=dim, has_weights=len(weights) > 0, **kwargs)
 
 
 @pytest.fixture
@@ -80,12 +80,14 @@ def test_shapes_of_lookups_with_known_and_unknown_inputs():
         assert ops.multitier_lookup(h, unknown()).shape.rank is None
         assert ops.multitier_lookup(anonymous, unknown(shape=[2])).shape.as_list() == [2, None]
         assert sparse(h, [1], [0], 7).shape.as_list() == [7, DIM]
-        pooled = ops.multitier_lookup_sparse([anonymous], unknown(), unknown(), unknown(tf.float32), unknown(), combiner="sum", dim=3)
+        pooled = ops.multitier_lookup_sparse([anonymous], unknown(), unknown(), unknown(tf.float32), unknown(), combiner="sum", dim=3,
+                                            has_weights=True)
         assert pooled.shape.as_list() == [None, 3]
-        grad = ops.multitier_lookup_sparse_grad(unknown(tf.float32, [7, 4]), unknown(shape=[9]), unknown(tf.float32), combiner="sum")
+        grad = ops.multitier_lookup_sparse_grad(unknown(tf.float32, [7, 4]), unknown(shape=[9]), unknown(tf.float32), combiner="sum",
+                                                has_weights=True)
         assert grad.shape.as_list() == [9, 4]
         assert ops.multitier_lookup_sparse_grad(
-            unknown(tf.float32), unknown(), unknown(tf.float32), combiner="sum").shape.as_list() == [None, None]
+            unknown(tf.float32), unknown(), unknown(tf.float32), combiner="sum", has_weights=False).shape.as_list() == [None, None]
         weights = ops.multitier_lookup_sparse_weights_grad(
             [h], unknown(shape=[9]), unknown(), unknown(tf.float32), unknown(tf.float32), combiner="sum", dim=DIM)
         assert weights.shape.as_list() == [9]
@@ -415,7 +417,43 @@ def test_partition_keys_splits_in_order(session, dtype):
 def test_sparse_lookups_that_do_not_fit_are_refused(session, ev, rows, batch, weights, message):
     feeds = {unknown(): [1, 2], unknown(): rows, unknown(tf.float32): weights, unknown(): batch}
     with pytest.raises(errors.InvalidArgumentError, match=message):
-        session.run(ops.multitier_lookup_sparse([ev], *feeds, combiner="sum", dim=DIM), feeds)
+        session.run(ops.multitier_lookup_sparse([ev], *feeds, combiner="sum", dim=DIM, has_weights=len(weights) > 0), feeds)
+
+
+@pytest.mark.parametrize("has_weights, weights, message", [
+    (True, [], r"expected 3 weights \(one for each key\), found 0"),
+    (True, [1.0], r"expected 3 weights \(one for each key\), found 1"),
+    (True, [1.0] * 4, r"expected 3 weights \(one for each key\), found 4"),
+    (False, [1.0] * 3, r"expected 0 weights \(has_weights is false\), found 3"),
+])
+def test_weights_of_another_number_than_the_keys_are_refused(session, ev, has_weights, weights, message):
+    weights = tf.constant(weights, tf.float32, [len(weights)])
+    keys, rows, grad = keys64([1, 2, 3]), keys64([0, 0, 1]), tf.ones([2, DIM])
+    args = dict(combiner="mean", has_weights=has_weights)
+    unchecked = tf1.placeholder_with_default(weights, None)
+    calls = [ops.multitier_lookup_sparse([ev], keys, rows, unchecked, keys64(2), dim=DIM, **args),
+             ops.multitier_lookup_sparse_grad(grad, rows, unchecked, **args)]
+    if has_weights:
+        calls.append(ops.multitier_lookup_sparse_weights_grad([ev], keys, rows, unchecked, grad, combiner="mean", dim=DIM))
+    for call in calls:
+        with pytest.raises(errors.InvalidArgumentError, match=message):
+            session.run(call)
+
+
+def test_clip_by_norm_is_the_arithmetic_of_max_norm(session, ev):
+    values = np.random.default_rng(3).standard_normal((5, 3, DIM)).astype(np.float32)
+    values[0, 0] = 0
+    clipped = ops.multitier_clip_by_norm(tf.constant(values), max_norm=0.5)
+    assert clipped.shape.as_list() == [5, 3, DIM]
+    np.testing.assert_allclose(*session.run([clipped, tf.clip_by_norm(values, 0.5, axes=[-1])]), rtol=1e-6)
+    looked_up = ops.multitier_lookup(ev, keys64([1, 2, 3]))
+    one_by_one = sparse(ev, [1, 2, 3], [0, 1, 2], 3, max_norm=0.5)
+    np.testing.assert_array_equal(*session.run([ops.multitier_clip_by_norm(looked_up, max_norm=0.5), one_by_one]))
+    assert session.run(ops.multitier_clip_by_norm(tf.zeros([0, DIM]), max_norm=0.0)).shape == (0, DIM)
+    for wrong in (lambda: ops.multitier_clip_by_norm(tf.constant(1.0), max_norm=0.5),
+                  lambda: ops.multitier_clip_by_norm(values, max_norm=-1.0)):
+        with pytest.raises(ValueError, match="rank 1|max_norm"):
+            wrong()
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -427,7 +465,8 @@ def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
     weights = random.uniform(0.1, 1.0, 6).astype(np.float32)
     grad = random.standard_normal((5, DIM)).astype(np.float32)
     w = weights if weighted else np.zeros(0, np.float32)
-    entry = session.run(ops.multitier_lookup_sparse_grad(tf.constant(grad), keys64(rows), tf.constant(w), combiner=combiner))
+    entry = session.run(ops.multitier_lookup_sparse_grad(tf.constant(grad), keys64(rows), tf.constant(w), combiner=combiner,
+                                                         has_weights=weighted))
     values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys))))
     factors = tf.constant(weights) if weighted else tf.ones([6])
     total = tf.math.unsorted_segment_sum(values * factors[:, None], rows, 5)

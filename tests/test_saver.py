@@ -201,6 +201,59 @@ def test_init_from_checkpoint_restores_under_another_name(tmp_path):
                 np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("before", [1, 3])
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("assignment", [{"scope/": "new/"}, {"scope/ev": "new/ev"}, "variable"])
+def test_init_from_checkpoint_takes_partitioned_variables_by_scope_name_and_object(tmp_path, before, after, assignment):
+    with tf.Graph().as_default():
+        ev, ids, train, _ = build(before)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {ids: np.arange(20)})
+            path = v1.train.Saver().save(session, str(tmp_path / "model"))
+            saved = session.run(ev.export())
+    with tf.Graph().as_default():
+        with v1.variable_scope("new", partitioner=v1.fixed_size_partitioner(after)):
+            ev = tf_multitier.get_embedding_variable("ev", DIM)
+        assert ev.num_partitions == after and tf_multitier.embedding_variables() == [ev]
+        with v1.variable_scope("new", reuse=True):
+            assert tf_multitier.get_embedding_variable("ev", DIM) is ev
+        if assignment == "variable":
+            assignment = {"scope/ev": list(ev.parts) if after > 1 else ev}
+        v1.train.init_from_checkpoint(path, assignment)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for x, y in zip(saved, session.run(ev.export())):
+                np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("value", [0.1, 7.0])
+def test_a_new_optimizer_of_an_imported_graph_has_columns_of_its_own(tmp_path, parts, value):
+    with tf.Graph().as_default():
+        ev, ids, train, saver = build(parts, v1.train.AdagradOptimizer(0.1))
+        v1.add_to_collection("loss", tf.reduce_sum(tf.nn.embedding_lookup(ev, [1])))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {ids: [1, 1]})
+            path = saver.save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default():
+        saver = v1.train.import_meta_graph(path + ".meta")
+        [ev] = tf_multitier.embedding_variables()
+        optimizer = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=value)
+        train = optimizer.minimize(v1.get_collection("loss")[0], var_list=list(ev.parts))
+        assert {optimizer.get_slot(part, "accumulator").column for part in ev.parts} == {"scope/ev/Adagrad_1"}
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            saver.restore(session, path)
+            session.run(train)
+            saved = [r for r in session.run([part.export_rows() for part in ev.parts]) if len(r.keys)]
+            assert [c["name"] for c in json.loads(saved[0].manifest)["columns"]][1:] == ["scope/ev/Adagrad", "scope/ev/Adagrad_1"]
+            [row] = saved[0].rows
+            np.testing.assert_allclose(row[DIM:2 * DIM], 0.1 + 16)
+            np.testing.assert_allclose(row[2 * DIM:], value + 1)
+
+
 def test_reinitializing_empties_the_table(tmp_path):
     with tf.Graph().as_default():
         ev, ids, train, _ = build(2)

@@ -12,6 +12,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 SUITES = [
     ("test_training_equality.py", "16 or 17 or 3-"),
     ("test_embedding_variable.py", ""),
+    ("test_gradients.py", ""),
+    ("test_admission.py", ""),
     ("test_saver.py", ""),
     ("test_errors.py", ""),
     ("test_feature_column.py", ""),

@@ -7,6 +7,8 @@
 Graph and Session only; see `get_embedding_variable`. `import tf_multitier.v1 as tf` is tf.compat.v1 with our names added.
 """
 
+import importlib
+
 from tf_multitier import _library  # first: refuses a TensorFlow that the ops were not built for
 from tf_multitier import config_pb2
 from tf_multitier import lookup
@@ -41,3 +43,14 @@ __all__ = [
     "StorageOption", "StorageType", "config_pb2", "embedding_variables", "feature_column", "get_embedding_variable",
     "get_library_path", "is_embedding_variable", "lookup", "options", "train",
 ]
+
+
+def __getattr__(name):
+    """`tf_multitier.engine`, loaded when it is first used."""
+    if name == "engine":
+        return importlib.import_module("tf_multitier.engine")
+    raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | {"engine"})

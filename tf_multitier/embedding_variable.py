@@ -65,6 +65,16 @@ def attrs_of_handle(handle):
     return values
 
 
+class _WholeName:
+    """What `init_from_checkpoint` asks a part of a partitioned variable: what it is a part of, and which slice of the tensor
+    of that name to read. All of it: that tensor is empty, see saver.py."""
+
+    spec = ""
+
+    def __init__(self, full_name):
+        self.full_name = full_name
+
+
 class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
     """Type of an embedding variable as a composite tensor: lets TensorFlow see the handle in it, not make another one of it."""
 
@@ -123,6 +133,12 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
                          in_graph_mode=in_graph_mode)
         self.option_attrs = attrs
         self._slot_values = {}  # column name -> (dim, initial value), in the order of columns
+        # Names of the columns that optimizers of an imported meta graph have.
+        self.imported_columns = frozenset(
+            column.decode() for op in handle.consumers() if op.type in ("MultitierAddSlots", "MultitierApply")
+            for column in op.get_attr("slot_names"))
+        if attrs["num_partitions"] > 1:
+            self._set_save_slice_info(_WholeName(self.variable_name))
 
     def __repr__(self):
         return f"<tf_multitier.EmbeddingVariable '{self.name}' embedding_dim={self.embedding_dim} dtype={self.dtype.name}>"

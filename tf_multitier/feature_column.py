@@ -11,8 +11,8 @@ unchanged, in the stock `input_layer` and `linear_model`:
 
 How the variable becomes an embedding variable: a stock dense column reads the categorical column's
 `_num_buckets` and then, in the same variable scope, calls `get_variable` with that many rows. Ours
-answers 0 and arms the scope: the scope's next `get_variable`, if it asks for 0 rows, makes an
-embedding variable of that name; in any case the scope is as before after that one call.
+answers 0 and arms the scope: the scope's next `get_variable`, if it asks for 0 rows under a name that
+columns give their variables, makes an embedding variable of that name; in any case the scope is as before after that one call.
 `linear_model` makes its variables in another way, see `prepare_linear_weights`.
 
 Variables are named as TensorFlow names them: `<input layer>/<key>_embedding/embedding_weights`,
@@ -31,6 +31,7 @@ from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
 
 from tf_multitier import options
 from tf_multitier import patches
+from tf_multitier.lookup import refuse_eager
 from tf_multitier.variable_scope import get_embedding_variable
 
 _stock = tf.compat.v1.feature_column
@@ -217,6 +218,7 @@ class EmbeddingCategoricalColumn(
 
     def _get_sparse_tensors(self, inputs, weight_collections=None, trainable=None):
         del weight_collections, trainable  # ids need no variables
+        refuse_eager(f"column {self.key!r} of an embedding variable")
         return _v1_columns._CategoricalColumn.IdWeightPair(inputs.get(self), None)
 
 
@@ -247,6 +249,10 @@ def weighted_categorical_column(categorical_column, weight_feature_key, dtype=tf
 
 class WeightedEmbeddingCategoricalColumn(_v2_columns.WeightedCategoricalColumn):
     """What `weighted_categorical_column` returns over a column of ours."""
+
+    def _get_sparse_tensors(self, inputs, weight_collections=None, trainable=None):
+        refuse_eager(f"column {self.name!r} of an embedding variable")
+        return super()._get_sparse_tensors(inputs, weight_collections, trainable)
 
     def _transform_feature(self, inputs):
         ids = inputs.get(self.categorical_column)
@@ -383,12 +389,18 @@ def prepare_linear_weights(column, scope):
     That layer makes its variable in a scope it captured before it asks the column anything, so
     reading `_num_buckets` comes too late; see patches.py.
     """
-    if embedding_base(column) is not None:
+    base = embedding_base(column)
+    if base is not None:
+        refuse_eager(f"column {base.key!r} of an embedding variable")
         _arm(scope)
 
 
 # .column: whose `_num_buckets` this thread read last. A request for 0 rows is that column's.
 _asked = threading.local()
+
+
+# What TensorFlow's dense columns and linear_model call the variable of a column.
+_COLUMN_VARIABLES = ("embedding_weights", "weights")
 
 
 class _ArmedGetter:
@@ -401,8 +413,8 @@ class _ArmedGetter:
     def __call__(self, getter, *args, **kwargs):
         if self._scope.custom_getter is self:
             self._scope.set_custom_getter(self._outer)
-        shape = kwargs.get("shape")
-        if shape is not None and tf.TensorShape(shape)[:1].as_list() == [0]:
+        shape, name = kwargs.get("shape"), args[0] if args else kwargs.get("name")
+        if name.rpartition("/")[2] in _COLUMN_VARIABLES and shape is not None and tf.TensorShape(shape)[:1].as_list() == [0]:
             getter = functools.partial(_embedding_weights, _asked.column)
         if self._outer is not None:
             return self._outer(getter, *args, **kwargs)

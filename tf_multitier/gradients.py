@@ -24,8 +24,9 @@ from tf_multitier.queries import route
 
 _Part = collections.namedtuple("_Part", ["handle"])
 
-# An unsummed gradient: int64 keys [n], float32 grads [n, dim].
-RawGradient = collections.namedtuple("RawGradient", ["keys", "grads"])
+# The unsummed form of one lookup's gradient: int64 keys [n], float32 grads [n, dim]; and what it belongs to: the name of the
+# tensor of keys that it was summed for, and of the variable's handle. It stands for the summed form only where both are met.
+RawGradient = collections.namedtuple("RawGradient", ["keys", "grads", "indices_name", "handle_name"])
 
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", "MultitierEmbeddingVariableHandle")
 
@@ -50,7 +51,7 @@ def _slices(values, keys, dim):
     return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
 
 
-def _summed(keys, grads, dim):
+def _summed(keys, grads, dim, handle):
     """IndexedSlices with each key once; remembers the counts and the unsummed form."""
     graph = tf_ops.get_default_graph()
     if graph.building_function:  # the gradient leaves this graph as a function's output: nothing remembered would be found
@@ -60,7 +61,7 @@ def _summed(keys, grads, dim):
     values.set_shape([None, dim])
     state = graph_state.state_of(graph)
     state.counts[unique.name] = counts
-    state.raw_gradients[values.name] = RawGradient(keys, grads)
+    state.raw_gradients[values.name] = RawGradient(keys, grads, unique.name, handle.name)
     return _slices(values, unique, dim)
 
 
@@ -68,7 +69,11 @@ def _lookup_grad(op, grad):
     _refuse_control_flow(op)
     dim = op.outputs[0].shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
-    return _slices(tf.reshape(grad, [-1, dim]), keys, dim), None
+    values = tf.reshape(grad, [-1, dim])
+    graph = tf_ops.get_default_graph()
+    if not graph.building_function:  # its own unsummed form: known to have a gradient for each key
+        graph_state.state_of(graph).raw_gradients[values.name] = RawGradient(keys, values, keys.name, op.inputs[0].name)
+    return _slices(values, keys, dim), None
 
 
 def _depends_on_variables(tensor):
@@ -87,7 +92,7 @@ def _depends_on_variables(tensor):
 
 def _read(handles, keys, dtype, dim):
     read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype)
-    return tf.stop_gradient(route([_Part(h) for h in handles], keys, read, (dim,)))
+    return route([_Part(h) for h in handles], keys, read, (dim,))
 
 
 def _weights_grad(values, rows, weights, grad, combiner):
@@ -114,13 +119,13 @@ def _lookup_sparse_grad(op, grad):
     combiner, max_norm = op.get_attr("combiner").decode(), op.get_attr("max_norm")
     handles = list(op.inputs[:num_parts])
     keys, rows, weights, _ = op.inputs[num_parts:]
-    has_weights = weights.shape.num_elements() != 0
+    has_weights = op.get_attr("has_weights")
     grad = tf.convert_to_tensor(grad)
-    grads = ops.multitier_lookup_sparse_grad(grad, rows, weights, combiner=combiner)
+    grads = ops.multitier_lookup_sparse_grad(grad, rows, weights, combiner=combiner, has_weights=has_weights)
     weights_grad = None
     if max_norm >= 0:
         values = _read(handles, keys, grad.dtype, dim)
-        clipped = tf.clip_by_norm(values, max_norm, axes=[1])
+        clipped = ops.multitier_clip_by_norm(values, max_norm=max_norm)
         grads = tf.gradients(clipped, values, grad_ys=grads)[0]
         if has_weights:
             weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
@@ -131,16 +136,30 @@ def _lookup_sparse_grad(op, grad):
         with tf.control_dependencies([weights_grad]):
             grads = tf.identity(grads)
     if num_parts == 1:
-        slices = [_summed(keys, grads, dim)]
+        slices = [_summed(keys, grads, dim, handles[0])]
     else:
         positions, part_keys = partition_keys(keys, num_parts)
-        slices = [_summed(k, tf.gather(grads, p), dim) for p, k in zip(positions, part_keys)]
+        slices = [_summed(k, tf.gather(grads, p), dim, h) for p, k, h in zip(positions, part_keys, handles)]
     return slices + [None, None, weights_grad, None]
+
+
+def _clip_grad(op, grad):
+    """Gradient of MultitierClipByNorm: tf.clip_by_norm's."""
+    values = tf.identity(op.inputs[0])
+    return tf.gradients(tf.clip_by_norm(values, op.get_attr("max_norm"), axes=[-1]), values, grad_ys=grad)[0]
+
+
+def _refuse_second_derivative(op, *unused_grads):
+    """LookupError, as TensorFlow raises where an operation has no gradient."""
+    raise LookupError(f"the gradient of a pooled lookup of an embedding variable ('{op.name}') has no gradient of its own: second "
+                      "derivatives work through tf.nn.embedding_lookup, or end them with tf.stop_gradient")
 
 
 def register():
     """Registers the gradients; called once, when lookup.py is imported."""
     tf_ops.RegisterGradient("MultitierLookup")(_lookup_grad)
     tf_ops.RegisterGradient("MultitierLookupSparse")(_lookup_sparse_grad)
-    for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad", "MultitierPartitionKeys"):
-        tf_ops.NotDifferentiable(name)
+    tf_ops.RegisterGradient("MultitierClipByNorm")(_clip_grad)
+    for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad"):
+        tf_ops.RegisterGradient(name)(_refuse_second_derivative)
+    tf_ops.NotDifferentiable("MultitierPartitionKeys")

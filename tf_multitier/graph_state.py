@@ -13,8 +13,9 @@ class GraphState:
     variables: {handle tensor name: EmbeddingVariable}: one object for a handle, however it is reached.
     partitioned: {variable name: PartitionedEmbeddingVariable}.
     counts: {indices tensor name: occurrence counts, int64 of the same length}, for gradients whose keys are unique.
-    raw_gradients: {values tensor name: (keys [n], gradients [n, dim])}: the per-occurrence form of a gradient that was summed
-      per unique key. The optimizer takes the raw form where nothing in between changed the gradient.
+    raw_gradients: {values tensor name: gradients.RawGradient}: the per-occurrence form of a lookup's gradient, with the keys
+      and the variable it belongs to. The optimizer takes it where nothing in between changed the values, their indices or
+      the variable.
     """
 
     def __init__(self):

@@ -8,6 +8,8 @@ TensorFlow's semantics there, because every integer is a key of an embedding var
   combiner is "sum"), as TensorFlow does;
 * a row without ids is zeros, or the embedding of `default_id` where one is given, and touches no other key;
 * the result has one row for each row of the sparse ids, trailing empty ones included;
+* RaggedTensors [batch, (any)] are pooled as sparse ids are. TensorFlow's v1 names have a handler of ragged ids of their own:
+  there `embedding_lookup_sparse` runs TensorFlow's code, and `safe_embedding_lookup_sparse` is refused;
 * `partition_strategy`, `validate_indices` and `allow_fast_lookup` mean nothing.
 
 Occurrences are counted, not batches: a key that a batch has three times adds three to its frequency. Values are pooled in the
@@ -27,6 +29,7 @@ from tf_multitier import gradients
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
@@ -56,6 +59,8 @@ def _one_variable(params):
     """The embedding variable in `params`; ValueError, naming the object to pass, for a list of parts."""
     if is_embedding_variable(params):
         return params
+    if isinstance(params, StoredParts):
+        return params.whole
     if len(params) == 1 and (params[0].is_partitioned or params[0].num_partitions == 1):
         return params[0]
     names = sorted({p.variable_name for p in params})
@@ -99,7 +104,25 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
         keys = as_keys(variable, ids)
         read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=variable.dtype)
         values = route(variable.parts, keys, read, (variable.embedding_dim,))
-        return values if max_norm < 0 else tf.clip_by_norm(values, max_norm, axes=[-1])
+        return values if max_norm < 0 else ops.multitier_clip_by_norm(values, max_norm=max_norm)
+
+
+def _from_ragged(ids, weights):
+    """Ragged ids [batch, (any)] and weights as SparseTensors: the same entries in the same rows and order; others unchanged."""
+    if not isinstance(ids, tf.RaggedTensor):
+        return ids, weights
+    if weights is not None and not isinstance(weights, tf.RaggedTensor):
+        raise TypeError(f"weights of ragged ids must be a RaggedTensor or None, found {type(weights).__name__}")
+    if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
+        raise ValueError(f"ragged ids must have the shape [batch, (any)], found {ids.shape}: merge their inner dimensions, "
+                         "ids.merge_dims(1, -1)")
+    rows = ids.value_rowids()
+    columns = tf.range(ids.row_splits[-1]) - tf.gather(ids.row_starts(), rows)
+    indices = tf.cast(tf.stack([rows, columns], 1), tf.int64)
+    shape = tf.cast(ids.bounding_shape(), tf.int64)
+    shape.set_shape([2])
+    return (tf.SparseTensor(indices, ids.values, shape),
+            None if weights is None else tf.SparseTensor(indices, weights.flat_values, shape))
 
 
 def _check_sparse(sp_ids, sp_weights):
@@ -114,6 +137,17 @@ def _check_sparse(sp_ids, sp_weights):
                          f"{sp_weights.values.shape[0]}")
 
 
+def _one_a_key(weights, keys):
+    """`weights`; InvalidArgument when run, before anything else uses them, where there is not one for each key."""
+    if weights.shape.is_fully_defined() and weights.shape == keys.shape:
+        return weights
+    found, expected = tf.size(weights, tf.int64), tf.size(keys, tf.int64)
+    check = tf.raw_ops.Assert(condition=tf.equal(found, expected), data=[
+        "sparse lookup: expected as many weights as keys: ", expected, ", found ", found])
+    with tf.control_dependencies([check]):
+        return tf.identity(weights)
+
+
 def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
     """float32 [batch, dim] of int64 keys [n], their rows int64 [n] (nondecreasing) and weights float32 [n] or None."""
     if combiner not in COMBINERS:
@@ -125,8 +159,10 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
             no_weights = tf.zeros([0], variable.dtype) if weights is None else weights
             return ops.multitier_lookup_sparse(
                 [part.handle for part in parts], keys, rows, no_weights, batch, dim=variable.embedding_dim,
-                combiner=combiner, max_norm=max_norm)
+                combiner=combiner, has_weights=weights is not None, max_norm=max_norm)
     # Parts on several devices: one op cannot take handles of all. Unsorted segment sums add in order of occurrence too.
+    if weights is not None:
+        weights = _one_a_key(weights, keys)
     values = embedding_lookup(variable, keys, max_norm=None if max_norm < 0 else max_norm)
     factors = tf.ones(tf.shape(keys), variable.dtype) if weights is None else weights
     if weights is not None:
@@ -146,8 +182,8 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
 
     Args:
       variable: an embedding variable.
-      sp_ids: SparseTensor of integers, [batch, any], indices in row-major order.
-      sp_weights: SparseTensor of floats with the same indices, or None: all one.
+      sp_ids: SparseTensor of integers, [batch, any], indices in row-major order; or a RaggedTensor [batch, (any)].
+      sp_weights: floats with the same indices, of the same kind, or None: all one.
       combiner: "sum", "mean" (by the sum of weights) or "sqrtn" (by the root of the sum of squared weights).
       max_norm: None, or a number: embeddings with a larger L2 norm are scaled down to it before pooling.
 
@@ -161,6 +197,7 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
     """
     refuse_eager("looking up an embedding variable")
     variable = _one_variable(variable)
+    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
@@ -172,12 +209,18 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
 
 
 def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", default_id=None, max_norm=None, name=None):
-    """The same for sparse ids of any rank, with a default key for empty rows. Source: `tf.nn.safe_embedding_lookup_sparse`.
+    """Embeddings of sparse ids of any rank, pooled over the last dimension, with a default key for rows without entries.
+
+    Source: `tf.nn.safe_embedding_lookup_sparse`, but no id is invalid: negative ids are keys and kept, and a row without
+    entries is zeros and trains no key unless `default_id` is given.
 
     Args:
-      sp_ids: SparseTensor of integers, [d_0, ..., d_n]; pooled over d_n.
-      sp_weights: SparseTensor of floats with the same indices, or None. Entries of weight <= 0 are dropped unless the combiner
-        is "sum".
+      variable: an embedding variable.
+      sp_ids: SparseTensor of integers, [d_0, ..., d_n], pooled over d_n, indices in row-major order; or a RaggedTensor
+        [batch, (any)].
+      sp_weights: floats with the same indices, of the same kind, or None: all one. Entries of weight <= 0 are dropped unless
+        the combiner is "sum".
+      combiner, max_norm: as of embedding_lookup_sparse.
       default_id: the key whose embedding an empty row gets (and trains); None: zeros.
 
     Returns:
@@ -188,6 +231,7 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
     """
     refuse_eager("looking up an embedding variable")
     variable = _one_variable(variable)
+    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
     with tf.name_scope(name or "embedding_lookup"):
@@ -201,6 +245,8 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
             batch = tf.reduce_prod(shape[:-1])
             flat = tf.sparse.reshape(tf.SparseTensor(sp_ids.indices, keys, shape), tf.stack([batch, shape[-1]]))
             rows = flat.indices[:, 0]
+        if weights is not None:
+            weights = _one_a_key(weights, keys)  # before a mask of weights would choose among keys
         if weights is not None and combiner != "sum":
             kept = weights > 0
             keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))
@@ -228,6 +274,7 @@ def _fill_empty_rows(variable, keys, rows, weights, batch, default_id):
 
 _Params = typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable,
                        typing.List[typing.Union[EmbeddingVariable, PartitionedEmbeddingVariable]]]
+_SparseIds = typing.Union[tf.SparseTensor, tf.RaggedTensor]
 _Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]
 
 
@@ -251,7 +298,7 @@ def _embedding_lookup_sparse_v1(params: _Params, sp_ids: tf.SparseTensor, sp_wei
 
 
 @tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
-def _embedding_lookup_sparse_v2(params: _Params, sp_ids: tf.SparseTensor, sp_weights, combiner=None, max_norm=None, name=None,
+def _embedding_lookup_sparse_v2(params: _Params, sp_ids: _SparseIds, sp_weights, combiner=None, max_norm=None, name=None,
                                 allow_fast_lookup=False):
     _log("tf.nn.embedding_lookup_sparse: one fused op")
     return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
@@ -266,10 +313,22 @@ def _safe_embedding_lookup_sparse_v1(embedding_weights: _Params, sparse_ids: tf.
 
 
 @tf.experimental.dispatch_for_api(tf.nn.safe_embedding_lookup_sparse)
-def _safe_embedding_lookup_sparse_v2(embedding_weights: _Params, sparse_ids: tf.SparseTensor, sparse_weights=None,
+def _safe_embedding_lookup_sparse_v2(embedding_weights: _Params, sparse_ids: _SparseIds, sparse_weights=None,
                                      combiner="mean", default_id=None, max_norm=None, name=None, allow_fast_lookup=False):
     _log("tf.nn.safe_embedding_lookup_sparse: one fused op")
     return safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name)
 
+
+def _refuse_ragged(embedding_weights: _Params, sparse_ids: tf.RaggedTensor, sparse_weights=None, combiner="mean",
+                   default_id=None, name=None, partition_strategy="div", max_norm=None, allow_fast_lookup=False):
+    raise AssertionError("never called: TensorFlow's own handler of ragged ids matches the same arguments")
+
+
+# TensorFlow has a handler of its own for ragged ids under the v1 name, which would drop negative ids and train key 0 for empty
+# rows, and refuses a call that two handlers match, with their names in the message. This one exists to be the second.
+_refuse_ragged.__qualname__ = (
+    "tf_multitier: tf.compat.v1.nn.safe_embedding_lookup_sparse takes no RaggedTensor for an embedding variable, use "
+    "tf.nn.safe_embedding_lookup_sparse of TensorFlow 2 or tf_multitier.lookup.safe_embedding_lookup_sparse,")
+tf.experimental.dispatch_for_api(tf.compat.v1.nn.safe_embedding_lookup_sparse)(_refuse_ragged)
 
 gradients.register()

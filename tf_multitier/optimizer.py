@@ -92,6 +92,11 @@ def make_slot(variable):
     if part != variable.variable_name:
         head, _, tail = column.rpartition(part)
         column = head + variable.variable_name + tail
+    # An optimizer of an imported graph is not ours to share columns with: TensorFlow gives a new one's slots new names too.
+    base, number = column, 0
+    while column in variable.imported_columns:
+        number += 1
+        column = f"{base}_{number}"
     return SlotColumn(variable, column)
 
 
@@ -125,7 +130,7 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
             initial_values.append(slot.initial_value)
         dims = [1 if slot.per_row else variable.embedding_dim for slot in binding.slots]
         variable.ensure_slots(list(zip(names, dims, initial_values)))
-        keys, grads, counts, before = unsummed(g)
+        keys, grads, counts, before = unsummed(g, variable.handle)
         hyper = [tf.cast(h, tf.float32) for h in binding.hyper(optimizer, variable)]
         with tf_ops.control_dependencies(before):
             return ops.multitier_apply(
@@ -190,40 +195,59 @@ def _ones(keys):
     return tf.ones([tf.size(keys)], tf.int64)
 
 
-def _leaves(values, indices, state, before):
-    """[(keys, grads, counts or None)] that a gradient is the concatenation of, unsummed where it was summed here."""
-    source_before = []
-    source = _skip_identities(values, source_before)
-    raw = state.raw_gradients.get(source.name)
-    if raw is not None:
-        before.extend(source_before)
-        return [(raw.keys, raw.grads, None)]
+def _parts_of_concat(tensor):
+    """The tensors that `tensor` is the concatenation of along its first dimension; None where it is none."""
+    op = tensor.op
+    if op.type != "ConcatV2":
+        return None
+    axis = tf.get_static_value(op.inputs[-1])
+    rank = tensor.shape.rank
+    return list(op.inputs[:-1]) if axis is not None and (axis == 0 or (rank is not None and axis == -rank)) else None
+
+
+def _leaves(values, indices, handle, state, before):
+    """[(keys, grads, counts or None)] that a gradient is the concatenation of, unsummed where it was summed here.
+
+    None where that is not certain: a part that is not the gradient of a lookup of this variable, with the very keys that the
+    lookup's gradient had, must at least be known to have as many values as keys, so that what follows it stands by its own
+    keys. Operations to run before the update join `before`.
+    """
+    source = _skip_identities(values, before)
     keys = _skip_identities(indices, [])
-    parts = list(source.op.inputs[:-1]) if source.op.type == "ConcatV2" else []
-    key_parts = list(keys.op.inputs[:-1]) if keys.op.type == "ConcatV2" else []
-    if parts and len(parts) == len(key_parts):
-        before.extend(source_before)
-        return [leaf for v, k in zip(parts, key_parts) for leaf in _leaves(v, k, state, before)]
-    return [(indices, values, _counts_of(indices, state))]
+    raw = state.raw_gradients.get(source.name)
+    if raw is not None and raw.handle_name == handle.name and keys.name == raw.indices_name:
+        summed_here = raw.grads.name != source.name
+        return [(raw.keys, raw.grads, None) if summed_here else (indices, values, _counts_of(indices, state))]
+    parts, key_parts = _parts_of_concat(source), _parts_of_concat(keys)
+    if parts and key_parts and len(parts) == len(key_parts):
+        leaves = [_leaves(v, k, handle, state, before) for v, k in zip(parts, key_parts)]
+        return None if any(leaf is None for leaf in leaves) else [leaf for some in leaves for leaf in some]
+    if values.shape[:1].is_fully_defined() and values.shape[:1] == indices.shape[:1]:
+        return [(indices, values, _counts_of(indices, state))]
+    return None
 
 
-def unsummed(g):
+def unsummed(g, handle):
     """Takes an IndexedSlices of keys apart into what an apply op takes.
 
-    Several lookups of one variable come as one concatenation; each of them that a pooled lookup summed per key, and that nothing
-    changed since, is given in its unsummed form, and the rest as it is, with the occurrence counts of its keys where they are
-    known.
+    Several lookups of one variable come as one concatenation; where each of them is known (see _leaves), those that a pooled
+    lookup summed per key, and that nothing changed since, are given in their unsummed form. Otherwise the gradient is given
+    as it is, with the occurrence counts of its keys where they are known.
+
+    Args:
+      g: IndexedSlices.
+      handle: the handle of the variable that it is applied to.
 
     Returns:
       keys int64 [n], grads float32 [n, dim], counts int64 [n] or [0] (each entry is one occurrence), and operations to run
       before the update.
     """
-    graph = g.values.graph
+    state = graph_state.state_of(g.values.graph)
     before = []
-    leaves = _leaves(g.values, g.indices, graph_state.state_of(graph), before)
-    keys = [leaf[0] for leaf in leaves]
-    grads = [leaf[1] for leaf in leaves]
-    counts = [leaf[2] for leaf in leaves]
+    leaves = _leaves(g.values, g.indices, handle, state, before)
+    if leaves is None:
+        leaves, before = [(g.indices, g.values, _counts_of(g.indices, state))], []
+    keys, grads, counts = zip(*leaves)
     if all(c is None for c in counts):
         all_counts = tf.zeros([0], tf.int64)
     else:

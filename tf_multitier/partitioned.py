@@ -153,6 +153,20 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = no_dense("arithmetic on it")
 
 
+class StoredParts(list):
+    """A partitioned variable as TensorFlow's variable store keeps it: the list of its parts, so that `init_from_checkpoint`
+    restores each, with everything else of the variable, `.whole`."""
+
+    def __init__(self, whole):
+        super().__init__(whole.parts)
+        self.whole = whole
+
+    def __getattr__(self, name):
+        if name == "whole":
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+
 # What lookups and queries take.
 AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
 

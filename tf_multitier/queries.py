@@ -1,5 +1,6 @@
 """What an embedding variable answers about its keys and rows, whole or partitioned: methods shared by both classes."""
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
@@ -8,14 +9,21 @@ from tf_multitier._library import ops
 _KEY_TYPES = (tf.int64, tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16, tf.uint32)
 
 
+def _is_empty_list(ids):
+    return isinstance(ids, (list, tuple)) and all(_is_empty_list(i) for i in ids)
+
+
 def as_keys(variable, ids, what="ids"):
     """`ids` as a tensor of int64 keys, of the same shape.
 
-    Integers are widened (uint64 is refused: it does not fit). A variable with int32 keys takes no int64 ids.
+    Integers are widened (uint64 is refused: it does not fit). A variable with int32 keys takes no int64 ids. An empty list has
+    no dtype of its own and is fine.
 
     Raises:
       TypeError: for another dtype, naming the variable, what was expected and what was found.
     """
+    if _is_empty_list(ids):
+        ids = np.zeros(np.shape(ids), np.int32)
     ids = tf.convert_to_tensor(ids, name=what)
     name, key_dtype = variable.variable_name, variable.key_dtype
     if ids.dtype not in _KEY_TYPES:

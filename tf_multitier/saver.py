@@ -87,7 +87,7 @@ class SaveSpecs(list):
     def _output(self, index):
         if self._saved is None:
             with tf_ops.colocate_with(self._variable.handle, ignore_existing=True):
-                self._saved = ops.multitier_save_slice(self._variable.handle, dtype=self._variable.dtype)
+                self._saved = ops.multitier_save_slice(self._variable.handle, dtype=self._variable.dtype, expire=True)
         return self._saved[index]
 
 

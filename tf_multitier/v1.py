@@ -3,7 +3,9 @@
 A v1 script that uses embedding variables changes its import line. `tf.train` and `tf.feature_column` are
 those of tf.compat.v1 with our optimizers and columns added; `tf.nn`'s lookups take embedding variables as they are. Where
 both have a name, the one in `tf` itself is ours; `tf.feature_column` and `tf.train` prefer ours too, which fall through to
-TensorFlow's for what is not ours. Importing this module switches nothing: call `tf.disable_v2_behavior()` or
+TensorFlow's for what is not ours. `from tf_multitier.v1 import *` gives the same
+names. This is a module, not a package: `import tf_multitier.v1.math` fails, `from tf_multitier.v1 import math` is
+TensorFlow's. Importing this module switches nothing: call `tf.disable_v2_behavior()` or
 `tf.disable_eager_execution()` as before.
 """
 
@@ -22,9 +24,10 @@ class _Overlay(types.ModuleType):
 
     def __init__(self, name, over, under):
         super().__init__(name, under.__doc__)
-        self.__dict__.update(_over=over, _under=under)
+        self.__dict__.update(_over=over, _under=under, __all__=sorted(set(_public(over)) | set(_public(under))))
 
     def __getattr__(self, name):
+        _refuse_special(self.__name__, name)
         if name in _public(self._over):
             return getattr(self._over, name)
         return getattr(self._under, name)
@@ -34,7 +37,14 @@ class _Overlay(types.ModuleType):
 
 
 def _public(module):
-    return getattr(module, "__all__", None) or [n for n in dir(module) if not n.startswith("_")]
+    """Its public names. TensorFlow lists `__path__` among them in `__all__`."""
+    return [n for n in getattr(module, "__all__", None) or dir(module) if not n.startswith("_")]
+
+
+def _refuse_special(module, name):
+    """AttributeError for `__names__`: TensorFlow's __path__ and the like say what its modules are, not what these are."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 feature_column = _Overlay(__name__ + ".feature_column", _feature_column, _v1.feature_column)
@@ -45,7 +55,11 @@ for _module in (feature_column, train, nn):
     sys.modules.setdefault(_module.__name__, _module)
 
 
+__all__ = sorted(set(_public(_v1)) | set(_ours.__all__))
+
+
 def __getattr__(name):
+    _refuse_special(__name__, name)
     if name in _ours.__all__:
         return getattr(_ours, name)
     return getattr(_v1, name)

@@ -12,6 +12,7 @@ from tf_multitier.embedding_variable import make_variable
 from tf_multitier.lookup import refuse_eager
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.partitioned import StoredParts
 from tf_multitier.saver import NUM_BUCKETS
 
 
@@ -59,6 +60,10 @@ def _number_of_partitions(name, partitioner, dim):
     if len(parts) != 2 or parts[1] != 1 or not 1 <= parts[0] <= NUM_BUCKETS:
         raise ValueError(f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
                          f"([n, 1]), found {parts}")
+    # TensorFlow's fixed_size_partitioner never cuts into more parts than there are rows: ask it again with one more.
+    if parts[0] == NUM_BUCKETS and partitioner(shape=tf.TensorShape([NUM_BUCKETS + 1, dim]), dtype=tf.float32)[0] > NUM_BUCKETS:
+        raise ValueError(f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
+                         f"([n, 1]), found one that cuts into more")
     return int(parts[0])
 
 
@@ -164,8 +169,9 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
     num_partitions = _number_of_partitions(name, partitioner or scope_partitioner, dim)
 
     def creator(unused_next_creator, **kwargs):
-        return _make(kwargs["name"], dim, key_dtype, value_dtype, initializer, option, num_partitions, trainable,
+        made = _make(kwargs["name"], dim, key_dtype, value_dtype, initializer, option, num_partitions, trainable,
                      kwargs.get("collections"))
+        return StoredParts(made) if made.is_partitioned else made
 
     scope.set_partitioner(None)  # get_variable would cut the shape [0, dim]
     try:
@@ -176,5 +182,6 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
                 custom_getter=custom_getter)
     finally:
         scope.set_partitioner(scope_partitioner)
+    variable = variable.whole if isinstance(variable, StoredParts) else variable
     _check_reused(variable, name, key_dtype, num_partitions, option, ev_option is not None, partitioner is not None)
     return variable

@@ -66,11 +66,14 @@ class ExportKernel : public OpKernel {
 
 class SaveSliceKernel : public OpKernel {
  public:
-  explicit SaveSliceKernel(OpKernelConstruction* context) : OpKernel(context) {}
+  explicit SaveSliceKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("expire", &expire_));
+  }
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    if (expire_) OP_REQUIRES_OK(context, ToAbsl(state->table->Expire(state->table->NewestStep(), nullptr)));
     const Result<Rows> rows = state->table->Export(/*all_columns=*/true);
     OP_REQUIRES_OK(context, ToAbsl(rows.status()));
     Manifest manifest;
@@ -118,6 +121,8 @@ class SaveSliceKernel : public OpKernel {
     if (rows > 0) std::copy_n(initializer.matrix->data(), rows * dim, out->flat<float>().data());
     return absl::OkStatus();
   }
+
+  bool expire_ = false;
 };
 
 class RestoreKernel : public OpKernel {

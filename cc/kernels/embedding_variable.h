@@ -4,6 +4,9 @@
 //   Initialize/Restore  make the resource where there is none, build a table, and put it in
 //   other kernels       take a copy of the shared table, so that a replaced table lives until its last operation is done
 //
+// Kernels are synchronous: with rows in DRAM they wait for nothing but short holds of a shard's lock, and for an Export,
+// AddSlots or Clear of the same table, which closes its gate for as long as it runs.
+//
 // Owned by the resource manager under (container, shared_name); sessions of one server share it.
 //
 // Thread-safe: all methods.

@@ -52,10 +52,20 @@ absl::Status CombinerAttr(OpKernelConstruction* context, Combiner* combiner) {
   return ToAbsl(parsed.status());
 }
 
+// Where an op says that it has weights, each of `entries` has one; where it says that it has none, the tensor is empty.
+absl::Status CheckWeights(OpKernelContext* context, const Tensor& weights, bool has_weights, int64_t entries) {
+  TF_RETURN_IF_ERROR(CheckRank(context, "weights", weights, 1));
+  const int64_t expected = has_weights ? entries : 0;
+  if (weights.NumElements() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sparse lookup: expected ", expected, " weights (",
+                   has_weights ? "one for each key" : "has_weights is false", "), found ", weights.NumElements()));
+}
+
 // The inputs that both sparse lookups begin with: N handles, keys, indices, weights.
 class SparseInputs {
  public:
-  absl::Status Parse(OpKernelContext* context, int num_handles) {
+  absl::Status Parse(OpKernelContext* context, int num_handles, bool has_weights) {
     for (int i = 0; i < num_handles; ++i) {
       std::shared_ptr<VariableState> state;
       TF_RETURN_IF_ERROR(GetState(context, i, &state));
@@ -67,7 +77,7 @@ class SparseInputs {
     const Tensor& weights = context->input(num_handles + 2);
     TF_RETURN_IF_ERROR(CheckRank(context, "keys", keys, 1));
     TF_RETURN_IF_ERROR(CheckRank(context, "indices", indices, 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "weights", weights, 1));
+    TF_RETURN_IF_ERROR(CheckWeights(context, weights, has_weights, keys.NumElements()));
     keys_ = std::make_unique<KeyInput>(keys);
     lookup.partitions = Span<EmbeddingTable* const>(tables_.data(), tables_.size());
     lookup.keys = keys_->keys();
@@ -89,13 +99,14 @@ class LookupSparseKernel : public OpKernel {
   explicit LookupSparseKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
     OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
     OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
   }
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
-    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_));
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, has_weights_));
     const Tensor& batch = context->input(num_handles_ + 3);
     OP_REQUIRES_OK(context, CheckRank(context, "batch", batch, 0));
     SparseLookup* lookup = &inputs.lookup;
@@ -116,6 +127,7 @@ class LookupSparseKernel : public OpKernel {
  private:
   int num_handles_ = 0;
   int dim_ = 0;
+  bool has_weights_ = false;
   float max_norm_ = -1.0f;
   Combiner combiner_ = Combiner::kSum;
 };
@@ -130,7 +142,7 @@ class LookupSparseWeightsGradKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
-    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_));
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, /*has_weights=*/true));
     const Tensor& grad = context->input(num_handles_ + 3);
     OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
     OP_REQUIRES(context, grad.dim_size(1) == dim_,
@@ -155,6 +167,7 @@ class LookupSparseWeightsGradKernel : public OpKernel {
 class LookupSparseGradKernel : public OpKernel {
  public:
   explicit LookupSparseGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
     OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
   }
 
@@ -164,7 +177,7 @@ class LookupSparseGradKernel : public OpKernel {
     const Tensor& weights = context->input(2);
     OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
     OP_REQUIRES_OK(context, CheckRank(context, "indices", indices, 1));
-    OP_REQUIRES_OK(context, CheckRank(context, "weights", weights, 1));
+    OP_REQUIRES_OK(context, CheckWeights(context, weights, has_weights_, indices.NumElements()));
     OP_REQUIRES(context, grad.dim_size(1) >= 1 && grad.dim_size(1) <= (1 << 20),
                 absl::InvalidArgumentError(
                     absl::StrCat("grad must have shape [batch,dim] with dim >= 1, found ", grad.shape().DebugString())));
@@ -183,7 +196,35 @@ class LookupSparseGradKernel : public OpKernel {
   }
 
  private:
+  bool has_weights_ = false;
   Combiner combiner_ = Combiner::kSum;
+};
+
+class ClipByNormKernel : public OpKernel {
+ public:
+  explicit ClipByNormKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& values = context->input(0);
+    const int rank = values.dims();
+    OP_REQUIRES(context, rank >= 1, absl::InvalidArgumentError("values must have rank 1 or more, found a scalar"));
+    const int64_t dim = values.dim_size(rank - 1);
+    OP_REQUIRES(context, dim <= std::numeric_limits<int>::max(),
+                absl::InvalidArgumentError(absl::StrCat("values: expected a last dimension below 2^31, found ", dim)));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, values.shape(), &out));
+    float* clipped = out->flat<float>().data();
+    const float* given = values.flat<float>().data();
+    if (clipped != given) std::copy(given, given + values.NumElements(), clipped);
+    if (values.NumElements() == 0) return;
+    IntraOpExecutor executor(context);
+    ClipByNorm(clipped, values.NumElements() / dim, static_cast<int>(dim), max_norm_, &executor);
+  }
+
+ private:
+  float max_norm_ = 0.0f;
 };
 
 template <typename Key>
@@ -229,6 +270,8 @@ REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).Typ
                         LookupSparseGradKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseWeightsGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
                         LookupSparseWeightsGradKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierClipByNorm").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        ClipByNormKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int64_t>("Tkeys"),
                         PartitionKeysKernel<int64_t>);
 REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int32_t>("Tkeys"),

@@ -74,6 +74,7 @@ REGISTER_OP("MultitierSaveSlice")
     .Output("counted: int64")
     .Output("initial_matrix: float")
     .Output("filter_counters: uint8")
+    .Attr("expire: bool = false")
     .Attr("dtype: {float} = DT_FLOAT")
     .SetIsStateful()
     .SetShapeFn(SaveSliceShape)
@@ -87,7 +88,9 @@ frequencies: [n].
 versions: [n].
 counted: [m, 3] key, count and version of keys that a filter counts and has not admitted.
 initial_matrix: [default_value_dim, dim] where the initializer is matrix, else [0, dim].
-filter_counters: [bytes] counters of the Bloom filter, [0] without one.
+filter_counters: [bytes] geometry and counters of the Bloom filter, [0] without one.
+expire: first remove what the variable's expiry options (steps_to_live, l2_weight_threshold) call expired at the newest step the
+  table was trained at, as a save does.
 )doc");
 
 REGISTER_OP("MultitierRestore")

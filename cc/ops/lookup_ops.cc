@@ -1,6 +1,7 @@
 // Ops that read embedding variables: lookups, their gradients, and the routing of keys to partitions.
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "cc/ops/shape_functions.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -73,6 +74,18 @@ absl::Status LookupSparseWeightsGradShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status ClipByNormShape(InferenceContext* c) {
+  ShapeHandle values;
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &values));
+  float max_norm;
+  TF_RETURN_IF_ERROR(c->GetAttr("max_norm", &max_norm));
+  if (!(max_norm >= 0.0f)) {
+    return absl::InvalidArgumentError(absl::StrCat("max_norm must be at least 0, found ", max_norm));
+  }
+  c->set_output(0, values);
+  return absl::OkStatus();
+}
+
 absl::Status PartitionKeysShape(InferenceContext* c) {
   ShapeHandle keys;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
@@ -107,6 +120,7 @@ REGISTER_OP("MultitierLookupSparse")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
     .Attr("dim: int >= 1")
+    .Attr("has_weights: bool")
     .Attr("max_norm: float = -1.0")
     .SetIsStateful()
     .SetShapeFn(LookupSparseShape)
@@ -118,7 +132,7 @@ Values are added in the order of keys. A row without entries is zeros and touche
 handles: the partitions of one variable, in order; each key is routed to its own.
 keys: [nnz].
 indices: [nnz] the row of the batch that each key belongs to, nondecreasing, in [0, batch).
-weights: [nnz] factors of the values, or [0]: all one.
+weights: [nnz] factors of the values where has_weights, else [0]: all one.
 batch: number of rows.
 pooled: [batch, dim].
 combiner: sum; mean: divided by the sum of the weights; sqrtn: divided by the square root of the sum of their squares.
@@ -133,13 +147,14 @@ REGISTER_OP("MultitierLookupSparseGrad")
     .Output("entry_grads: dtype")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
+    .Attr("has_weights: bool")
     .SetShapeFn(LookupSparseGradShape)
     .Doc(R"doc(
 Gradient of MultitierLookupSparse with respect to the value of each entry (without max_norm).
 
 grad: [batch, dim] gradient of pooled.
 indices: [nnz], as in MultitierLookupSparse.
-weights: [nnz] or [0], as in MultitierLookupSparse.
+weights: [nnz] or [0], has_weights: as in MultitierLookupSparse.
 entry_grads: [nnz, dim].
 )doc");
 
@@ -165,6 +180,20 @@ The values are looked up again: run it before the variable is updated.
 handles, keys, indices, weights: as in MultitierLookupSparse; weights: [nnz].
 grad: [batch, dim] gradient of pooled.
 weight_grads: [nnz].
+)doc");
+
+REGISTER_OP("MultitierClipByNorm")
+    .Input("values: dtype")
+    .Output("clipped: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("max_norm: float")
+    .SetShapeFn(ClipByNormShape)
+    .Doc(R"doc(
+Scales values whose Euclidean norm is above max_norm to that norm, with the arithmetic of MultitierLookupSparse's max_norm.
+
+values: any shape but a scalar; a value is what stands along the last dimension.
+clipped: the same shape.
+max_norm: >= 0.
 )doc");
 
 REGISTER_OP("MultitierPartitionKeys")

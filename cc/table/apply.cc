@@ -80,7 +80,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
 
   const int64_t step = applies_.fetch_add(1) + 1;
   UpdateContext update{&context, &request, slot_offsets, request.global_step >= 0 ? version : step};
-  last_version_ = update.version;
+  RaiseTo(&newest_step_, update.version);
   ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);

@@ -63,6 +63,9 @@ Status ValidateOptions(const TableOptions& o) {
   if (o.expiry.steps_to_live < 0) {
     return InvalidArgumentError(table, "expected steps_to_live >= 0, found ", o.expiry.steps_to_live);
   }
+  if (!(o.expiry.l2_weight_threshold == o.expiry.l2_weight_threshold)) {
+    return InvalidArgumentError(table, "expected a number as l2_weight_threshold, found nan");
+  }
   const Status admission = ValidateAdmission(o.admission);
   if (!admission.ok()) return Status(admission.code(), table + admission.message());
   return OkStatus();
@@ -167,13 +170,16 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     if (wide.columns().size() == now->columns().size()) return OkStatus();
     MT_RETURN_IF_ERROR(CheckBudgets(options_, wide));
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
-    // A shard that is wider than the table's layout does no harm: its rows begin with the same columns. So shards may be
-    // widened one after the other, and a failure needs no way back.
+    std::vector<std::unique_ptr<DramTier>> rooms;
     for (auto& shard : shards_) {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      MT_RETURN_IF_ERROR(shard->dram.Widen(layout));
+      MT_ASSIGN_OR_RETURN(rooms.emplace_back(), shard->dram.RoomFor(layout));
     }
     for (int level = 0; level < levels_; ++level) MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout));
+    // From here on nothing fails: either every shard is widened or none.
+    for (size_t s = 0; s < shards_.size(); ++s) {
+      std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
+      shards_[s]->dram.MoveInto(std::move(rooms[s]));
+    }
     std::lock_guard<std::mutex> lock(layout_mutex_);
     layout_ = std::move(layout);
   }
@@ -305,6 +311,7 @@ Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_co
 Status EmbeddingTable::Import(const Rows& rows) { return impl_->Import(rows); }
 std::vector<int64_t> EmbeddingTable::PopDropped() { return impl_->PopDropped(); }
 int64_t EmbeddingTable::TotalCount() const { return impl_->TotalCount(); }
+int64_t EmbeddingTable::NewestStep() const { return impl_->NewestStep(); }
 TableStats EmbeddingTable::Stats() const { return impl_->Stats(); }
 Status EmbeddingTable::Drain() { return impl_->Drain(); }
 

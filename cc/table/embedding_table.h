@@ -115,8 +115,9 @@ struct Rows {
   std::vector<int64_t> counted_keys;         // [m]
   std::vector<int64_t> counted_frequencies;  // [m]
   std::vector<int64_t> counted_versions;     // [m]
-  // Export only: the table's own count of applies, and the Bloom filter's counters (taken over by an Import into a table
-  // whose filter has the same size).
+  // Export only: the table's own count of applies, and the Bloom filter's state: counter bits fixed32, hashes fixed32, number
+  // of counters fixed64, counters. An Import into a table whose filter has the same three numbers takes the counters over;
+  // with any other, keys not yet admitted are counted from zero.
   int64_t applies = 0;
   std::vector<uint8_t> filter_counters;
 
@@ -203,7 +204,7 @@ class EmbeddingTable {
   // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.
   Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
 
-  // Forgets keys: row, frequency, version, count. Absent ones are skipped. `removed` (may be null): how many had a row.
+  // Forgets keys: row, frequency, version, count (of a Bloom filter too: what its estimate says). Absent ones are skipped. `removed` (may be null): how many had a row.
   Status Remove(Span<const int64_t> keys, int64_t* removed);
   // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null.
   Status Expire(int64_t step, int64_t* expired);
@@ -223,6 +224,8 @@ class EmbeddingTable {
   std::vector<int64_t> PopDropped();
 
   int64_t TotalCount() const;
+  // The newest version that an apply or import has set; -1 before the first. What "now" is to expiry at save.
+  int64_t NewestStep() const;
   TableStats Stats() const;
   // Waits until work due when called is done, retries a failed trim, and returns the sticky error.
   Status Drain();

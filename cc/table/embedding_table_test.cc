@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "cc/env/fault_env.h"
 #include "cc/table/table_test_util.h"
 
@@ -175,6 +177,67 @@ TEST(EmbeddingTable, BloomFilterAdmitsAtTheThresholdAndGoesOnFromItsCount) {
   EXPECT_EQ(FrequencyOf(table.get(), {8}), std::vector<int64_t>{3});
 }
 
+TEST(EmbeddingTable, RemoveForgetsWhatABloomFilterCounted) {
+  TableOptions options = BasicOptions(1);
+  options.admission.kind = AdmissionKind::kBloom;
+  options.admission.filter_freq = 3;
+  options.admission.max_element_size = 1000;
+  auto table = MakeTable(options);
+  for (int i = 0; i < 5; ++i) MT_ASSERT_OK(Sgd({1}, 1.0f, 1).Run(table.get()));
+  MT_ASSERT_OK(table->Remove(std::vector<int64_t>{1}, nullptr));
+  MT_ASSERT_OK(Sgd({1}, 1.0f, 1).Run(table.get()));
+  EXPECT_EQ(table->TotalCount(), 0);
+}
+
+TEST(EmbeddingTable, BloomCountersOfAnotherGeometryAreNotTakenOver) {
+  auto make = [](int bits, int64_t keys) {
+    TableOptions options = BasicOptions(1);
+    options.admission.kind = AdmissionKind::kBloom;
+    options.admission.filter_freq = 3;
+    options.admission.counter_bits = bits;
+    options.admission.max_element_size = keys;
+    return MakeTable(options);
+  };
+  auto table = make(16, 1000), same = make(16, 1000), other = make(32, 500);  // of the same number of bytes
+  for (int i = 0; i < 2; ++i) MT_ASSERT_OK(Sgd(Range(0, 300), 1.0f, 1).Run(table.get()));
+  const auto rows = table->Export(true);
+  ASSERT_TRUE(rows.ok());
+  MT_ASSERT_OK(same->Import(*rows));
+  MT_ASSERT_OK(other->Import(*rows));
+  MT_ASSERT_OK(Sgd(Range(0, 300), 1.0f, 1).Run(same.get()));
+  MT_ASSERT_OK(Sgd(Range(0, 300), 1.0f, 1).Run(other.get()));
+  EXPECT_EQ(same->TotalCount(), 300);
+  EXPECT_EQ(other->TotalCount(), 0);
+}
+
+TEST(EmbeddingTable, NewestStepIsTheLargestVersionAppliedOrImported) {
+  auto a = MakeTable(BasicOptions(1)), b = MakeTable(BasicOptions(1));
+  EXPECT_EQ(a->NewestStep(), -1);
+  for (const int64_t step : {5, 900, 7}) {
+    Training training = Sgd({step}, 1.0f, 1);
+    training.step = step;
+    MT_ASSERT_OK(training.Run(a.get()));
+  }
+  EXPECT_EQ(a->NewestStep(), 900);
+  MT_ASSERT_OK(b->Import(*a->Export(true)));
+  EXPECT_EQ(b->NewestStep(), 900);
+}
+
+TEST(EmbeddingTable, ConcurrentRemovesOfTheSameKeysBelowLeaveNothingInDram) {
+  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  const std::vector<int64_t> keys = Range(0, 64);
+  for (int round = 0; round < 100; ++round) {
+    MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(table.get()));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) threads.emplace_back([&] { MT_EXPECT_OK(table->Remove(keys, nullptr)); });
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(table->TotalCount(), 0);
+  }
+  MT_ASSERT_OK(Sgd({1000}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(TierOf(table.get(), {1000}), std::vector<int32_t>{0});
+  EXPECT_LE(table->Stats().tiers[0].resident_bytes, 16 * 1024);
+}
+
 TEST(EmbeddingTable, AddSlotsWidensRowsAndKeepsValues) {
   auto table = MakeTable(BasicOptions(3));
   const std::vector<int64_t> keys = Range(0, 3000);
@@ -334,6 +397,35 @@ TEST(EmbeddingTable, EveryFailingAllocationLeavesTheTableAsItWas) {
     ExpectSameRows(*before, *after);
     MT_ASSERT_OK(Sgd(Range(0, 60000), 1.0f, 16).Run(table.get()));
     EXPECT_EQ(table->TotalCount(), 60000);
+  }
+}
+
+TEST(EmbeddingTable, FailedAddSlotsWidensNoShard) {
+  ColumnSpec slot;
+  slot.name = "s";
+  slot.dim = 4;
+  for (int n = 1;; ++n) {
+    FaultEnv env(Env::Posix());
+    TableOptions options = BasicOptions(4);
+    options.env = &env;
+    options.num_shards = 4;
+    auto table = MakeTable(options);
+    MT_ASSERT_OK(Sgd(Range(0, 1000), 1.0f, 4).Run(table.get()));
+    const auto before = table->Export(true);
+    env.FailNth(FaultKind::kAny, n, ResourceExhaustedError("injected"));
+    const Status status = table->AddSlots(std::vector<ColumnSpec>{slot});
+    if (!env.Disarm()) {
+      EXPECT_GT(n, 4);
+      MT_EXPECT_OK(status);
+      break;
+    }
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << n;
+    const auto after = table->Export(true);
+    ASSERT_TRUE(before.ok() && after.ok());
+    EXPECT_EQ(after->row_elements(), 4);
+    ExpectSameRows(*before, *after);
+    MT_ASSERT_OK(table->AddSlots(std::vector<ColumnSpec>{slot}));
+    MT_ASSERT_OK(Sgd(Range(0, 2000), 1.0f, 4).Run(table.get()));
   }
 }
 

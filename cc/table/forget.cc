@@ -85,6 +85,10 @@ void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* 
   if (shard->orders_dram) shard->dram_order.Refresh(ShardIndex::location(*word), accesses_.load());
 }
 
+void EmbeddingTable::Impl::ForgetCount(int64_t key) {
+  if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
+}
+
 Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(CheckProcess());
   InsideGate inside(&gate_);
@@ -100,6 +104,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
     std::lock_guard<SharedMutex> lock(shard->mutex);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       const Found found = shard->Find(batch->key(e), batch->hash(e));
+      ForgetCount(batch->key(e));
       if (found.row != nullptr) {
         const bool born = !found.row->has(kRowNewborn);
         ForgetRow(shard, found.word, &gone);
@@ -127,8 +132,8 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
     Shard* shard = shards_[key.shard].get();
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const bool born = !key.row->has(kRowNewborn);
-    --key.row->pins;
-    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
+    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);  // leaves it a newborn while we hold it
+    UnpinRow(shard, key.row);
     n += born;
     shard->counters.removed += born;
   }
@@ -156,6 +161,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
         if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
         const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
+        ForgetCount(row->key);
         ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone);
         ++n;
         ++shard->counters.expired;
@@ -212,6 +218,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
         continue;
       }
       key.row->pins = 0;
+      ForgetCount(key.key);
       ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
       ++*expired;
       ++shard->counters.expired;

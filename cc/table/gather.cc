@@ -21,7 +21,7 @@ constexpr uint32_t kGroup = 32;
 }  // namespace
 
 Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
-  KeyBatch* batch = const_cast<KeyBatch*>(context->batch);
+  KeyBatch* const batch = context->batch;
   const int shards = static_cast<int>(shards_.size());
   Gathered* gathered = context->gathered;
   gathered->rows.resize(batch->num_keys());
@@ -31,7 +31,8 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
     context->no_room = RetryTrim();
     context->stamp = accesses_.fetch_add(batch->num_keys());
   }
-  // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested.
+  // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested. Undo takes them out
+  // again, but for a counter that saturated, which stays so.
   const bool counts_first = bloom_ != nullptr && !context->admit_all;
   auto add_counts = [&](int s, bool add) {
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {

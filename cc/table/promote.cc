@@ -189,7 +189,7 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
 uint64_t EmbeddingTable::Impl::IdleOf(int level, const RecordHeader& header, uint64_t clock) const {
   if (middle_[level]) return static_cast<uint32_t>(static_cast<uint32_t>(clock) - header.recency);
   // A tier that does not keep the recency has the step of the last update.
-  const int64_t steps = last_version_.load() - header.version;
+  const int64_t steps = newest_step_.load() - header.version;
   const int64_t applies = applies_.load();
   if (steps <= 0 || header.version < 0 || applies <= 0) return 0;
   return clock / static_cast<uint64_t>(applies) * static_cast<uint64_t>(std::min(steps, applies));

@@ -62,6 +62,7 @@ class EmbeddingTable::Impl {
   TableStats Stats();
   Status Drain();
   int64_t TotalCount();
+  int64_t NewestStep() const { return newest_step_.load(); }
 
   Status Frequency(Span<const int64_t> keys, int64_t* out);
   Status Version(Span<const int64_t> keys, int64_t* out);
@@ -129,7 +130,7 @@ class EmbeddingTable::Impl {
     std::vector<Kind> kinds;           // [n] by entry
   };
   struct ApplyContext {
-    const KeyBatch* batch = nullptr;
+    KeyBatch* batch = nullptr;
     Span<const int64_t> counts;
     bool admit_all = false;  // Import: what is imported was admitted before
     Status no_room;          // the sticky error: nothing may be created or promoted
@@ -240,6 +241,8 @@ class EmbeddingTable::Impl {
   void Relocate(int level, Span<Relocation> relocations);
   bool RelocateOne(Shard* shard, int level, const Relocation& relocation);
   void PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location);
+  // Takes the key's count out of the Bloom filter, where there is one.
+  void ForgetCount(int64_t key);
 
   // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
   Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);
@@ -260,6 +263,12 @@ class EmbeddingTable::Impl {
   // Whether the tier keeps the record of a row that was promoted.
   bool keeps_copies(int level) const { return level == levels_ - 1 && !bounded(level); }
   int32_t tier_number(int level) const { return level + (options_.dram_named ? 1 : 0); }
+  // Raises an atomic maximum.
+  static void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
+    int64_t seen = maximum->load();
+    while (seen < value && !maximum->compare_exchange_weak(seen, value)) {
+    }
+  }
 
   TableOptions options_;
   Env* env_ = nullptr;
@@ -285,7 +294,7 @@ class EmbeddingTable::Impl {
   std::atomic<bool> any_key_below_{false};
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
-  std::atomic<int64_t> last_version_{0};  // the version set last
+  std::atomic<int64_t> newest_step_{-1};
   std::atomic<bool> trim_failed_{false};
   std::mutex trim_mutex_;
   // Guarded by trim_mutex_.

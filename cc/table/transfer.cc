@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cc/base/coding.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -20,6 +21,14 @@ uint32_t Reverse32(uint32_t x) {
   x = ((x & 0x0f0f0f0fu) << 4) | ((x >> 4) & 0x0f0f0f0fu);
   x = ((x & 0x33333333u) << 2) | ((x >> 2) & 0x33333333u);
   return ((x & 0x55555555u) << 1) | ((x >> 1) & 0x55555555u);
+}
+
+std::vector<uint8_t> FilterGeometry(const CountingBloomFilter& filter) {
+  std::vector<uint8_t> geometry(16);
+  EncodeFixed32(geometry.data(), static_cast<uint32_t>(filter.counter_bits()));
+  EncodeFixed32(geometry.data() + 4, static_cast<uint32_t>(filter.num_hashes()));
+  EncodeFixed64(geometry.data() + 8, filter.num_counters());
+  return geometry;
 }
 
 // Cuts off the rows that a step of a scan added.
@@ -162,7 +171,10 @@ Result<Rows> EmbeddingTable::Impl::Export(bool all_columns) {
   uint64_t next = 0;
   MT_ASSIGN_OR_RETURN(Rows rows, ScanInside(0, INT64_MAX, all_columns, &next));
   rows.applies = applies_.load();
-  if (bloom_ != nullptr) rows.filter_counters.assign(bloom_->Counters().begin(), bloom_->Counters().end());
+  if (bloom_ != nullptr) {
+    rows.filter_counters = FilterGeometry(*bloom_);
+    rows.filter_counters.insert(rows.filter_counters.end(), bloom_->Counters().begin(), bloom_->Counters().end());
+  }
   return rows;
 }
 
@@ -184,8 +196,10 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
     return InvalidArgumentError(table, "expects a frequency and a version for each of ", rows.counted_keys.size(),
                                 " counted keys");
   }
-  for (const int64_t f : rows.frequencies) {
-    if (f < 0 || f > 0xffffffffLL) return InvalidArgumentError(table, "expects frequencies in [0, 2^32), found ", f);
+  for (const auto* frequencies : {&rows.frequencies, &rows.counted_frequencies}) {
+    for (const int64_t f : *frequencies) {
+      if (f < 0 || f > 0xffffffffLL) return InvalidArgumentError(table, "expects frequencies in [0, 2^32), found ", f);
+    }
   }
   MT_RETURN_IF_ERROR(AddSlots(Span<const ColumnSpec>(rows.columns.data() + 1, rows.columns.size() - 1)));
   const std::shared_ptr<const RowLayout> layout = this->layout();
@@ -195,11 +209,17 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
     InsideGate inside(&gate_);
     MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + kChunkRows), columns));
   }
-  applies_ = std::max(applies_.load(), rows.applies);
+  RaiseTo(&applies_, rows.applies);
+  for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
   MT_RETURN_IF_ERROR(ImportCounted(rows));
-  if (bloom_ == nullptr || rows.filter_counters.size() != bloom_->bytes()) return OkStatus();
+  if (bloom_ == nullptr) return OkStatus();
+  const std::vector<uint8_t> geometry = FilterGeometry(*bloom_);
+  const std::vector<uint8_t>& saved = rows.filter_counters;
+  if (saved.size() != geometry.size() + bloom_->bytes() || !std::equal(geometry.begin(), geometry.end(), saved.begin())) {
+    return OkStatus();  // another filter's: see Rows
+  }
   ClosedGate closed(&gate_);
-  std::copy(rows.filter_counters.begin(), rows.filter_counters.end(), bloom_->Counters().begin());
+  std::copy(saved.begin() + static_cast<long>(geometry.size()), saved.end(), bloom_->Counters().begin());
   return OkStatus();
 }
 

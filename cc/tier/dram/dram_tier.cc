@@ -97,8 +97,20 @@ size_t DramTier::resident_bytes() const {
 
 Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
   if (layout->columns().size() == layout_->columns().size()) return OkStatus();
-  DramTier wide(env_, layout);
-  while ((static_cast<uint64_t>(wide.chunks_.size()) << wide.chunk_shift_) < end_) MT_RETURN_IF_ERROR(wide.AddChunk());
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<DramTier> wide, RoomFor(std::move(layout)));
+  MoveInto(std::move(wide));
+  return OkStatus();
+}
+
+Result<std::unique_ptr<DramTier>> DramTier::RoomFor(std::shared_ptr<const RowLayout> layout) const {
+  auto room = std::make_unique<DramTier>(env_, std::move(layout));
+  while ((static_cast<uint64_t>(room->chunks_.size()) << room->chunk_shift_) < end_) MT_RETURN_IF_ERROR(room->AddChunk());
+  return room;
+}
+
+void DramTier::MoveInto(std::unique_ptr<DramTier> room) {
+  DramTier& wide = *room;
+  const std::shared_ptr<const RowLayout> layout = wide.layout_;
   const size_t old_bytes = sizeof(RowHeader) + layout_->row_bytes();
   const size_t first_new = layout_->columns().size();
   const size_t old_chunk_bytes = chunk_bytes();
@@ -117,11 +129,10 @@ Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
   }
   chunks_.swap(wide.chunks_);
   wide.chunks_.clear();
-  layout_ = std::move(layout);
+  layout_ = layout;
   SetGeometry();
   // The first chunk began on small pages again.
   if (!chunks_.empty() && static_cast<size_t>(end_) * stride_ > kHugePage) env_->CollapsePages(chunks_[0], chunk_bytes());
-  return OkStatus();
 }
 
 TierCapabilities DramTier::capabilities() const {

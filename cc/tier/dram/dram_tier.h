@@ -52,6 +52,10 @@ class DramTier : public Tier {
   // Rewrites every row to a layout with more columns, locations unchanged, chunk by chunk; new columns hold their initial
   // value. On ResourceExhausted the slab is as it was. Undoes Reserve. O(rows). REQUIRES: the columns of layout() come first
   Status Widen(std::shared_ptr<const RowLayout> layout);
+  // The two halves of Widen, for who widens several slabs or none: an empty slab with room for every slot of this one
+  // (ResourceExhausted where memory is short), and the move into it, which cannot fail.
+  Result<std::unique_ptr<DramTier>> RoomFor(std::shared_ptr<const RowLayout> layout) const;
+  void MoveInto(std::unique_ptr<DramTier> room);
   // Frees everything.
   void Clear();
 

@@ -1,0 +1,54 @@
+"""`import tf_multitier.v1 as tf`: the names of tf.compat.v1 and ours, once each."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+import tf_multitier.v1 as facade
+
+v1 = tf.compat.v1
+
+
+def test_star_import_has_both_kinds_of_names():
+    names = {}
+    exec("from tf_multitier.v1 import *", names)
+    assert names["placeholder"] is v1.placeholder and names["Session"] is v1.Session
+    assert names["get_embedding_variable"] is tf_multitier.get_embedding_variable
+    assert names["EmbeddingVariableOption"] is tf_multitier.EmbeddingVariableOption
+    assert {n for n in v1.__all__ if not n.startswith("_")} | set(tf_multitier.__all__) == set(facade.__all__)
+
+
+@pytest.mark.parametrize("name", ["train", "feature_column", "nn"])
+def test_our_submodules_are_modules_that_can_be_imported(name):
+    module = importlib.import_module(f"tf_multitier.v1.{name}")
+    assert module is getattr(facade, name)
+    names = {}
+    exec(f"from tf_multitier.v1.{name} import *", names)
+    for theirs in (n for n in dir(getattr(v1, name)) if not n.startswith("_")):
+        assert theirs in names
+    assert "AdagradDecayOptimizer" in names or name != "train"
+
+
+@pytest.mark.parametrize("name", ["math", "losses", "summary", "nn.rnn_cell"])
+def test_tensorflows_submodules_are_attributes_and_no_second_copies(name):
+    with pytest.raises(ModuleNotFoundError, match="is not a package"):
+        importlib.import_module("tf_multitier.v1." + name)
+    assert "tf_multitier.v1." + name not in sys.modules
+    assert facade.math is v1.math and facade.nn.rnn_cell is v1.nn.rnn_cell
+
+
+@pytest.mark.parametrize("module", [facade, facade.nn, facade.train])
+@pytest.mark.parametrize("name", ["__path__", "__version__", "__nothing__"])
+def test_special_names_of_tensorflow_are_not_ours(module, name):
+    assert not hasattr(module, name)
+
+
+def test_the_engine_is_an_attribute_loaded_when_first_used():
+    code = ("import sys, tf_multitier as mt; assert 'tf_multitier.engine' not in sys.modules; assert 'engine' in dir(mt); "
+            "assert mt.engine.Table(dim=2).total_count() == 0; assert not hasattr(mt, 'nothing')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
