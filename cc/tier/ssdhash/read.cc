@@ -67,11 +67,12 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
 Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
   std::vector<FileRead> files;
   std::vector<std::shared_ptr<Segment>> pinned;
-  std::vector<std::shared_ptr<PositionedFile>> pinned_files;
+  std::vector<std::shared_ptr<PositionedFile>> pinned_files;  // a repair may replace a file between two look-ups
+  uint64_t batch = 0;
   for (size_t from = 0; from < records.size(); from += kLookUpBatch) {
     const size_t to = std::min(records.size(), from + kLookUpBatch);
-    const Segment* last = nullptr;
     std::lock_guard<std::mutex> lock(set_.mutex);
+    if (batch == 0) batch = ++set_.read_batches;
     for (size_t i = from; i < to; ++i) {
       ReadRecord& out = records[i];
       uint32_t slot = 0;
@@ -88,21 +89,15 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
         Answer(*segment, fields, &out);
         continue;
       }
-      if (segment != last) {
-        last = segment;
-        const bool have = std::any_of(pinned.begin(), pinned.end(), [&](const auto& p) { return p.get() == segment; });
-        if (!have) {
-          pinned.push_back(set_.Pin(segment));
-          pinned_files.push_back(segment->file);
-        }
+      const bool seen = std::exchange(segment->read_batch, batch) == batch;
+      if (!seen || pinned_files[segment->read_index] != segment->file) {
+        segment->read_index = static_cast<uint32_t>(pinned.size());
+        pinned.push_back(set_.Pin(segment));
+        pinned_files.push_back(segment->file);
       }
-      files.push_back(FileRead{segment, segment->file.get(), offset, slot, static_cast<uint32_t>(i)});
+      const PositionedFile* file = pinned_files[segment->read_index].get();
+      files.push_back(FileRead{segment, file, offset, slot, static_cast<uint32_t>(i)});
     }
-  }
-  // A file that a repair replaced between two look-ups is pinned by neither entry above.
-  for (FileRead& read : files) {
-    const auto it = std::find_if(pinned.begin(), pinned.end(), [&](const auto& p) { return p.get() == read.segment; });
-    read.file = pinned_files[static_cast<size_t>(it - pinned.begin())].get();
   }
   ReadFromFiles(records, &files);
   return OkStatus();

@@ -58,6 +58,8 @@ struct Segment {
   uint32_t unreadable = 0;           // held records that the last pass could not read
   uint64_t last_sweep = 0;           // of compaction over it
   std::vector<uint32_t> units;
+  uint64_t read_batch = 0;  // the last batch of reads that pinned it
+  uint32_t read_index = 0;  // where in that batch's list
 
   bool has(const std::vector<uint64_t>& bits, uint32_t slot) const {
     return slot / 64 < bits.size() && (bits[slot / 64] >> slot % 64 & 1) != 0;
@@ -121,6 +123,7 @@ struct SegmentSet {
   std::vector<Unit> units;
   std::deque<uint32_t> free_units;
   uint64_t next_segment_id = 1;
+  uint64_t read_batches = 0;
   int64_t rows = 0;         // held
   int64_t row_bytes = 0;    // of them
   int64_t live_bytes = 0;   // of files, their share

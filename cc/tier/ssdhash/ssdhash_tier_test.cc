@@ -42,20 +42,34 @@ TierTestCase Case(const char* name, SsdHashOptions options) {
                       }};
 }
 
+// Small segments in memory: on a disk the syncs of so many would be all the time these tests take.
 SsdHashOptions Small() {
+  static auto* const memory = new InMemoryEnv;
   SsdHashOptions options;
+  options.env = memory;
   options.min_segment_bytes = kSmallSegment;
   return options;
 }
 
+// On the disk, through the ring or the helpers.
+SsdHashOptions OnDisk(BatchReader::Kind reader) {
+  SsdHashOptions options;
+  options.reader = reader;
+  options.min_segment_bytes = 512 << 10;
+  return options;
+}
+
 std::vector<TierTestCase> Cases() {
-  SsdHashOptions threads = Small();
-  threads.reader = BatchReader::Kind::kThreads;
+  SsdHashOptions threads = OnDisk(BatchReader::Kind::kThreads);
   threads.async_compaction = true;
+  SsdHashOptions async = Small();
+  async.async_compaction = true;
   SsdHashOptions buffered = Small();
   buffered.direct_io = false;
-  return {Case("Default", SsdHashOptions()), Case("SmallSegments", Small()), Case("PreadAsync", threads),
-          Case("Buffered", buffered)};
+  SsdHashOptions buffered_on_disk = OnDisk(BatchReader::Kind::kAuto);
+  buffered_on_disk.direct_io = false;
+  return {Case("Default", SsdHashOptions()), Case("PreadAsync", threads),  Case("BufferedOnDisk", buffered_on_disk),
+          Case("SmallSegments", Small()),    Case("SmallAsync", async),    Case("SmallBuffered", buffered)};
 }
 
 INSTANTIATE_TEST_SUITE_P(SsdHash, TierConformanceTest, testing::ValuesIn(Cases()), TierTestName);
@@ -87,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, CompactionTest, testing::Bool(),
                          [](const testing::TestParamInfo<bool>& info) { return info.param ? "Async" : "Inline"; });
 
 TEST_P(CompactionTest, RandomOverwriteStaysWithinTheSpaceBoundAndLosesNothing) {
-  SsdHashOptions options;
+  SsdHashOptions options = Small();
   options.async_compaction = GetParam();
   options.min_segment_bytes = 64 << 10;
   auto tier = Make(options);
@@ -136,7 +150,8 @@ TEST_P(CompactionTest, RemovedKeysLeaveNoTombstonesBehindForever) {
 }
 
 TEST_P(CompactionTest, OwnersReadersAndRelocationRaceWithoutAWrongRow) {
-  SsdHashOptions options = Small();
+  SsdHashOptions options = OnDisk(BatchReader::Kind::kAuto);
+  options.min_segment_bytes = 128 << 10;
   options.async_compaction = GetParam();
   auto tier = Make(options);
   LogOwner owner;
@@ -240,7 +255,7 @@ TEST(SsdHashTierTest, ImpossibleOptionsAreRefused) {
 }
 
 TEST(SsdHashTierTest, ForkedChildIsRefusedAndLeavesTheFilesAlone) {
-  SsdHashOptions options = Small();
+  SsdHashOptions options = OnDisk(BatchReader::Kind::kAuto);
   options.async_compaction = true;
   auto tier = Make(options);
   LogOwner owner;
