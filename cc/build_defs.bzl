@@ -54,6 +54,7 @@ def mt_cc_library(
         copts = [],
         linkopts = [],
         testonly = False,
+        alwayslink = False,
         tags = [],
         visibility = None):
     """A library of the engine.
@@ -67,6 +68,7 @@ def mt_cc_library(
       copts: flags of this library alone.
       linkopts: what a binary that links it must pass to the linker.
       testonly: True if only tests and benchmarks may use it.
+      alwayslink: True if the library must be linked whole, as one that registers tests must.
       tags: Bazel's tags.
       visibility: None: every folder under cc/.
     """
@@ -79,6 +81,7 @@ def mt_cc_library(
         linkstatic = True,
         tags = tags,
         testonly = testonly,
+        alwayslink = alwayslink,
         textual_hdrs = textual_hdrs,
         visibility = visibility or _ENGINE_VISIBILITY,
         deps = deps,
