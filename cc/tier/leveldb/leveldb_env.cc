@@ -11,7 +11,7 @@
 
 #if defined(__SANITIZE_THREAD__)
 // libleveldb is not built with ThreadSanitizer, which therefore does not see how its skip list is published.
-extern "C" const char* __tsan_default_suppressions();
+extern "C" __attribute__((visibility("default"), used)) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:libleveldb.so\n"; }
 #endif
 
