@@ -249,6 +249,9 @@ def make_environment(python):
     works = os.path.exists(VENV_PYTHON) and python_facts(VENV_PYTHON) is not None
     if works and stamp.get("requirements") == digest and stamp.get("root") == ROOT:
         return
+    # Clearing a link would empty what it leads to: another checkout's environment.
+    if os.path.islink(VENV):
+        raise Failure(".venv is a link to %s, which is not for this checkout: remove the link." % os.path.realpath(VENV))
     # A moved checkout's scripts name the old place.
     if not works or stamp.get("root", ROOT) != ROOT:
         say("creating .venv with " + python["executable"])

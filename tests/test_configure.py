@@ -82,3 +82,15 @@ def test_a_file_that_already_says_so_keeps_its_time(tmp_path):
     assert os.stat(path).st_mtime == 1
     configure.write_if_changed(path, "two\n")
     assert os.stat(path).st_mtime != 1
+
+
+def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_is_kept(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("kept")
+    (tmp_path / ".venv").symlink_to(tmp_path / "other")
+    monkeypatch.setattr(configure, "VENV", str(tmp_path / ".venv"))
+    monkeypatch.setattr(configure, "VENV_PYTHON", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.setattr(configure, "STAMP", str(tmp_path / ".venv" / "stamp.json"))
+    with pytest.raises(configure.Failure, match="is a link to .*other.*remove the link"):
+        configure.make_environment({"executable": sys.executable})
+    assert (tmp_path / "other" / "file").read_text() == "kept"
