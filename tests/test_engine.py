@@ -169,8 +169,9 @@ def test_scan_gives_every_key_once():
 
 
 @pytest.mark.parametrize("budget_rows", [1, 4, 100])
-def test_lower_tier_changes_no_value(budget_rows):
-    dram, tiered = uniform_table(), uniform_table(dram_budget_bytes=32 * budget_rows, lower_tier="memory")
+def test_lower_tier_changes_no_value(budget_rows, tmp_path):
+    dram = uniform_table()
+    tiered = uniform_table(storage_type="DRAM_SSDHASH", storage_path=tmp_path, storage_size=[32 * budget_rows])
     hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.1)
     random = np.random.default_rng(3)
     for _ in range(30):
@@ -189,7 +190,7 @@ def test_lower_tier_changes_no_value(budget_rows):
 
 
 def test_a_hard_budget_refuses_whole_batches():
-    table = uniform_table(dram_budget_bytes=2 * 16)
+    table = uniform_table(storage_size=[2 * 16])
     sgd(table, [1, 2])
     with pytest.raises(engine.ResourceExhaustedError) as error:
         sgd(table, [1, 3])
@@ -246,9 +247,9 @@ def test_bad_arguments_are_refused_before_anything_changes(call, message):
         (dict(dim=4, initializer="uniform", a=1.0, b=1.0), "uniform|expected"),
         (dict(dim=4, filter="lottery"), "filter: expected one of none, counter.*found 'lottery'"),
         (dict(dim=4, initializer="matrix", matrix=np.ones((2, 3))), r"matrix: expected shape \[2, 4\], found \[2, 3\]"),
-        (dict(dim=4, lower_tier="tape"), "lower_tier: expected 'memory' or none, found 'tape'"),
+        (dict(dim=4, storage_type="TAPE"), "storage_type: expected one of DRAM, .*; found 'TAPE'"),
         (dict(dim=4, seed=-1), "seed"),
-        (dict(dim=4, dram_budget_bytes=-1), "negative"),
+        (dict(dim=4, storage_size=[-1]), r"storage_sizes\[0\]: expected 1 to .* bytes, found -1"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):

@@ -14,6 +14,7 @@ DataLossError.
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 
@@ -151,8 +152,12 @@ class Table:
         default_value_no_permission=0.0,
         steps_to_live=0,
         l2_weight_threshold=-1.0,
-        dram_budget_bytes=0,
-        lower_tier=None,
+        storage_type="DRAM",
+        storage_path=None,
+        storage_size=(),
+        cache_strategy="DEFAULT",
+        drop_coldest=False,
+        keep=False,
         num_shards=0,
         name="table",
     ):
@@ -175,20 +180,29 @@ class Table:
           default_value_no_permission: what the elements of a key that has not been admitted read as.
           steps_to_live: > 0: `expire` removes rows that many steps after their last update.
           l2_weight_threshold: >= 0: `expire` removes rows with 0.5 * ||value||**2 below it.
-          dram_budget_bytes: bytes of row data kept in DRAM; 0: unbounded.
-          lower_tier: "memory" puts a second tier in memory below DRAM (for tests; needs dram_budget_bytes).
+          storage_type: name of a `StorageType` without HBM: the tiers, fastest first.
+          storage_path: directory of the tiers that keep files; the table makes one of its own below it.
+          storage_size: list of bytes of row data in each tier, fastest first, each > 0. One that is missing is 1 GiB, of the last
+            tier: unbounded.
+          cache_strategy: "DEFAULT", "LRU" or "LFU": which rows leave a tier first.
+          drop_coldest: whether a last tier of a given size drops its coldest rows when it is full (see `pop_dropped`); else an
+            update that needs room is refused.
+          keep: whether the files stay when the table goes.
           num_shards: a power of two up to 64; 0: chosen by the table. Changes no result.
           name: for messages.
 
         Raises:
-          ValueError: an argument is out of range.
+          ValueError: an argument is out of range, or the storage path is no directory.
+          NotImplementedError: the storage type needs a GPU.
+          KeyError: the storage path's parent does not exist.
+          EngineError: the storage path may not be written.
         """
         if matrix is not None:
             matrix = _floats("matrix", matrix, [len(matrix), dim])
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
-        if dram_budget_bytes < 0 or filter_freq < 0:
-            raise ValueError(f"expected no negative size, found {dram_budget_bytes=}, {filter_freq=}")
+        if filter_freq < 0:
+            raise ValueError(f"filter_freq: expected at least 0, found {filter_freq}")
         self._table = _engine.Table(
             {
                 "name": name,
@@ -208,8 +222,12 @@ class Table:
                 "default_value_no_permission": float(default_value_no_permission),
                 "steps_to_live": int(steps_to_live),
                 "l2_weight_threshold": float(l2_weight_threshold),
-                "dram_budget_bytes": int(dram_budget_bytes),
-                "lower_tier": lower_tier or "",
+                "storage_type": storage_type,
+                "storage_path": "" if storage_path is None else os.fspath(storage_path),
+                "storage_sizes": [int(size) for size in storage_size],
+                "cache_strategy": cache_strategy,
+                "drop_coldest": bool(drop_coldest),
+                "keep": bool(keep),
                 "num_shards": int(num_shards),
             }
         )
@@ -294,7 +312,7 @@ class Table:
         return self._table.version(_integers("keys", keys))
 
     def lookup_tier(self, keys):
-        """The tier of each key: int32 [n]; 0 is DRAM, 1 the lower tier, -1 without a row."""
+        """The tier of each key: int32 [n]; 0 the first that the storage type names, and so on; -1 without a row."""
         return self._table.lookup_tier(_integers("keys", keys))
 
     def remove(self, keys):
@@ -354,3 +372,20 @@ class Table:
     def drain(self):
         """Waits until the background work due now is done; raises its error where it failed."""
         self._table.drain()
+
+    def prefetch(self, keys, timeout=10.0):
+        """Brings rows of `keys` (integers [n]) up into DRAM and keeps them there until their next use, at most `timeout` seconds.
+
+        A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. Gives how many rows it keeps.
+        """
+        if not timeout >= 0:
+            raise ValueError(f"timeout: expected at least 0 seconds, found {timeout}")
+        return self._table.prefetch(_integers("keys", keys), int(timeout * 1e6))
+
+    def release_prefetched(self):
+        """Lets go all rows that `prefetch` keeps."""
+        self._table.release_prefetched()
+
+    def pop_dropped(self):
+        """Keys that a full last tier has dropped since the last call (see drop_coldest): int64 [n], at most the newest 2**20."""
+        return self._table.pop_dropped()

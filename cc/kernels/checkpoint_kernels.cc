@@ -138,13 +138,12 @@ class RestoreKernel : public OpKernel {
     std::vector<Manifest> manifests;
     OP_REQUIRES_OK(context, reader.ReadManifests(options_.table.dim, &manifests));
 
-    TableOptions options = options_.table;
-    options.name = tensorflow::HandleFromInput(context, 0).name();
-    OP_REQUIRES_OK(context, reader.ReadInitializer(manifests[0], &options.initializer));
-    Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
-    OP_REQUIRES_OK(context, ToAbsl(created.status()));
+    InitializerSpec initializer = options_.table.initializer;
+    OP_REQUIRES_OK(context, reader.ReadInitializer(manifests[0], &initializer));
+    std::unique_ptr<EmbeddingTable> table;
+    OP_REQUIRES_OK(context, options_.MakeTable(tensorflow::HandleFromInput(context, 0).name(), std::move(initializer), &table));
     auto state = std::make_shared<VariableState>();
-    state->table = *std::move(created);
+    state->table = std::move(table);
     state->partition_index = options_.partition_index;
     state->num_partitions = options_.num_partitions;
 

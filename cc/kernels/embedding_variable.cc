@@ -1,10 +1,8 @@
 #include "cc/kernels/embedding_variable.h"
 
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cc/base/partition.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/option_names.h"
@@ -36,55 +34,23 @@ void EmbeddingVariable::set_state(std::shared_ptr<VariableState> state) {
 
 namespace {
 
-// Every storage type that will exist; all but DRAM are refused for now.
-constexpr const char* kStorageTypes[] = {
-    "DRAM",         "HBM",          "PMEM",             "LEVELDB",          "SSDHASH",
-    "DRAM_PMEM",    "DRAM_LEVELDB", "DRAM_SSDHASH",     "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH",
-    "HBM_DRAM",     "HBM_DRAM_PMEM", "HBM_DRAM_LEVELDB", "HBM_DRAM_SSDHASH", "HBM_DRAM_PMEM_LEVELDB",
-    "HBM_DRAM_PMEM_SSDHASH"};
-constexpr const char* kCacheStrategies[] = {"DEFAULT", "LRU", "LFU"};
-
-template <size_t n>
-bool IsOneOf(const std::string& name, const char* const (&names)[n]) {
-  for (const char* candidate : names) {
-    if (name == candidate) return true;
-  }
-  return false;
-}
-
 absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_t maximum) {
   if (value >= minimum && value <= maximum) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(attr, ": expected ", minimum, " to ", maximum, ", found ", value));
 }
 
-absl::Status StorageFromAttrs(OpKernelConstruction* context, TableOptions* table) {
-  std::string type, strategy;
-  std::vector<int64_t> sizes;
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &type));
-  TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &sizes));
+absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storage) {
+  std::string strategy;
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &storage->type));
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_path", &storage->path));
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
-  if (!IsOneOf(type, kStorageTypes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("storage_type: expected one of ", absl::StrJoin(kStorageTypes, ", "), "; found '", type, "'"));
-  }
-  if (type != "DRAM") {
-    return absl::UnimplementedError(
-        absl::StrCat("storage_type ", type, " is not available in this release; use DRAM"));
-  }
-  if (!IsOneOf(strategy, kCacheStrategies)) {
-    return absl::InvalidArgumentError(absl::StrCat("cache_strategy: expected one of ",
-                                                   absl::StrJoin(kCacheStrategies, ", "), "; found '", strategy, "'"));
-  }
-  if (sizes.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("storage_sizes: expected at most 1 size for storage_type DRAM, found ", sizes.size()));
-  }
-  if (!sizes.empty()) {
-    TF_RETURN_IF_ERROR(CheckRange("storage_sizes[0]", sizes[0], 1, int64_t{1} << 60));
-    table->dram_budget_bytes = static_cast<uint64_t>(sizes[0]);
-  }
-  return absl::OkStatus();
+  TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
+  const Result<Replacement> parsed = ParseCacheStrategy(strategy);
+  if (!parsed.ok()) return ToAbsl(parsed.status());
+  storage->cache_strategy = *parsed;
+  return ToAbsl(ValidateStorage(*storage));
 }
 
 absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* table) {
@@ -148,7 +114,20 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
-  return StorageFromAttrs(context, &options->table);
+  return StorageFromAttrs(context, &options->storage);
+}
+
+absl::Status VariableOptions::MakeTable(const std::string& name, InitializerSpec initializer,
+                                        std::unique_ptr<EmbeddingTable>* made) const {
+  TableOptions options = table;
+  options.name = name;
+  options.initializer = std::move(initializer);
+  const Status composed = ComposeStorage(storage, &options);
+  if (!composed.ok()) return ToAbsl(Status(composed.code(), StrCat("embedding variable '", name, "': ", composed.message())));
+  Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
+  if (!created.ok()) return ToAbsl(created.status());
+  *made = *std::move(created);
+  return absl::OkStatus();
 }
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {

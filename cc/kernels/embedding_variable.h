@@ -4,8 +4,11 @@
 //   Initialize/Restore  make the resource where there is none, build a table, and put it in
 //   other kernels       take a copy of the shared table, so that a replaced table lives until its last operation is done
 //
-// Kernels are synchronous: with rows in DRAM they wait for nothing but short holds of a shard's lock, and for an Export,
-// AddSlots or Clear of the same table, which closes its gate for as long as it runs.
+// Lookups and applies are synchronous kernels. With rows in DRAM they wait for nothing but short holds of a shard's lock, and
+// for an Export, AddSlots or Clear of the same table, which closes its gate for as long as it runs. With rows below DRAM they
+// wait for the reads of their own batch: these are issued together, so one kernel keeps the disk busy, and an asynchronous one
+// would pay for each step's hand-over to another thread where nothing is missed. What is meant to wait is asynchronous:
+// MultitierPrefetch, which is how a step never waits, and MultitierDrain.
 //
 // Owned by the resource manager under (container, shared_name); sessions of one server share it.
 //
@@ -22,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/base/span.h"
+#include "cc/storage/storage.h"
 #include "cc/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -50,12 +54,16 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 
 // The options of a variable as the attrs of an op give them (ops/option_attrs.h).
 struct VariableOptions {
-  TableOptions table;  // without name and matrix
+  TableOptions table;  // without name, matrix and tiers
+  StorageSpec storage;
   int64_t default_value_dim = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
 
-  // InvalidArgument where an attr is out of range, Unimplemented where its storage type does not exist yet; both name it.
+  // A new, empty table of that name and initializer, in tiers of its own.
+  absl::Status MakeTable(const std::string& name, InitializerSpec initializer, std::unique_ptr<EmbeddingTable>* table) const;
+
+  // InvalidArgument where an attr is out of range, Unimplemented where its storage type needs a GPU; both name it.
   static absl::Status FromAttrs(tensorflow::OpKernelConstruction* context, VariableOptions* options);
 };
 

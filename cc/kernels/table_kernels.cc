@@ -1,15 +1,20 @@
-// Kernels that inspect a table, take keys out of it, or wait for it.
+// Kernels that inspect a table, take keys out of it, bring rows up ahead of their use, or wait for it.
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/stats_json.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
 
 namespace multitier {
 namespace {
 
+using tensorflow::AsyncOpKernel;
 using tensorflow::DEVICE_CPU;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
@@ -92,9 +97,71 @@ class StatsKernel : public TableKernel {
   }
 };
 
-class DrainKernel : public TableKernel {
+class ReleasePrefetchedKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override {
+    table->ReleasePrefetched();
+    return absl::OkStatus();
+  }
+};
+
+class PopDroppedKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const std::vector<int64_t> keys = table->PopDropped();
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(keys.size())}), &out));
+    std::copy(keys.begin(), keys.end(), out->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+};
+
+// A kernel that may wait long, on a thread that nothing else needs. Threads are made as they are wanted and end when idle.
+class WaitingKernel : public AsyncOpKernel {
+ public:
+  explicit WaitingKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {}
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) final {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK_ASYNC(context, GetState(context, 0, &state), done);
+    Threads()->Schedule([this, context, state = std::move(state), done = std::move(done)] {
+      OP_REQUIRES_OK_ASYNC(context, Run(context, state->table.get()), done);
+      done();
+    });
+  }
+
+ protected:
+  virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
+
+ private:
+  static tensorflow::UnboundedWorkQueue* Threads() {
+    static auto* const threads = new tensorflow::UnboundedWorkQueue(tensorflow::Env::Default(), "multitier_waiting");
+    return threads;
+  }
+};
+
+class PrefetchKernel : public WaitingKernel {
+ public:
+  explicit PrefetchKernel(OpKernelConstruction* context) : WaitingKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("timeout_us", &timeout_us_));
+  }
+
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const KeyInput input(context->input(1));
+    Tensor* pinned = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &pinned));
+    return ToAbsl(table->Prefetch(input.keys(), static_cast<uint64_t>(timeout_us_), &pinned->scalar<int64_t>()()));
+  }
+
+ private:
+  int64_t timeout_us_ = 0;
+};
+
+class DrainKernel : public WaitingKernel {
+ public:
+  using WaitingKernel::WaitingKernel;
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
 };
 
@@ -109,6 +176,9 @@ REGISTER_KERNEL_BUILDER(Name("MultitierLookupTier").Device(DEVICE_CPU), LookupTi
 REGISTER_KERNEL_BUILDER(Name("MultitierRemove").Device(DEVICE_CPU), RemoveKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierExpire").Device(DEVICE_CPU), ExpireKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierStats").Device(DEVICE_CPU), StatsKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierPrefetch").Device(DEVICE_CPU), PrefetchKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierReleasePrefetched").Device(DEVICE_CPU), ReleasePrefetchedKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierPopDropped").Device(DEVICE_CPU), PopDroppedKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierDrain").Device(DEVICE_CPU), DrainKernel);
 
 }  // namespace

@@ -47,13 +47,13 @@ class InitializeKernel : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    TableOptions options = options_.table;
-    options.name = tensorflow::HandleFromInput(context, 0).name();
-    OP_REQUIRES_OK(context, TakeMatrix(context->input(1), &options));
-    Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
-    OP_REQUIRES_OK(context, ToAbsl(table.status()));
+    const std::string name = tensorflow::HandleFromInput(context, 0).name();
+    InitializerSpec initializer = options_.table.initializer;
+    OP_REQUIRES_OK(context, TakeMatrix(name, context->input(1), &initializer));
+    std::unique_ptr<EmbeddingTable> table;
+    OP_REQUIRES_OK(context, options_.MakeTable(name, std::move(initializer), &table));
     auto state = std::make_shared<VariableState>();
-    state->table = *std::move(table);
+    state->table = std::move(table);
     state->partition_index = options_.partition_index;
     state->num_partitions = options_.num_partitions;
     OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
@@ -61,20 +61,20 @@ class InitializeKernel : public OpKernel {
 
  private:
   // The initial matrix, which must be there exactly where the initializer is `matrix`.
-  absl::Status TakeMatrix(const Tensor& matrix, TableOptions* options) const {
-    const int64_t rows = options->initializer.kind == InitializerKind::kMatrix ? options_.default_value_dim : 0;
-    if (options->initializer.kind == InitializerKind::kMatrix && rows < 1) {
+  absl::Status TakeMatrix(const std::string& name, const Tensor& matrix, InitializerSpec* initializer) const {
+    const int64_t rows = initializer->kind == InitializerKind::kMatrix ? options_.default_value_dim : 0;
+    if (initializer->kind == InitializerKind::kMatrix && rows < 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat(options->name, ": initializer matrix needs default_value_dim >= 1, found ", rows));
+          absl::StrCat(name, ": initializer matrix needs default_value_dim >= 1, found ", rows));
     }
-    if (matrix.dims() != 2 || matrix.dim_size(0) != rows || matrix.dim_size(1) != options->dim) {
-      return absl::InvalidArgumentError(absl::StrCat(options->name, ": expected an initial matrix of shape [", rows, ",",
-                                                     options->dim, "], found ", matrix.shape().DebugString()));
+    if (matrix.dims() != 2 || matrix.dim_size(0) != rows || matrix.dim_size(1) != options_.table.dim) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": expected an initial matrix of shape [", rows, ",",
+                                                     options_.table.dim, "], found ", matrix.shape().DebugString()));
     }
     if (rows == 0) return absl::OkStatus();
     const Span<const float> values = Elements<float>(matrix);
-    options->initializer.matrix = std::make_shared<const std::vector<float>>(values.begin(), values.end());
-    options->initializer.matrix_rows = rows;
+    initializer->matrix = std::make_shared<const std::vector<float>>(values.begin(), values.end());
+    initializer->matrix_rows = rows;
     return absl::OkStatus();
   }
 

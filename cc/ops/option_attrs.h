@@ -26,6 +26,7 @@
       .Attr("storage_path: string = ''")                 \
       .Attr("storage_sizes: list(int) = []")             \
       .Attr("cache_strategy: string = 'DEFAULT'")        \
+      .Attr("drop_coldest: bool = false")                \
       .Attr("partition_index: int = 0")                  \
       .Attr("num_partitions: int = 1")
 

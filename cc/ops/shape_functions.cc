@@ -48,6 +48,12 @@ absl::Status HandleToScalar(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status HandleToVector(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(HandleOnly(c));
+  c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
 absl::Status HandleAndKeysToKeysShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(HandleOnly(c));
   c->set_output(0, c->input(1));

@@ -24,6 +24,8 @@ absl::Status EmbeddingDim(tensorflow::shape_inference::InferenceContext* c, int 
 absl::Status HandleOnly(tensorflow::shape_inference::InferenceContext* c);
 // ... and output 0 is a scalar.
 absl::Status HandleToScalar(tensorflow::shape_inference::InferenceContext* c);
+// ... and output 0 is a vector.
+absl::Status HandleToVector(tensorflow::shape_inference::InferenceContext* c);
 // ... and output 0 has the shape of input 1, the keys.
 absl::Status HandleAndKeysToKeysShape(tensorflow::shape_inference::InferenceContext* c);
 

@@ -111,10 +111,12 @@ filter_counter_bits: bloom: 8, 16, 32 or 64.
 filter_probability: probabilistic: probability that one occurrence admits a key.
 steps_to_live: > 0: MultitierExpire removes rows that many steps after their last update.
 l2_weight_threshold: >= 0: MultitierExpire removes rows with half the squared norm of the value below it.
-storage_type: DRAM; the other types are known by name and refused until they exist.
-storage_path: directory of the tiers that keep files.
-storage_sizes: bytes of row data of each tier, fastest first; empty: unbounded.
-cache_strategy: DEFAULT, LRU or LFU.
+storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVELDB, SSDHASH, DRAM_PMEM, DRAM_LEVELDB, DRAM_SSDHASH,
+  DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; those with HBM are refused.
+storage_path: directory of the tiers that keep files; each table makes one of its own below it.
+storage_sizes: bytes of row data of each tier, fastest first; one that is missing is 1 GiB, of the last tier: unbounded.
+cache_strategy: DEFAULT, LRU or LFU: which rows leave a tier first.
+drop_coldest: where the last tier's size is given and it is full: true: its coldest rows are dropped; false: ResourceExhausted.
 partition_index: which of the partitions of a partitioned variable this is.
 num_partitions: how many partitions there are.
 )doc");
@@ -244,6 +246,37 @@ REGISTER_OP("MultitierStats")
     .SetIsStateful()
     .SetShapeFn(HandleToScalar)
     .Doc("Statistics of the table and its tiers as a JSON object.");
+
+REGISTER_OP("MultitierPrefetch")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("pinned: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("timeout_us: int >= 0 = 10000000")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalar)
+    .Doc(R"doc(
+Brings the rows of keys up into DRAM and keeps them there until their next use.
+
+A hint: it creates no key, keeps no more than a quarter of the DRAM budget, and leaves the rest where it is.
+
+keys: of any shape, repeats allowed.
+pinned: how many rows this call keeps.
+timeout_us: a row that is not used is let go after this long.
+)doc");
+
+REGISTER_OP("MultitierReleasePrefetched")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Lets go all rows that MultitierPrefetch keeps.");
+
+REGISTER_OP("MultitierPopDropped")
+    .Input("handle: resource")
+    .Output("keys: int64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToVector)
+    .Doc("Keys that a full last tier has dropped since the last call, at most the newest 1,048,576 (see drop_coldest).");
 
 REGISTER_OP("MultitierDrain")
     .Input("handle: resource")

@@ -17,10 +17,10 @@
 
 #include "cc/optimizer/update_rule.h"
 #include "cc/python/exceptions.h"
+#include "cc/storage/storage.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/option_names.h"
 #include "cc/table/stats_json.h"
-#include "cc/tier/memory/memory_tier.h"
 
 namespace multitier {
 namespace {
@@ -130,14 +130,15 @@ TableOptions ToOptions(const py::dict& dict) {
   options.default_value_no_permission = Get<float>(dict, "default_value_no_permission");
   options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
   options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
-  options.dram_budget_bytes = Get<uint64_t>(dict, "dram_budget_bytes");
   options.num_shards = Get<int>(dict, "num_shards");
-  const auto lower = Get<std::string>(dict, "lower_tier");
-  if (lower == "memory") {
-    options.lower_tiers.push_back(LowerTierOptions{std::make_shared<MemoryTier>(), 0});
-  } else if (!lower.empty()) {
-    ThrowIfError(InvalidArgumentError("lower_tier: expected 'memory' or none, found '", lower, "'"));
-  }
+  StorageSpec storage;
+  storage.type = Get<std::string>(dict, "storage_type");
+  storage.path = Get<std::string>(dict, "storage_path");
+  storage.sizes = Get<std::vector<int64_t>>(dict, "storage_sizes");
+  storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
+  storage.drop_coldest = Get<bool>(dict, "drop_coldest");
+  storage.keep = Get<bool>(dict, "keep");
+  ThrowIfError(ComposeStorage(storage, &options));
   return options;
 }
 
@@ -237,6 +238,19 @@ class PyTable {
     Run([&] { return table_->Drain(); });
   }
 
+  int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us) {
+    int64_t pinned = 0;
+    Run([&] { return table_->Prefetch(View(keys), timeout_us, &pinned); });
+    return pinned;
+  }
+
+  void ReleasePrefetched() {
+    py::gil_scoped_release release;
+    table_->ReleasePrefetched();
+  }
+
+  py::array PopDropped() { return Own(table_->PopDropped()); }
+
  private:
   static Status Take(Result<Rows> result, Rows* rows) {
     MT_RETURN_IF_ERROR(result.status());
@@ -298,7 +312,10 @@ PYBIND11_MODULE(_engine, module) {
       .def("import_rows", &PyTable::Import)
       .def("total_count", &PyTable::TotalCount)
       .def("stats_json", &PyTable::StatsJson)
-      .def("drain", &PyTable::Drain);
+      .def("drain", &PyTable::Drain)
+      .def("prefetch", &PyTable::Prefetch)
+      .def("release_prefetched", &PyTable::ReleasePrefetched)
+      .def("pop_dropped", &PyTable::PopDropped);
 }
 
 }  // namespace multitier

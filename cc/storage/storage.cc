@@ -1,0 +1,156 @@
+#include "cc/storage/storage.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "cc/env/env.h"
+#include "cc/env/instance_dir.h"
+#include "cc/table/demotion_pool.h"
+#include "cc/tier/leveldb/leveldb_tier.h"
+#include "cc/tier/pmem/pmem_tier.h"
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+namespace multitier {
+namespace {
+
+constexpr int64_t kDefaultBytes = int64_t{1} << 30;
+constexpr int64_t kMaxBytes = int64_t{1} << 60;
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+// "DRAM_SSDHASH": {"DRAM", "SSDHASH"}
+std::vector<std::string> TiersOf(const std::string& type) {
+  std::vector<std::string> tiers;
+  for (size_t from = 0; from <= type.size();) {
+    const size_t to = std::min(type.find('_', from), type.size());
+    tiers.push_back(type.substr(from, to - from));
+    from = to + 1;
+  }
+  return tiers;
+}
+
+Result<bool> AsyncCompactionFromEnvironment() {
+  const char* value = std::getenv(kAsyncCompactionVariable);
+  if (value == nullptr || *value == '\0' || std::strcmp(value, "0") == 0) return false;
+  if (std::strcmp(value, "1") == 0) return true;
+  return InvalidArgumentError("environment variable ", kAsyncCompactionVariable, ": expected 0 or 1, found '", value, "'");
+}
+
+// The tier keeps the instance's directory for as long as it lives.
+template <typename T>
+Result<std::shared_ptr<Tier>> Holding(std::shared_ptr<InstanceDirectory> instance, Result<std::unique_ptr<T>> tier) {
+  MT_RETURN_IF_ERROR(tier.status());
+  return std::shared_ptr<Tier>(tier->release(), [instance = std::move(instance)](Tier* gone) mutable {
+    delete gone;
+    instance.reset();
+  });
+}
+
+// Makes a tier of that name in its folder of the instance.
+Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, const StorageSpec& spec,
+                                       const std::shared_ptr<InstanceDirectory>& instance) {
+  if (name == "SSDHASH") {
+    SsdHashOptions options;
+    MT_ASSIGN_OR_RETURN(options.async_compaction, AsyncCompactionFromEnvironment());
+    options.directory = instance->path() + "/ssdhash";
+    options.keep = spec.keep;
+    MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+    return Holding(instance, SsdHashTier::Open(std::move(options)));
+  }
+  if (name == "LEVELDB") {
+    LevelDbOptions options;
+    options.directory = instance->path() + "/leveldb";
+    options.durable = spec.keep;
+    MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+    return Holding(instance, LevelDbTier::Open(options));
+  }
+  PmemOptions options;
+  options.directory = instance->path() + "/pmem";
+  options.keep = spec.keep;
+  MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+  return Holding(instance, PmemTier::Open(options));
+}
+
+}  // namespace
+
+const std::vector<std::string>& StorageTypes() {
+  static const auto* const types = new std::vector<std::string>{
+      "DRAM",         "HBM",           "PMEM",              "LEVELDB",          "SSDHASH",
+      "DRAM_PMEM",    "DRAM_LEVELDB",  "DRAM_SSDHASH",      "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH",
+      "HBM_DRAM",     "HBM_DRAM_PMEM", "HBM_DRAM_LEVELDB",  "HBM_DRAM_SSDHASH", "HBM_DRAM_PMEM_LEVELDB",
+      "HBM_DRAM_PMEM_SSDHASH"};
+  return *types;
+}
+
+Result<Replacement> ParseCacheStrategy(const std::string& name) {
+  if (name == "DEFAULT") return Replacement::kDefault;
+  if (name == "LRU") return Replacement::kLru;
+  if (name == "LFU") return Replacement::kLfu;
+  return InvalidArgumentError("cache_strategy: expected DEFAULT, LRU or LFU; found '", name, "'");
+}
+
+Status ValidateStorage(const StorageSpec& spec) {
+  const std::vector<std::string>& types = StorageTypes();
+  if (std::find(types.begin(), types.end(), spec.type) == types.end()) {
+    return InvalidArgumentError("storage_type: expected one of ", Joined(types), "; found '", spec.type, "'");
+  }
+  const std::vector<std::string> tiers = TiersOf(spec.type);
+  if (tiers[0] == "HBM") {
+    return UnimplementedError("storage_type ", spec.type, ": its HBM tier needs a build with CUDA and a GPU, and this build "
+                              "has no GPU tier; use ", tiers.size() == 1 ? "DRAM" : spec.type.substr(4));
+  }
+  if (spec.sizes.size() > tiers.size()) {
+    return InvalidArgumentError("storage_sizes: expected at most ", tiers.size(), ", one for each tier of ", spec.type,
+                                "; found ", spec.sizes.size());
+  }
+  for (size_t i = 0; i < spec.sizes.size(); ++i) {
+    if (spec.sizes[i] < 1 || spec.sizes[i] > kMaxBytes) {
+      return InvalidArgumentError("storage_sizes[", i, "]: expected 1 to ", kMaxBytes, " bytes, found ", spec.sizes[i]);
+    }
+  }
+  if (spec.path.empty() && tiers.back() != "DRAM") {
+    return InvalidArgumentError("storage_path: expected a directory for the files of storage_type ", spec.type, ", found ''");
+  }
+  if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
+    return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
+                                spec.sizes.size(), " of ", tiers.size(), " sizes");
+  }
+  return OkStatus();
+}
+
+Status ComposeStorage(const StorageSpec& spec, TableOptions* options) {
+  MT_RETURN_IF_ERROR(ValidateStorage(spec));
+  std::vector<std::string> names = TiersOf(spec.type);
+  std::vector<uint64_t> budgets;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const bool last = i + 1 == names.size();
+    budgets.push_back(static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes));
+  }
+  const bool dram_named = names[0] == "DRAM";
+  std::vector<LowerTierOptions> lower;
+  if (names.back() != "DRAM") {
+    MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
+    MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
+    MT_ASSIGN_OR_RETURN(std::shared_ptr<InstanceDirectory> instance,
+                        InstanceDirectory::Create(spec.path, options->name, spec.keep));
+    for (size_t i = dram_named ? 1 : 0; i < names.size(); ++i) {
+      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], spec, instance));
+      lower.push_back(LowerTierOptions{std::move(tier), budgets[i]});
+    }
+  }
+  options->dram_named = dram_named;
+  options->dram_budget_bytes = dram_named ? budgets[0] : 0;
+  options->lower_tiers = std::move(lower);
+  options->drop_coldest = spec.drop_coldest;
+  options->cache_strategy = spec.cache_strategy;
+  return OkStatus();
+}
+
+}  // namespace multitier

@@ -1,0 +1,58 @@
+// Storage: from what a user says of storage (a type by name, a path, sizes) to the tiers of a table.
+//
+//   "DRAM_PMEM_SSDHASH", "/data", {1 GiB, 8 GiB}
+//        |  the name is read as its parts: no code for any combination
+//        v
+//   dram_budget_bytes = 1 GiB    lower_tiers = { PmemTier, 8 GiB }, { SsdHashTier, unbounded }
+//                                /data/<encoded table name>/instance-<pid>-<number>/pmem/ and .../ssdhash/
+//
+// The tiers of one table share one instance directory (env/instance_dir.h), which goes when the last of them has gone. Only
+// this folder knows which tiers there are; a table knows Tier, and who makes tables knows StorageSpec.
+
+#ifndef CC_STORAGE_STORAGE_H_
+#define CC_STORAGE_STORAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/policy/replacement.h"
+#include "cc/table/embedding_table.h"
+
+namespace multitier {
+
+struct StorageSpec {
+  // One of StorageTypes().
+  std::string type = "DRAM";
+  // Directory of the tiers that keep files; made where its parent exists. Needed by those, ignored by others.
+  std::string path;
+  // Bytes of row data, fastest tier first, each > 0. One that is missing is 1 GiB, of the last tier: unbounded.
+  std::vector<int64_t> sizes;
+  Replacement cache_strategy = Replacement::kDefault;
+  // Whether a last tier of a given size drops its coldest rows when it is full, rather than refuse.
+  bool drop_coldest = false;
+  // Leaves the files, synced, when the table goes.
+  bool keep = false;
+};
+
+// The environment variable that says whether SSDHASH compacts on a thread of its own: 1 yes; 0, empty or unset no.
+inline constexpr const char* kAsyncCompactionVariable = "TF_SSDHASH_ASYNC_COMPACTION";
+
+// Every storage type by name, those that need a GPU included.
+const std::vector<std::string>& StorageTypes();
+
+// "DEFAULT", "LRU", "LFU"
+Result<Replacement> ParseCacheStrategy(const std::string& name);
+
+// What can be said of a spec without touching a disk. InvalidArgument naming the field, what was expected and what was found;
+// Unimplemented for a type with an HBM tier.
+Status ValidateStorage(const StorageSpec& spec);
+
+// Makes the tiers and puts them in `options`: the budgets, the lower tiers, the strategy. options->name names the directory.
+// Reads the environment. On an error nothing is left behind.
+Status ComposeStorage(const StorageSpec& spec, TableOptions* options);
+
+}  // namespace multitier
+
+#endif  // CC_STORAGE_STORAGE_H_

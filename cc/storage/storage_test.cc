@@ -1,0 +1,159 @@
+// From storage types by name to working tables, and every way to ask for the impossible.
+
+#include "cc/storage/storage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "cc/table/demotion_pool.h"
+
+namespace multitier {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class StorageTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "/storage_test_" + std::to_string(getpid());
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  void TearDown() override {
+    fs::remove_all(root_);
+    unsetenv(kAsyncCompactionVariable);
+    unsetenv(DemotionPool::kThreadsVariable);
+  }
+
+  StorageSpec Spec(const std::string& type, std::vector<int64_t> sizes = {}) const {
+    StorageSpec spec;
+    spec.type = type;
+    spec.path = root_ + "/store";
+    spec.sizes = std::move(sizes);
+    return spec;
+  }
+  static Status Compose(const StorageSpec& spec, TableOptions* options) {
+    options->name = "user/id";
+    options->dim = 4;
+    return ComposeStorage(spec, options);
+  }
+  static Status Compose(const StorageSpec& spec) {
+    TableOptions options;
+    return Compose(spec, &options);
+  }
+  // Directories below that of the name.
+  int64_t Instances() const {
+    const std::string name = root_ + "/store/user%2Fid";
+    if (!fs::exists(name)) return 0;
+    return std::distance(fs::directory_iterator(name), fs::directory_iterator());
+  }
+
+  std::string root_;
+};
+
+TEST_F(StorageTest, EveryTypeHoldsRowsBeyondItsFirstTier) {
+  for (const std::string& type : StorageTypes()) {
+    if (type.rfind("HBM", 0) == 0 || type == "DRAM") continue;
+    SCOPED_TRACE(type);
+    TableOptions options;
+    const bool dram = type.rfind("DRAM", 0) == 0;
+    ASSERT_TRUE(Compose(Spec(type, dram ? std::vector<int64_t>{64} : std::vector<int64_t>()), &options).ok());
+    EXPECT_EQ(options.dram_named, dram);
+    EXPECT_EQ(options.lower_tiers.back().budget_bytes, 0u);
+    Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    std::vector<int64_t> keys(100);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
+    const std::vector<float> grads(400, 1.0f);
+    ApplyRequest request;
+    request.keys = keys;
+    request.grads = grads.data();
+    request.rule = *FindUpdateRule("sgd");
+    request.hyper = {0.5f};
+    ASSERT_TRUE((*table)->Apply(request).ok());
+    ASSERT_TRUE((*table)->Drain().ok());
+    EXPECT_EQ((*table)->TotalCount(), 100);
+    std::vector<float> out(400);
+    ASSERT_TRUE((*table)->Lookup(keys, out.data()).ok());
+    for (const float value : out) ASSERT_EQ(value, -0.5f);
+    std::vector<int32_t> tiers(keys.size());
+    ASSERT_TRUE((*table)->LookupTier(keys, tiers.data()).ok());
+    if (dram) {
+      EXPECT_EQ(std::count(tiers.begin(), tiers.end(), 0), 4);
+    }
+    EXPECT_EQ(Instances(), 1);
+    table = Status(StatusCode::kUnknown, "gone");
+    EXPECT_EQ(Instances(), 0);
+  }
+}
+
+TEST_F(StorageTest, SizesAreGivenOrOneGibibyteOrUnbounded) {
+  TableOptions options;
+  ASSERT_TRUE(Compose(Spec("DRAM_PMEM_SSDHASH"), &options).ok());
+  EXPECT_EQ(options.dram_budget_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(options.lower_tiers[0].budget_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(options.lower_tiers[1].budget_bytes, 0u);
+  TableOptions given;
+  ASSERT_TRUE(Compose(Spec("DRAM_PMEM_LEVELDB", {4096, 8192, 1 << 20}), &given).ok());
+  EXPECT_EQ(given.dram_budget_bytes, 4096u);
+  EXPECT_EQ(given.lower_tiers[0].budget_bytes, 8192u);
+  EXPECT_EQ(given.lower_tiers[1].budget_bytes, uint64_t{1} << 20);
+  EXPECT_EQ(Instances(), 2);
+  TableOptions dram;
+  ASSERT_TRUE(Compose(Spec("DRAM"), &dram).ok());
+  EXPECT_EQ(dram.dram_budget_bytes, 0u);
+}
+
+TEST_F(StorageTest, FilesStayWhereTheyAreKept) {
+  StorageSpec spec = Spec("SSDHASH");
+  spec.keep = true;
+  ASSERT_TRUE(Compose(spec).ok());
+  EXPECT_EQ(Instances(), 1);
+}
+
+TEST_F(StorageTest, ImpossibleSpecsAreRefusedByName) {
+  const auto expect = [&](const StorageSpec& spec, StatusCode code, const std::string& message) {
+    const Status status = Compose(spec);
+    EXPECT_EQ(status.code(), code) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    EXPECT_EQ(Instances(), 0);
+  };
+  const StatusCode invalid = StatusCode::kInvalidArgument;
+  expect(Spec("DRAM_TAPE"), invalid, "found 'DRAM_TAPE'");
+  expect(Spec(""), invalid, "found ''");
+  expect(Spec("HBM_DRAM_SSDHASH"), StatusCode::kUnimplemented, "use DRAM_SSDHASH");
+  expect(Spec("HBM"), StatusCode::kUnimplemented, "use DRAM");
+  expect(Spec("DRAM_SSDHASH", {1024, 1024, 1024}), invalid, "expected at most 2, one for each tier of DRAM_SSDHASH; found 3");
+  expect(Spec("DRAM_SSDHASH", {0}), invalid, "storage_sizes[0]");
+  expect(Spec("DRAM_SSDHASH", {64, -5}), invalid, "found -5");
+  StorageSpec spec = Spec("SSDHASH");
+  spec.path.clear();
+  expect(spec, invalid, "expected a directory");
+  spec = Spec("DRAM_SSDHASH", {64});
+  spec.drop_coldest = true;
+  expect(spec, invalid, "found 1 of 2 sizes");
+  spec.path = root_ + "/missing/store";
+  spec.drop_coldest = false;
+  expect(spec, StatusCode::kNotFound, "missing");
+}
+
+TEST_F(StorageTest, BadEnvironmentIsRefusedByName) {
+  setenv(kAsyncCompactionVariable, "yes", 1);
+  EXPECT_THAT(Compose(Spec("DRAM_SSDHASH", {64})).message(),
+              HasSubstr("TF_SSDHASH_ASYNC_COMPACTION: expected 0 or 1, found 'yes'"));
+  for (const char* good : {"0", "1", ""}) {
+    setenv(kAsyncCompactionVariable, good, 1);
+    EXPECT_TRUE(Compose(Spec("DRAM_SSDHASH", {64})).ok()) << good;
+  }
+  setenv(DemotionPool::kThreadsVariable, "many", 1);
+  EXPECT_THAT(Compose(Spec("DRAM_SSDHASH", {64})).message(), HasSubstr("TF_MULTI_TIER_EV_EVICTION_THREADS"));
+  EXPECT_EQ(Instances(), 0);
+}
+
+}  // namespace
+}  // namespace multitier
