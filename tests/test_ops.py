@@ -203,14 +203,15 @@ def test_containers_and_names_tell_variables_apart(session):
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        (dict(storage_type="LEVELDB"), errors.UnimplementedError, "LEVELDB"),
+        (dict(storage_type="HBM_DRAM"), errors.UnimplementedError, "HBM_DRAM: its HBM tier needs.*use DRAM"),
+        (dict(storage_type="LEVELDB"), errors.InvalidArgumentError, "storage_path: expected a directory.*LEVELDB"),
         (dict(storage_type="TAPE"), errors.InvalidArgumentError, "storage_type: expected one of DRAM, .*found 'TAPE'"),
         (dict(initializer="zeros"), errors.InvalidArgumentError, "initializer: expected one of constant.*found 'zeros'"),
         (dict(filter="lottery"), errors.InvalidArgumentError, "filter: expected one of none.*found 'lottery'"),
         (dict(filter="bloom", filter_freq=3), errors.InvalidArgumentError, "0"),
-        (dict(cache_strategy="FIFO"), errors.InvalidArgumentError, "cache_strategy: expected one of.*found 'FIFO'"),
+        (dict(cache_strategy="FIFO"), errors.InvalidArgumentError, "cache_strategy: expected DEFAULT, LRU or LFU; found 'FIFO'"),
         (dict(storage_sizes=[-1]), errors.InvalidArgumentError, r"storage_sizes\[0\].*found -1"),
-        (dict(storage_sizes=[1, 2]), errors.InvalidArgumentError, "at most 1 size.*found 2"),
+        (dict(storage_sizes=[1, 2]), errors.InvalidArgumentError, "at most 1, one for each tier of DRAM; found 2"),
         (dict(filter_freq=-1), errors.InvalidArgumentError, "filter_freq.*found -1"),
         (dict(steps_to_live=-1), errors.InvalidArgumentError, "steps_to_live.*found -1"),
         (dict(num_partitions=0), errors.InvalidArgumentError, "num_partitions.*found 0"),
