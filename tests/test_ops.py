@@ -1,7 +1,11 @@
 """The ops as TensorFlow sees them: shape functions, kernels, errors. No Python layer in between."""
 
+import glob
 import json
 import os
+import re
+import resource
+import signal
 
 import numpy as np
 import pytest
@@ -105,7 +109,7 @@ def test_shapes_of_the_other_ops():
             assert out.shape.rank == 0
         exported = ops.multitier_export(h)
         assert [t.shape.as_list() for t in exported] == [[None], [None, DIM], [None], [None]]
-        saved = ops.multitier_save_slice(h)
+        saved = ops.multitier_export_rows(h)
         assert [t.shape.as_list() for t in saved] == [
             [], [None], [None, None], [None], [None], [None, 3], [None, DIM], [None]]
         for op in (initialize(h), sgd(h, [1], np.ones((1, DIM))), ops.multitier_drain(h),
@@ -168,7 +172,7 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
     h = handle("user_id")
     assert not session.run(ops.multitier_is_initialized(h))
     for op in (ops.multitier_lookup(h, keys64([1])), ops.multitier_count(h), sgd(h, [1], np.ones((1, DIM))),
-               sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_save_slice(h).manifest, ops.multitier_drain(h)):
+               sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_export_rows(h).manifest, ops.multitier_drain(h)):
         with pytest.raises(errors.FailedPreconditionError, match="'user_id' is not initialized: run its initializer"):
             session.run(op)
 
@@ -291,7 +295,7 @@ def test_large_batch_over_all_threads_equals_the_engine(session, ev):
 def test_the_first_apply_adds_the_slots(session, ev):
     session.run(sgd(ev, [1], np.ones((1, DIM))))
     session.run(adagrad(ev, [1, 2], np.ones((2, DIM))))
-    saved = session.run(ops.multitier_save_slice(ev))
+    saved = session.run(ops.multitier_export_rows(ev))
     assert [c["name"] for c in json.loads(saved.manifest)["columns"]] == ["value", "ev/Adagrad"]
     np.testing.assert_array_equal(saved.rows[:, DIM:], np.full((2, DIM), 1.25))
 
@@ -299,7 +303,7 @@ def test_the_first_apply_adds_the_slots(session, ev):
 def test_added_slots_are_used_and_another_dim_is_refused(session, ev):
     session.run(ops.multitier_add_slots(ev, slot_names=["ev/Adagrad"], slot_dims=[DIM], slot_initial_values=[2.0]))
     session.run(adagrad(ev, [1], np.ones((1, DIM))))
-    np.testing.assert_array_equal(session.run(ops.multitier_save_slice(ev)).rows[:, DIM:], np.full((1, DIM), 3.0))
+    np.testing.assert_array_equal(session.run(ops.multitier_export_rows(ev)).rows[:, DIM:], np.full((1, DIM), 3.0))
     with pytest.raises(errors.AlreadyExistsError, match="ev/Adagrad"):
         session.run(ops.multitier_add_slots(ev, slot_names=["ev/Adagrad"], slot_dims=[1], slot_initial_values=[2.0]))
 
@@ -330,10 +334,10 @@ def run_apply(session, h, keys, grads, counts=(), step=-1, hyper=(1.0,), **kwarg
 )
 def test_an_apply_that_does_not_fit_changes_nothing(session, ev, kwargs, message):
     session.run(sgd(ev, [1], np.ones((1, DIM))))
-    before = session.run(ops.multitier_save_slice(ev))
+    before = session.run(ops.multitier_export_rows(ev))
     with pytest.raises(errors.InvalidArgumentError, match=message):
         run_apply(session, ev, **kwargs)
-    for a, b in zip(before, session.run(ops.multitier_save_slice(ev))):
+    for a, b in zip(before, session.run(ops.multitier_export_rows(ev))):
         np.testing.assert_array_equal(a, b)
 
 
@@ -509,14 +513,9 @@ def test_remove_expire_stats_and_drain(session):
 
 # Saving and restoring, at the level of ops.
 
-SAVED = ["manifest", "keys", "rows", "frequencies", "versions", "counted", "initial_matrix", "filter_counters"]
-
-
 def save(session, prefix, handles, name="ev"):
-    names, tensors = [], []
-    for i, h in enumerate(handles):
-        names += [f"{name}/part_{i}-of-{len(handles)}/{what}" for what in SAVED]
-        tensors += list(ops.multitier_save_slice(h))
+    names = [f"{name}/part_{i}-of-{len(handles)}/manifest" for i in range(len(handles))]
+    tensors = [ops.multitier_save_part(h, prefix) for h in handles]
     session.run(tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors))
 
 
@@ -525,7 +524,7 @@ def restore(h, prefix, name="ev", dim=DIM, **options):
 
 
 def everything(session, handles):
-    slices = session.run([ops.multitier_save_slice(h) for h in handles])
+    slices = session.run([ops.multitier_export_rows(h) for h in handles])
     keys = np.concatenate([s.keys for s in slices])
     order = np.argsort(keys)
     counted = np.concatenate([s.counted for s in slices])
@@ -555,7 +554,7 @@ def test_restore_gives_everything_back_whatever_the_partitions(session, tmp_path
     # The initializer is the checkpoint's, and the count of applies goes on.
     np.testing.assert_array_equal(
         session.run(ops.multitier_lookup(new[0], keys64([12345]))), session.run(ops.multitier_lookup(old[0], keys64([12345]))))
-    manifest = json.loads(session.run(ops.multitier_save_slice(new[0])).manifest)
+    manifest = json.loads(session.run(ops.multitier_export_rows(new[0])).manifest)
     assert manifest["applies"] == 3 and manifest["initializer"]["kind"] == "uniform"
 
 
@@ -571,7 +570,7 @@ def test_restore_keeps_matrix_bloom_counts_and_live_slots(session, tmp_path):
     save(session, prefix, [old])
     session.run(restore(new, prefix, **options))
     session.run(sgd(new, [4], np.zeros((1, DIM))))  # the third occurrence
-    saved = session.run(ops.multitier_save_slice(new))
+    saved = session.run(ops.multitier_export_rows(new))
     assert saved.keys.tolist() == [4]
     np.testing.assert_array_equal(saved.rows, [matrix[0].tolist() + [0.5]])
     np.testing.assert_array_equal(saved.initial_matrix, matrix)
@@ -598,14 +597,39 @@ def test_a_damaged_checkpoint_leaves_the_variable_as_it_was(session, tmp_path, e
     prefix = os.path.join(tmp_path, "model")
     session.run(sgd(ev, np.arange(100), np.ones((100, DIM))))
     save(session, prefix, [ev])
-    data = f"{prefix}.data-00000-of-00001"
+    [data] = glob.glob(f"{prefix}.data-[a-z]*")
+    assert re.fullmatch(r"data-[a-z]{5}-of-[a-z]{5}", data.rpartition(".")[2])
     with open(data, "r+b") as f:
         f.seek(os.path.getsize(data) // 2)
         byte = f.read(1)
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte[0] ^ 1]))
     before = everything(session, [ev])
-    with pytest.raises(errors.DataLossError):
+    with pytest.raises(errors.DataLossError, match=re.escape(data) + ".*offset"):
+        session.run(restore(ev, prefix))
+    os.truncate(data, os.path.getsize(data) - 10)
+    with pytest.raises(errors.DataLossError, match=re.escape(data)):
+        session.run(restore(ev, prefix))
+    os.remove(data)
+    with pytest.raises(errors.NotFoundError, match=re.escape(data)):
         session.run(restore(ev, prefix))
     for a, b in zip(before, everything(session, [ev])):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_part_that_cannot_be_written_fails_the_save_and_leaves_no_file(session, tmp_path, ev):
+    session.run(sgd(ev, np.arange(100), np.ones((100, DIM))))
+    with pytest.raises(errors.NotFoundError):
+        session.run(ops.multitier_save_part(ev, os.path.join(tmp_path, "missing", "model")))
+    prefix = os.path.join(tmp_path, "model")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(errors.OpError):
+            session.run(ops.multitier_save_part(ev, prefix))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert os.listdir(tmp_path) == []
+    assert session.run(ops.multitier_count(ev)) == 100

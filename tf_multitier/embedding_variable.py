@@ -207,7 +207,7 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
           columns' dims], frequencies int64 [n], versions int64 [n], counted int64 [m, 3], initial_matrix float32 [N, dim].
         """
         with tf_ops.colocate_with(self.handle, ignore_existing=True):
-            return ops.multitier_save_slice(self.handle, dtype=self.dtype, name=name)
+            return ops.multitier_export_rows(self.handle, dtype=self.dtype, name=name)
 
     # ---- slots
 

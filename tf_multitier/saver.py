@@ -4,16 +4,13 @@ In the checkpoint, for a variable `<name>` in n parts (n = 1: not partitioned):
 
     <name>/partition_of_bucket              int32 [1024], saved in n slices: the part that owns each bucket of keys
     <name>                                  float32 [0, dim]: lists the variable
-    <name>/part_<i>-of-<n>/manifest         string: format version, columns, number of rows, initializer (JSON)
-    <name>/part_<i>-of-<n>/keys             int64 [rows]
-    <name>/part_<i>-of-<n>/rows             float32 [rows, sum of the columns' dims]: value and slots, back to back
-    <name>/part_<i>-of-<n>/frequencies      int64 [rows]
-    <name>/part_<i>-of-<n>/versions         int64 [rows]
-    <name>/part_<i>-of-<n>/counted          int64 [keys counted and not admitted, 3]: key, count, version
-    <name>/part_<i>-of-<n>/initial_matrix   float32 [default_value_dim, dim], or [0, dim]
-    <name>/part_<i>-of-<n>/filter_counters  uint8 [bytes of the Bloom filter], or [0]
+    <name>/part_<i>-of-<n>/manifest         string: format version, columns, number of rows, initializer, name of the file (JSON)
+    <prefix>.data-<5 letters>-of-<5 letters>  a file for each part: the rows, with slots, frequencies, versions, counts
 
-All tensors of a part come from one op, as of one moment.
+The rows of a part are streamed to its file by the op that gives the manifest, as of one moment, so that memory does not grow with
+the table. The file's name is one that TensorFlow's own clean-up, copies and SavedModels take along. The checkpoint exists once
+TensorFlow has written its index. Where a variable is on another machine, that machine must see the checkpoint's directory,
+as for TensorFlow's sharded savers.
 
 Restoring reads the checkpoint's parts in its own op, whatever their number, and keeps the keys that belong to the part being
 restored. The Saver itself reads every tensor it knows of before that, in one RestoreV2 op, so it must know only of one that
@@ -37,12 +34,8 @@ from tf_multitier._library import ops
 # Partitions own ranges of this many buckets of keys.
 NUM_BUCKETS = 1024
 
-PART_TENSORS = (("manifest", tf.string), ("keys", tf.int64), ("rows", tf.float32), ("frequencies", tf.int64),
-                ("versions", tf.int64), ("counted", tf.int64), ("initial_matrix", tf.float32),
-                ("filter_counters", tf.uint8))
-
 _INDEX = "partition_of_bucket"
-_OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/[a-z_]+)$")
+_OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/manifest)$")
 
 
 class SaveSpecs(list):
@@ -55,7 +48,6 @@ class SaveSpecs(list):
     def __init__(self, variable):
         self._taken = False
         self._variable = variable
-        self._saved = None
         begin, end = (p * NUM_BUCKETS // variable.num_partitions
                       for p in (variable.partition_index, variable.partition_index + 1))
         super().__init__([self._spec(lambda: self._index(end - begin), f"{variable.variable_name}/{_INDEX}", tf.int32,
@@ -67,8 +59,7 @@ class SaveSpecs(list):
             return
         variable = self._variable
         prefix = f"{variable.variable_name}/part_{variable.partition_index}-of-{variable.num_partitions}"
-        for i, (name, dtype) in enumerate(PART_TENSORS):
-            yield self._spec(lambda i=i: self._output(i), f"{prefix}/{name}", dtype)
+        yield self._spec(self._manifest, f"{prefix}/manifest", tf.string)
         if variable.partition_index == 0:
             yield self._spec(self._empty, variable.variable_name, variable.dtype)
 
@@ -84,11 +75,27 @@ class SaveSpecs(list):
         with tf.device(self._variable.device):
             return tf.zeros([0, self._variable.embedding_dim], self._variable.dtype)
 
-    def _output(self, index):
-        if self._saved is None:
-            with tf_ops.colocate_with(self._variable.handle, ignore_existing=True):
-                self._saved = ops.multitier_save_slice(self._variable.handle, dtype=self._variable.dtype, expire=True)
-        return self._saved[index]
+    def _manifest(self):
+        with tf_ops.colocate_with(self._variable.handle, ignore_existing=True):
+            return ops.multitier_save_part(self._variable.handle, _save_prefix(self._variable))
+
+
+def _save_prefix(variable):
+    """The prefix of the checkpoint that the Saver being built in the current name scope writes.
+
+    Raises:
+      NotImplementedError: this is no `tf.compat.v1.train.Saver`.
+    """
+    graph = tf_ops.get_default_graph()
+    scope = graph.get_name_scope()
+    while scope:
+        try:
+            # What a v1 Saver calls the tensor of its file name, for compatibility with itself.
+            return graph.get_tensor_by_name(f"{scope}/Const:0")
+        except KeyError:
+            scope = scope.rpartition("/")[0]
+    raise NotImplementedError(f"embedding variable '{variable.variable_name}' is saved by tf.compat.v1.train.Saver only: no file "
+                              "name of a Saver in the current name scope")
 
 
 def restore_op(variable, prefix, variable_name, name="restore"):

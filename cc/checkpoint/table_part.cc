@@ -42,11 +42,6 @@ Result<InitializerSpec> ParseInitializer(const Json& json) {
   return spec;
 }
 
-Status CheckSize(const char* what, size_t expected, size_t found) {
-  if (expected == found) return OkStatus();
-  return InvalidArgumentError("checkpoint part: expected ", expected, " ", what, ", found ", found);
-}
-
 }  // namespace
 
 int64_t Manifest::row_elements() const {
@@ -80,6 +75,7 @@ std::string Manifest::ToJson() const {
   out.Set("partition_index", Json::Int(partition_index));
   out.Set("num_partitions", Json::Int(num_partitions));
   out.Set("applies", Json::Int(applies));
+  out.Set("file", Json::String(file));
   out.Set("initializer", std::move(init));
   return out.ToString();
 }
@@ -87,9 +83,8 @@ std::string Manifest::ToJson() const {
 Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
   MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-  if (version < 1) return InvalidArgumentError("manifest: format version ", version);
-  if (version > kFormatVersion) {
-    return UnimplementedError("manifest: format version ", version, " was written by a newer release; this one reads up to ",
+  if (version != kFormatVersion) {
+    return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads version ",
                               kFormatVersion);
   }
   Manifest out;
@@ -103,6 +98,8 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));
   MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));
   MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
+  MT_ASSIGN_OR_RETURN(out.file, json.GetString("file"));
+  if (out.file.find('/') != std::string::npos) return InvalidArgumentError("manifest: file '", out.file, "'");
   MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
   MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
   if (out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
@@ -113,17 +110,6 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     return InvalidArgumentError("manifest: partition ", out.partition_index, " of ", out.num_partitions);
   }
   return out;
-}
-
-Status CheckPart(const Manifest& manifest, const Rows& rows) {
-  const size_t n = static_cast<size_t>(manifest.num_rows);
-  MT_RETURN_IF_ERROR(CheckSize("columns", manifest.columns.size(), rows.columns.size()));
-  MT_RETURN_IF_ERROR(CheckSize("keys", n, rows.keys.size()));
-  MT_RETURN_IF_ERROR(CheckSize("frequencies", n, rows.frequencies.size()));
-  MT_RETURN_IF_ERROR(CheckSize("versions", n, rows.versions.size()));
-  MT_RETURN_IF_ERROR(CheckSize("row elements", n * manifest.row_elements(), rows.data.size()));
-  MT_RETURN_IF_ERROR(CheckSize("counted frequencies", rows.counted_keys.size(), rows.counted_frequencies.size()));
-  return CheckSize("counted versions", rows.counted_keys.size(), rows.counted_versions.size());
 }
 
 void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows) {

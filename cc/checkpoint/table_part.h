@@ -1,11 +1,8 @@
 // A table part: everything a full checkpoint holds of one table or of one partition of a partitioned one.
 //
-//   manifest         what the rest is: JSON, so that a person can read it (docs/formats/table_part.md)
-//   rows             keys, values and slots, frequencies, versions, counted keys
-//   initial matrix   of the initializer kMatrix
-//   filter counters  of the Bloom filter: good for the same partition of the same number of partitions only
-//
-// The caller stores these as it likes (TensorFlow keeps them as tensors of its bundle); this header knows what they mean.
+//   manifest         what the rest is: JSON, so that a person can read it (docs/formats/table_part.md); in TensorFlow's bundle
+//   part file        everything else (part_file.h): rows with keys, values, slots, frequencies and versions; counted keys; the
+//                    initial matrix; the Bloom filter, good for the same partition of the same number of partitions only
 //
 // Thread-safe as values.
 
@@ -26,26 +23,23 @@ namespace multitier {
 
 struct Manifest {
   // Raised when a reader of the older form could not read the newer one. Readers ignore members they do not know.
-  static constexpr int64_t kFormatVersion = 1;
+  static constexpr int64_t kFormatVersion = 2;
 
   std::vector<ColumnSpec> columns;  // value first
   int64_t num_rows = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
   int64_t applies = 0;              // the table's own count of applies
+  std::string file;                 // name of the part file: what follows the checkpoint's prefix and a dot
   InitializerSpec initializer;      // without its matrix
 
   int dim() const { return columns.empty() ? 0 : columns[0].dim; }
   int64_t row_elements() const;
 
   std::string ToJson() const;
-  // InvalidArgument: not such a manifest, or what is out of range in it; Unimplemented naming both versions: a newer
-  // format.
+  // InvalidArgument: not such a manifest, or what is out of range in it; Unimplemented naming both versions: another format.
   static Result<Manifest> Parse(std::string_view json);
 };
-
-// Whether `rows` is what the manifest says: columns, and sizes that agree. InvalidArgument naming expected and found.
-Status CheckPart(const Manifest& manifest, const Rows& rows);
 
 // Drops from `rows` the keys that another partition owns (base/partition.h).
 void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows);

@@ -1,20 +1,27 @@
 // Kernels that take the whole content of a variable out and put it back.
 //
+// A save streams the rows to a file beside TensorFlow's (checkpoint/part_file.h) and gives TensorFlow's Saver the manifest, which
+// names it: the checkpoint exists once TensorFlow has written its index.
+//
 // Restore builds a new table from the checkpoint and puts it in the place of the old one when it is complete, so that a
 // checkpoint that is damaged or does not fit leaves the variable as it was. While it runs, both exist.
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cc/base/partition.h"
+#include "cc/checkpoint/part_file.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/env.h"
 
 namespace multitier {
 namespace {
@@ -47,6 +54,17 @@ absl::Status SetRows(OpKernelContext* context, int index, const std::vector<int6
   return absl::OkStatus();
 }
 
+constexpr int64_t kChunkRows = 16 * 1024;  // of a snapshot
+
+// What is known of a part without its rows.
+Manifest ManifestOf(const VariableState& state) {
+  Manifest manifest;
+  manifest.partition_index = state.partition_index;
+  manifest.num_partitions = state.num_partitions;
+  manifest.initializer = state.table->options().initializer;
+  return manifest;
+}
+
 class ExportKernel : public OpKernel {
  public:
   explicit ExportKernel(OpKernelConstruction* context) : OpKernel(context) {}
@@ -64,25 +82,19 @@ class ExportKernel : public OpKernel {
   }
 };
 
-class SaveSliceKernel : public OpKernel {
+class ExportRowsKernel : public OpKernel {
  public:
-  explicit SaveSliceKernel(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("expire", &expire_));
-  }
+  explicit ExportRowsKernel(OpKernelConstruction* context) : OpKernel(context) {}
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK(context, GetState(context, 0, &state));
-    if (expire_) OP_REQUIRES_OK(context, ToAbsl(state->table->Expire(state->table->NewestStep(), nullptr)));
     const Result<Rows> rows = state->table->Export(/*all_columns=*/true);
     OP_REQUIRES_OK(context, ToAbsl(rows.status()));
-    Manifest manifest;
+    Manifest manifest = ManifestOf(*state);
     manifest.columns = rows->columns;
     manifest.num_rows = static_cast<int64_t>(rows->keys.size());
-    manifest.partition_index = state->partition_index;
-    manifest.num_partitions = state->num_partitions;
     manifest.applies = rows->applies;
-    manifest.initializer = state->table->options().initializer;
 
     const std::vector<int64_t> order = OrderByKey(rows->keys);
     Tensor* out_manifest = nullptr;
@@ -121,8 +133,57 @@ class SaveSliceKernel : public OpKernel {
     if (rows > 0) std::copy_n(initializer.matrix->data(), rows * dim, out->flat<float>().data());
     return absl::OkStatus();
   }
+};
 
-  bool expire_ = false;
+// Streams the table to its part file; what the bundle gets is the manifest.
+class SavePartKernel : public OpKernel {
+ public:
+  explicit SavePartKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
+    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    OP_REQUIRES_OK(context, ToAbsl(state->table->Expire(state->table->NewestStep(), nullptr)));
+    Manifest manifest = ManifestOf(*state);
+    manifest.file = NewPartFileName();
+    const std::string path = absl::StrCat(prefix, ".", manifest.file);
+    const absl::Status written = Write(context->env(), path, state->table.get(), &manifest);
+    if (!written.ok()) context->env()->DeleteFile(path).IgnoreError();
+    OP_REQUIRES_OK(context, written);
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
+    out->scalar<tensorflow::tstring>()() = manifest.ToJson();
+  }
+
+ private:
+  // Matched by data-?????-of-?????, and never a name that TensorFlow gives.
+  static std::string NewPartFileName() {
+    std::random_device random;
+    std::string name = "data-.....-of-.....";
+    for (char& c : name) {
+      if (c == '.') c = static_cast<char>('a' + random() % 26);
+    }
+    return name;
+  }
+
+  static absl::Status Write(tensorflow::Env* env, const std::string& path, EmbeddingTable* table, Manifest* manifest) {
+    std::unique_ptr<tensorflow::WritableFile> file;
+    if (env->FileExists(path).ok()) return absl::AlreadyExistsError(absl::StrCat("checkpoint part ", path));
+    TF_RETURN_IF_ERROR(env->NewWritableFile(path, &file));
+    PartFileWriter writer([&](const std::string& bytes) { return FromAbsl(file->Append(bytes)); });
+    TF_RETURN_IF_ERROR(ToAbsl(writer.Begin(manifest->initializer, table->dim())));
+    TF_RETURN_IF_ERROR(ToAbsl(table->TakeSnapshot(/*all_columns=*/true, kChunkRows, [&](Rows* rows) {
+      manifest->columns = rows->columns;
+      manifest->applies = rows->applies;
+      return writer.Add(*rows);
+    })));
+    manifest->num_rows = writer.rows();
+    TF_RETURN_IF_ERROR(ToAbsl(writer.End()));
+    TF_RETURN_IF_ERROR(file->Sync());
+    return file->Close();
+  }
 };
 
 class RestoreKernel : public OpKernel {
@@ -152,12 +213,12 @@ class RestoreKernel : public OpKernel {
                              state->num_partitions)) {
         continue;
       }
-      Rows rows;
-      OP_REQUIRES_OK(context, reader.ReadRows(manifest, &rows));
-      KeepPartition(state->partition_index, state->num_partitions, &rows);
-      // A Bloom filter counts the keys of its partition together, so its counters fit no other partition.
-      if (manifest.num_partitions != state->num_partitions) rows.filter_counters.clear();
-      OP_REQUIRES_OK(context, ToAbsl(state->table->Import(rows)));
+      OP_REQUIRES_OK(context, reader.ReadRows(manifest, [&](Rows* rows) {
+        KeepPartition(state->partition_index, state->num_partitions, rows);
+        // A Bloom filter counts the keys of its partition together, so its counters fit no other partition.
+        if (manifest.num_partitions != state->num_partitions) rows->filter_counters.clear();
+        return state->table->Import(*rows);
+      }));
     }
     OP_REQUIRES_OK(context, KeepLiveSlots(context, state->table.get()));
     OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
@@ -179,7 +240,8 @@ class RestoreKernel : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierExport").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSaveSlice").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), SaveSliceKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierExportRows").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportRowsKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierSavePart").Device(DEVICE_CPU), SavePartKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierRestore").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), RestoreKernel);
 
 }  // namespace

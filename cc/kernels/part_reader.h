@@ -1,8 +1,7 @@
 // PartReader: the parts of one variable in a TensorFlow checkpoint.
 //
-// A variable saved as n partitions (n = 1: not partitioned) is the tensors `<name>/part_<i>-of-<n>/` + manifest, keys, rows,
-// frequencies, versions, counted, initial_matrix, filter_counters (may be missing); checkpoint/table_part.h says what they mean. Parts are read one at a time,
-// so a reader holds the rows of one part.
+// A variable saved as n partitions (n = 1: not partitioned) is n tensors `<name>/part_<i>-of-<n>/manifest` of the bundle
+// (checkpoint/table_part.h) and the part files that they name, beside it (checkpoint/part_file.h). A reader holds a block of rows.
 //
 // Not thread-safe.
 
@@ -10,12 +9,13 @@
 #define CC_KERNELS_PART_READER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cc/checkpoint/part_file.h"
 #include "cc/checkpoint/table_part.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
@@ -31,21 +31,19 @@ class PartReader {
   absl::Status ReadManifests(int dim, std::vector<Manifest>* manifests);
   // The initializer that the checkpoint was made with, matrix included.
   absl::Status ReadInitializer(const Manifest& manifest, InitializerSpec* initializer);
-  // The rows and counted keys of one part. InvalidArgument where sizes are not what the manifest says; DataLoss where a
-  // checksum fails.
-  absl::Status ReadRows(const Manifest& manifest, Rows* rows);
+  // Calls visit with the rows and counted keys of one part, block by block; see PartFileReader. NotFound where its file is
+  // missing; DataLoss naming file and offset where it is damaged.
+  absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit);
 
  private:
-  std::string TensorName(int64_t part, int64_t num_parts, const char* what) const;
+  std::string TensorName(int64_t part, int64_t num_parts) const;
   // How many parts the variable was saved as.
   absl::Status FindNumParts(int64_t* num_parts);
-  // Reads a tensor, which must be of that dtype and rank.
-  absl::Status Read(const Manifest& manifest, const char* what, tensorflow::DataType dtype, int rank,
-                    tensorflow::Tensor* tensor);
-  absl::Status ReadKey(const std::string& key, tensorflow::DataType dtype, int rank, tensorflow::Tensor* tensor);
-  absl::Status ReadFilterCounters(const Manifest& manifest, std::vector<uint8_t>* counters);
-  absl::Status ReadVector(const Manifest& manifest, const char* what, std::vector<int64_t>* values);
+  absl::Status ReadText(const std::string& key, std::string* text);
+  // Opens a part's file and calls read with it.
+  absl::Status WithFile(const Manifest& manifest, const std::function<Status(PartFileReader*)>& read);
 
+  tensorflow::Env* const env_;
   const std::string prefix_;
   const std::string name_;
   tensorflow::BundleReader reader_;

@@ -1,7 +1,9 @@
-// Engine Status to TensorFlow status. The codes are the same canonical ones.
+// Engine Status to TensorFlow status and back. The codes are the same canonical ones.
 
 #ifndef CC_KERNELS_STATUS_BRIDGE_H_
 #define CC_KERNELS_STATUS_BRIDGE_H_
+
+#include <string>
 
 #include "absl/status/status.h"
 #include "cc/base/status.h"
@@ -11,6 +13,11 @@ namespace multitier {
 inline absl::Status ToAbsl(const Status& status) {
   if (status.ok()) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(static_cast<int>(status.code())), status.message());
+}
+
+inline Status FromAbsl(const absl::Status& status) {
+  if (status.ok()) return OkStatus();
+  return Status(static_cast<StatusCode>(static_cast<int>(status.code())), std::string(status.message()));
 }
 
 }  // namespace multitier

@@ -24,7 +24,7 @@ absl::Status ExportShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status SaveSliceShape(InferenceContext* c) {
+absl::Status ExportRowsShape(InferenceContext* c) {
   DimensionHandle dim;
   TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
   DimensionHandle n = c->UnknownDim();
@@ -37,6 +37,12 @@ absl::Status SaveSliceShape(InferenceContext* c) {
   c->set_output(6, c->Matrix(c->UnknownDim(), dim));
   c->set_output(7, c->Vector(c->UnknownDim()));
   return absl::OkStatus();
+}
+
+absl::Status SavePartShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(HandleToScalar(c));
+  ShapeHandle prefix;
+  return c->WithRank(c->input(1), 0, &prefix);
 }
 
 absl::Status RestoreShape(InferenceContext* c) {
@@ -64,7 +70,7 @@ versions: [n] global step of the last update.
 frequencies: [n] occurrences trained on.
 )doc");
 
-REGISTER_OP("MultitierSaveSlice")
+REGISTER_OP("MultitierExportRows")
     .Input("handle: resource")
     .Output("manifest: string")
     .Output("keys: int64")
@@ -74,12 +80,11 @@ REGISTER_OP("MultitierSaveSlice")
     .Output("counted: int64")
     .Output("initial_matrix: float")
     .Output("filter_counters: uint8")
-    .Attr("expire: bool = false")
     .Attr("dtype: {float} = DT_FLOAT")
     .SetIsStateful()
-    .SetShapeFn(SaveSliceShape)
+    .SetShapeFn(ExportRowsShape)
     .Doc(R"doc(
-Gives everything that a checkpoint of this variable (or partition) holds, as of one moment.
+Gives everything that a checkpoint of this variable (or partition) holds, as of one moment, in memory.
 
 manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer.
 keys: [n], increasing.
@@ -89,8 +94,23 @@ versions: [n].
 counted: [m, 3] key, count and version of keys that a filter counts and has not admitted.
 initial_matrix: [default_value_dim, dim] where the initializer is matrix, else [0, dim].
 filter_counters: [bytes] geometry and counters of the Bloom filter, [0] without one.
-expire: first remove what the variable's expiry options (steps_to_live, l2_weight_threshold) call expired at the newest step the
-  table was trained at, as a save does.
+)doc");
+
+REGISTER_OP("MultitierSavePart")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Output("manifest: string")
+    .SetIsStateful()
+    .SetShapeFn(SavePartShape)
+    .Doc(R"doc(
+Writes everything that a checkpoint of this variable (or partition) holds, as of one moment, to a file beside the checkpoint.
+
+First removes what the variable's expiry options (steps_to_live, l2_weight_threshold) call expired at the newest step the table was
+trained at. Memory does not grow with the table. The file is new, `<prefix>.data-?????-of-?????` with letters for the question marks,
+so that what deletes or copies a checkpoint takes it along; on an error it is removed. Operations on the variable wait meanwhile.
+
+prefix: of the checkpoint, as given to the saver.
+manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer, name of the file.
 )doc");
 
 REGISTER_OP("MultitierRestore")
@@ -103,7 +123,7 @@ REGISTER_OP("MultitierRestore")
     .Doc(R"doc(
 Replaces the content of the variable (or partition) by that of a checkpoint.
 
-Reads `<variable_name>/part_<i>-of-<n>/...` of all n saved parts, whatever the number of partitions now is, and keeps the keys that belong
+Reads `<variable_name>/part_<i>-of-<n>/manifest` and its file, of all n saved parts, whatever the number of partitions now is, and keeps the keys that belong
 here. Everything is read and checked before the variable changes. The checkpoint's initializer replaces the attrs'; slots that
 the variable has and the checkpoint lacks are kept, with their initial value.
 

@@ -1,9 +1,11 @@
 #include "cc/policy/counting_bloom_filter.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "cc/base/coding.h"
 #include "cc/base/hash.h"
 
 namespace multitier {
@@ -142,6 +144,27 @@ void CountingBloomFilter::Prefetch(int64_t key) const {
   ForEachCounter(key, [&](uint64_t index) {
     __builtin_prefetch(counters + index * static_cast<uint64_t>(counter_bytes_));
   });
+}
+
+void CountingBloomFilter::EncodeGeometry(uint8_t* out) const {
+  EncodeFixed32(out, static_cast<uint32_t>(counter_bits()));
+  EncodeFixed32(out + 4, static_cast<uint32_t>(num_hashes_));
+  EncodeFixed64(out + 8, num_counters_);
+}
+
+std::vector<uint8_t> CountingBloomFilter::State() const {
+  std::vector<uint8_t> state(kGeometryBytes + bytes());
+  EncodeGeometry(state.data());
+  std::memcpy(state.data() + kGeometryBytes, counters_, bytes());
+  return state;
+}
+
+bool CountingBloomFilter::RestoreState(Span<const uint8_t> state) {
+  uint8_t geometry[kGeometryBytes];
+  EncodeGeometry(geometry);
+  if (state.size() != kGeometryBytes + bytes() || std::memcmp(state.data(), geometry, kGeometryBytes) != 0) return false;
+  std::memcpy(counters_, state.data() + kGeometryBytes, bytes());
+  return true;
 }
 
 }  // namespace multitier

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cc/base/span.h"
 #include "cc/base/status.h"
@@ -54,7 +55,17 @@ class CountingBloomFilter {
   // All counters, in the machine's byte order: the whole state of the filter. REQUIRES: no Add or Subtract meanwhile
   Span<uint8_t> Counters() { return Span<uint8_t>(static_cast<uint8_t*>(counters_), bytes()); }
 
+  // The whole filter as bytes: counter bits fixed32, hashes fixed32, number of counters fixed64, counters.
+  // REQUIRES: no Add or Subtract meanwhile
+  std::vector<uint8_t> State() const;
+  // Takes over the counters of a state with the same three numbers; false, and nothing changes, for any other.
+  // REQUIRES: as State
+  bool RestoreState(Span<const uint8_t> state);
+
  private:
+  static constexpr size_t kGeometryBytes = 16;
+
+  void EncodeGeometry(uint8_t* out) const;
   CountingBloomFilter(Env* env, int num_hashes, uint64_t num_counters, int counter_bytes, void* counters);
   // Calls visit(index) for each of the key's counters, each once.
   template <typename Visit>

@@ -11,6 +11,11 @@ Status EmbeddingTable::Impl::TierError(const std::string& what, int level, const
                 StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));
 }
 
+void EmbeddingTable::Impl::LendRelocator(int level) {
+  if (!lower_[level]->capabilities().relocates) return;
+  lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });
+}
+
 void EmbeddingTable::Impl::FreeGone(GoneRecords* gone) {
   for (int level = 0; level < levels_; ++level) {
     if (!gone->at[level].empty()) lower_[level]->Free(gone->at[level]);

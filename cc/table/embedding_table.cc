@@ -117,7 +117,7 @@ Status EmbeddingTable::Impl::Init() {
     lower_[level] = lower.tier.get();
     durable_[level] = can.durable;
     middle_[level] = can.middle;
-    if (can.relocates) lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });
+    LendRelocator(level);
     MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
   }
   if (!has_lower) return OkStatus();
@@ -305,6 +305,9 @@ Status EmbeddingTable::Remove(Span<const int64_t> keys, int64_t* removed) { retu
 Status EmbeddingTable::Expire(int64_t step, int64_t* expired) { return impl_->Expire(step, expired); }
 Status EmbeddingTable::Clear() { return impl_->Clear(); }
 Result<Rows> EmbeddingTable::Export(bool all_columns) { return impl_->Export(all_columns); }
+Status EmbeddingTable::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit) {
+  return impl_->TakeSnapshot(all_columns, max_rows, visit);
+}
 Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
   return impl_->Scan(cursor, max_rows, all_columns, next);
 }

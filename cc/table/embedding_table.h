@@ -29,7 +29,7 @@
 // Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
 // counted-but-not-admitted entries of the counter filter (24 bytes a key).
 //
-// Thread-safe: every method from any thread. AddSlots, Clear and Export wait for the operations in flight and hold new
+// Thread-safe: every method from any thread. AddSlots, Clear, Export and TakeSnapshot wait for the operations in flight and hold new
 // ones back while they run; everything else runs concurrently.
 
 #ifndef CC_TABLE_EMBEDDING_TABLE_H_
@@ -213,6 +213,10 @@ class EmbeddingTable {
 
   // Everything in the table, as of one moment. `columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
+  // The same in chunks of max_rows, in any order, so that memory does not grow with the table. `visit` may move a chunk away;
+  // the last one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations on
+  // the table wait meanwhile, and must not be called by `visit`.
+  Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
   // present from the first call to the last is given exactly once; others may be.
   Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);

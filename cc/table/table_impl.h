@@ -9,10 +9,11 @@
 //   demote.cc            Trim
 //   below.cc             records of lower tiers: freed, removed, relocated
 //   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
-//   transfer.cc          Export, Scan, Import
+//   transfer.cc          Scan, Import
+//   snapshot.cc          TakeSnapshot, Export
 //
 // Locks, outermost first:
-//   gate_          entered by every operation; closed by AddSlots, Clear, Export
+//   gate_          entered by every operation; closed by AddSlots, Clear, TakeSnapshot
 //   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim, removals a tier refused, keys dropped; nothing is taken inside it
 // Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
@@ -57,6 +58,7 @@ class EmbeddingTable::Impl {
   Status Expire(int64_t step, int64_t* expired);
   Status Clear();
   Result<Rows> Export(bool all_columns);
+  Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   Status Import(const Rows& rows);
   TableStats Stats();
@@ -238,11 +240,14 @@ class EmbeddingTable::Impl {
   Status RemoveGone(GoneRecords* gone);
   Status RemoveOwed();
   Status TierError(const std::string& what, int level, const Status& status) const;
+  void LendRelocator(int level);
   void Relocate(int level, Span<Relocation> relocations);
   bool RelocateOne(Shard* shard, int level, const Relocation& relocation);
   void PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location);
   // Takes the key's count out of the Bloom filter, where there is one.
   void ForgetCount(int64_t key);
+
+  class Snapshot;
 
   // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
   Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);

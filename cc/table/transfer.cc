@@ -1,4 +1,4 @@
-// Rows going out of the table and in: Export, Scan, Import.
+// Rows going out of the table a few at a time, and in: Scan, Import.
 //
 // Scan walks each shard's homes (index buckets) in the order of their bit-reversed numbers. That order is the order of the
 // keys' reversed hash bits and does not depend on the size of the index: growth splits a home into two neighbours, so a
@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cc/base/coding.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -21,14 +20,6 @@ uint32_t Reverse32(uint32_t x) {
   x = ((x & 0x0f0f0f0fu) << 4) | ((x >> 4) & 0x0f0f0f0fu);
   x = ((x & 0x33333333u) << 2) | ((x >> 2) & 0x33333333u);
   return ((x & 0x55555555u) << 1) | ((x >> 1) & 0x55555555u);
-}
-
-std::vector<uint8_t> FilterGeometry(const CountingBloomFilter& filter) {
-  std::vector<uint8_t> geometry(16);
-  EncodeFixed32(geometry.data(), static_cast<uint32_t>(filter.counter_bits()));
-  EncodeFixed32(geometry.data() + 4, static_cast<uint32_t>(filter.num_hashes()));
-  EncodeFixed64(geometry.data() + 8, filter.num_counters());
-  return geometry;
 }
 
 // Cuts off the rows that a step of a scan added.
@@ -165,19 +156,6 @@ Result<Rows> EmbeddingTable::Impl::ScanInside(uint64_t cursor, int64_t max_rows,
   return rows;
 }
 
-Result<Rows> EmbeddingTable::Impl::Export(bool all_columns) {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  ClosedGate closed(&gate_);
-  uint64_t next = 0;
-  MT_ASSIGN_OR_RETURN(Rows rows, ScanInside(0, INT64_MAX, all_columns, &next));
-  rows.applies = applies_.load();
-  if (bloom_ != nullptr) {
-    rows.filter_counters = FilterGeometry(*bloom_);
-    rows.filter_counters.insert(rows.filter_counters.end(), bloom_->Counters().begin(), bloom_->Counters().end());
-  }
-  return rows;
-}
-
 Status EmbeddingTable::Impl::Import(const Rows& rows) {
   MT_RETURN_IF_ERROR(CheckProcess());
   const size_t n = rows.keys.size();
@@ -213,13 +191,8 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
   MT_RETURN_IF_ERROR(ImportCounted(rows));
   if (bloom_ == nullptr) return OkStatus();
-  const std::vector<uint8_t> geometry = FilterGeometry(*bloom_);
-  const std::vector<uint8_t>& saved = rows.filter_counters;
-  if (saved.size() != geometry.size() + bloom_->bytes() || !std::equal(geometry.begin(), geometry.end(), saved.begin())) {
-    return OkStatus();  // another filter's: see Rows
-  }
   ClosedGate closed(&gate_);
-  std::copy(saved.begin() + static_cast<long>(geometry.size()), saved.end(), bloom_->Counters().begin());
+  (void)bloom_->RestoreState(rows.filter_counters);  // another filter's: see Rows
   return OkStatus();
 }
 

@@ -1,0 +1,222 @@
+#include "cc/checkpoint/part_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "cc/base/coding.h"
+#include "cc/base/crc32c.h"
+
+namespace multitier {
+namespace {
+
+constexpr char kMagic[] = "MTPART2\n";
+constexpr size_t kMagicBytes = 8;
+constexpr size_t kHeadBytes = 16;                 // of a block
+constexpr size_t kRowHeadBytes = 8 + 8 + 4;       // of a row: key, version, frequency
+constexpr size_t kCountedBytes = 8 + 8 + 4;       // of a counted key: key, version, count
+constexpr size_t kBlockBytes = 16u << 20;         // about, of a payload
+constexpr uint64_t kMaxPayloadBytes = 1u << 30;
+
+enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5 };
+
+void PutFloats(std::string* out, const float* values, size_t n) {
+  const size_t at = out->size();
+  out->resize(at + n * sizeof(float));
+  uint8_t* to = reinterpret_cast<uint8_t*>(out->data()) + at;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    EncodeFixed32(to + i * sizeof(bits), bits);
+  }
+}
+
+void GetFloats(const char* in, size_t n, float* values) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t bits = DecodeFixed32(reinterpret_cast<const uint8_t*>(in) + i * sizeof(bits));
+    std::memcpy(values + i, &bits, sizeof(bits));
+  }
+}
+
+int64_t Get64(const char* in) { return static_cast<int64_t>(DecodeFixed64(reinterpret_cast<const uint8_t*>(in))); }
+uint32_t Get32(const char* in) { return DecodeFixed32(reinterpret_cast<const uint8_t*>(in)); }
+
+}  // namespace
+
+Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string payload) {
+  std::string head;
+  PutFixed32(&head, kind);
+  PutFixed32(&head, static_cast<uint32_t>(entries));
+  PutFixed64(&head, payload.size());
+  PutFixed32(&payload, ExtendCrc32c(Crc32c(head.data(), head.size()), payload.data(), payload.size()));
+  MT_RETURN_IF_ERROR(append_(head));
+  MT_RETURN_IF_ERROR(append_(payload));
+  bytes_ += static_cast<int64_t>(head.size() + payload.size());
+  return OkStatus();
+}
+
+Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
+  MT_RETURN_IF_ERROR(append_(std::string(kMagic, kMagicBytes)));
+  bytes_ = kMagicBytes;
+  if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
+  const size_t row = static_cast<size_t>(dim), at_once = std::max<size_t>(1, kBlockBytes / (row * sizeof(float)));
+  const size_t rows = static_cast<size_t>(initializer.matrix_rows);
+  for (size_t from = 0; from < rows; from += at_once) {
+    const size_t n = std::min(at_once, rows - from);
+    std::string payload;
+    PutFloats(&payload, initializer.matrix->data() + from * row, n * row);
+    MT_RETURN_IF_ERROR(WriteBlock(kMatrix, n, std::move(payload)));
+  }
+  return OkStatus();
+}
+
+Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
+  const size_t elements = static_cast<size_t>(rows.row_elements());
+  std::string payload;
+  payload.reserve((to - from) * (kRowHeadBytes + elements * sizeof(float)) + sizeof(uint32_t));
+  for (size_t i = from; i < to; ++i) {
+    PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
+    PutFixed64(&payload, static_cast<uint64_t>(rows.versions[i]));
+    PutFixed32(&payload, static_cast<uint32_t>(rows.frequencies[i]));
+    PutFloats(&payload, rows.data.data() + i * elements, elements);
+  }
+  rows_ += static_cast<int64_t>(to - from);
+  return WriteBlock(kRows, to - from, std::move(payload));
+}
+
+Status PartFileWriter::Add(const Rows& rows) {
+  const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(rows.row_elements()) * sizeof(float);
+  const size_t at_once = std::max<size_t>(1, kBlockBytes / row_bytes);
+  for (size_t from = 0; from < rows.keys.size(); from += at_once) {
+    MT_RETURN_IF_ERROR(AddRows(rows, from, std::min(rows.keys.size(), from + at_once)));
+  }
+  for (size_t from = 0; from < rows.counted_keys.size(); from += kBlockBytes / kCountedBytes) {
+    const size_t to = std::min(rows.counted_keys.size(), from + kBlockBytes / kCountedBytes);
+    std::string payload;
+    for (size_t i = from; i < to; ++i) {
+      PutFixed64(&payload, static_cast<uint64_t>(rows.counted_keys[i]));
+      PutFixed64(&payload, static_cast<uint64_t>(rows.counted_versions[i]));
+      PutFixed32(&payload, static_cast<uint32_t>(rows.counted_frequencies[i]));
+    }
+    counted_ += static_cast<int64_t>(to - from);
+    MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, std::move(payload)));
+  }
+  for (size_t from = 0; from < rows.filter_counters.size(); from += kBlockBytes) {
+    const size_t n = std::min(kBlockBytes, rows.filter_counters.size() - from);
+    const char* bytes = reinterpret_cast<const char*>(rows.filter_counters.data()) + from;
+    MT_RETURN_IF_ERROR(WriteBlock(kFilter, n, std::string(bytes, n)));
+  }
+  return OkStatus();
+}
+
+Status PartFileWriter::End() {
+  std::string payload;
+  PutFixed64(&payload, static_cast<uint64_t>(rows_));
+  PutFixed64(&payload, static_cast<uint64_t>(counted_));
+  return WriteBlock(kEnd, 1, std::move(payload));
+}
+
+Status PartFileReader::Damaged(uint64_t offset, const std::string& what) const {
+  return DataLossError("checkpoint part ", name_, ": damaged at offset ", offset, ": ", what);
+}
+
+Status PartFileReader::ReadBlock(Block* block) {
+  char head[kHeadBytes];
+  MT_RETURN_IF_ERROR(read_at_(offset_, kHeadBytes, head));
+  const uint64_t bytes = static_cast<uint64_t>(Get64(head + 8));
+  if (bytes > kMaxPayloadBytes) return Damaged(offset_, StrCat("a block of ", bytes, " bytes"));
+  std::string payload(bytes + sizeof(uint32_t), '\0');
+  MT_RETURN_IF_ERROR(read_at_(offset_ + kHeadBytes, payload.size(), payload.data()));
+  const uint32_t stored = Get32(payload.data() + bytes);
+  payload.resize(bytes);
+  if (ExtendCrc32c(Crc32c(head, kHeadBytes), payload.data(), bytes) != stored) return Damaged(offset_, "wrong checksum");
+  block->kind = Get32(head);
+  block->entries = Get32(head + 4);
+  block->offset = offset_;
+  block->payload = std::move(payload);
+  offset_ += kHeadBytes + bytes + sizeof(uint32_t);
+  return OkStatus();
+}
+
+Status PartFileReader::CheckPayload(const Block& block, size_t entry_bytes) const {
+  if (block.payload.size() == block.entries * entry_bytes) return OkStatus();
+  return Damaged(block.offset, StrCat("expected ", block.entries, " entries of ", entry_bytes, " bytes, found ",
+                                      block.payload.size(), " bytes"));
+}
+
+Status PartFileReader::Begin(InitializerSpec* initializer) {
+  char magic[kMagicBytes];
+  MT_RETURN_IF_ERROR(read_at_(0, kMagicBytes, magic));
+  if (std::memcmp(magic, kMagic, kMagicBytes) != 0) return Damaged(0, "not a part file");
+  offset_ = kMagicBytes;
+  *initializer = manifest_.initializer;
+  if (initializer->kind != InitializerKind::kMatrix) return OkStatus();
+  const size_t dim = static_cast<size_t>(manifest_.dim()), rows = static_cast<size_t>(initializer->matrix_rows);
+  auto matrix = std::make_shared<std::vector<float>>();
+  while (matrix->size() < rows * dim) {
+    Block block;
+    MT_RETURN_IF_ERROR(ReadBlock(&block));
+    MT_RETURN_IF_ERROR(CheckPayload(block, dim * sizeof(float)));
+    if (block.kind != kMatrix || block.entries == 0 || matrix->size() + block.entries * dim > rows * dim) {
+      return Damaged(block.offset, StrCat("expected ", rows, " rows of the initial matrix"));
+    }
+    matrix->resize(matrix->size() + block.entries * dim);
+    GetFloats(block.payload.data(), block.entries * dim, matrix->data() + matrix->size() - block.entries * dim);
+  }
+  initializer->matrix = std::move(matrix);
+  return OkStatus();
+}
+
+Status PartFileReader::ReadRows(const std::function<Status(Rows*)>& visit) {
+  const size_t elements = static_cast<size_t>(manifest_.row_elements());
+  int64_t rows_read = 0, counted_read = 0;
+  Rows last;
+  last.columns = manifest_.columns;
+  last.applies = manifest_.applies;
+  for (;;) {
+    Block block;
+    MT_RETURN_IF_ERROR(ReadBlock(&block));
+    const char* in = block.payload.data();
+    if (block.kind == kRows) {
+      const size_t entry = kRowHeadBytes + elements * sizeof(float);
+      MT_RETURN_IF_ERROR(CheckPayload(block, entry));
+      Rows rows;
+      rows.columns = manifest_.columns;
+      rows.data.resize(block.entries * elements);
+      for (size_t i = 0; i < block.entries; ++i, in += entry) {
+        rows.keys.push_back(Get64(in));
+        rows.versions.push_back(Get64(in + 8));
+        rows.frequencies.push_back(Get32(in + 16));
+        GetFloats(in + kRowHeadBytes, elements, rows.data.data() + i * elements);
+      }
+      rows_read += block.entries;
+      MT_RETURN_IF_ERROR(visit(&rows));
+    } else if (block.kind == kCounted) {
+      MT_RETURN_IF_ERROR(CheckPayload(block, kCountedBytes));
+      Rows rows;
+      rows.columns = manifest_.columns;
+      for (size_t i = 0; i < block.entries; ++i, in += kCountedBytes) {
+        rows.counted_keys.push_back(Get64(in));
+        rows.counted_versions.push_back(Get64(in + 8));
+        rows.counted_frequencies.push_back(Get32(in + 16));
+      }
+      counted_read += block.entries;
+      MT_RETURN_IF_ERROR(visit(&rows));
+    } else if (block.kind == kFilter) {
+      MT_RETURN_IF_ERROR(CheckPayload(block, 1));
+      last.filter_counters.insert(last.filter_counters.end(), block.payload.begin(), block.payload.end());
+    } else if (block.kind == kEnd) {
+      MT_RETURN_IF_ERROR(CheckPayload(block, 16));
+      if (Get64(in) != rows_read || Get64(in + 8) != counted_read || rows_read != manifest_.num_rows) {
+        return Damaged(block.offset, StrCat("expected ", manifest_.num_rows, " rows, found ", rows_read, " of ", Get64(in),
+                                            " and ", counted_read, " of ", Get64(in + 8), " counted keys"));
+      }
+      return visit(&last);
+    } else {
+      return Damaged(block.offset, StrCat("block of unknown kind ", block.kind));
+    }
+  }
+}
+
+}  // namespace multitier
