@@ -262,3 +262,28 @@ def test_reinitializing_empties_the_table(tmp_path):
             session.run(train, {ids: [1, 2, 3]})
             session.run(v1.global_variables_initializer())
             assert session.run(ev.total_count()) == 0
+
+
+def test_memory_for_saving_does_not_grow_with_the_table(tmp_path):
+    rows, dim = 500_000, 64
+
+    def memory(which):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith(which))
+
+    with tf.Graph().as_default():
+        ev = tf_multitier.get_embedding_variable("ev", dim)
+        first = v1.placeholder(tf.int64, [])
+        ids = first + tf.range(50_000, dtype=tf.int64)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)))
+        saver = v1.train.Saver()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for begin in range(0, rows, 50_000):
+                session.run(train, {first: begin})
+            with open("/proc/self/clear_refs", "w") as clear:
+                clear.write("5")  # the peak is that of now
+            before = memory("VmRSS")
+            path = saver.save(session, str(tmp_path / "model"))
+            assert memory("VmHWM") - before < 64 << 20
+            assert sum(os.path.getsize(p) for p in glob.glob(path + ".data-[a-z]*")) > rows * dim * 4

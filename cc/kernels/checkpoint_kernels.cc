@@ -1,7 +1,7 @@
 // Kernels that take the whole content of a variable out and put it back.
 //
-// A save streams the rows to a file beside TensorFlow's (checkpoint/part_file.h) and gives TensorFlow's Saver the manifest, which
-// names it: the checkpoint exists once TensorFlow has written its index.
+// A save streams the rows to a file beside TensorFlow's (checkpoint/part_file.h) and gives TensorFlow's Saver the manifest,
+// which names it: the checkpoint exists once TensorFlow has written its index.
 //
 // Restore builds a new table from the checkpoint and puts it in the place of the old one when it is complete, so that a
 // checkpoint that is damaged or does not fit leaves the variable as it was. While it runs, both exist.

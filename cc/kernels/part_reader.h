@@ -1,7 +1,8 @@
 // PartReader: the parts of one variable in a TensorFlow checkpoint.
 //
 // A variable saved as n partitions (n = 1: not partitioned) is n tensors `<name>/part_<i>-of-<n>/manifest` of the bundle
-// (checkpoint/table_part.h) and the part files that they name, beside it (checkpoint/part_file.h). A reader holds a block of rows.
+// (checkpoint/table_part.h) and the part files that they name, beside it (checkpoint/part_file.h). A reader holds a block of
+// rows.
 //
 // Not thread-safe.
 

@@ -105,9 +105,10 @@ REGISTER_OP("MultitierSavePart")
     .Doc(R"doc(
 Writes everything that a checkpoint of this variable (or partition) holds, as of one moment, to a file beside the checkpoint.
 
-First removes what the variable's expiry options (steps_to_live, l2_weight_threshold) call expired at the newest step the table was
-trained at. Memory does not grow with the table. The file is new, `<prefix>.data-?????-of-?????` with letters for the question marks,
-so that what deletes or copies a checkpoint takes it along; on an error it is removed. Operations on the variable wait meanwhile.
+First removes what the variable's expiry options (steps_to_live, l2_weight_threshold) call expired at the newest step the
+table was trained at. Memory does not grow with the table. The file is new, `<prefix>.data-?????-of-?????` with letters for
+the question marks, so that what deletes or copies a checkpoint takes it along; on an error it is removed. Operations on the
+variable wait meanwhile.
 
 prefix: of the checkpoint, as given to the saver.
 manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer, name of the file.
