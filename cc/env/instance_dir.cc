@@ -1,14 +1,14 @@
-// The locking protocol. M is the mutex of this process's registry; it is held over a few system calls, never while files
-// are removed.
+// The locking protocol. A claim is made by O_EXCL: of one process one at a time passes, whichever shared object it is in.
 //
-//   create   under M: mkdir the instance, make and lock its lock file, register its inode. Somebody who looked in between
-//            may have removed the directory (empty) or hold the lock in order to: then another number is tried.
-//   open     under M: refuse a registered inode without opening it; else open and lock the file, and check that it still has
-//            its name. From here on nobody removes it.
-//   remove   open (for a leftover), remove everything but the lock file, then under M: unlink it, close it, unregister;
-//            rmdir the instance, and the name's directory where it is empty.
+//   create   mkdir the instance, claim it, make and lock its lock file. Somebody who looked in between may have removed the
+//            directory or hold the lock in order to: then another number is tried.
+//   open     claim it: refused where this process has a claim already, without opening anything. Then open and lock the
+//            file, and check that it still has its name. From here on nobody removes it. Claims of dead processes go.
+//   remove   open (for a leftover), remove everything but the lock file and the claim, then the lock file, close it, the
+//            claim, the directory, and the name's directory where it is empty.
 //
-// So an instance directory without a lock file is empty, and may be removed by whoever sees it.
+// So an instance directory without a lock file holds claims at most, and may be removed by whoever sees it: a claim of a
+// living process stops that, and who comes after it does it.
 
 #include "cc/env/instance_dir.h"
 
@@ -19,8 +19,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,31 +29,10 @@ namespace {
 
 constexpr char kLockFile[] = "/instance.lock";
 constexpr char kKeepFile[] = "/instance.keep";
+constexpr char kClaimPrefix[] = "/instance.claim-";
 constexpr char kPrefix[] = "instance-";
 constexpr size_t kMaxEncodedName = 200;
-
-using Inode = std::pair<dev_t, ino_t>;
-
-// Lock files that this process holds.
-struct Registry {
-  const pid_t pid = ::getpid();
-  std::mutex mutex;
-  std::set<Inode> held;
-  uint64_t next_number = 1;
-};
-
-// The registry of this process. A forked child begins anew: its parent's locks are not its own, and its parent's mutex may
-// be held by a thread that the child does not have.
-Registry* GetRegistry() {
-  static std::atomic<Registry*> current{nullptr};
-  Registry* registry = current.load();
-  while (registry == nullptr || registry->pid != ::getpid()) {
-    Registry* made = new Registry;  // never destroyed
-    if (current.compare_exchange_strong(registry, made)) return made;
-    delete made;
-  }
-  return registry;
-}
+constexpr int kAttempts = 100000;  // more than a process has instances
 
 bool IsDirectory(const std::string& path) {
   struct stat info;
@@ -65,6 +42,42 @@ bool IsDirectory(const std::string& path) {
 bool Exists(const std::string& path) {
   struct stat info;
   return ::lstat(path.c_str(), &info) == 0;
+}
+
+// The beginning of a small file of /proc; empty where there is none.
+std::string ReadProcFile(const std::string& path) {
+  std::string text(1024, '\0');
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t n = fd < 0 ? 0 : ::read(fd, text.data(), text.size());
+  if (fd >= 0) ::close(fd);
+  text.resize(n < 0 ? 0 : static_cast<size_t>(n));
+  return text;
+}
+
+// When a process was started, in ticks since boot; "" where there is no such process.
+std::string StartOfProcess(const std::string& pid) {
+  const std::string stat = ReadProcFile(StrCat("/proc/", pid, "/stat"));
+  size_t from = stat.rfind(')');  // after the command, field 2; field 22 is the start
+  for (int field = 2; field < 22 && from != std::string::npos; ++field) from = stat.find(' ', from + 1);
+  if (from == std::string::npos) return "";
+  return stat.substr(from + 1, stat.find(' ', from + 1) - from - 1);
+}
+
+const std::string& BootId() {
+  static const auto* const id = new std::string(ReadProcFile("/proc/sys/kernel/random/boot_id").substr(0, 8));
+  return *id;
+}
+
+// What no other process ever is: <pid>-<start>-<boot id>.
+std::string ThisProcess() {
+  const std::string pid = StrCat(::getpid());
+  return StrCat(pid, "-", StartOfProcess("self"), "-", BootId());
+}
+
+bool ProcessLives(const std::string& process) {
+  const std::string pid = process.substr(0, process.find('-'));
+  const std::string start = StartOfProcess(pid);
+  return !start.empty() && process == StrCat(pid, "-", start, "-", BootId());
 }
 
 // 0, or the errno.
@@ -78,100 +91,16 @@ int LockWholeFile(int fd, int command, struct flock* lock) {
   return 0;
 }
 
-Status InUse(const std::string& path, pid_t pid, const char* which) {
-  return FailedPreconditionError("open of instance '", path, "': it is in use by process ", pid, which);
-}
-
-// Takes the lock of an instance that exists and registers it.
-Result<int> LockExisting(const std::string& path) {
-  const std::string file = path + kLockFile;
-  Registry* registry = GetRegistry();
-  std::lock_guard<std::mutex> guard(registry->mutex);
-  struct stat info;
-  if (::stat(file.c_str(), &info) != 0) return PosixError("open of instance", path, errno);
-  const Inode inode(info.st_dev, info.st_ino);
-  if (registry->held.count(inode) != 0) return InUse(path, registry->pid, " (this one)");
-  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return PosixError("open of instance", path, errno);
-  struct flock lock;
-  Status status;
-  if (const int error = LockWholeFile(fd, F_SETLK, &lock); error == EACCES || error == EAGAIN) {
-    pid_t holder = 0;  // unknown: of another machine, or gone by now
-    if (LockWholeFile(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) holder = lock.l_pid;
-    status = InUse(path, holder, "");
-  } else if (error != 0) {
-    status = PosixError("lock of instance", path, error);
-  } else if (::fstat(fd, &info) != 0 || info.st_nlink == 0 || Inode(info.st_dev, info.st_ino) != inode) {
-    status = PosixError("open of instance", path, ENOENT);  // removed while we looked
-  }
-  if (!status.ok()) {
-    ::close(fd);
-    return status;
-  }
-  registry->held.insert(inode);
-  return fd;
-}
-
-// Makes a new instance of the name, locks and registers it; its path goes to `path`.
-Result<int> LockNew(const std::string& name_path, std::string* path) {
-  Registry* registry = GetRegistry();
-  std::lock_guard<std::mutex> guard(registry->mutex);
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    if (::mkdir(name_path.c_str(), 0755) != 0 && errno != EEXIST) return PosixError("create directory", name_path, errno);
-    *path = StrCat(name_path, "/", kPrefix, registry->pid, "-", registry->next_number++);
-    if (::mkdir(path->c_str(), 0755) != 0) {
-      // EEXIST: of a dead process with our pid. ENOENT: the last instance of this name has just gone.
-      if (errno == EEXIST || errno == ENOENT) continue;
-      return PosixError("create directory", *path, errno);
-    }
-    const std::string file = *path + kLockFile;
-    const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) {
-      const int error = errno;
-      ::rmdir(path->c_str());
-      if (error == ENOENT) continue;
-      return PosixError("create", file, error);
-    }
-    struct flock lock;
-    struct stat info;
-    const int error = LockWholeFile(fd, F_SETLK, &lock);
-    if (error == 0 && ::fstat(fd, &info) == 0 && info.st_nlink > 0) {
-      registry->held.emplace(info.st_dev, info.st_ino);
-      return fd;
-    }
-    ::close(fd);
-    if (error != 0 && error != EACCES && error != EAGAIN) {
-      ::unlink(file.c_str());
-      ::rmdir(path->c_str());
-      return PosixError("lock of instance", *path, error);
-    }
-  }
-  return UnavailableError("create instance in '", name_path, "': 1000 attempts failed");
-}
-
-// Removes the lock file of an instance that has nothing else, and the directories that are empty then.
-Status UnlockAndRemove(const std::string& path, int fd) {
-  Status status;
-  {
-    Registry* registry = GetRegistry();
-    std::lock_guard<std::mutex> guard(registry->mutex);
-    struct stat info;
-    if (::fstat(fd, &info) == 0) registry->held.erase(Inode(info.st_dev, info.st_ino));
-    if (::unlink((path + kLockFile).c_str()) != 0) status = PosixError("delete", path + kLockFile, errno);
-    ::close(fd);
-  }
-  if (status.ok() && ::rmdir(path.c_str()) != 0 && errno != ENOENT) status = PosixError("delete directory", path, errno);
-  ::rmdir(path.substr(0, path.rfind('/')).c_str());  // fails where other instances of the name exist
-  return status;
-}
-
-void Unlock(int fd) {
-  Registry* registry = GetRegistry();
-  std::lock_guard<std::mutex> guard(registry->mutex);
-  struct stat info;
-  if (::fstat(fd, &info) == 0) registry->held.erase(Inode(info.st_dev, info.st_ino));
+// Makes this process's claim to an instance: AlreadyExists where it has one.
+Status Claim(const std::string& path, const std::string& process) {
+  const std::string file = path + kClaimPrefix + process;
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return PosixError("claim of instance", file, errno);
   ::close(fd);
+  return OkStatus();
 }
+
+void Unclaim(const std::string& path, const std::string& process) { ::unlink((path + kClaimPrefix + process).c_str()); }
 
 Result<std::vector<std::string>> ListNames(const std::string& path) {
   DIR* dir = ::opendir(path.c_str());
@@ -185,11 +114,118 @@ Result<std::vector<std::string>> ListNames(const std::string& path) {
   return names;
 }
 
-// Removes what is in a directory, but for the one name.
-Status RemoveContents(const std::string& path, const std::string& except) {
+// Removes the claims of processes that are gone.
+void RemoveDeadClaims(const std::string& path) {
+  const Result<std::vector<std::string>> names = ListNames(path);
+  if (!names.ok()) return;
+  const std::string prefix = &kClaimPrefix[1];
+  for (const std::string& name : *names) {
+    if (name.rfind(prefix, 0) == 0 && !ProcessLives(name.substr(prefix.size()))) ::unlink(StrCat(path, "/", name).c_str());
+  }
+}
+
+Status InUse(const std::string& path, pid_t pid, const char* which) {
+  return FailedPreconditionError("open of instance '", path, "': it is in use by process ", pid, which);
+}
+
+// The lock of an instance that exists and that this process has claimed.
+Result<int> LockClaimed(const std::string& path) {
+  const std::string file = path + kLockFile;
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return PosixError("open of instance", path, errno);
+  struct flock lock;
+  struct stat info, named;
+  Status status;
+  if (const int error = LockWholeFile(fd, F_SETLK, &lock); error == EACCES || error == EAGAIN) {
+    pid_t holder = 0;  // unknown: of another machine, or gone by now
+    if (LockWholeFile(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK) holder = lock.l_pid;
+    status = InUse(path, holder, "");
+  } else if (error != 0) {
+    status = PosixError("lock of instance", path, error);
+  } else if (::fstat(fd, &info) != 0 || ::stat(file.c_str(), &named) != 0 || info.st_ino != named.st_ino) {
+    status = PosixError("open of instance", path, ENOENT);  // removed while we looked
+  }
+  if (status.ok()) return fd;
+  ::close(fd);
+  return status;
+}
+
+// Removes an instance without a lock file, and the directory of its name if it was the last; whether it was there.
+bool RemoveEmpty(const std::string& path) {
+  RemoveDeadClaims(path);
+  const bool removed = ::rmdir(path.c_str()) == 0;
+  ::rmdir(path.substr(0, path.rfind('/')).c_str());  // fails where other instances of the name exist
+  return removed;
+}
+
+// Claims and locks an instance that exists.
+Result<int> LockExisting(const std::string& path, const std::string& process) {
+  if (!Exists(path + kLockFile)) return PosixError("open of instance", path, ENOENT);
+  const Status claimed = Claim(path, process);
+  if (claimed.code() == StatusCode::kAlreadyExists) return InUse(path, ::getpid(), " (this one)");
+  MT_RETURN_IF_ERROR(claimed);
+  Result<int> fd = LockClaimed(path);
+  if (fd.ok()) {
+    RemoveDeadClaims(path);
+  } else {
+    Unclaim(path, process);
+    if (!Exists(path + kLockFile)) RemoveEmpty(path);  // our claim stood in the owner's way
+  }
+  return fd;
+}
+
+// Makes a new instance of the name, claims and locks it; its path goes to `path`.
+Result<int> LockNew(const std::string& name_path, const std::string& process, std::string* path) {
+  static std::atomic<uint64_t> next_number{1};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (::mkdir(name_path.c_str(), 0755) != 0 && errno != EEXIST) return PosixError("create directory", name_path, errno);
+    *path = StrCat(name_path, "/", kPrefix, ::getpid(), "-", next_number++);
+    if (::mkdir(path->c_str(), 0755) != 0) {
+      // EEXIST: of a dead process with our pid, or of our own. ENOENT: the last instance of this name has just gone.
+      if (errno == EEXIST || errno == ENOENT) continue;
+      const int error = errno;
+      ::rmdir(name_path.c_str());
+      return PosixError("create directory", *path, error);
+    }
+    Status status = Claim(*path, process);
+    const std::string file = *path + kLockFile;
+    const int fd = status.ok() ? ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644) : -1;
+    if (status.ok() && fd < 0) status = PosixError("create", file, errno);
+    if (status.ok()) {
+      struct flock lock;
+      struct stat info;
+      const int error = LockWholeFile(fd, F_SETLK, &lock);
+      if (error == 0 && ::fstat(fd, &info) == 0 && info.st_nlink > 0) return fd;
+      ::close(fd);
+      if (error == 0 || error == EACCES || error == EAGAIN) {  // somebody took it for a leftover, and removes it
+        Unclaim(*path, process);
+        ::rmdir(path->c_str());
+        continue;
+      }
+      ::unlink(file.c_str());
+      status = PosixError("lock of instance", *path, error);
+    }
+    Unclaim(*path, process);
+    ::rmdir(path->c_str());
+    if (status.code() == StatusCode::kNotFound) continue;  // removed under our hands
+    ::rmdir(name_path.c_str());
+    return status;
+  }
+  return UnavailableError("create instance in '", name_path, "': ", kAttempts, " attempts failed");
+}
+
+// Gives the lock back: what is there stays.
+void Unlock(const std::string& path, const std::string& process, int fd) {
+  ::close(fd);
+  Unclaim(path, process);
+}
+
+// Removes what is in a directory, but for what `keeps` says.
+template <typename Keeps>
+Status RemoveContents(const std::string& path, const Keeps& keeps) {
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListNames(path));
   for (const std::string& name : names) {
-    if (name == except) continue;
+    if (keeps(name)) continue;
     const std::string child = StrCat(path, "/", name);
     struct stat info;
     if (::lstat(child.c_str(), &info) != 0) {
@@ -206,27 +242,48 @@ Status RemoveContents(const std::string& path, const std::string& except) {
 }
 
 // Removes a whole instance whose lock we hold. On an error the lock is given back, and the lock file stays.
-Status RemoveLocked(const std::string& path, int fd) {
-  Status status = RemoveContents(path, &kLockFile[1]);
-  if (status.ok()) return UnlockAndRemove(path, fd);
-  Unlock(fd);
+Status RemoveLocked(const std::string& path, const std::string& process, int fd) {
+  const std::string claim = &kClaimPrefix[1];
+  Status status = RemoveContents(path, [&](const std::string& name) {
+    return name == &kLockFile[1] || name.rfind(claim, 0) == 0;
+  });
+  if (status.ok() && ::unlink((path + kLockFile).c_str()) != 0 && errno != ENOENT) {
+    status = PosixError("delete", path + kLockFile, errno);
+  }
+  Unlock(path, process, fd);
+  if (status.ok()) RemoveEmpty(path);  // where another process's claim stands in the way, that one does it
   return status;
 }
 
-// So that the one error of a bad storage path says what is wrong with it.
-Status PrepareStoragePath(const std::string& path) {
+// So that the one error of a bad storage path says what is wrong with it. *made: it did not exist before.
+Status PrepareStoragePath(const std::string& path, bool* made) {
   if (path.empty()) return InvalidArgumentError("storage path: expected a directory, found an empty path");
   if (IsDirectory(path)) return OkStatus();
   if (Exists(path)) return InvalidArgumentError("storage path '", path, "': expected a directory, found something else");
-  if (::mkdir(path.c_str(), 0755) == 0 || IsDirectory(path)) return OkStatus();
+  *made = ::mkdir(path.c_str(), 0755) == 0;
+  if (*made || IsDirectory(path)) return OkStatus();
   return PosixError("create storage path", path, errno);
 }
 
-// Marks an instance as one that stays.
+Status SyncDirectory(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return PosixError("open directory", path, errno);
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (error != 0 && error != EINVAL) return PosixError("sync directory", path, error);  // EINVAL: has no such thing
+  return OkStatus();
+}
+
+// Marks an instance as one that stays, through a power loss too.
 Status WriteKeepFile(const std::string& path) {
   const int fd = ::open((path + kKeepFile).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return PosixError("create", path + kKeepFile, errno);
   ::close(fd);
+  std::string directory = path;
+  for (int level = 0; level < 3; ++level) {  // the instance, its name, the storage path
+    MT_RETURN_IF_ERROR(SyncDirectory(directory));
+    directory += "/..";
+  }
   return OkStatus();
 }
 
@@ -262,49 +319,66 @@ std::string EncodeInstanceName(const std::string& name) {
 
 Status RemoveDirectoryTree(const std::string& path) {
   if (!Exists(path)) return OkStatus();
-  MT_RETURN_IF_ERROR(RemoveContents(path, ""));
+  MT_RETURN_IF_ERROR(RemoveContents(path, [](const std::string&) { return false; }));
   if (::rmdir(path.c_str()) != 0 && errno != ENOENT) return PosixError("delete directory", path, errno);
   return OkStatus();
 }
 
-InstanceDirectory::InstanceDirectory(std::string path, bool keep, int lock_fd)
-    : path_(std::move(path)), keep_(keep), lock_fd_(lock_fd), pid_(::getpid()) {}
+InstanceDirectory::InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd)
+    : path_(std::move(path)), process_(std::move(process)), keep_(keep), lock_fd_(lock_fd), pid_(::getpid()) {}
 
 Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::string& storage_path,
                                                                      const std::string& name, bool keep) {
-  MT_RETURN_IF_ERROR(PrepareStoragePath(storage_path));
-  const std::string name_path = StrCat(storage_path, "/", EncodeInstanceName(name));
+  bool made = false;
+  MT_RETURN_IF_ERROR(PrepareStoragePath(storage_path, &made));
+  const std::string name_path = PathOfName(storage_path, name), process = ThisProcess();
   std::string path;
-  MT_ASSIGN_OR_RETURN(const int fd, LockNew(name_path, &path));
+  Result<int> fd = LockNew(name_path, process, &path);
+  if (!fd.ok()) {
+    if (made) ::rmdir(storage_path.c_str());
+    return fd.status();
+  }
   if (keep) {
     if (Status status = WriteKeepFile(path); !status.ok()) {
-      (void)RemoveLocked(path, fd);
+      (void)RemoveLocked(path, process, *fd);
+      if (made) ::rmdir(storage_path.c_str());
       return status;
     }
   }
-  std::unique_ptr<InstanceDirectory> instance(new InstanceDirectory(path, keep, fd));
+  std::unique_ptr<InstanceDirectory> instance(new InstanceDirectory(path, process, keep, *fd));
   instance->RemoveLeftovers(name_path);
   return instance;
 }
 
 Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Open(const std::string& path, bool keep) {
-  MT_ASSIGN_OR_RETURN(const int fd, LockExisting(path));
+  std::string plain = path;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  const std::string process = ThisProcess();
+  MT_ASSIGN_OR_RETURN(const int fd, LockExisting(plain, process));
+  return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(plain, process, keep, fd));
+}
+
+std::string InstanceDirectory::PathOfName(const std::string& storage_path, const std::string& name) {
+  return StrCat(storage_path, "/", EncodeInstanceName(name));
+}
+
+Status InstanceDirectory::SetKeep(bool keep) {
   if (keep) {
-    if (Status status = WriteKeepFile(path); !status.ok()) {
-      Unlock(fd);
-      return status;
-    }
+    MT_RETURN_IF_ERROR(WriteKeepFile(path_));
+  } else if (::unlink((path_ + kKeepFile).c_str()) != 0 && errno != ENOENT) {
+    return PosixError("delete", path_ + kKeepFile, errno);
   }
-  return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(path, keep, fd));
+  keep_ = keep;
+  return OkStatus();
 }
 
 InstanceDirectory::~InstanceDirectory() {
   if (::getpid() != pid_) {
     ::close(lock_fd_);  // the parent's lock is not touched by it
   } else if (keep_) {
-    Unlock(lock_fd_);
+    Unlock(path_, process_, lock_fd_);
   } else {
-    (void)RemoveLocked(path_, lock_fd_);  // what stays is a leftover
+    (void)RemoveLocked(path_, process_, lock_fd_);  // what stays is a leftover
   }
 }
 
@@ -316,19 +390,19 @@ void InstanceDirectory::RemoveLeftovers(const std::string& name_path) {
   if (!names.ok()) return remember(names.status());
   for (const std::string& name : *names) {
     const std::string path = StrCat(name_path, "/", name);
-    if (path == path_ || name.rfind(kPrefix, 0) != 0) continue;
-    Result<int> fd = LockExisting(path);
+    if (path == path_ || name.rfind(kPrefix, 0) != 0 || Exists(path + kKeepFile)) continue;
+    Result<int> fd = LockExisting(path, process_);
     if (!fd.ok()) {
-      // Held by a live owner, or an empty directory without a lock file.
-      if (fd.status().code() == StatusCode::kNotFound && ::rmdir(path.c_str()) == 0) ++leftovers_removed_;
+      // Held by a live owner, or without a lock file.
+      if (fd.status().code() == StatusCode::kNotFound && RemoveEmpty(path)) ++leftovers_removed_;
       if (fd.status().code() == StatusCode::kPermissionDenied) remember(fd.status());
       continue;
     }
-    if (Exists(path + kKeepFile)) {
-      Unlock(*fd);
+    if (Exists(path + kKeepFile)) {  // since we looked
+      Unlock(path, process_, *fd);
       continue;
     }
-    Status status = RemoveLocked(path, *fd);
+    Status status = RemoveLocked(path, process_, *fd);
     status.ok() ? void(++leftovers_removed_) : remember(std::move(status));
   }
 }

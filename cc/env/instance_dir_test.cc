@@ -110,6 +110,47 @@ TEST_F(InstanceDirectoryTest, LiveInstanceOfThisProcessIsRefusedAndStaysLocked) 
   EXPECT_NE(said.find(StrCat("in use by process ", holder)), std::string::npos) << said;
 }
 
+// What the claim is for: the lock would be granted to a process that has it.
+TEST_F(InstanceDirectoryTest, WhatThisProcessHoldsIsNoLeftoverOfItsOwn) {
+  std::unique_ptr<InstanceDirectory> live = Create("ev");
+  WriteFile(live->path() + "/segment");
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+  EXPECT_TRUE(fs::exists(live->path() + "/segment"));
+  const std::string dead = MakeLeftover("ev");
+  std::unique_ptr<InstanceDirectory> taken = *InstanceDirectory::Open(dead, false);
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+  EXPECT_EQ(InstanceDirectory::Open(dead, false).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(fs::exists(dead + "/segment"));
+}
+
+TEST_F(InstanceDirectoryTest, ClaimsOfTheDeadGoAndThoseOfTheLivingStay) {
+  const std::string kept = MakeLeftover("ev", /*keep=*/true);
+  const auto claims = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(kept)) {
+      const std::string name = entry.path().filename();
+      if (name.rfind("instance.claim-", 0) == 0) names.push_back(name);
+    }
+    return names;
+  };
+  const std::vector<std::string> of_dead = claims();
+  ASSERT_EQ(of_dead.size(), 1u);
+  {
+    std::unique_ptr<InstanceDirectory> taken = *InstanceDirectory::Open(kept, true);
+    ASSERT_EQ(claims().size(), 1u);
+    EXPECT_NE(claims(), of_dead);
+    EXPECT_EQ(claims()[0].rfind(StrCat("instance.claim-", ::getpid(), "-"), 0), 0u);
+  }
+  EXPECT_TRUE(claims().empty());
+}
+
+TEST_F(InstanceDirectoryTest, KilledBetweenClaimAndLockFileIsALeftover) {
+  fs::create_directories(path_ + "/ev/instance-1-1");
+  WriteFile(path_ + "/ev/instance-1-1/instance.claim-1-2-3");
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 1);
+  EXPECT_TRUE(fs::is_empty(path_));
+}
+
 TEST_F(InstanceDirectoryTest, LiveInstanceOfAnotherProcessIsRefusedAndNoLeftover) {
   Spawn([&] {
     std::unique_ptr<InstanceDirectory> live = Create("ev");
@@ -157,6 +198,26 @@ TEST_F(InstanceDirectoryTest, KeptInstanceStaysAndIsOpenedAgain) {
   EXPECT_FALSE(fs::exists(kept));
   EXPECT_EQ(InstanceDirectory::Open(kept, true).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(InstanceDirectory::Open(path_, true).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(fs::is_empty(path_));
+}
+
+TEST_F(InstanceDirectoryTest, WhetherItIsKeptCanBeSaidLater) {
+  std::string path;
+  {
+    std::unique_ptr<InstanceDirectory> instance = Create("ev");
+    path = instance->path();
+    EXPECT_TRUE(instance->SetKeep(true).ok());
+  }
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
+  {
+    std::unique_ptr<InstanceDirectory> taken = *InstanceDirectory::Open(path, true);
+    EXPECT_TRUE(taken->SetKeep(false).ok());
+  }
+  EXPECT_FALSE(fs::exists(path));
+  // A leftover that was looked at is one still.
+  const std::string dead = MakeLeftover("ev");
+  { EXPECT_TRUE(InstanceDirectory::Open(dead, true).ok()); }
+  EXPECT_EQ(Create("ev")->leftovers_removed(), 1);
 }
 
 TEST_F(InstanceDirectoryTest, DeadInstanceTakenOverIsHeldAgain) {
@@ -224,6 +285,7 @@ TEST_F(InstanceDirectoryTest, BadStoragePathIsOneClearError) {
   EXPECT_EQ(error(path_ + "/file").code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(error(path_ + "/no/parent").code(), StatusCode::kNotFound);
   EXPECT_NE(error(path_ + "/no/parent").message().find(path_ + "/no/parent"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path_ + "/no"));
   EXPECT_TRUE(error(path_ + "/made").ok());
 }
 
