@@ -125,14 +125,18 @@ class WaitingKernel : public AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) final {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK_ASYNC(context, GetState(context, 0, &state), done);
+    OP_REQUIRES_OK_ASYNC(context, Find(context, &state), done);
     Threads()->Schedule([this, context, state = std::move(state), done = std::move(done)] {
-      OP_REQUIRES_OK_ASYNC(context, Run(context, state->table.get()), done);
+      OP_REQUIRES_OK_ASYNC(context, Run(context, state == nullptr ? nullptr : state->table.get()), done);
       done();
     });
   }
 
  protected:
+  // The state to run on; null: the table that Run is given is null.
+  virtual absl::Status Find(OpKernelContext* context, std::shared_ptr<VariableState>* state) {
+    return GetState(context, 0, state);
+  }
   virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
 
  private:
@@ -146,17 +150,28 @@ class PrefetchKernel : public WaitingKernel {
  public:
   explicit PrefetchKernel(OpKernelConstruction* context) : WaitingKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("timeout_us", &timeout_us_));
+    OP_REQUIRES_OK(context, context->GetAttr("best_effort", &best_effort_));
   }
 
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     const KeyInput input(context->input(1));
     Tensor* pinned = nullptr;
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &pinned));
-    return ToAbsl(table->Prefetch(input.keys(), static_cast<uint64_t>(timeout_us_), &pinned->scalar<int64_t>()()));
+    int64_t n = 0;
+    const Status status =
+        table == nullptr ? OkStatus() : table->Prefetch(input.keys(), static_cast<uint64_t>(timeout_us_), &n);
+    pinned->scalar<int64_t>()() = n;
+    return best_effort_ ? absl::OkStatus() : ToAbsl(status);
+  }
+
+ protected:
+  absl::Status Find(OpKernelContext* context, std::shared_ptr<VariableState>* state) override {
+    return best_effort_ ? FindState(context, 0, state) : GetState(context, 0, state);
   }
 
  private:
   int64_t timeout_us_ = 0;
+  bool best_effort_ = false;
 };
 
 class DrainKernel : public WaitingKernel {

@@ -253,6 +253,7 @@ REGISTER_OP("MultitierPrefetch")
     .Output("pinned: int64")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .Attr("timeout_us: int >= 0 = 10000000")
+    .Attr("best_effort: bool = false")
     .SetIsStateful()
     .SetShapeFn(HandleToScalar)
     .Doc(R"doc(
@@ -263,6 +264,7 @@ A hint: it creates no key, keeps no more than a quarter of the DRAM budget, and 
 keys: of any shape, repeats allowed.
 pinned: how many rows this call keeps.
 timeout_us: a row that is not used is let go after this long.
+best_effort: a prefetch that fails, or of a variable that is not initialised, keeps no rows and is no error.
 )doc");
 
 REGISTER_OP("MultitierReleasePrefetched")
