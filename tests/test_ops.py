@@ -105,15 +105,16 @@ def test_shapes_of_the_other_ops():
         for op in (ops.multitier_frequency, ops.multitier_version, ops.multitier_lookup_tier):
             assert op(h, keys).shape.as_list() == [2, None]
         for out in (h, ops.multitier_is_initialized(h), ops.multitier_count(h), ops.multitier_stats(h),
-                    ops.multitier_remove(h, keys), ops.multitier_expire(h, 1)):
+                    ops.multitier_remove(h, keys), ops.multitier_expire(h, 1), ops.multitier_prefetch(h, keys)):
             assert out.shape.rank == 0
+        assert ops.multitier_pop_dropped(h).shape.as_list() == [None]
         exported = ops.multitier_export(h)
         assert [t.shape.as_list() for t in exported] == [[None], [None, DIM], [None], [None]]
         saved = ops.multitier_export_rows(h)
         assert [t.shape.as_list() for t in saved] == [
             [], [None], [None, None], [None], [None], [None, 3], [None, DIM], [None]]
         for op in (initialize(h), sgd(h, [1], np.ones((1, DIM))), ops.multitier_drain(h),
-                   ops.multitier_add_slots(h, slot_names=[], slot_dims=[], slot_initial_values=[]),
+                   ops.multitier_release_prefetched(h), ops.multitier_add_slots(h, slot_names=[], slot_dims=[], slot_initial_values=[]),
                    ops.multitier_restore(h, "p", variable_name="ev", shape=[0, DIM])):
             assert isinstance(op, tf.Operation)
 
@@ -172,9 +173,15 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
     h = handle("user_id")
     assert not session.run(ops.multitier_is_initialized(h))
     for op in (ops.multitier_lookup(h, keys64([1])), ops.multitier_count(h), sgd(h, [1], np.ones((1, DIM))),
-               sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_export_rows(h).manifest, ops.multitier_drain(h)):
+               sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_export_rows(h).manifest,
+               ops.multitier_drain(h), ops.multitier_prefetch(h, keys64([1])), ops.multitier_release_prefetched(h),
+               ops.multitier_pop_dropped(h)):
         with pytest.raises(errors.FailedPreconditionError, match="'user_id' is not initialized: run its initializer"):
             session.run(op)
+
+
+def test_a_prefetch_at_best_effort_of_an_uninitialised_variable_keeps_nothing(session):
+    assert session.run(ops.multitier_prefetch(handle(), keys64([1]), best_effort=True)) == 0
 
 
 def test_initialize_again_gives_an_empty_variable(session, ev):

@@ -1,5 +1,7 @@
 """Options are checked when they are made, never changed, and reach the table."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,6 +52,13 @@ WRONG = [
     (lambda: tf_multitier.StorageOption(storage_path=3), "storage_path must be the path of a directory or None, found 3"),
     (lambda: tf_multitier.StorageOption(cache_strategy="MRU"), "cache_strategy must be .*LRU.*LFU.*; found 'MRU'"),
     (lambda: tf_multitier.StorageOption(layout="x"), "layout .*must be None, found 'x'"),
+    (lambda: tf_multitier.StorageOption("DRAM_LEVELDB", "/x", [1, 2, 3]), "at most 2 sizes, .*DRAM_LEVELDB; found 3"),
+    (lambda: tf_multitier.StorageOption("SSDHASH", ""), "storage_path must be the path of a directory or None, found ''"),
+    (lambda: tf_multitier.StorageOption("SSDHASH", "a\0b"), "storage_path must have no null character"),
+    (lambda: tf_multitier.StorageOption(storage_size=2**61), r"storage_size\[0\] must be at most 1152921504606846976, found"),
+    (lambda: tf_multitier.StorageOption("DRAM_SSDHASH", "/x", [9], drop_coldest=True), r"needs a size of the last tier: .*found \[9\]"),
+    (lambda: tf_multitier.StorageOption(drop_coldest=True), "needs a size of the last tier: .* 1 sizes for DEFAULT"),
+    (lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=1), "drop_coldest must be True or False, found 1"),
     (lambda: tf_multitier.CounterFilter(-1), "filter_freq must be at least 0, found -1"),
     (lambda: tf_multitier.CounterFilter(2.0), "filter_freq must be an integer, found 2.0"),
     (lambda: tf_multitier.CBFFilter(3), "max_element_size must be at least 1, found 0"),
@@ -75,12 +84,25 @@ def test_a_wrong_option_names_what_was_expected_and_found(make, message):
         make()
 
 
-@pytest.mark.parametrize("kind", [t.name for t in tf_multitier.StorageType if t.name not in ("DEFAULT", "DRAM")])
-def test_storage_types_that_do_not_exist_yet_are_refused_by_name(graph, kind, tmp_path):
+@pytest.mark.parametrize("kind", [t.name for t in tf_multitier.StorageType if "HBM" in t.name])
+def test_storage_types_with_a_gpu_tier_are_refused_by_name_with_the_reason(graph, kind, tmp_path):
     option = tf_multitier.EmbeddingVariableOption(storage_option=tf_multitier.StorageOption(kind, str(tmp_path)))
-    with pytest.raises(NotImplementedError, match=f"'ev': storage type {kind} does not exist in this build yet; available: DRAM"):
+    with pytest.raises(NotImplementedError, match=f"'ev': storage type {kind} needs the memory of a GPU, and this build has no GPU "
+                                                  "tier; available: DRAM, .*DRAM_PMEM_SSDHASH"):
         tf_multitier.get_embedding_variable("ev", 4, ev_option=option)
     assert not graph.get_operations()
+
+
+@pytest.mark.parametrize("kind", [t.name for t in tf_multitier.StorageType if "HBM" not in t.name])
+def test_every_other_storage_type_makes_a_table_of_its_tiers(graph, kind, tmp_path):
+    storage = tf_multitier.StorageOption(kind, str(tmp_path))
+    ev = tf_multitier.get_embedding_variable(
+        "ev", 4, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage))
+    with v1.Session() as session:
+        session.run(ev.initializer)
+        tiers = json.loads(session.run(ev.stats()))["tiers"]
+    assert tuple(tier["name"].upper() for tier in tiers) == storage.storage_type.tiers
+    assert [tier["budget_bytes"] for tier in tiers] == [1 << 30] * (len(tiers) - 1) + [0]
 
 
 def test_environment_describes_the_storage_of_a_variable_without_an_option(graph, monkeypatch):
@@ -101,11 +123,26 @@ def test_environment_describes_the_storage_of_a_variable_without_an_option(graph
         assert session.run(ev.get_frequency(np.arange(1, 6))).tolist() == [1, 1, 1, 1, 0]
 
 
+def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch, tmp_path):
+    for variable, value in (("TYPE", "DRAM_SSDHASH"), ("PATH", str(tmp_path)), ("SIZE", "64")):
+        monkeypatch.setenv("TF_MULTITIER_STORAGE_" + variable, value)
+    ev = tf_multitier.get_embedding_variable("ev", 4)
+    train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(ev, np.arange(10))))
+    with v1.Session() as session:
+        session.run(ev.initializer)
+        session.run(train)
+        session.run(ev.drain())
+        assert sorted(session.run(ev.lookup_tier(np.arange(10)))) == [0] * 4 + [1] * 6
+
+
 @pytest.mark.parametrize("environ, message", [
     ({"TF_MULTITIER_STORAGE_TYPE": "TAPE"}, "TF_MULTITIER_STORAGE_TYPE must be one of .*; found 'TAPE'"),
     ({"TF_MULTITIER_STORAGE_SIZE": "1G"}, "TF_MULTITIER_STORAGE_SIZE must be a comma-separated list of bytes, found '1G'"),
     ({"TF_MULTITIER_STORAGE_SIZE": "-5"}, r"TF_MULTITIER_STORAGE_SIZE\[0\] must be at least 1, found -5"),
     ({"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH"}, "TF_MULTITIER_STORAGE_PATH must be given .*found it unset"),
+    ({"TF_MULTITIER_STORAGE_TYPE": ""}, "TF_MULTITIER_STORAGE_TYPE must be one of .*; found ''"),
+    ({"TF_MULTITIER_STORAGE_SIZE": "0"}, r"TF_MULTITIER_STORAGE_SIZE\[0\] must be at least 1, found 0"),
+    ({"TF_MULTITIER_STORAGE_SIZE": "5,6"}, "TF_MULTITIER_STORAGE_SIZE must have at most 1 sizes, .*; found 2"),
     ({"TF_MULTITIER_STORAGE_PATH": ""}, "TF_MULTITIER_STORAGE_PATH must be the path of a directory, found ''"),
 ])
 def test_a_bad_environment_variable_is_refused_by_name(environ, message):

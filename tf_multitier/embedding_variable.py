@@ -35,7 +35,7 @@ HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
 OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "initializer_b", "seed", "default_value_dim",
                 "default_value_no_permission", "filter", "filter_freq", "filter_max_elements", "filter_false_positive",
                 "filter_counter_bits", "filter_probability", "steps_to_live", "l2_weight_threshold", "storage_type",
-                "storage_path", "storage_sizes", "cache_strategy", "partition_index", "num_partitions")
+                "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "partition_index", "num_partitions")
 
 
 def dense_use(variable, what):
@@ -101,7 +101,7 @@ class TableOptions:
 
     @property
     def storage_type(self):
-        """Name of the storage type: "DRAM"."""
+        """Name of the storage type: "DRAM", "DRAM_SSDHASH"."""
         return self.option_attrs["storage_type"]
 
     @property

@@ -16,7 +16,12 @@ ENV_STORAGE_PATH = "TF_MULTITIER_STORAGE_PATH"
 ENV_STORAGE_SIZE = "TF_MULTITIER_STORAGE_SIZE"
 
 # Storage types this build has tiers for. The others are refused by name when a variable is made.
-AVAILABLE_STORAGE_TYPES = (StorageType.DRAM,)
+AVAILABLE_STORAGE_TYPES = tuple(t for t in StorageType if "HBM" not in t.tiers)
+
+# Attributes of the handle op that StorageOption sets.
+STORAGE_ATTRS = ("storage_type", "storage_path", "storage_sizes", "cache_strategy", "drop_coldest")
+
+MAX_SIZE = 2**60  # bytes of a tier
 
 _TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
 
@@ -81,21 +86,30 @@ class StorageOption(_Option):
     """Tiers of the variable. Source: DeepRec's `tf.StorageOption`.
 
     Args:
-      storage_type: a `StorageType` (its number and its name do as well). None: DRAM.
-      storage_path: directory of the tiers that keep files; needed by every type with PMEM, LEVELDB or SSDHASH.
+      storage_type: a `StorageType` (its number and its name do as well). None: DRAM. Types with HBM are known by name and
+        refused when a variable is made: this build has no GPU tier.
+      storage_path: directory of the tiers that keep files; needed by every type with PMEM, LEVELDB or SSDHASH. On the
+        machine that holds the variable; made there if its parent exists. Any number of variables, partitions, sessions and
+        processes may name the same one.
       storage_size: bytes of row data in each tier, fastest first: an integer or a list of them, all > 0, no longer than
         there are tiers. A tier whose size is not given: the last one is unbounded, another one has 1 GiB. A partition of a
-        partitioned variable has this size each.
+        partitioned variable has this size each. What a row takes: `tf_multitier.memory`.
       cache_strategy: a `CacheStrategy`; None: scan-resistant replacement by recency and frequency.
       layout: not used any more; must be None.
+      drop_coldest: what happens where the last tier has a given size and is full. False: training fails with
+        ResourceExhausted and changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` tells which.
+        Not in DeepRec.
     """
 
-    def __init__(self, storage_type=None, storage_path=None, storage_size=None, cache_strategy=None, layout=None):
+    def __init__(self, storage_type=None, storage_path=None, storage_size=None, cache_strategy=None, layout=None, *,
+                 drop_coldest=False):
         self.storage_type = _storage_type("StorageOption.storage_type", storage_type)
         tiers = self.storage_type.tiers
         if storage_path is not None and (not isinstance(storage_path, (str, os.PathLike)) or not os.fspath(storage_path)):
             raise TypeError(f"StorageOption.storage_path must be the path of a directory or None, found {storage_path!r}")
         self.storage_path = None if storage_path is None else os.fspath(storage_path)
+        if "\0" in (self.storage_path or ""):
+            raise ValueError(f"StorageOption.storage_path must have no null character, found {storage_path!r}")
         with_files = [t for t in tiers if t in _TIERS_WITH_FILES]
         if with_files and self.storage_path is None:
             raise ValueError(f"StorageOption.storage_path must be given for storage type {self.storage_type.name}: its "
@@ -104,6 +118,12 @@ class StorageOption(_Option):
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
         if layout is not None:
             raise ValueError(f"StorageOption.layout has no meaning any more and must be None, found {layout!r}")
+        if not isinstance(drop_coldest, bool):
+            raise TypeError(f"StorageOption.drop_coldest must be True or False, found {drop_coldest!r}")
+        if drop_coldest and len(self.storage_size) < len(tiers):
+            raise ValueError(f"StorageOption.drop_coldest needs a size of the last tier: storage_size must have {len(tiers)} "
+                             f"sizes for {self.storage_type.name}, found {list(self.storage_size)}")
+        self.drop_coldest = drop_coldest
 
 
 def _storage_type(where, value):
@@ -137,7 +157,7 @@ def _sizes(where, value, storage_type):
     if value is None:
         return ()
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    sizes = tuple(_integer(f"{where}[{i}]", v, 1) for i, v in enumerate(values))
+    sizes = tuple(_integer(f"{where}[{i}]", v, 1, MAX_SIZE) for i, v in enumerate(values))
     if len(sizes) > len(storage_type.tiers):
         raise ValueError(f"{where} must have at most {len(storage_type.tiers)} sizes, one for each tier of "
                          f"{storage_type.name}; found {len(sizes)}")
@@ -292,13 +312,22 @@ class EmbeddingVariableOption(_Option):
             f"{name}.init_option", init_option, InitializerOption)
 
 
+# What the handle op and the engine call a storage type, where that is not its name.
+_SAME_TIERS = {StorageType.DEFAULT: StorageType.DRAM, StorageType.PMEM_MEMKIND: StorageType.PMEM,
+               StorageType.PMEM_LIBPMEM: StorageType.PMEM}
+
+
 def check_storage_available(name, storage):
-    """Refuses a storage type that this build has no tiers for. NotImplementedError naming it and those there are."""
-    kind = StorageType.DRAM if storage.storage_type is StorageType.DEFAULT else storage.storage_type
+    """The storage type that is in force, one for each list of tiers.
+
+    Raises:
+      NotImplementedError: for one that this build has no tiers for, naming it, why, and those there are.
+    """
+    kind = _SAME_TIERS.get(storage.storage_type, storage.storage_type)
     if kind not in AVAILABLE_STORAGE_TYPES:
-        available = ", ".join(t.name for t in AVAILABLE_STORAGE_TYPES)
-        raise NotImplementedError(f"embedding variable '{name}': storage type {kind.name} does not exist in this build yet; "
-                                  f"available: {available}")
+        available = ", ".join(t.name for t in AVAILABLE_STORAGE_TYPES if t not in _SAME_TIERS)
+        raise NotImplementedError(f"embedding variable '{name}': storage type {kind.name} needs the memory of a GPU, and this "
+                                  f"build has no GPU tier; available: {available}")
     return kind
 
 
@@ -311,7 +340,7 @@ def option_attrs(name, option, storage):
       storage: StorageOption in force.
 
     Raises:
-      NotImplementedError: for a storage type that does not exist yet.
+      NotImplementedError: for a storage type that this build has no tiers for.
     """
     attrs = dict(default_value_no_permission=option.init_option.default_value_no_permission)
     filt = option.filter_option
@@ -333,4 +362,5 @@ def option_attrs(name, option, storage):
     attrs["storage_path"] = storage.storage_path or ""
     attrs["storage_sizes"] = list(storage.storage_size)
     attrs["cache_strategy"] = "DEFAULT" if storage.cache_strategy is None else storage.cache_strategy.name
+    attrs["drop_coldest"] = storage.drop_coldest
     return attrs

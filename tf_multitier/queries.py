@@ -1,5 +1,8 @@
 """What an embedding variable answers about its keys and rows, whole or partitioned: methods shared by both classes."""
 
+import math
+import numbers
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
@@ -71,6 +74,19 @@ def route(parts, keys, read, tail_shape=()):
     return merged
 
 
+def timeout_us(timeout):
+    """Seconds (a number > 0) as whole microseconds, at least 1. ValueError or TypeError naming what was found."""
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"timeout must be a number of seconds, found {timeout!r}")
+    if not 0 < timeout <= MAX_TIMEOUT:
+        raise ValueError(f"timeout must be more than 0 and at most {MAX_TIMEOUT} seconds, found {timeout!r}")
+    return math.ceil(timeout * 1e6)
+
+
+# Seconds: a year.
+MAX_TIMEOUT = 365 * 24 * 3600
+
+
 class Queries:
     """Methods of EmbeddingVariable and PartitionedEmbeddingVariable.
 
@@ -85,6 +101,24 @@ class Queries:
                 with colocated(part):
                     answers.append(make(part))
             return answers[0] if len(answers) == 1 else tf.add_n(answers)
+
+    def _each_part(self, make, name):
+        """One op that runs an op for each part."""
+        with tf.name_scope(name):
+            made = []
+            for part in self.parts:
+                with colocated(part):
+                    made.append(make(part))
+            return made[0] if len(made) == 1 else tf.group(*made)
+
+    def _sum_over_keys(self, make, keys):
+        """The sum of what `make(part, keys of that part)` gives, for flat int64 keys."""
+        split = [keys] if len(self.parts) == 1 else partition_keys(keys, len(self.parts)).part_keys
+        answers = []
+        for part, its_keys in zip(self.parts, split):
+            with colocated(part):
+                answers.append(make(part, its_keys))
+        return answers[0] if len(answers) == 1 else tf.add_n(answers)
 
     def _ask_keys(self, make, ids, name):
         with tf.name_scope(name):
@@ -110,7 +144,11 @@ class Queries:
 
     def lookup_tier(self, ids, name="tier"):
         """The tier that holds each id, 0 the fastest: int32, shaped as `ids`; -1 for a key without a row. Source: DeepRec's
-        `lookup_tier`."""
+        `lookup_tier`.
+
+        Tiers are those that the storage type names: 0 is DRAM of DRAM_SSDHASH, and the disk of SSDHASH. A row on its way to
+        the next tier is still in the one that it leaves; after `drain()` all have arrived.
+        """
         return self._ask_keys(lambda p, k: ops.multitier_lookup_tier(p.handle, k), ids, name)
 
     def export(self, name="export"):
@@ -135,14 +173,7 @@ class Queries:
         """Forgets keys with their slots, frequency and version. Returns how many of them had a row: int64 scalar."""
         with tf.name_scope(name):
             keys = tf.reshape(as_keys(self, ids), [-1])
-            if len(self.parts) == 1:
-                with colocated(self.parts[0]):
-                    return ops.multitier_remove(self.handle, keys)
-            removed = []
-            for part, its_keys in zip(self.parts, partition_keys(keys, len(self.parts)).part_keys):
-                with colocated(part):
-                    removed.append(ops.multitier_remove(part.handle, its_keys))
-            return tf.add_n(removed)
+            return self._sum_over_keys(lambda p, k: ops.multitier_remove(p.handle, k), keys)
 
     def expire(self, step, name="expire"):
         """Removes what GlobalStepEvict and L2WeightEvict call expired at `step` (an integer or int64 scalar).
@@ -152,9 +183,47 @@ class Queries:
         step = tf.cast(step, tf.int64)
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
+    def prefetch(self, ids, timeout=10.0, name="prefetch"):
+        """Brings the rows of ids up into DRAM and keeps them there until they are used: int64 scalar, how many are kept.
+
+        A hint that changes no value and creates no key. A row is kept until its next lookup or update, until `timeout` is
+        over, or until `release_prefetched()`. At most a quarter of DRAM's rows are kept so; ids beyond that stay where they
+        are, and a variable whose rows are all in DRAM anyway keeps none. Run it for the next batch while the current one
+        trains, or let `tf_multitier.data.prefetch_embeddings` do so.
+
+        Args:
+          ids: integers of any shape, repeats allowed.
+          timeout: seconds, > 0.
+        """
+        microseconds = timeout_us(timeout)
+        with tf.name_scope(name):
+            keys = tf.reshape(as_keys(self, ids), [-1])
+            return self._sum_over_keys(
+                lambda p, k: ops.multitier_prefetch(p.handle, k, timeout_us=microseconds), keys)
+
+    def release_prefetched(self, name="release_prefetched"):
+        """An op that lets go of all rows that `prefetch` keeps."""
+        return self._each_part(lambda p: ops.multitier_release_prefetched(p.handle), name)
+
+    def pop_dropped(self, name="pop_dropped"):
+        """Keys that `StorageOption(drop_coldest=True)` dropped since this was run last: int64 [n], in no order.
+
+        A table remembers the newest 1,048,576 of them.
+        """
+        with tf.name_scope(name):
+            dropped = []
+            for part in self.parts:
+                with colocated(part):
+                    dropped.append(ops.multitier_pop_dropped(part.handle))
+            return dropped[0] if len(dropped) == 1 else tf.concat(dropped, 0)
+
     def stats(self, name="stats"):
         """Statistics of the table and its tiers: a string scalar holding a JSON object, or, of a partitioned variable, a JSON
-        list of them in the order of its parts."""
+        list of them in the order of its parts.
+
+        "tiers" is a list, fastest first, of what each one holds (rows, bytes) and did (hits, misses, promotions, demotions,
+        reads, writes, bytes of I/O). All fields, with units: docs/operations.md, "Statistics".
+        """
         with tf.name_scope(name):
             texts = []
             for part in self.parts:
@@ -166,12 +235,7 @@ class Queries:
 
     def drain(self, name="drain"):
         """An op that waits until the background work due when it runs is done, and fails with its error where it failed."""
-        with tf.name_scope(name):
-            drains = []
-            for part in self.parts:
-                with colocated(part):
-                    drains.append(ops.multitier_drain(part.handle))
-            return drains[0] if len(drains) == 1 else tf.group(*drains)
+        return self._each_part(lambda p: ops.multitier_drain(p.handle), name)
 
     def sparse_read(self, indices, name=None):
         """The values of keys: indices.shape + [embedding_dim]. What `tf.gather` and TensorFlow's own lookups call."""

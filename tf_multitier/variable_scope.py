@@ -108,7 +108,7 @@ def _check_reused(variable, name, key_dtype, num_partitions, option, explicit_op
         storage = option.storage_option
         expected = options.option_attrs(name, option, storage or options.StorageOption())
         for attr, value in expected.items():
-            if storage is None and attr in ("storage_type", "storage_path", "storage_sizes", "cache_strategy"):
+            if storage is None and attr in options.STORAGE_ATTRS:
                 continue
             found = variable.option_attrs[attr]
             if isinstance(value, float):

@@ -1,0 +1,86 @@
+"""What the tests of storage types share: options of a few rows of DRAM, and a variable with what trains it."""
+
+import json
+
+import numpy as np
+import tensorflow as tf
+
+import tf_multitier
+
+v1 = tf.compat.v1
+
+# Every storage type with a tier below DRAM, or instead of it.
+TYPES = ("PMEM", "LEVELDB", "SSDHASH", "DRAM_PMEM", "DRAM_LEVELDB", "DRAM_SSDHASH", "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH")
+
+
+def option(kind, path, row_bytes=16, rows=4, **kwargs):
+    """A StorageOption whose tiers but the last hold `rows` rows each."""
+    tiers = kind.split("_")
+    return tf_multitier.StorageOption(kind, str(path), storage_size=[rows * row_bytes] * (len(tiers) - 1), **kwargs)
+
+
+class Model:
+    """A variable and the ops that a test runs on it.
+
+    Ops are made once: a Session takes up a graph that has grown from its beginning.
+    """
+
+    def __init__(self, storage, name="ev", dim=4, parts=1, optimizer=None, initializer=None, **options):
+        self.ev = tf_multitier.get_embedding_variable(
+            name, dim, initializer=initializer or v1.random_uniform_initializer(-1, 1, seed=5),
+            partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None,
+            ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage, **options))
+        self.dim = dim
+        self.ids = v1.placeholder(tf.int64, [None])
+        self.grads = v1.placeholder(tf.float32, [None, dim])
+        self.values = tf.nn.embedding_lookup(self.ev, self.ids)
+        self.step = v1.train.get_or_create_global_step()
+        optimizer = optimizer(self.step) if optimizer else v1.train.GradientDescentOptimizer(0.5)
+        # Leaves the global step alone, so that several models train at the same one.
+        self.train = optimizer.minimize(tf.reduce_sum(self.values * self.grads), var_list=self.ev.parts)
+        with tf.control_dependencies([self.train]):
+            self.train_and_step = v1.assign_add(self.step, 1).op
+        self.tier = self.ev.lookup_tier(self.ids)
+        self.frequency, self.version = self.ev.get_frequency(self.ids), self.ev.get_version(self.ids)
+        self.statistics, self.drain = self.ev.stats(), self.ev.drain()
+        self.rows = [part.export_rows() for part in self.ev.parts]
+
+    def run(self, session, ids, grads=None, step=True):
+        """One training step; gradients of one each where none are given."""
+        session.run(self.train_and_step if step else self.train, self.feed(ids, grads))
+
+    def feed(self, ids, grads=None):
+        ids = np.asarray(ids)
+        return {self.ids: ids, self.grads: np.ones((len(ids), self.dim)) if grads is None else grads}
+
+    def look_up(self, session, ids):
+        return session.run(self.values, {self.ids: ids})
+
+    def tiers(self, session, ids):
+        """The tier of each id once background work is done."""
+        session.run(self.drain)
+        return session.run(self.tier, {self.ids: ids}).tolist()
+
+    def stats(self, session):
+        return json.loads(session.run(self.statistics))
+
+    def prefetched(self, session):
+        stats = self.stats(session)
+        return sum(part["prefetched"] for part in (stats if isinstance(stats, list) else [stats]))
+
+    def content(self, session):
+        """{key: (row bytes, frequency, version)} of all columns; and {key: (count, version)} of counted keys."""
+        rows, counted = {}, {}
+        for part in session.run(self.rows):
+            for i, key in enumerate(part.keys.tolist()):
+                assert key not in rows
+                rows[key] = (part.rows[i].tobytes(), int(part.frequencies[i]), int(part.versions[i]))
+            counted.update({int(k): (int(n), int(v)) for k, n, v in part.counted})
+        return rows, counted
+
+
+def started():
+    """A session with all variables initialised."""
+    session = v1.Session()
+    session.run(v1.global_variables_initializer())
+    return session
