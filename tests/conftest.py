@@ -20,10 +20,12 @@ import pytest  # noqa: E402
 
 
 def pytest_configure(config):
-    if os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1":
-        import tensorflow as tf
+    import tensorflow as tf
 
+    if os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1":
         tf.compat.v1.disable_v2_behavior()
+    else:
+        tf.constant(0)  # eager execution is in use: importing tf_multitier.v1 leaves it on
 
 
 @pytest.fixture

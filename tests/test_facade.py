@@ -22,7 +22,7 @@ def test_star_import_has_both_kinds_of_names():
     assert {n for n in v1.__all__ if not n.startswith("_")} | set(tf_multitier.__all__) == set(facade.__all__)
 
 
-@pytest.mark.parametrize("name", ["train", "feature_column", "nn"])
+@pytest.mark.parametrize("name", ["train", "feature_column", "nn", "data"])
 def test_our_submodules_are_modules_that_can_be_imported(name):
     module = importlib.import_module(f"tf_multitier.v1.{name}")
     assert module is getattr(facade, name)
@@ -50,5 +50,12 @@ def test_special_names_of_tensorflow_are_not_ours(module, name):
 def test_the_engine_is_an_attribute_loaded_when_first_used():
     code = ("import sys, tf_multitier as mt; assert 'tf_multitier.engine' not in sys.modules; assert 'engine' in dir(mt); "
             "assert mt.engine.Table(dim=2).total_count() == 0; assert not hasattr(mt, 'nothing')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("before, eager", [("import tensorflow as tf", False), ("import tensorflow as tf; tf.constant(0)", True)])
+def test_eager_execution_is_off_unless_the_program_has_used_it(before, eager):
+    code = f"{before}; import tf_multitier.v1 as v1; assert v1.executing_eagerly() is {eager}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -11,6 +11,7 @@ import importlib
 
 from tf_multitier import _library  # first: refuses a TensorFlow that the ops were not built for
 from tf_multitier import config_pb2
+from tf_multitier import data
 from tf_multitier import lookup
 from tf_multitier import options
 from tf_multitier import patches
@@ -31,6 +32,8 @@ from tf_multitier.options import StorageOption
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import embedding_variables
 from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.sizing import Memory
+from tf_multitier.sizing import memory
 from tf_multitier.variable_scope import get_embedding_variable
 
 patches.install()
@@ -39,9 +42,9 @@ from tf_multitier import feature_column  # noqa: E402  needs everything above
 
 __all__ = [
     "CBFFilter", "CacheStrategy", "CheckpointOption", "CounterFilter", "EmbeddingVariable", "EmbeddingVariableOption",
-    "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "PartitionedEmbeddingVariable", "ProbabilisticFilter",
-    "StorageOption", "StorageType", "config_pb2", "embedding_variables", "feature_column", "get_embedding_variable",
-    "get_library_path", "is_embedding_variable", "lookup", "options", "train",
+    "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "Memory", "PartitionedEmbeddingVariable",
+    "ProbabilisticFilter", "StorageOption", "StorageType", "config_pb2", "data", "embedding_variables", "feature_column",
+    "get_embedding_variable", "get_library_path", "is_embedding_variable", "lookup", "memory", "options", "train",
 ]
 
 

@@ -38,8 +38,8 @@ def supported_optimizers():
     return sorted(c.__name__ for c in _BINDERS)
 
 
-def binding_of(optimizer, variable):
-    """The Binding of an optimizer; NotImplementedError, naming the class and the supported ones, where it has none.
+def find_binding(optimizer):
+    """The Binding of an optimizer; None where it has no rule.
 
     A subclass of a supported class has its rule unless it overrides how sparse gradients are applied.
     """
@@ -48,9 +48,17 @@ def binding_of(optimizer, variable):
             return _BINDERS[base](optimizer)
         if any(name in vars(base) for name in _OVERRIDES):
             break
-    raise NotImplementedError(
-        f"embedding variable '{variable.variable_name}' cannot be trained by {type(optimizer).__name__}: it has no update rule "
-        f"for embedding variables; supported: {', '.join(supported_optimizers())}")
+    return None
+
+
+def binding_of(optimizer, variable):
+    """As find_binding; NotImplementedError, naming the class and the supported ones, where it has none."""
+    binding = find_binding(optimizer)
+    if binding is None:
+        raise NotImplementedError(
+            f"embedding variable '{variable.variable_name}' cannot be trained by {type(optimizer).__name__}: it has no update "
+            f"rule for embedding variables; supported: {', '.join(supported_optimizers())}")
+    return binding
 
 
 def _slot(name, initial_value=0.0, per_row=False):

@@ -1,20 +1,25 @@
 """tf.compat.v1 with the names of tf_multitier added: `import tf_multitier.v1 as tf`.
 
-A v1 script that uses embedding variables changes its import line. `tf.train` and `tf.feature_column` are
-those of tf.compat.v1 with our optimizers and columns added; `tf.nn`'s lookups take embedding variables as they are. Where
+A v1 script that uses embedding variables changes its import line. `tf.train`, `tf.feature_column` and `tf.data` are
+those of tf.compat.v1 with our optimizers, columns and pipeline stages added; `tf.nn`'s lookups take embedding variables as they are. Where
 both have a name, the one in `tf` itself is ours; `tf.feature_column` and `tf.train` prefer ours too, which fall through to
 TensorFlow's for what is not ours. `from tf_multitier.v1 import *` gives the same
 names. This is a module, not a package: `import tf_multitier.v1.math` fails, `from tf_multitier.v1 import math` is
-TensorFlow's. Importing this module switches nothing: call `tf.disable_v2_behavior()` or
-`tf.disable_eager_execution()` as before.
+TensorFlow's.
+
+A program that has not used eager execution when it imports this module gets graphs and Sessions, as TensorFlow 1 had them: eager
+execution is turned off, so that a v1 script needs no other line changed. In a program that has used it, nothing is switched.
+Everything else that `tf.disable_v2_behavior()` does is left to the program.
 """
 
 import sys
 import types
 
 import tensorflow.compat.v1 as _v1
+from tensorflow.python.eager import context as _context
 
 import tf_multitier as _ours
+from tf_multitier import data as _data
 from tf_multitier import feature_column as _feature_column
 from tf_multitier import train as _train
 
@@ -47,11 +52,12 @@ def _refuse_special(module, name):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
+data = _Overlay(__name__ + ".data", _data, _v1.data)
 feature_column = _Overlay(__name__ + ".feature_column", _feature_column, _v1.feature_column)
 train = _Overlay(__name__ + ".train", _train, _v1.train)
 nn = _Overlay(__name__ + ".nn", types.ModuleType("none"), _v1.nn)
 
-for _module in (feature_column, train, nn):
+for _module in (data, feature_column, train, nn):
     sys.modules.setdefault(_module.__name__, _module)
 
 
@@ -67,3 +73,7 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(set(dir(_v1)) | set(_ours.__all__))
+
+
+if _context.context_safe() is None:  # made by the first use of eager execution
+    _v1.disable_eager_execution()
