@@ -177,6 +177,12 @@ class ClickModel:
                 self._vectors[column] = rng.normal(0.0, 0.6, shape).astype(np.float32)
         self._int_weights = rng.normal(0.0, 0.15, len(INT_NAMES)).astype(np.float32)
 
+    def expected_ids(self, rows):
+        """How many distinct ids each column of so many rows has on average: float64 [26]."""
+        drawn = rows * (1.0 - self.MISSING)
+        share = [np.diff(cumulative, prepend=0.0) for cumulative in self._cumulative]
+        return np.array([np.sum(-np.expm1(drawn * np.log1p(-p))) for p in share])
+
     def draw(self, rows, rng):
         """Draws rows.
 

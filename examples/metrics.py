@@ -77,42 +77,95 @@ def recall_at_k(scores, held_out, k, seen=None):
     return float(np.mean(better < k))
 
 
-def table_rows(stats):
-    """Cells for `format_table` from table statistics: a line per table and tier, and a total.
+# What tables count about a tier, and what they hold in it now, as `tier_totals` adds it up.
+_COUNTS = ("hits", "promotions", "demotions", "device_read_bytes", "device_written_bytes")
+_GAUGES = ("rows", "row_bytes", "resident_bytes", "stored_bytes")
+
+
+def tier_totals(stats):
+    """Statistics of all tables together, tier by tier.
 
     Args:
       stats: dict of a table's name to what `ev.stats()` gives when run: a JSON object, or a JSON
-        list of one object per part, which are added up.
+        list of one object per part.
+
+    Returns:
+      A dict, in order of tiers, of a tier's name to a dict of its counts and gauges, and of:
+      "memory": bytes of memory, with the tables' index and filter at the first tier;
+      "keys": unique keys of all lookups and updates, those that had no row included.
+    """
+    totals = {}
+    for text in stats.values():
+        parts = json.loads(text)
+        for part in parts if isinstance(parts, list) else [parts]:
+            keys = part["absent"] + sum(tier["hits"] for tier in part["tiers"])
+            for position, tier in enumerate(part["tiers"]):
+                total = totals.setdefault(tier["name"], dict.fromkeys(
+                    _COUNTS + _GAUGES + ("memory", "keys"), 0))
+                for field in _COUNTS + _GAUGES:
+                    total[field] += tier.get(field, 0)
+                total["keys"] += keys
+                total["memory"] += tier["resident_bytes"]
+                if position == 0:
+                    total["memory"] += part["index_bytes"] + part["filter_bytes"]
+    return totals
+
+
+def since(now, before):
+    """`now` of tier_totals with counts less those of an earlier call ({}: none)."""
+    counts = _COUNTS + ("keys",)
+    return {name: {field: value - (before[name][field] if name in before and field in counts else 0)
+                   for field, value in tier.items()} for name, tier in now.items()}
+
+
+def hit_rate(tier):
+    """Share of the unique keys of all lookups and updates that were found in that tier, or None."""
+    return tier["hits"] / tier["keys"] if tier["keys"] else None
+
+
+def format_tiers(tiers):
+    """tier_totals, or what changed since, as an indented line for each tier."""
+    lines = []
+    for name, tier in tiers.items():
+        lines.append(
+            f"    {name:8}{tier['rows']:>12,} rows {format_bytes(tier['row_bytes']):>10}"
+            f"   hit rate {_percent(hit_rate(tier)):>6}"
+            f"   up {tier['promotions']:>9,}  down {tier['demotions']:>9,}"
+            f"   read {format_bytes(tier['device_read_bytes']):>9}"
+            f"  written {format_bytes(tier['device_written_bytes']):>9}")
+    return "\n".join(lines)
+
+
+def table_rows(stats):
+    """Cells for `format_table` from table statistics: a line per table and tier, and totals.
+
+    Args:
+      stats: as of `tier_totals`.
 
     Returns:
       (header, lines), lists of strings. "hit rate" is the share of unique keys, of all lookups and
       updates since the table was made or restored, that were found in that tier; for what is
       missing to 100% there was no row yet. "memory" is what the tier takes from the machine, with
-      the table's index and filter counted to its first tier.
+      the table's index and filter counted to its first tier, "disk" what its files take. "up" are
+      rows promoted out of the tier, "down" rows demoted into it; "read" and "written" bytes of I/O.
     """
-    header = ["table", "tier", "rows", "row bytes", "memory", "hit rate"]
-    lines, total = [], dict(rows=0, row_bytes=0, memory=0, hits=0, keys=0)
-    for name, text in stats.items():
-        parts = json.loads(text)
-        parts = parts if isinstance(parts, list) else [parts]
-        keys = sum(part["absent"] + sum(tier["hits"] for tier in part["tiers"]) for part in parts)
-        total["keys"] += keys
-        for position, tiers in enumerate(zip(*(part["tiers"] for part in parts))):
-            tier = {field: sum(each[field] for each in tiers)
-                    for field in ("rows", "row_bytes", "hits")}
-            tier["memory"] = sum(each["resident_bytes"] for each in tiers)
-            if position == 0:
-                tier["memory"] += sum(part["index_bytes"] + part["filter_bytes"] for part in parts)
-            lines.append(_table_line(name, tiers[0]["name"], keys=keys, **tier))
-            for field, value in tier.items():
-                total[field] += value
-    lines.append(_table_line("total", "", **total))
-    return header, lines
+    header = ["table", "tier", "rows", "row bytes", "memory", "disk", "hit rate", "up", "down",
+              "read", "written"]
+    lines = [_table_line(name, tier, total) for name, text in stats.items()
+             for tier, total in tier_totals({name: text}).items()]
+    return header, lines + [_table_line("total", tier, total)
+                            for tier, total in tier_totals(stats).items()]
 
 
-def _table_line(name, tier, rows, row_bytes, memory, hits, keys):
-    return [name, tier, f"{rows:,}", format_bytes(row_bytes), format_bytes(memory),
-            f"{100.0 * hits / keys:.1f}%" if keys else "-"]
+def _table_line(name, tier, total):
+    sizes = [format_bytes(total[field]) for field in ("row_bytes", "memory", "stored_bytes")]
+    device = [format_bytes(total[field]) for field in ("device_read_bytes", "device_written_bytes")]
+    return [name, tier, f"{total['rows']:,}", *sizes, _percent(hit_rate(total)),
+            f"{total['promotions']:,}", f"{total['demotions']:,}", *device]
+
+
+def _percent(share):
+    return "-" if share is None else f"{100.0 * share:.1f}%"
 
 
 def format_table(header, rows):
@@ -140,11 +193,14 @@ def progress_bar(total, unit="step", disable=False):
 
 
 def plot_history(path, history, title):
-    """Writes loss, AUC and rows in the tables over steps as one picture.
+    """Writes what a training run did over its steps as one picture.
+
+    Loss, AUC and rows; and, of each tier, the hit rate, the bytes of its rows and files, and I/O.
 
     Args:
       path: file to write; its ending chooses the format (.png, .svg, .pdf).
-      history: list of dicts with `step`, `train_loss`, `eval_loss`, `auc`, `rows`.
+      history: list of dicts with `step`, `train_loss`, `eval_loss`, `auc`, `rows`, and `tiers`:
+        what `since` gives between one point and the next.
       title: text above the picture.
     """
     import matplotlib
@@ -152,18 +208,48 @@ def plot_history(path, history, title):
     from matplotlib import pyplot
 
     steps = [point["step"] for point in history]
-    figure, (loss, quality, growth) = pyplot.subplots(1, 3, figsize=(13, 3.8))
-    loss.plot(steps, [point["train_loss"] for point in history], marker=".", label="training")
-    loss.plot(steps, [point["eval_loss"] for point in history], marker=".", label="held out")
-    loss.set_ylabel("log loss (nats)")
-    loss.legend()
-    quality.plot(steps, [point["auc"] for point in history], marker=".", color="tab:green")
+    tiers = list(history[-1]["tiers"])
+
+    def draw(axes, label, lines):
+        for name, style, values in lines:
+            axes.plot(steps, values, marker=".", label=name, **style)
+        axes.set_ylabel(label)
+        if len(lines) > 1:
+            axes.legend()
+
+    def of_tiers(value, styles):
+        return [(name, styles(i), [value(point["tiers"][name]) for point in history])
+                for i, name in enumerate(tiers)]
+
+    figure, axes = pyplot.subplots(2, 3, figsize=(14, 7.2))
+    (loss, quality, growth), (hits, size, device) = axes
+    draw(loss, "log loss (nats)", [("training", {}, [p["train_loss"] for p in history]),
+                                   ("held out", {}, [p["eval_loss"] for p in history])])
+    draw(quality, "AUC on held-out rows",
+         [("", dict(color="tab:green"), [p["auc"] for p in history])])
     quality.axhline(0.5, color="grey", linewidth=0.8, linestyle="--")
-    quality.set_ylabel("AUC on held-out rows")
-    growth.plot(steps, [point["rows"] for point in history], marker=".", color="tab:orange")
-    growth.set_ylabel("rows in all tables")
-    growth.set_ylim(bottom=0)
-    for axes in (loss, quality, growth):
+    total = [("all tiers", dict(color="black"), [p["rows"] for p in history])]
+    draw(growth, "rows", total + of_tiers(lambda tier: tier["rows"], lambda i: dict(color=f"C{i}")))
+    draw(hits, "keys found in the tier (%)", of_tiers(
+        lambda tier: 100.0 * (hit_rate(tier) or 0.0), lambda i: dict(color=f"C{i}")))
+    hits.set_ylim(-3, 103)
+    mebi = 1 << 20
+    lines = [(f"{name}: rows", style, values) for name, style, values in of_tiers(
+        lambda tier: tier["row_bytes"] / mebi, lambda i: dict(color=f"C{i}"))]
+    lines += [(f"{name}: files", style, values) for name, style, values in of_tiers(
+        lambda tier: tier["stored_bytes"] / mebi, lambda i: dict(color=f"C{i}", linestyle="--"))
+        if any(values)]
+    draw(size, "MiB", lines)
+    gaps = np.diff([0] + steps)
+    io = [(f"{name}: {what}", dict(style, linestyle=line), np.array(values) / gaps)
+          for field, what, line in (("device_read_bytes", "read", "-"),
+                                    ("device_written_bytes", "written", "--"))
+          for name, style, values in of_tiers(lambda tier, field=field: tier[field] / 1024,
+                                              lambda i: dict(color=f"C{i}")) if any(values)]
+    draw(device, "I/O (KiB a step)", io)
+    for axes in (growth, size, device):
+        axes.set_ylim(bottom=0)
+    for axes in figure.axes:
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
     figure.suptitle(title)

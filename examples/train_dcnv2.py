@@ -2,6 +2,11 @@ r"""Trains DCNv2, a click model, on Criteo rows; its embedding variables grow wi
 
     python examples/train_dcnv2.py                                  # generated rows
     python examples/train_dcnv2.py --data day_0.gz,day_1.gz --model_dir dcnv2 --plot dcnv2.png
+    python examples/train_dcnv2.py --storage_type DRAM              # all rows in memory
+
+Embeddings live in memory and, by default, on disk: DRAM has room for a tenth of them (see
+--storage_size), and the rest is in files below --storage_path. That changes no value: loss and AUC
+are those of `--storage_type DRAM`.
 
 The model (Wang et al., "DCN V2", 2021, parallel form): a cross network and a deep tower side by
 side over 13 integers and 26 embedded categories, joined by one linear layer. Everything but the
@@ -12,7 +17,9 @@ Of the rows in --data, one in `--holdout_one_in` is held out and never trained o
 (and reads the data from its beginning).
 """
 
+import contextlib
 import os
+import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: no notices
@@ -49,6 +56,14 @@ flags.DEFINE_enum("optimizer", "adam",
 flags.DEFINE_float("learning_rate", 0.003, "Learning rate; Adagrad likes about 0.2.",
                    lower_bound=0.0)
 flags.DEFINE_integer("partitions", 1, "Parts each embedding variable is cut into.", lower_bound=1)
+flags.DEFINE_enum("storage_type", "DRAM_SSDHASH",
+                  ["DRAM", "PMEM", "LEVELDB", "SSDHASH", "DRAM_PMEM", "DRAM_LEVELDB",
+                   "DRAM_SSDHASH", "DRAM_PMEM_LEVELDB", "DRAM_PMEM_SSDHASH"],
+                  "Tiers of the embedding variables, fastest first.")
+flags.DEFINE_string("storage_path", None, "Folder for their files; none: a temporary one.")
+flags.DEFINE_list("storage_size", [], "Bytes of rows in each tier of each variable (of each of its "
+                  "parts), fastest first. Empty: DRAM for a tenth of the ids that generated rows "
+                  "will have, or, with --data, 1 MiB; no bound with --storage_type DRAM.")
 flags.DEFINE_integer("seed", 1, "Of the generated rows, the shuffle and the initial weights.")
 flags.DEFINE_string("model_dir", None, "Folder for checkpoints; none: keep nothing.")
 flags.DEFINE_integer("save_every", 1000, "Steps between checkpoints.", lower_bound=1)
@@ -82,7 +97,29 @@ def _first_rows(dataset):
     return dataset.take(-(-FLAGS.eval_rows // FLAGS.batch_size))
 
 
-def make_columns():
+def dram_bytes():
+    """{category: bytes of DRAM for its rows}: a tenth of all that generated data brings, or 1 MiB."""
+    if FLAGS.data:
+        return dict.fromkeys(criteo.CAT_NAMES, 1 << 20)
+    row_bytes = tf_multitier.memory(1, FLAGS.embedding_dim, make_optimizer()).bytes_per_row
+    ids = criteo.ClickModel(FLAGS.seed).expected_ids(FLAGS.batch_size * (FLAGS.steps or 5000))
+    return {name: int(max(1, n / 10 / FLAGS.partitions)) * row_bytes
+            for name, n in zip(criteo.CAT_NAMES, ids)}
+
+
+def storage_options(path):
+    """{category: tf_multitier.StorageOption}."""
+    sizes = [int(size) for size in FLAGS.storage_size]
+    tiers = tf_multitier.StorageType[FLAGS.storage_type].tiers
+    if sizes or "DRAM" not in tiers or tiers == ("DRAM",):
+        sizes = dict.fromkeys(criteo.CAT_NAMES, sizes)
+    else:
+        sizes = {name: [size] for name, size in dram_bytes().items()}
+    return {name: tf_multitier.StorageOption(FLAGS.storage_type, path, sizes[name])
+            for name in criteo.CAT_NAMES}
+
+
+def make_columns(storage):
     """One numeric column an integer, one embedding column a category."""
     def squash(x):
         return tf.sign(x) * tf.log1p(tf.abs(x))
@@ -90,8 +127,9 @@ def make_columns():
     small = tf.truncated_normal_initializer(stddev=0.02, seed=FLAGS.seed)
     columns = [fc.numeric_column(name, normalizer_fn=squash) for name in criteo.INT_NAMES]
     for name in criteo.CAT_NAMES:
-        ids = fc.categorical_column_with_embedding(name, dtype=tf.string,
-                                                   partition_num=FLAGS.partitions)
+        option = tf_multitier.EmbeddingVariableOption(storage_option=storage[name])
+        ids = fc.categorical_column_with_embedding(
+            name, dtype=tf.string, partition_num=FLAGS.partitions, ev_option=option)
         columns.append(fc.embedding_column(ids, dimension=FLAGS.embedding_dim, combiner="sum",
                                            initializer=small))
     return columns
@@ -107,9 +145,9 @@ def dense(inputs, units, name, activation=None):
         return outputs if activation is None else activation(outputs)
 
 
-def dcnv2(features):
+def dcnv2(features, columns):
     """Log odds of a click: features of [batch, ...] -> [batch]."""
-    x0 = fc.input_layer(features, make_columns())
+    x0 = fc.input_layer(features, columns)
     width = int(x0.shape[1])
     crossed = x0
     for layer in range(FLAGS.cross_layers):  # x <- x0 * (W x + b) + x
@@ -143,8 +181,8 @@ class Trainer:
     tables as they are: a lookup creates no rows.
     """
 
-    def __init__(self, training, held_out):
-        model = tf.make_template("dcnv2", dcnv2)
+    def __init__(self, training, held_out, storage):
+        model = tf.make_template("dcnv2", dcnv2, columns=make_columns(storage))
         _, features, labels = next_batch(training)
         self._loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(
             labels=labels, logits=model(features)))
@@ -156,6 +194,7 @@ class Trainer:
         self._rows = tf.add_n([table.total_count() for table in tables])
         self._stats = {table.variable_name.split("/")[-2]: table.stats() for table in tables}
         self.history = []
+        self._counted = {}  # statistics when the last evaluation was over
         self.steps = 0
         self.seconds = 0.0  # of training steps alone
 
@@ -180,12 +219,17 @@ class Trainer:
                 losses = []
 
     def _evaluate(self, session, step, train_loss, bar):
+        now = metrics.tier_totals(self.stats(session))
         labels, logits = self._held_out_logits(session)
         point = dict(step=step, train_loss=train_loss, eval_loss=metrics.log_loss(labels, logits),
-                     auc=metrics.auc(labels, logits), rows=int(outside_hooks(session, self._rows)))
+                     auc=metrics.auc(labels, logits), rows=int(outside_hooks(session, self._rows)),
+                     tiers=metrics.since(now, self._counted))
+        self._counted = metrics.tier_totals(self.stats(session))
         self.history.append(point)
         bar.write("step {step:>6}  loss {train_loss:.4f}  held-out loss {eval_loss:.4f}  "
                   "AUC {auc:.4f}  rows {rows:,}".format(**point))
+        if len(point["tiers"]) > 1:
+            bar.write(metrics.format_tiers(point["tiers"]))
 
     def _held_out_logits(self, session):
         """(labels, logits), float32 [rows] each."""
@@ -217,11 +261,14 @@ def main(argv):
     tf.disable_eager_execution()
     tf.set_random_seed(FLAGS.seed)
     training, held_out, files = make_datasets()
-    trainer = Trainer(training, held_out)
-    with criteo.naming_bad_line(files), tf.train.MonitoredTrainingSession(
+    with contextlib.ExitStack() as stack:
+        path = FLAGS.storage_path or stack.enter_context(tempfile.TemporaryDirectory())
+        trainer = Trainer(training, held_out, storage_options(path))
+        stack.enter_context(criteo.naming_bad_line(files))
+        session = stack.enter_context(tf.train.MonitoredTrainingSession(
             checkpoint_dir=FLAGS.model_dir, save_checkpoint_steps=FLAGS.save_every,
             save_checkpoint_secs=None, save_summaries_steps=None, save_summaries_secs=None,
-            log_step_count_steps=None) as session:
+            log_step_count_steps=None))
         with metrics.progress_bar(FLAGS.steps or None, disable=not FLAGS.progress) as bar:
             trainer.run(session, bar)
         if not trainer.history:

@@ -1,6 +1,7 @@
 """The examples as a user runs them, and their parts: rows read and generated, metrics."""
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -70,15 +71,23 @@ def write(tmp_path):
 
 # --- train_dcnv2.py ------------------------------------------------------------------------------
 
-def test_dcnv2_on_generated_rows_finds_the_planted_signal(tmp_path):
+def test_dcnv2_on_a_tenth_of_dram_finds_the_planted_signal_as_on_dram_alone(tmp_path):
     plot = str(tmp_path / "history.png")
-    out = run_example("train_dcnv2.py", "--steps=120", "--eval_every=60", "--batch_size=512",
-                      "--embedding_dim=4", "--eval_rows=4096", f"--plot={plot}")
+    flags = ["--steps=120", "--eval_every=60", "--batch_size=512", "--embedding_dim=4",
+             "--eval_rows=4096"]
+    out = run_example("train_dcnv2.py", *flags, f"--storage_path={tmp_path}/ssd", f"--plot={plot}")
     assert number_after("held-out AUC", out) > 0.65
-    assert re.search(r"^C26_embedding +dram +[0-9,]+ .*%$", out, re.M), out
-    assert int(re.search(r"^total +([0-9,]+)", out, re.M).group(1).replace(",", "")) > 10_000
+    assert re.search(r"^C26_embedding +dram +[0-9,]+ ", out, re.M), out
+    rows = {tier: [int(n.replace(",", "")) for n in re.findall(rf"^ +{tier} +([0-9,]+) rows .*hit rate", out, re.M)]
+            for tier in ("dram", "ssdhash")}
+    assert len(rows["dram"]) == len(rows["ssdhash"]) == 2
+    assert 10_000 < sum(found[-1] for found in rows.values()) < 20 * rows["dram"][-1]
+    assert os.listdir(tmp_path / "ssd") == []
     with open(plot, "rb") as stream:
         assert stream.read(8) == b"\x89PNG\r\n\x1a\n"
+    steps = lambda text: re.findall("^step .*", text, re.M)
+    dram = run_example("train_dcnv2.py", *flags, "--storage_type=DRAM")
+    assert steps(dram) == steps(out) and len(steps(out)) == 2
 
 
 def test_dcnv2_on_files_continues_from_its_checkpoint_with_partitions(tmp_path, write):
@@ -262,12 +271,29 @@ def test_recall_at_k_strikes_out_seen_items_and_counts_ties_against():
         metrics.recall_at_k(scores, [1, 0], k=4)
 
 
-def test_table_rows_adds_up_parts_and_tables():
-    part = ('{"tiers": [{"name": "dram", "rows": 5, "row_bytes": 2048, "resident_bytes": 4096, '
-            '"hits": 30}], "rows": 5, "absent": 10, "index_bytes": 1000, "filter_bytes": 24}')
-    header, lines = metrics.table_rows({"a": part, "b": f"[{part},{part}]"})
-    text = metrics.format_table(header, lines).splitlines()
+def test_tiers_add_up_over_parts_and_tables_and_since_takes_counts_only():
+    tier = dict(rows=5, row_bytes=2048, resident_bytes=4096, hits=30, promotions=1, demotions=2)
+    disk = dict(tier, name="ssdhash", hits=10, resident_bytes=0, stored_bytes=8192, device_read_bytes=512)
+    part = json.dumps(dict(tiers=[dict(tier, name="dram"), disk], rows=5, absent=10, index_bytes=1000, filter_bytes=24))
+    stats = {"a": part, "b": f"[{part},{part}]"}
+    totals = metrics.tier_totals(stats)
+    assert list(totals) == ["dram", "ssdhash"]
+    assert totals["dram"]["rows"] == 15 and totals["dram"]["memory"] == 3 * (4096 + 1024)
+    assert totals["ssdhash"]["stored_bytes"] == 3 * 8192 and totals["ssdhash"]["memory"] == 0
+    assert metrics.hit_rate(totals["dram"]) == 0.6 and metrics.hit_rate(totals["ssdhash"]) == 0.2
+    changed = metrics.since(totals, metrics.tier_totals({"a": part}))
+    assert changed["dram"]["promotions"] == 2 and changed["dram"]["rows"] == 15 and changed["ssdhash"]["keys"] == 100
+    assert metrics.since(totals, {}) == totals
+    text = metrics.format_table(*metrics.table_rows(stats)).splitlines()
     assert text[0].split()[:3] == ["table", "tier", "rows"]
-    assert text[2].split() == ["a", "dram", "5", "2.0", "KiB", "5.0", "KiB", "75.0%"]
-    assert text[3].split() == ["b", "dram", "10", "4.0", "KiB", "10.0", "KiB", "75.0%"]
-    assert text[4].split() == ["total", "15", "6.0", "KiB", "15.0", "KiB", "75.0%"]
+    assert text[2].split() == "a dram 5 2.0 KiB 5.0 KiB 0 B 60.0% 1 2 0 B 0 B".split()
+    assert text[5].split() == "b ssdhash 10 4.0 KiB 0 B 16.0 KiB 20.0% 2 4 1.0 KiB 0 B".split()
+    assert text[6].split() == "total dram 15 6.0 KiB 15.0 KiB 0 B 60.0% 3 6 0 B 0 B".split()
+    assert "hit rate  20.0%   up         3  down         6   read   1.5 KiB" in metrics.format_tiers(totals)
+
+
+def test_expected_ids_are_what_is_drawn():
+    model = criteo.ClickModel(seed=5)
+    _, _, cats = model.draw(20_000, np.random.default_rng(1))
+    drawn = np.array([len(set(column) - {b""}) for column in cats.T])
+    np.testing.assert_allclose(model.expected_ids(20_000), drawn, rtol=0.05, atol=3)
