@@ -19,9 +19,9 @@ import criteo  # noqa: E402
 import metrics  # noqa: E402
 
 
-def run_python(*arguments):
-    """Standard output of `python <arguments>`; its error output is shown on failure."""
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
+def run_python(*arguments, **variables):
+    """Standard output of `python <arguments>` with environment variables; its error output is shown on failure."""
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", **variables)
     environment["PYTHONPATH"] = os.pathsep.join(
         [_ROOT] + [p for p in [environment.get("PYTHONPATH")] if p])
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True,
@@ -30,8 +30,8 @@ def run_python(*arguments):
     return done.stdout
 
 
-def run_example(name, *flags):
-    return run_python(os.path.join(_EXAMPLES, name), "--noprogress", *flags)
+def run_example(name, *flags, **variables):
+    return run_python(os.path.join(_EXAMPLES, name), "--noprogress", *flags, **variables)
 
 
 def number_after(label, text):
@@ -121,9 +121,14 @@ def test_matrix_factorization_beats_popularity_on_generated_clusters():
 def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
     pairs = [f"{user},{item}" for user in range(40) for item in range(user % 7, 30, 3)]
     write("train.csv.gz", "uid,iid", *pairs)
-    out = run_example("train_mf_movielens.py", f"--data={tmp_path}", "--epochs=1", "--k=5",
-                      "--embedding_dim=4", "--negatives=8")
+    flags = [f"--data={tmp_path}", "--epochs=1", "--k=5", "--embedding_dim=4", "--negatives=8"]
+    out = run_example("train_mf_movielens.py", *flags)
     assert f"{len(pairs) - 40:,} pairs of 40 users and 30 items; 40 held out" in out
+    tiers = run_example("train_mf_movielens.py", *flags, TF_MULTITIER_STORAGE_TYPE="DRAM_LEVELDB",
+                        TF_MULTITIER_STORAGE_PATH=str(tmp_path), TF_MULTITIER_STORAGE_SIZE="128")
+    assert re.search(r"^users +leveldb +36 ", tiers, re.M), tiers
+    recall = lambda text: re.findall("^held-out.*", text, re.M)
+    assert recall(tiers) == recall(out) and len(recall(out)) == 1
     path = write("train.csv.gz", "uid,iid", "1,2", "3;4")
     with pytest.raises(AssertionError, match=re.escape(f"{path}:3: expected two integers")):
         run_example("train_mf_movielens.py", f"--data={tmp_path}")

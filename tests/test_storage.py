@@ -1,6 +1,7 @@
 """Variables with tiers below DRAM: the same values bit for bit, rows where a reader of the definitions expects them."""
 
 import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -366,3 +367,38 @@ def test_a_bad_environment_variable_of_the_engine_is_refused_by_name(graph, monk
     with v1.Session() as session:
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"users.*{variable}.*{value}|{variable}.*{value}"):
             session.run(model.ev.initializer)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 24 MiB; skips where this process may not mount one."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_PMEM"])
+def test_a_full_disk_refuses_updates_whole_and_training_goes_on_once_there_is_room(graph, kind, small_disk):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (10 << 20))
+    tiers, dram = Model(option(kind, small_disk / "ev", 64, 64), "tiers", dim=16), Model(None, "dram", dim=16)
+    grown = 0
+    with started() as session:
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="'tiers'|tiers"):
+            for grown in range(0, 1 << 20, 4096):
+                tiers.run(session, np.arange(grown, grown + 4096))
+                dram.run(session, np.arange(grown, grown + 4096), step=False)
+        assert grown > 0
+        probe = np.arange(0, grown + 4096, 37)
+        np.testing.assert_array_equal(tiers.look_up(session, probe), dram.look_up(session, probe))  # of that step: nothing
+        ballast.unlink()
+        for begin in (grown, 0):
+            for model in (tiers, dram):
+                model.run(session, np.arange(begin, begin + 4096))
+        session.run(tiers.drain)
+        np.testing.assert_array_equal(tiers.look_up(session, probe), dram.look_up(session, probe))
+        assert tiers.stats(session)["sticky_error"] == ""
