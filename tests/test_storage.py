@@ -360,13 +360,20 @@ def test_variables_and_partitions_share_one_storage_path(graph, tmp_path):
     assert len(names) == 1 + 3 + 2 + 1
 
 
-@pytest.mark.parametrize("variable, value, kind", [("TF_SSDHASH_ASYNC_COMPACTION", "yes", "DRAM_SSDHASH")])
-def test_a_bad_environment_variable_of_the_engine_is_refused_by_name(graph, monkeypatch, variable, value, kind, tmp_path):
+@pytest.mark.parametrize("variable, value", [
+    ("TF_SSDHASH_ASYNC_COMPACTION", "yes"), ("TF_MULTI_TIER_EV_EVICTION_THREADS", "0"),
+    ("TF_MULTI_TIER_EV_EVICTION_THREADS", "65"), ("TF_MULTI_TIER_EV_EVICTION_THREADS", "many")])
+def test_a_bad_environment_variable_of_the_engine_is_refused_by_name(graph, monkeypatch, variable, value, tmp_path):
     monkeypatch.setenv(variable, value)
-    model = Model(option(kind, tmp_path), name="users")
+    model = Model(option("DRAM_SSDHASH", tmp_path), name="users")
     with v1.Session() as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"users.*{variable}.*{value}|{variable}.*{value}"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"'users': .*{variable}: expected .*found '{value}'"):
             session.run(model.ev.initializer)
+
+
+def test_asynchronous_compaction_changes_no_value(graph, monkeypatch, tmp_path):
+    monkeypatch.setenv("TF_SSDHASH_ASYNC_COMPACTION", "1")
+    train_and_compare([Model(None, "dram"), Model(option("DRAM_SSDHASH", tmp_path), "tiers")])
 
 
 @pytest.fixture
@@ -395,6 +402,9 @@ def test_a_full_disk_refuses_updates_whole_and_training_goes_on_once_there_is_ro
         assert grown > 0
         probe = np.arange(0, grown + 4096, 37)
         np.testing.assert_array_equal(tiers.look_up(session, probe), dram.look_up(session, probe))  # of that step: nothing
+        resident = np.flatnonzero(session.run(tiers.tier, {tiers.ids: probe}) == 0)
+        for model in (tiers, dram):
+            model.run(session, probe[resident[-32:]])
         ballast.unlink()
         for begin in (grown, 0):
             for model in (tiers, dram):
