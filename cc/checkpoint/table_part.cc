@@ -5,31 +5,11 @@
 
 #include "cc/base/json.h"
 #include "cc/base/partition.h"
+#include "cc/row/schema.h"
 #include "cc/table/option_names.h"
 
 namespace multitier {
 namespace {
-
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-
-Result<DType> ParseDType(const std::string& name) {
-  for (DType dtype : kDTypes) {
-    if (name == DTypeName(dtype)) return dtype;
-  }
-  return InvalidArgumentError("manifest: no dtype '", name, "'");
-}
-
-Result<ColumnSpec> ParseColumn(const Json& json) {
-  ColumnSpec column;
-  MT_ASSIGN_OR_RETURN(column.name, json.GetString("name"));
-  MT_ASSIGN_OR_RETURN(const std::string dtype, json.GetString("dtype"));
-  MT_ASSIGN_OR_RETURN(column.dtype, ParseDType(dtype));
-  MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
-  if (dim < 1 || dim > (1 << 20)) return InvalidArgumentError("manifest: column '", column.name, "' has dim ", dim);
-  column.dim = static_cast<int>(dim);
-  MT_ASSIGN_OR_RETURN(column.initial_value, json.GetFloat("initial_value"));
-  return column;
-}
 
 Result<InitializerSpec> ParseInitializer(const Json& json) {
   InitializerSpec spec;
@@ -90,7 +70,7 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   Manifest out;
   MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
   for (const Json& item : column_list->items()) {
-    MT_ASSIGN_OR_RETURN(ColumnSpec column, ParseColumn(item));
+    MT_ASSIGN_OR_RETURN(ColumnSpec column, ColumnFromJson(item));
     out.columns.push_back(std::move(column));
   }
   if (out.columns.empty()) return InvalidArgumentError("manifest: no columns");

@@ -137,7 +137,7 @@ class ShardIndex {
   template <typename Visit>
   void ForEachAtHome(uint32_t home, Visit&& visit) const {
     for (uint32_t distance = 0; distance <= kMaxDistance && distance < num_buckets_; ++distance) {
-      const uint64_t* bucket = buckets_ + ((home + distance) & (num_buckets_ - 1)) * kWordsPerBucket;
+      uint64_t* bucket = buckets_ + ((home + distance) & (num_buckets_ - 1)) * kWordsPerBucket;
       for (int i = 0; i < kWordsPerBucket; ++i) {
         const WordState s = state(bucket[i]);
         if (s == WordState::kEmpty || s == WordState::kTombstone) continue;
@@ -146,16 +146,6 @@ class ShardIndex {
       if (MatchHigh(bucket, 0xe0u, 0) != 0) return;
     }
   }
-  // Whether a word of that home, among 2^log2 buckets, names that location of that tier below memory.
-  bool HasBelow(uint32_t home, int log2, WordState tier, uint32_t below) const {
-    bool has = false;
-    if (log2 != log2_buckets_) return false;
-    ForEachAtHome(home, [&](uint64_t word) {
-      has |= state(word) == tier && location(word) == below;
-    });
-    return has;
-  }
-
   // Calls visit(word) for every word but tombstones, in any order.
   template <typename Visit>
   void ForEach(Visit&& visit) const {

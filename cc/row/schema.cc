@@ -1,5 +1,8 @@
 #include "cc/row/schema.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
 
 namespace multitier {
@@ -16,6 +19,21 @@ Json ColumnsToJson(const RowLayout& layout) {
     columns.Append(std::move(object));
   }
   return columns;
+}
+
+Result<ColumnSpec> ColumnFromJson(const Json& json) {
+  ColumnSpec column;
+  MT_ASSIGN_OR_RETURN(column.name, json.GetString("name"));
+  MT_ASSIGN_OR_RETURN(const std::string dtype, json.GetString("dtype"));
+  const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  const DType* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](DType d) { return dtype == DTypeName(d); });
+  if (found == std::end(dtypes)) return InvalidArgumentError("schema: column '", column.name, "' has dtype '", dtype, "'");
+  column.dtype = *found;
+  MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
+  if (dim < 1 || dim > (1 << 20)) return InvalidArgumentError("schema: column '", column.name, "' has dim ", dim);
+  column.dim = static_cast<int>(dim);
+  MT_ASSIGN_OR_RETURN(column.initial_value, json.GetFloat("initial_value"));
+  return column;
 }
 
 }  // namespace multitier

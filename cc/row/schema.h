@@ -11,6 +11,8 @@ namespace multitier {
 // An array of objects, value first: name, dtype ("float32", ...), dim, initial_value, offset (bytes from the start of the row
 // data).
 Json ColumnsToJson(const RowLayout& layout);
+// One of them, its offset not looked at. InvalidArgument naming what is wrong.
+Result<ColumnSpec> ColumnFromJson(const Json& json);
 
 }  // namespace multitier
 

@@ -23,6 +23,11 @@ void EmbeddingTable::Impl::FreeGone(GoneRecords* gone) {
   }
 }
 
+void EmbeddingTable::Impl::Owe(Shard* shard, int level, const KeyLocation& record) {
+  shard->owed.at[level].push_back(record);
+  ++owed_;
+}
+
 Status EmbeddingTable::Impl::RemoveGone(GoneRecords* gone) {
   Status status;
   for (int level = 0; level < levels_; ++level) {
@@ -31,23 +36,50 @@ Status EmbeddingTable::Impl::RemoveGone(GoneRecords* gone) {
     const Status removed = lower_[level]->Remove(records);
     if (!removed.ok()) {
       if (status.ok()) status = TierError("removing keys", level, removed);
-      std::lock_guard<std::mutex> lock(trim_mutex_);
-      owed_.at[level].insert(owed_.at[level].end(), records.begin(), records.end());
-      trim_error_ = status;
-      trim_failed_ = true;
+      for (const KeyLocation& record : records) {
+        Shard* shard = shard_of(HashKey(record.key));
+        std::lock_guard<SharedMutex> lock(shard->mutex);
+        Owe(shard, level, record);
+      }
+      Remember(status);
     }
     records.clear();
   }
   return status;
 }
 
-Status EmbeddingTable::Impl::RemoveOwed() {
+Status EmbeddingTable::Impl::RemoveOwed(Shard* shard) {
+  if (owed_.load() == 0) return OkStatus();
   GoneRecords owed;
   {
-    std::lock_guard<std::mutex> lock(trim_mutex_);
-    std::swap(owed, owed_);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    std::swap(owed, shard->owed);
+    for (const auto& records : owed.at) owed_ -= static_cast<int64_t>(records.size());
   }
   return RemoveGone(&owed);
+}
+
+Status EmbeddingTable::Impl::RemoveAllOwed() {
+  if (owed_.load() == 0) return OkStatus();
+  for (auto& shard : shards_) {
+    const TrimHold hold(this, shard.get());
+    MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
+  }
+  return OkStatus();
+}
+
+void EmbeddingTable::Impl::EraseBelow(Shard* shard, uint64_t* word, int level, const RecordHeader& header, uint32_t location,
+                                      GoneRecords* gone) {
+  gone->at[level].push_back(KeyLocation{header.key, location});
+  for (int deeper = level + 1; deeper < levels_; ++deeper) {
+    const bool ever = (header.flags & kRowEverBelow) != 0 || any_key_below_;
+    if (header.below != kNoLocation || (durable_[deeper] && ever)) {
+      gone->at[deeper].push_back(KeyLocation{header.key, header.below});
+    }
+  }
+  shard->index.Erase(word);
+  --shard->rows_lower[level];
+  --shard->rows;
 }
 
 void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location) {
@@ -63,10 +95,14 @@ void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const RecordHeader
 }
 
 void EmbeddingTable::Impl::Relocate(int level, Span<Relocation> relocations) {
+  std::vector<std::vector<Relocation*>> by_shard(shards_.size());
   for (Relocation& relocation : relocations) {
-    Shard* shard = shard_of(HashKey(relocation.key));
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    relocation.moved = RelocateOne(shard, level, relocation);
+    by_shard[static_cast<size_t>(shard_index(HashKey(relocation.key)))].push_back(&relocation);
+  }
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    if (by_shard[s].empty()) continue;
+    std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
+    for (Relocation* relocation : by_shard[s]) relocation->moved = RelocateOne(shards_[s].get(), level, *relocation);
   }
 }
 

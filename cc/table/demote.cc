@@ -66,7 +66,7 @@ Status EmbeddingTable::Impl::RetryTrim() {
 
 Status EmbeddingTable::Impl::Trim(int percent) {
   if (!evicts_) return OkStatus();
-  MT_RETURN_IF_ERROR(RemoveOwed());
+  MT_RETURN_IF_ERROR(RemoveAllOwed());
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = percent == 100 ? all : all / 100 * percent;
   if (pool_ != nullptr && dram_rows_.load() > all / 100 * kStartPercent) {
@@ -90,7 +90,7 @@ void EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
 Status EmbeddingTable::Impl::TrimLower() {
   for (auto& shard : shards_) {
     BeginTrim(shard.get());
-    Status status;
+    Status status = RemoveOwed(shard.get());
     for (int level = 0; level < levels_ && status.ok(); ++level) {
       size_t room = 0;
       status = MakeRoom(shard.get(), level, 0, &room);
@@ -121,7 +121,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, int max
     if (shard->dram.rows() <= target_rows) return OkStatus();
   }
   BeginTrim(shard);
-  Status status;
+  Status status = RemoveOwed(shard);
   size_t moved = 1;
   for (; status.ok() && moved > 0 && max_slices > 0; --max_slices) {
     size_t excess = 0;
@@ -334,10 +334,15 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
   const Status read = reads.empty() ? OkStatus() : lower_[level]->Read(reads);
   std::vector<WriteRecord> records;
   std::vector<size_t> written;  // in `taken`
-  std::vector<bool> failed(taken.size());
+  std::vector<bool> failed(taken.size()), corrupt(taken.size());
   for (size_t i = 0; i < taken.size(); ++i) {
     const Status& one = read.ok() ? reads[i].status : read;
     failed[i] = !one.ok();
+    if (failed[i] && options_.on_corruption != OnCorruption::kError && one.code() == StatusCode::kDataLoss) {
+      failed[i] = false;  // nobody could use it
+      corrupt[i] = true;
+      continue;
+    }
     if (failed[i] && status.ok()) status = TierError(StrCat("demoting key ", taken[i].header.key), level, one);
     if (failed[i]) continue;
     taken[i].header = reads[i].header;
@@ -379,6 +384,14 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
         continue;
       }
       uint64_t* word = shard->TakePending(HashKey(header.key), taken[i].pending_id);
+      if (corrupt[i]) {
+        BelowKey key;
+        key.key = header.key;
+        key.level = level;
+        key.location = taken[i].location;
+        DropCorrupt(shard, word, key, header);
+        continue;
+      }
       ShardIndex::Switch(word, LowerState(to), dirty ? locations[place] : header.below);
       --shard->rows_lower[level];
       ++shard->rows_lower[to];

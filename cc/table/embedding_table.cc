@@ -35,6 +35,11 @@ Status ValidateTiers(const TableOptions& o, const std::string& table) {
       return InvalidArgumentError(table, "tier ", lower.tier->name(), " cannot stand above another tier");
     }
   }
+  const bool durable = n > 0 && o.lower_tiers.back().tier->capabilities().durable;
+  if ((o.adopt || o.keep) && !durable) {
+    return InvalidArgumentError(table, o.adopt ? "adopt" : "keep", " expects a durable last tier, found ",
+                                n == 0 ? "dram" : o.lower_tiers.back().tier->name());
+  }
   return OkStatus();
 }
 
@@ -83,15 +88,13 @@ EmbeddingTable::Impl::~Impl() {
   for (auto& shard : shards_) {
     if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
   }
+  if (ready_ && options_.keep) (void)Flush();
   for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
 }
 
 Status EmbeddingTable::Impl::Init() {
   MT_RETURN_IF_ERROR(ValidateOptions(options_));
-  MT_ASSIGN_OR_RETURN(RowLayout row, RowLayout::Create(options_.dim, options_.value_dtype));
-  for (const ColumnSpec& slot : options_.slots) {
-    MT_ASSIGN_OR_RETURN(row, row.WithColumn(slot));
-  }
+  MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
   layout_ = std::make_shared<const RowLayout>(std::move(row));
   MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
   initializer_ = std::make_unique<Initializer>(std::move(initializer));
@@ -117,17 +120,21 @@ Status EmbeddingTable::Impl::Init() {
     lower_[level] = lower.tier.get();
     durable_[level] = can.durable;
     middle_[level] = can.middle;
-    LendRelocator(level);
     MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
   }
-  if (!has_lower) return OkStatus();
-  MT_ASSIGN_OR_RETURN(DemotionPool * pool, DemotionPool::Get());
-  if (exact) return OkStatus();
-  pool_ = pool;
+  if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
+  for (int level = 0; level < levels_; ++level) LendRelocator(level);
+  if (has_lower) {
+    MT_ASSIGN_OR_RETURN(DemotionPool * pool, DemotionPool::Get());
+    if (!exact) pool_ = pool;
+  }
   for (auto& shard : shards_) {
+    if (pool_ == nullptr) break;
     Shard* const one = shard.get();
     shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { DemoteInBackground(one); });
   }
+  ready_ = true;
+  if (options_.adopt) Remember(TrimLower());  // there may be more rows than the last tier's budget has room for
   return OkStatus();
 }
 
@@ -204,6 +211,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.removed += c.removed;
     stats.expired += c.expired;
     stats.dropped += c.dropped;
+    stats.corrupt += c.corrupt;
     stats.prefetched += shard->prefetched.load();
     stats.false_matches += c.false_matches;
     stats.index_bytes += static_cast<int64_t>(shard->index.bytes());
@@ -317,5 +325,6 @@ int64_t EmbeddingTable::TotalCount() const { return impl_->TotalCount(); }
 int64_t EmbeddingTable::NewestStep() const { return impl_->NewestStep(); }
 TableStats EmbeddingTable::Stats() const { return impl_->Stats(); }
 Status EmbeddingTable::Drain() { return impl_->Drain(); }
+Status EmbeddingTable::Flush() { return impl_->Flush(); }
 
 }  // namespace multitier

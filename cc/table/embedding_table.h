@@ -26,11 +26,22 @@
 // Copies. The last tier, unless its size is given, keeps the record of a row that was promoted, until the row changes: a
 // clean row is demoted without a write. Every other tier is exclusive: a record leaves it when its row is promoted.
 //
+// Life of a table over a durable tier (SSDHASH, LEVELDB with `durable`):
+//   adopt      Create takes over what the tier recovered: one record a key, the newest, with frequency, version and columns
+//   Flush      every row that is only in memory, or in a tier that does not survive, is written to the last tier and synced: what
+//              was trained before is acknowledged. Rows stay where they are, clean
+//   keep       a flush when the table is destroyed: a graceful close loses nothing
+// Acknowledged is also what the tier wrote and synced by itself (a sealed segment of SSDHASH). After a crash a key reads as
+// its newest such record: possibly older than memory was, never torn, never one that was removed before a Flush. Not in the
+// tiers, so not recovered: keys that a filter counted but did not admit, a Bloom filter's counts, recency.
+// Where the last tier's size is given it keeps no copies: a Flush moves all rows into it, which need to fit, and a row that is
+// promoted afterwards is acknowledged no more until the next.
+//
 // Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
 // counted-but-not-admitted entries of the counter filter (24 bytes a key).
 //
-// Thread-safe: every method from any thread. AddSlots, Clear, Export and TakeSnapshot wait for the operations in flight and hold new
-// ones back while they run; everything else runs concurrently.
+// Thread-safe: every method from any thread. AddSlots, Clear, Export, TakeSnapshot, and Flush over a last tier whose size is
+// given, wait for the operations in flight and hold new ones back while they run; everything else runs concurrently.
 
 #ifndef CC_TABLE_EMBEDDING_TABLE_H_
 #define CC_TABLE_EMBEDDING_TABLE_H_
@@ -62,6 +73,13 @@ struct LowerTierOptions {
   uint64_t budget_bytes = 0;
 };
 
+// What becomes of a row whose record in a lower tier is damaged (its checksum is wrong, or the file under it).
+enum class OnCorruption {
+  kError,   // operations that need the row answer DataLoss; Remove removes it
+  kReinit,  // the key starts anew: initial value and slots, frequency 0, version -1
+  kDrop,    // the key is removed as if it had never been there; PopDropped tells it
+};
+
 struct TableOptions {
   std::string name = "table";
   int dim = 0;
@@ -83,6 +101,13 @@ struct TableOptions {
   // What happens where the last tier's size is given and it is full: true: its coldest rows are dropped (PopDropped tells
   // which); false: ResourceExhausted.
   bool drop_coldest = false;
+  // Takes over the rows that the last tier recovered; its other columns join `slots`, in their order. FailedPrecondition where
+  // its value column is not the table's. REQUIRES: the last tier is durable, and was opened to recover
+  bool adopt = false;
+  // Flush when the table is destroyed. An error there is not seen: who needs to know calls Flush first. REQUIRES: the last tier
+  // is durable; whether its files stay is its own option
+  bool keep = false;
+  OnCorruption on_corruption = OnCorruption::kError;
   // Which rows are demoted first. In tables of less than 64 Ki rows of DRAM exact: LRU by (operation, last occurrence in its
   // batch), LFU by frequency and then so, the default as LRU. In larger ones LRU and LFU go by samples, and the default is
   // scan-resistant (cc/policy/probation_clock.h).
@@ -155,6 +180,7 @@ struct TableStats {
   int64_t expired = 0;
   int64_t prefetched = 0;      // rows kept for their next use
   int64_t dropped = 0;         // rows that a full last tier dropped
+  int64_t corrupt = 0;         // damaged records met
   int64_t applies = 0;
   int64_t false_matches = 0;   // records read whose key was another
   int64_t index_bytes = 0;
@@ -204,9 +230,11 @@ class EmbeddingTable {
   // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.
   Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
 
-  // Forgets keys: row, frequency, version, count (of a Bloom filter too: what its estimate says). Absent ones are skipped. `removed` (may be null): how many had a row.
+  // Forgets keys: row, frequency, version, count (of a Bloom filter too: what its estimate says). Absent ones are skipped, a
+  // damaged record is no obstacle. `removed` (may be null): how many had a row.
   Status Remove(Span<const int64_t> keys, int64_t* removed);
-  // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null.
+  // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null. A row that
+  // cannot be read stays, and its error is returned when all others have been looked at.
   Status Expire(int64_t step, int64_t* expired);
   // Removes every key.
   Status Clear();
@@ -218,7 +246,8 @@ class EmbeddingTable {
   // the table wait meanwhile, and must not be called by `visit`.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
-  // present from the first call to the last is given exactly once; others may be.
+  // present from the first call to the last is given exactly once; others may be. A damaged record is an error, or left out
+  // where on_corruption says so (Export too).
   Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
   // initial value; columns the table lacks are added. InvalidArgument where the value dim differs.
@@ -233,6 +262,10 @@ class EmbeddingTable {
   TableStats Stats() const;
   // Waits until work due when called is done, retries a failed trim, and returns the sticky error.
   Status Drain();
+  // What was trained, imported and removed before is durable once this returns OK (see the class comment). Other operations
+  // run on meanwhile. FailedPrecondition where the last tier does not survive the process; ResourceExhausted, with nothing
+  // lost, where the disk is full or the rows are more than a last tier of given size may hold.
+  Status Flush();
 
  private:
   class Impl;

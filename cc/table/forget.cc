@@ -19,29 +19,29 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   InsideGate inside(&gate_);
   std::vector<BelowKey> below;
   std::vector<size_t> positions;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint64_t hash = HashKey(keys[i]);
-    Shard* shard = shard_of(hash);
+  BorrowedKeyBatch batch;
+  batch->Partition(keys, log2_shards_);
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    if (batch->begin(s) == batch->end(s)) continue;
+    Shard* shard = shards_[s].get();
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    const Found found = shard->Find(keys[i], hash);
-    KeyFacts facts;
-    if (found.row != nullptr) {
-      const bool born = !found.row->has(kRowNewborn);
-      facts.frequency = found.row->frequency;
-      facts.version = born ? found.row->version : -1;
-      facts.tier = born ? 0 : -1;
-    } else if (found.counted != nullptr) {
-      facts.frequency = found.counted->frequency;
-    } else if (found.maybe_below) {
-      BelowKey key;
-      key.key = keys[i];
-      key.hash = hash;
-      key.shard = shard_index(hash);
-      below.push_back(std::move(key));
-      positions.push_back(i);
-      continue;
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+      const Found found = shard->Find(batch->key(e), batch->hash(e));
+      KeyFacts facts;
+      if (found.row != nullptr) {
+        const bool born = !found.row->has(kRowNewborn);
+        facts.frequency = found.row->frequency;
+        facts.version = born ? found.row->version : -1;
+        facts.tier = born ? 0 : -1;
+      } else if (found.counted != nullptr) {
+        facts.frequency = found.counted->frequency;
+      } else if (found.maybe_below) {
+        below.push_back(BelowKeyOf(*batch, e, s));
+        positions.push_back(batch->first_position(e));
+        continue;
+      }
+      report(batch->first_position(e), facts);
     }
-    report(i, facts);
   }
   MT_RETURN_IF_ERROR(Promote(&below, Promotion::kFacts, nullptr));
   for (size_t j = 0; j < below.size(); ++j) report(positions[j], below[j].facts);
@@ -96,52 +96,65 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   batch->Partition(keys, log2_shards_);
   batch->PrepareDedup();
   int64_t n = 0;
-  std::vector<BelowKey> below;
-  GoneRecords gone;
+  Status status;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    if (batch->begin(s) == batch->end(s)) continue;
     batch->Dedup(s);
-    Shard* shard = shards_[s].get();
+    const Status one = RemoveOf(*batch, s, &n);
+    if (status.ok()) status = one;
+  }
+  if (removed != nullptr) *removed = n;
+  return status;
+}
+
+Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
+  Shard* shard = shards_[s].get();
+  const TrimHold hold(this, shard);
+  Forgetting forgetting;
+  int64_t in_memory = 0;
+  auto forget = [&](int64_t key, const Found& found) {
+    if (found.row != nullptr) {
+      in_memory += !found.row->has(kRowNewborn);
+      ForgetRow(shard, found.word, &forgetting.gone);
+    } else if (found.counted != nullptr) {
+      if (found.counted->pins == 0) {
+        shard->EraseCounted(found.word);
+      } else if (found.counted->frequency > 0) {
+        --shard->counted_rows;
+        found.counted->frequency = 0;
+      }
+    }
+    ForgetCount(key);
+  };
+  std::vector<BelowKey> below;
+  {
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
-      const Found found = shard->Find(batch->key(e), batch->hash(e));
-      ForgetCount(batch->key(e));
-      if (found.row != nullptr) {
-        const bool born = !found.row->has(kRowNewborn);
-        ForgetRow(shard, found.word, &gone);
-        n += born;
-        shard->counters.removed += born;
-      } else if (found.counted != nullptr) {
-        if (found.counted->pins == 0) {
-          shard->EraseCounted(found.word);
-        } else if (found.counted->frequency > 0) {
-          --shard->counted_rows;
-          found.counted->frequency = 0;
-        }
-      } else if (found.maybe_below) {
-        BelowKey key;
-        key.key = batch->key(e);
-        key.hash = batch->hash(e);
-        key.shard = s;
-        below.push_back(std::move(key));
+    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+      const Found found = shard->Find(batch.key(e), batch.hash(e));
+      if (found.maybe_below) {
+        below.push_back(BelowKeyOf(batch, e, s));
+      } else {
+        forget(batch.key(e), found);
       }
     }
   }
-  Status status = Promote(&below, Promotion::kPin, nullptr);
-  for (BelowKey& key : below) {
-    if (!status.ok() || key.row == nullptr) continue;
-    Shard* shard = shards_[key.shard].get();
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    const bool born = !key.row->has(kRowNewborn);
-    ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);  // leaves it a newborn while we hold it
-    UnpinRow(shard, key.row);
-    n += born;
-    shard->counters.removed += born;
+  const Settle settle = [&](Shard*, BelowKey* key, const Found& found) {
+    forget(key->key, found);
+    return OkStatus();
+  };
+  Status status = Promote(&below, Promotion::kForget, &settle, &forgetting);
+  if (bloom_ != nullptr) {
+    for (const BelowKey& key : below) {
+      if (key.outcome == BelowKey::kRead) ForgetCount(key.key);
+    }
   }
-  if (evicts_ && !below.empty()) TrimAndRemember();  // what was brought up for nothing
-  const Status told = RemoveGone(&gone);
-  if (status.ok()) status = told;
-  if (removed != nullptr) *removed = n;
-  return status;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    shard->counters.removed += in_memory + forgetting.forgotten;
+  }
+  *removed += in_memory + forgetting.forgotten;
+  const Status told = RemoveGone(&forgetting.gone);
+  return status.ok() ? told : status;
 }
 
 Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
@@ -150,83 +163,111 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   if (!options_.expiry.enabled()) return OkStatus();
   InsideGate inside(&gate_);
   int64_t n = 0;
-  GoneRecords gone;
+  Status status;
   for (auto& shard : shards_) {
-    for (uint32_t from = 0;; from += kExpireSlice) {
+    const Status one = ExpireInMemory(shard.get(), step, &n);
+    if (status.ok()) status = one;
+  }
+  for (int level = 0; level < levels_; ++level) {
+    const Status one = ExpireBelow(level, step, &n);
+    if (status.ok()) status = one;
+  }
+  if (expired != nullptr) *expired = n;
+  return status;
+}
+
+Status EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
+  Status status;
+  for (uint32_t from = 0, end = 1; from < end && status.ok(); from += kExpireSlice) {
+    const TrimHold hold(this, shard);
+    GoneRecords gone;
+    {
       std::lock_guard<SharedMutex> lock(shard->mutex);
-      if (from >= shard->dram.end()) break;
-      const uint32_t to = std::min<uint32_t>(shard->dram.end(), from + kExpireSlice);
+      end = shard->dram.end();
+      const uint32_t to = std::min<uint32_t>(end, from + kExpireSlice);
       for (uint32_t location = from; location < to; ++location) {
         RowHeader* row = shard->dram.Header(location);
         if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
         const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
         ForgetCount(row->key);
-        ForgetRow(shard.get(), shard->Find(row->key, HashKey(row->key)).word, &gone);
-        ++n;
+        ForgetRow(shard, shard->Find(row->key, HashKey(row->key)).word, &gone);
+        ++*expired;
         ++shard->counters.expired;
       }
     }
-    if (options_.expiry.steps_to_live == 0 || options_.admission.kind != AdmissionKind::kCounter) continue;
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    shard->index.ForEach([&](uint64_t& word) {
-      if (ShardIndex::state(word) != WordState::kCounted) return;
-      const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
-      if (counted->pins == 0 && step - counted->version > options_.expiry.steps_to_live) shard->EraseCounted(&word);
-    });
+    status = RemoveGone(&gone);
   }
-  Status status = RemoveGone(&gone);
-  for (int level = 0; level < levels_ && status.ok(); ++level) status = ExpireBelow(level, step, &n);
-  if (expired != nullptr) *expired = n;
+  if (options_.expiry.steps_to_live == 0 || options_.admission.kind != AdmissionKind::kCounter) return status;
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  shard->index.ForEach([&](uint64_t& word) {
+    if (ShardIndex::state(word) != WordState::kCounted) return;
+    const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
+    if (counted->pins == 0 && ExpiredBySteps(step, counted->version)) shard->EraseCounted(&word);
+  });
   return status;
+}
+
+bool EmbeddingTable::Impl::ExpiredBySteps(int64_t step, int64_t version) const {
+  ExpirySpec by_steps = options_.expiry;
+  by_steps.l2_weight_threshold = -1.0f;
+  return Expired(by_steps, step, version, nullptr, 0);
 }
 
 Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
   MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& record, uint32_t) {
-    if (by_weight || step - record.version > options_.expiry.steps_to_live) candidates.push_back(record.key);
+    if (by_weight || ExpiredBySteps(step, record.version)) candidates.push_back(record.key);
     return OkStatus();
   }));
+  Status status;
   for (size_t from = 0; from < candidates.size(); from += kChunkRows) {
     BorrowedKeyBatch batch;
     batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(kChunkRows, candidates.size() - from)),
                      log2_shards_);
     batch->PrepareDedup();
-    std::vector<BelowKey> keys;
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+      if (batch->begin(s) == batch->end(s)) continue;
       batch->Dedup(s);
-      for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
-        BelowKey key;
-        key.key = batch->key(e);
-        key.hash = batch->hash(e);
-        key.shard = s;
-        keys.push_back(std::move(key));
-      }
+      const Status one = ExpireBelowOf(*batch, s, step, by_weight, expired);
+      if (status.ok()) status = one;
     }
-    MT_RETURN_IF_ERROR(Promote(&keys, Promotion::kPin, nullptr));
-    GoneRecords gone;
-    for (BelowKey& key : keys) {
-      if (key.row == nullptr) continue;
-      Shard* shard = shards_[key.shard].get();
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      const float* value = reinterpret_cast<const float*>(DramTier::Data(key.row));
-      const bool gone_now = key.row->pins == 1 && !key.row->has(kRowNewborn) &&
-                            Expired(options_.expiry, step, key.row->version, value, options_.dim);
-      if (!gone_now) {
-        UnpinRow(shard, key.row);
-        continue;
-      }
-      key.row->pins = 0;
-      ForgetCount(key.key);
-      ForgetRow(shard, shard->Find(key.key, key.hash).word, &gone);
-      ++*expired;
-      ++shard->counters.expired;
-    }
-    TrimAndRemember();
-    MT_RETURN_IF_ERROR(RemoveGone(&gone));
   }
-  return OkStatus();
+  return status;
+}
+
+Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
+  Shard* shard = shards_[s].get();
+  const TrimHold hold(this, shard);
+  std::vector<BelowKey> keys;
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.push_back(BelowKeyOf(batch, e, s));
+  Forgetting forgetting;
+  forgetting.reads_rows = by_weight;
+  int64_t in_memory = 0;
+  forgetting.doomed = [&](const RecordHeader& header, const uint8_t* data) {
+    const float* value = reinterpret_cast<const float*>(data);
+    const bool doomed = Expired(options_.expiry, step, header.version, value, options_.dim);
+    if (doomed) ForgetCount(header.key);
+    return doomed;
+  };
+  const Settle settle = [&](Shard*, BelowKey* key, const Found& found) {  // came up meanwhile
+    if (found.row == nullptr || found.row->pins != 0 || found.row->has(kRowNewborn)) return OkStatus();
+    const float* value = reinterpret_cast<const float*>(DramTier::Data(found.row));
+    if (!Expired(options_.expiry, step, found.row->version, value, options_.dim)) return OkStatus();
+    ForgetCount(key->key);
+    ForgetRow(shard, found.word, &forgetting.gone);
+    ++in_memory;
+    return OkStatus();
+  };
+  const Status status = Promote(&keys, Promotion::kForget, &settle, &forgetting);
+  *expired += in_memory + forgetting.forgotten;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    shard->counters.expired += in_memory + forgetting.forgotten;
+  }
+  const Status told = RemoveGone(&forgetting.gone);
+  return status.ok() ? told : status;
 }
 
 Status EmbeddingTable::Impl::Clear() {
@@ -257,7 +298,7 @@ Status EmbeddingTable::Impl::Clear() {
   }
   dram_rows_ = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
-  MT_RETURN_IF_ERROR(RemoveOwed());
+  MT_RETURN_IF_ERROR(RemoveAllOwed());
   {
     std::lock_guard<std::mutex> lock(trim_mutex_);
     trim_error_ = OkStatus();

@@ -11,6 +11,11 @@
 //   4. wait     for words that other operations hold, after all own words are resolved; then from 1 for what is left.
 //
 // An error puts every own word back and unpins every row this call pinned: nothing has changed.
+//
+// A damaged record (DataLoss) is an error, or, as on_corruption says, the key starts anew or is dropped. Its key is the one the
+// tier knows it by; where it knows none, the one that was asked for: a tag match is all there is.
+//
+// Removal and expiry do the same with another step 3: the word is erased, the record's removal is for the caller to tell.
 
 #include <algorithm>
 #include <cstring>
@@ -28,8 +33,10 @@ bool Contains(const std::vector<uint64_t>& v, uint64_t x) { return std::find(v.b
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle) {
-  Status status;
+Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle,
+                                     Forgetting* forgetting) {
+  Status status, forget_error;
+  const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows : promotion != Promotion::kFacts;
   GoneRecords gone;
   std::vector<size_t> unresolved(keys->size());
   for (size_t i = 0; i < keys->size(); ++i) unresolved[i] = i;
@@ -47,9 +54,9 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
         BelowKey& key = (*keys)[i];
         if (key.level != level) continue;
         ReadRecord record;
-        record.key = key.key;
+        record.key = record.header.key = key.key;
         record.location = key.location;
-        if (promotion != Promotion::kFacts) {
+        if (reads_rows) {
           key.data.resize(row_bytes);
           record.row_data = key.data.data();
         }
@@ -60,8 +67,10 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
       const Status batch = marked.ok() ? lower_[level]->Read(records) : marked;
       for (size_t i = 0; i < read.size(); ++i) {
         BelowKey& key = (*keys)[read[i]];
-        const Status installed = Install(&key, records[i], batch.ok() ? records[i].status : batch, promotion, &gone);
-        if (!installed.ok() && status.ok()) status = installed;
+        const Status installed =
+            Install(&key, records[i], batch.ok() ? records[i].status : batch, promotion, forgetting, &gone);
+        Status* const first = promotion == Promotion::kForget && batch.ok() ? &forget_error : &status;
+        if (!installed.ok() && first->ok()) *first = installed;
         if (key.outcome == BelowKey::kUnresolved) unresolved.push_back(read[i]);
       }
     }
@@ -80,7 +89,7 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
       if (key.row != nullptr) Unpin(&key);
     }
   }
-  return status;
+  return status.ok() ? forget_error : status;
 }
 
 Status EmbeddingTable::Impl::MarkPending(std::vector<BelowKey>* keys, const std::vector<size_t>& unresolved,
@@ -156,28 +165,76 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, const Found& found, P
   }
 }
 
+Status EmbeddingTable::Impl::ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header,
+                                         Forgetting* forgetting) {
+  key->outcome = BelowKey::kRead;
+  if (forgetting->doomed != nullptr && !forgetting->doomed(header, key->data.data())) return OkStatus();
+  EraseBelow(shard, word, key->level, header, key->location, &forgetting->gone);
+  ++forgetting->forgotten;
+  return OkStatus();
+}
+
+void EmbeddingTable::Impl::Reinit(Shard* shard, BelowKey* key, RecordHeader* header) {
+  const RowLayout& layout = *shard->dram.layout();
+  header->version = -1;
+  header->frequency = 0;
+  header->num_columns = static_cast<uint32_t>(layout.columns().size());
+  if (key->data.empty()) return;
+  std::fill(key->data.begin(), key->data.end(), uint8_t{0});
+  initializer_->Fill(key->key, reinterpret_cast<float*>(key->data.data()));
+  layout.FillSlots(key->data.data(), 1);
+}
+
+void EmbeddingTable::Impl::DropCorrupt(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header) {
+  GoneRecords gone;
+  EraseBelow(shard, word, key.level, header, key.location, &gone);
+  for (int level = 0; level < levels_; ++level) {  // our operation does not hold the trim
+    for (const KeyLocation& record : gone.at[level]) Owe(shard, level, record);
+  }
+  KeepDropped(shard, {key.key});
+}
+
 Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
-                                     GoneRecords* gone) {
+                                     Forgetting* forgetting, GoneRecords* gone) {
+  RecordHeader header = record.header;
   Shard* shard = shards_[key->shard].get();
   std::lock_guard<SharedMutex> lock(shard->mutex);
   ++shard->counters.lower[key->level].reads;
   uint64_t* word = shard->TakePending(key->hash, key->pending_id);
-  if (!read.ok()) return TierError(StrCat("reading key ", key->key), key->level, read);
-  if (record.header.key != key->key) {
+  const bool corrupt = read.code() == StatusCode::kDataLoss;
+  if (!read.ok() && !corrupt) return TierError(StrCat("reading key ", key->key), key->level, read);
+  if (header.key != key->key) {
     ++shard->counters.false_matches;
     key->excluded.push_back(PlaceOf(key->level, key->location));
     return OkStatus();
   }
   const std::shared_ptr<const RowLayout> layout = shard->dram.layout();
+  if (corrupt) {
+    ++shard->counters.corrupt;
+    const bool removes = promotion == Promotion::kForget && forgetting->doomed == nullptr;
+    if (!removes && options_.on_corruption == OnCorruption::kDrop) {
+      DropCorrupt(shard, word, *key, header);
+      return OkStatus();  // and the key is looked for further on
+    }
+    if (!removes && (options_.on_corruption == OnCorruption::kError || promotion == Promotion::kForget)) {
+      return TierError(StrCat("reading key ", key->key), key->level, read);
+    }
+    if (!removes) Reinit(shard, key, &header);
+  }
+  if (promotion == Promotion::kForget) return ForgetBelow(shard, word, key, header, forgetting);
   ++shard->counters.lower[key->level].hits;
-  key->facts = KeyFacts{record.header.frequency, record.header.version, tier_number(key->level)};
+  key->facts = KeyFacts{header.frequency, header.version, tier_number(key->level)};
   key->outcome = BelowKey::kRead;
   bool install = promotion == Promotion::kPin;
-  if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), record.header.num_columns);
+  if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), header.num_columns);
   if (promotion == Promotion::kCopy) install = budget_rows(*layout) > 0 && !trim_failed_;
   const Status reserved = install ? shard->dram.Reserve(1) : OkStatus();
   if (!install || !reserved.ok()) return promotion == Promotion::kPin ? reserved : OkStatus();
-  RowHeader* row = InstallRow(shard, word, *key, record.header, gone);
+  RowHeader* row = InstallRow(shard, word, *key, header, gone);
+  if (corrupt && row->below != kNoLocation) {  // what it is now stands nowhere below
+    gone->at[levels_ - 1].push_back(KeyLocation{key->key, row->below});
+    row->below = kNoLocation;
+  }
   key->outcome = BelowKey::kInDram;
   if (promotion == Promotion::kPin) {
     row->pins = 1;
@@ -204,7 +261,7 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
   row->version = header.version;
   row->frequency = header.frequency;
   if (middle_[key.level]) row->flags = header.flags & kRowEverBelow;
-  if (durable_[key.level]) row->flags |= kRowEverBelow;
+  if (durable_[key.level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
   if (keeps_copies(key.level)) {
     row->below = key.location;
   } else {

@@ -39,7 +39,7 @@ inline int LevelOf(uint64_t word) { return LevelOf(ShardIndex::state(word)); }
 
 // Counters of one shard, summed by Stats().
 struct ShardCounters {
-  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, false_matches = 0;
+  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, corrupt = 0, false_matches = 0;
   struct Lower {
     int64_t hits = 0, promotions = 0, demotions = 0, reads = 0, writes = 0;
   } lower[kMaxLowerTiers];
@@ -63,7 +63,8 @@ struct alignas(64) Shard {
   std::condition_variable_any resolved;  // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
   std::unique_ptr<DemotionPool::Job> demotion;  // in tables that demote in the background
-  bool trimming = false;             // a trim works on this shard
+  bool trimming = false;             // a thread holds the shard's trim: see TrimHold
+  GoneRecords owed;                  // removals that are still to be told to the tiers
   ShardIndex index;
   DramTier dram;
   CountedKeys counted;
@@ -136,6 +137,18 @@ struct alignas(64) Shard {
     ShardIndex::Switch(word, ShardIndex::state(pending[id]), ShardIndex::location(pending[id]));
     ResolvePending(id);
     return word;
+  }
+  // The same where the key is not known: of a word that was at `home` among 2^log2 buckets.
+  void TakePendingAt(uint32_t home, int log2, uint32_t id) {
+    uint64_t* found = nullptr;
+    for (uint64_t at = home; at >> index.log2_buckets() == 0; at += uint64_t{1} << log2) {  // the index may have grown
+      index.ForEachAtHome(static_cast<uint32_t>(at), [&](uint64_t& w) {
+        if (ShardIndex::state(w) == WordState::kPending && ShardIndex::location(w) == id) found = &w;
+      });
+    }
+    MT_CHECK(found != nullptr);
+    ShardIndex::Switch(found, ShardIndex::state(pending[id]), ShardIndex::location(pending[id]));
+    ResolvePending(id);
   }
   void ResolvePending(uint32_t id) {
     free_pending.push_back(id);

@@ -2,7 +2,7 @@
 //
 // The gate is closed and the tiers' relocators are taken back while it runs, so nothing moves: every word is as it was at the
 // start. Rows in DRAM are given in the order of the index. Rows below are read in the order of their locations, as a device
-// likes it, a pass for each range of locations that holds at most kPassRows of them: what a pass remembers is bounded, and it
+// likes it (damaged ones are left out where on_corruption says so), a pass for each range of locations that holds at most kPassRows of them: what a pass remembers is bounded, and it
 // costs a walk over the index (8 bytes a key) beside the reading.
 
 #include <algorithm>
@@ -25,6 +25,9 @@ class EmbeddingTable::Impl::Snapshot {
       : table_(table), layout_(table->layout()), all_columns_(all_columns), max_rows_(max_rows), visit_(visit) {
     Begin();
   }
+
+  // Damaged records met.
+  int64_t corrupt() const { return corrupt_; }
 
   Status Run() {
     for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(InMemory(shard.get()));
@@ -114,6 +117,10 @@ class EmbeddingTable::Impl::Snapshot {
       const Status read = table_->lower_[level]->Read(records);
       if (!read.ok()) return table_->TierError("reading all rows", level, read);
       for (const ReadRecord& record : records) {
+        if (record.status.code() == StatusCode::kDataLoss) {
+          ++corrupt_;
+          if (table_->options_.on_corruption != OnCorruption::kError) continue;
+        }
         if (!record.status.ok()) return table_->TierError("reading all rows", level, record.status);
         layout_->FillSlots(record.row_data, record.header.num_columns);
         const KeyFacts facts{record.header.frequency, record.header.version, table_->tier_number(level)};
@@ -130,6 +137,7 @@ class EmbeddingTable::Impl::Snapshot {
   const size_t max_rows_;
   const std::function<Status(Rows*)>& visit_;
   Rows chunk_;
+  int64_t corrupt_ = 0;
 };
 
 Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
@@ -140,7 +148,12 @@ Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
   }
   ClosedGate closed(&gate_);
   for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
-  const Status status = Snapshot(this, all_columns, static_cast<size_t>(max_rows), visit).Run();
+  Snapshot snapshot(this, all_columns, static_cast<size_t>(max_rows), visit);
+  const Status status = snapshot.Run();
+  if (snapshot.corrupt() > 0) {
+    std::lock_guard<SharedMutex> lock(shards_[0]->mutex);
+    shards_[0]->counters.corrupt += snapshot.corrupt();
+  }
   for (int level = 0; level < levels_; ++level) LendRelocator(level);
   return status;
 }

@@ -1,88 +1,58 @@
 // The tier oracle (tier_oracle.h) over every storage type that has no GPU: the real tiers, in files.
 
-#include <unistd.h>
-
-#include <filesystem>
-
+#include "cc/table/storage_test_util.h"
 #include "cc/table/tier_oracle.h"
-#include "cc/tier/leveldb/leveldb_tier.h"
-#include "cc/tier/pmem/pmem_tier.h"
-#include "cc/tier/ssdhash/ssdhash_tier.h"
 
 namespace multitier {
 namespace {
-
-template <typename T>
-std::shared_ptr<Tier> Must(Result<std::unique_ptr<T>> tier) {
-  EXPECT_TRUE(tier.ok()) << tier.status().ToString();
-  return tier.ok() ? std::shared_ptr<Tier>(*std::move(tier)) : nullptr;
-}
 
 struct StorageCase {
   const char* name;
   bool dram;
   std::vector<std::string> lower;
+  int last_rows;  // budget of the last; 0: unbounded
 };
 
 class StorageTypes : public testing::TestWithParam<StorageCase> {
  protected:
-  void SetUp() override {
-    root_ = testing::TempDir() + "/storage_types_" + std::to_string(getpid());
-    std::filesystem::remove_all(root_);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  std::shared_ptr<Tier> NewTier(const std::string& type) {
-    const std::string directory = root_ + "/" + std::to_string(made_++ % 8);  // the tables before are gone by then
-    std::filesystem::remove_all(directory);
-    std::filesystem::create_directories(directory);
-    if (type == "ssdhash") {
-      SsdHashOptions options;
-      options.directory = directory;
-      options.min_segment_bytes = 64 << 10;
-      options.async_compaction = made_ % 2 == 0;
-      return Must(SsdHashTier::Open(options));
-    }
-    if (type == "leveldb") {
-      LevelDbOptions options;
-      options.directory = directory;
-      options.write_buffer_bytes = 64 << 10;
-      return Must(LevelDbTier::Open(options));
-    }
-    PmemOptions options;
-    options.directory = directory;
-    return Must(PmemTier::Open(options));
-  }
-
-  std::string root_;
-  int made_ = 0;
-};
-
-TEST_P(StorageTypes, GivesTheBitsOfDramAlone) {
-  const StorageCase storage = GetParam();
-  AdmissionSpec counter;
-  counter.kind = AdmissionKind::kCounter;
-  counter.filter_freq = 2;
-  for (const AdmissionSpec& admission : {AdmissionSpec(), counter}) {
+  void Run(const AdmissionSpec& admission, int rounds) {
+    const StorageCase storage = GetParam();
+    StorageDirectory root(std::string("storage_types_") + storage.name);
+    int made = 0;
     RunOracle(
-        [&](uint64_t row_bytes, uint64_t, TableOptions* options) {
+        [&](uint64_t row_bytes, uint64_t, bool recover, TableOptions* options) {
           options->dram_named = storage.dram;
           if (!storage.dram) options->dram_budget_bytes = 0;
           options->lower_tiers.clear();
-          for (const std::string& type : storage.lower) options->lower_tiers.push_back({NewTier(type), 0});
+          for (const std::string& type : storage.lower) {
+            // The last of the tables before is reopened; else they are gone by the time their directory comes again.
+            const bool last = options->lower_tiers.size() + 1 == storage.lower.size();
+            if (last && !recover) ++made;
+            const std::string name = type + std::to_string(made % 4);
+            options->lower_tiers.push_back({root.Open(type, name, last && recover, made % 2 == 0), 0});
+          }
           if (storage.lower.size() > 1) options->lower_tiers[0].budget_bytes = 3 * row_bytes;
+          options->lower_tiers.back().budget_bytes = static_cast<uint64_t>(storage.last_rows) * row_bytes;
         },
-        admission, 15);
+        admission, rounds);
   }
+};
+
+TEST_P(StorageTypes, GivesTheBitsOfDramAlone) { Run(AdmissionSpec(), 10); }
+TEST_P(StorageTypes, GivesTheBitsOfDramAloneUnderEachFilter) {
+  for (const AdmissionSpec& admission : AllFilters()) Run(admission, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, StorageTypes,
-    testing::Values(StorageCase{"PMEM", false, {"pmem"}}, StorageCase{"LEVELDB", false, {"leveldb"}},
-                    StorageCase{"SSDHASH", false, {"ssdhash"}}, StorageCase{"DRAM_PMEM", true, {"pmem"}},
-                    StorageCase{"DRAM_LEVELDB", true, {"leveldb"}}, StorageCase{"DRAM_SSDHASH", true, {"ssdhash"}},
-                    StorageCase{"DRAM_PMEM_LEVELDB", true, {"pmem", "leveldb"}},
-                    StorageCase{"DRAM_PMEM_SSDHASH", true, {"pmem", "ssdhash"}}),
+    testing::Values(StorageCase{"PMEM", false, {"pmem"}, 0}, StorageCase{"LEVELDB", false, {"leveldb"}, 0},
+                    StorageCase{"SSDHASH", false, {"ssdhash"}, 0}, StorageCase{"DRAM_PMEM", true, {"pmem"}, 0},
+                    StorageCase{"DRAM_LEVELDB", true, {"leveldb"}, 0}, StorageCase{"DRAM_SSDHASH", true, {"ssdhash"}, 0},
+                    StorageCase{"DRAM_PMEM_LEVELDB", true, {"pmem", "leveldb"}, 0},
+                    StorageCase{"DRAM_PMEM_SSDHASH", true, {"pmem", "ssdhash"}, 0},
+                    StorageCase{"DRAM_SSDHASH_bounded", true, {"ssdhash"}, 100000},
+                    StorageCase{"DRAM_LEVELDB_bounded", true, {"leveldb"}, 100000},
+                    StorageCase{"DRAM_PMEM_SSDHASH_bounded", true, {"pmem", "ssdhash"}, 100000}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

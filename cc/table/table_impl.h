@@ -7,6 +7,8 @@
 //   prefetch.cc          Prefetch and its pins
 //   promote.cc           reads from the lower tiers: pending words, verification, installation
 //   demote.cc            Trim
+//   adopt.cc             rows that a tier recovered
+//   flush.cc             Flush
 //   below.cc             records of lower tiers: freed, removed, relocated
 //   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
 //   transfer.cc          Scan, Import
@@ -15,7 +17,11 @@
 // Locks, outermost first:
 //   gate_          entered by every operation; closed by AddSlots, Clear, TakeSnapshot
 //   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
-//   trim_mutex_    the sticky error of a failed trim, removals a tier refused, keys dropped; nothing is taken inside it
+//   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
+// A shard's trim (TrimHold) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending word when
+// it begins to wait for it. Only its holder writes to the tiers or removes from them for keys of the shard. So of a key's writes
+// and removals a tier is told in the order in which the table decided them, and a removed key cannot come back, nor a
+// key that was created again be lost, whatever runs beside (tier.h, Order).
 // Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
 // a tier calls Relocate, which takes shards' locks, from Write, Sync and Remove.
 // A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote), all own
@@ -63,6 +69,7 @@ class EmbeddingTable::Impl {
   Status Import(const Rows& rows);
   TableStats Stats();
   Status Drain();
+  Status Flush();
   int64_t TotalCount();
   int64_t NewestStep() const { return newest_step_.load(); }
 
@@ -104,20 +111,46 @@ class EmbeddingTable::Impl {
     uint32_t pending_id = 0;
     uint64_t seen_resolutions = 0;    // of the shard, when another operation held the word
   };
+  static BelowKey BelowKeyOf(const KeyBatch& batch, uint32_t entry, int shard) {
+    BelowKey key;
+    key.key = batch.key(entry);
+    key.hash = batch.hash(entry);
+    key.shard = shard;
+    key.entry = entry;
+    return key;
+  }
   enum class Promotion {
+    kForget, // take the key out of the table: see Forgetting
     kPin,    // bring the row into DRAM, beyond the budget if need be, and pin it
     kCopy,   // copy the row data; install the row where there is room
     kFacts,  // only frequency, version and tier; nothing moves
   };
   // Takes over a key that memory answers (row, counted entry or nothing), under the lock of its shard.
   using Settle = std::function<Status(Shard*, BelowKey*, const Found&)>;
+  // What kForget does to keys below memory.
+  struct Forgetting {
+    // Whether a key is to go, from its record; null: it is, even where the record is damaged. Under the shard's lock.
+    std::function<bool(const RecordHeader&, const uint8_t* row_data)> doomed;
+    bool reads_rows = false;  // doomed looks at row_data
+    GoneRecords gone;         // out
+    int64_t forgotten = 0;    // out
+  };
   // Resolves every key; `settle` may be null. On an error no key is pinned by this call (what settle did is the caller's to
-  // undo) and every word is as it was.
-  Status Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle);
+  // undo) and every word is as it was, but that kForget goes through all keys before it returns the first error.
+  // REQUIRES for kForget: `forgetting`, and that the trims of the keys' shards are held
+  Status Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting = nullptr);
   Status MarkPending(std::vector<BelowKey>* keys, const std::vector<size_t>& unresolved, Promotion promotion,
                      const Settle* settle, std::vector<size_t>* mine, std::vector<size_t>* theirs);
   void AnswerFromMemory(BelowKey* key, const Found& found, Promotion promotion);
-  Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion, GoneRecords* gone);
+  Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion, Forgetting* forgetting,
+                 GoneRecords* gone);
+  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header,
+                     Forgetting* forgetting);
+  // Takes a key whose record is below memory out of the shard.
+  void EraseBelow(Shard* shard, uint64_t* word, int level, const RecordHeader& header, uint32_t location, GoneRecords* gone);
+  // Of a damaged record, unless operations are to fail.
+  void Reinit(Shard* shard, BelowKey* key, RecordHeader* header);
+  void DropCorrupt(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header);
   // Accesses since the last use of a record's row, as far as known.
   uint64_t IdleOf(int level, const RecordHeader& header, uint64_t clock) const;
   // The row of the record just read comes into the slab; its word is switched there.
@@ -203,9 +236,24 @@ class EmbeddingTable::Impl {
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
   // At most max_slices slices of them; *more: there may be others.
   Status TrimShard(Shard* shard, size_t target_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
-  // One trim at a time works on a shard.
   void BeginTrim(Shard* shard);
   void EndTrim(Shard* shard);
+  // A shard's trim, from now to the end of the block: see the top. Nothing in tables without lower tiers.
+  class TrimHold {
+   public:
+    TrimHold(Impl* table, Shard* shard) : table_(table), shard_(table->levels_ > 0 ? shard : nullptr) {
+      if (shard_ != nullptr) table_->BeginTrim(shard_);
+    }
+    ~TrimHold() {
+      if (shard_ != nullptr) table_->EndTrim(shard_);
+    }
+    TrimHold(const TrimHold&) = delete;
+    TrimHold& operator=(const TrimHold&) = delete;
+
+   private:
+    Impl* const table_;
+    Shard* const shard_;
+  };
   Status DemoteSlice(Shard* shard, size_t n, size_t* moved);
   size_t SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written);
   // Makes room for n records of a shard in a lower tier; *room: for how many there is. An error where there is none.
@@ -232,13 +280,33 @@ class EmbeddingTable::Impl {
   Status RetryTrim();
   // Takes a DRAM row out of the shard, wherever operations hold it; `gone` gets its records below. Counts nothing.
   void ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone);
+  // The batch's keys of one shard.
+  Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
+  bool ExpiredBySteps(int64_t step, int64_t version) const;
+  Status ExpireInMemory(Shard* shard, int64_t step, int64_t* expired);
   Status ExpireBelow(int level, int64_t step, int64_t* expired);
+  Status ExpireBelowOf(const KeyBatch& batch, int shard, int64_t step, bool by_weight, int64_t* expired);
+
+  // The layout to begin with: what the last tier recovered, and the slots of the options.
+  Result<RowLayout> FirstLayout() const;
+  Status Adopt();
+  // Rows of a shard's DRAM, from slot *from on, that no record of the last tier stands for: written there, one slice. *from: where
+  // to go on. REQUIRES: the shard's trim is held
+  Status FlushSlice(Shard* shard, uint32_t* from);
+  // Rows of the tier between, likewise, all of them.
+  Status FlushMiddle(Shard* shard);
+  // Where the last tier keeps no copies: all rows move there. REQUIRES: the gate is closed
+  Status MoveAllToLast();
 
   // Records nobody names any more. Not under a shard's lock.
   void FreeGone(GoneRecords* gone);
-  // The same, and their keys are gone for good. What a tier refuses is kept and told again before the next demotion.
+  // The same, and their keys are gone for good. What a tier refuses is kept and told again before anything else is told of the
+  // shard. REQUIRES: the trims of the keys' shards are held
   Status RemoveGone(GoneRecords* gone);
-  Status RemoveOwed();
+  void Owe(Shard* shard, int level, const KeyLocation& record);
+  // What is owed of a shard. REQUIRES: its trim is held
+  Status RemoveOwed(Shard* shard);
+  Status RemoveAllOwed();
   Status TierError(const std::string& what, int level, const Status& status) const;
   void LendRelocator(int level);
   void Relocate(int level, Span<Relocation> relocations);
@@ -249,13 +317,16 @@ class EmbeddingTable::Impl {
 
   class Snapshot;
 
-  // One step of a scan: adds the keys of the shard whose home stands at reversed position *cursor, and moves it on.
-  Status ScanBucket(int shard, uint64_t* cursor, bool all_columns, Rows* rows);
+  // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on, until
+  // there are `wanted` or it is time to read, and moves it on.
+  Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
   Result<Rows> ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts, const uint8_t* data,
                  Rows* rows) const;
   Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns);
   Status ImportCounted(const Rows& rows);
+  // The entries of one shard; `from`: where the batch begins in rows.
+  Status ImportCountedOf(const KeyBatch& batch, int shard, const Rows& rows, size_t from);
 
   Shard* shard_of(uint64_t hash) { return shards_[shard_index(hash)].get(); }
   int shard_index(uint64_t hash) const { return log2_shards_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_shards_)); }
@@ -284,6 +355,7 @@ class EmbeddingTable::Impl {
   DemotionPool* pool_ = nullptr;             // of tables that demote in the background; null in others
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   const pid_t pid_;
+  bool ready_ = false;                       // Init succeeded
   int log2_shards_ = 0;
   std::unique_ptr<Initializer> initializer_;
   std::unique_ptr<CountingBloomFilter> bloom_;
@@ -297,6 +369,7 @@ class EmbeddingTable::Impl {
   std::atomic<uint64_t> accesses_{1};   // stamps recency; starts behind 0, which stands for none
   // A failed write of rows that do not know of it: every key may have a record in a durable tier.
   std::atomic<bool> any_key_below_{false};
+  std::atomic<int64_t> owed_{0};        // removals in Shard::owed, over all shards
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<int64_t> newest_step_{-1};
@@ -304,7 +377,6 @@ class EmbeddingTable::Impl {
   std::mutex trim_mutex_;
   // Guarded by trim_mutex_.
   Status trim_error_;
-  GoneRecords owed_;               // removals that a tier refused
   std::deque<int64_t> dropped_;    // keys, the oldest first
 };
 

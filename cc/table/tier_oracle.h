@@ -1,5 +1,7 @@
 // The tier oracle: one sequence of random operations on DRAM alone and on four rows of DRAM, or none, over lower tiers gives
-// the same bits: values, slots, frequencies, versions. The seed is printed; set MT_ORACLE_SEED to run one again,
+// the same bits: values, slots, frequencies, versions. The operations: lookup, training (rounds take turns: each update rule
+// alone, then all of them mixed), remove, expire by steps and by weight, facts, export, scan, drain, prefetch, save and restore,
+// flush, and closing and recovering what the tiers kept. The seed is printed; set MT_ORACLE_SEED to run one again,
 // MT_ORACLE_ROUNDS for more.
 
 #ifndef CC_TABLE_TIER_ORACLE_H_
@@ -12,8 +14,22 @@
 
 namespace multitier {
 
-// Gives the options new tiers, budgets in rows of so many bytes.
-using PutTiers = std::function<void(uint64_t row_bytes, uint64_t seed, TableOptions* options)>;
+// Gives the options new tiers, budgets in rows of so many bytes; `recover`: the last is what the last one before left.
+using PutTiers = std::function<void(uint64_t row_bytes, uint64_t seed, bool recover, TableOptions* options)>;
+
+// One filter of each kind.
+inline std::vector<AdmissionSpec> AllFilters() {
+  std::vector<AdmissionSpec> filters(3);
+  filters[0].kind = AdmissionKind::kCounter;
+  filters[0].filter_freq = 3;
+  filters[1].kind = AdmissionKind::kBloom;
+  filters[1].filter_freq = 3;
+  filters[1].max_element_size = 100;
+  filters[2].kind = AdmissionKind::kProbabilistic;
+  filters[2].probability = 0.4;
+  filters[2].seed = 5;
+  return filters;
+}
 
 inline uint64_t OracleSeed() {
   const char* seed = std::getenv("MT_ORACLE_SEED");
@@ -29,25 +45,29 @@ inline int OracleRounds(int rounds) {
 class Oracle {
  public:
   Oracle(uint64_t seed, const PutTiers& put_tiers, const AdmissionSpec& admission) : random_(seed), put_tiers_(put_tiers) {
+    rules_ = AllUpdateRules();
+    const size_t turn = seed % (rules_.size() + 4);
+    if (turn < rules_.size()) rules_ = {rules_[turn]};
     dim_ = std::vector<int>{1, 3, 8, 17}[random_() % 4];
     TableOptions plain = BasicOptions(dim_);
     TableOptions tiered = BasicOptions(dim_);
     // Room for the slots of any rule: the bound counts row data, and rows widen.
     tiered.dram_budget_bytes = 4 * WidestRow();
-    put_tiers_(3 * WidestRow(), random_(), &tiered);
-    tiered.cache_strategy = random_() % 2 == 0 ? Replacement::kLru : Replacement::kLfu;
+    put_tiers_(3 * WidestRow(), random_(), false, &tiered);
+    tiered.cache_strategy = std::vector<Replacement>{Replacement::kLru, Replacement::kLfu, Replacement::kDefault}[random_() % 3];
     if (random_() % 4 == 0) tiered.num_shards = 2;
+    const uint64_t expiry = random_() % 4;
     for (TableOptions* options : {&plain, &tiered}) {
       options->admission = admission;
       options->default_value_no_permission = 0.25f;
-      options->expiry.steps_to_live = 12;
+      if (expiry != 0) options->expiry.steps_to_live = 12;
+      if (expiry < 2) options->expiry.l2_weight_threshold = 0.1f * static_cast<float>(dim_);
       if (random_() % 2 == 0) options->initializer.kind = InitializerKind::kTruncatedNormal;
     }
     tiered.initializer = plain.initializer;
     options_[0] = plain;
     options_[1] = tiered;
     for (int t = 0; t < 2; ++t) table_[t] = MakeTable(options_[t]);
-    rules_ = AllUpdateRules();
   }
 
   void Step() {
@@ -71,8 +91,16 @@ class Oracle {
         for (auto& table : table_) MT_ASSERT_OK(table->Drain());
         return;
       case 5:
-        if (random_() % 8 == 0) return SaveAndRestore();
-        return;
+        switch (random_() % 6) {
+          case 0:
+            return SaveAndRestore();
+          case 1:
+            return CloseAndRecover();
+          case 2:
+            return Flush();
+          default:
+            return CompareScans();
+        }
       case 6:
       case 7:
       case 8:
@@ -153,10 +181,82 @@ class Oracle {
     for (int t = 0; t < 2; ++t) {
       const auto rows = table_[t]->Export(true);
       ASSERT_TRUE(rows.ok()) << rows.status().ToString();
-      if (t == 1) put_tiers_(3 * WidestRow(), random_(), &options_[1]);
+      if (t == 1) put_tiers_(3 * WidestRow(), random_(), false, &options_[1]);
       table_[t] = MakeTable(options_[t]);
       MT_ASSERT_OK(table_[t]->Import(*rows));
     }
+  }
+
+  bool durable() const { return options_[1].lower_tiers.back().tier->capabilities().durable; }
+
+  void Flush() {
+    const Status flushed = table_[1]->Flush();
+    if (!durable()) {
+      EXPECT_EQ(flushed.code(), StatusCode::kFailedPrecondition);
+      return;
+    }
+    MT_ASSERT_OK(flushed);
+    const auto* relocating = dynamic_cast<RelocatingTier*>(options_[1].lower_tiers.back().tier.get());
+    if (relocating == nullptr) return;
+    const auto rows = table_[1]->Export(false);
+    ASSERT_TRUE(rows.ok());
+    EXPECT_EQ(relocating->RecoverableKeys(), std::set<int64_t>(rows->keys.begin(), rows->keys.end()));
+  }
+
+  // A filter's counts do not survive it.
+  void CloseAndRecover() {
+    const bool by_flush = random_() % 2 == 0;
+    if (!durable() || !options_[0].admission.admits_all()) return;
+    if (dynamic_cast<RelocatingTier*>(options_[1].lower_tiers.back().tier.get()) != nullptr) return;
+    auto rows = table_[0]->Export(true);
+    ASSERT_TRUE(rows.ok());
+    rows->applies = 0;
+    for (const int64_t version : rows->versions) rows->applies = std::max(rows->applies, version);
+    table_[0] = MakeTable(options_[0]);
+    MT_ASSERT_OK(table_[0]->Import(*rows));
+    if (by_flush) MT_ASSERT_OK(table_[1]->Flush());
+    TableOptions keeping = options_[1];
+    if (!by_flush) {  // a table that flushes by itself, over the same tiers
+      keeping.keep = true;
+      const auto all = table_[1]->Export(true);
+      ASSERT_TRUE(all.ok());
+      keeping.lower_tiers.clear();
+      table_[1] = nullptr;
+      put_tiers_(3 * WidestRow(), random_(), false, &keeping);
+      table_[1] = MakeTable(keeping);
+      MT_ASSERT_OK(table_[1]->Import(*all));
+    }
+    table_[1] = nullptr;
+    keeping.lower_tiers.clear();
+    options_[1].lower_tiers.clear();
+    put_tiers_(3 * WidestRow(), random_(), true, &options_[1]);
+    options_[1].adopt = true;
+    table_[1] = MakeTable(options_[1]);
+    options_[1].adopt = false;
+    ASSERT_NE(table_[1], nullptr);
+    ExpectSameTables(table_[0].get(), table_[1].get());
+    EXPECT_EQ(table_[0]->NewestStep(), table_[1]->NewestStep());
+  }
+
+  void CompareScans() {
+    Rows all[2];
+    for (int t = 0; t < 2; ++t) {
+      uint64_t cursor = 0;
+      do {
+        auto rows = table_[t]->Scan(cursor, 1 + static_cast<int64_t>(random_() % 20), true, &cursor);
+        ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+        if (all[t].columns.empty()) all[t].columns = rows->columns;
+        auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };
+        append(&all[t].keys, rows->keys);
+        append(&all[t].frequencies, rows->frequencies);
+        append(&all[t].versions, rows->versions);
+        append(&all[t].data, rows->data);
+        append(&all[t].counted_keys, rows->counted_keys);
+        append(&all[t].counted_frequencies, rows->counted_frequencies);
+        append(&all[t].counted_versions, rows->counted_versions);
+      } while (cursor != 0);
+    }
+    ExpectSameRows(all[0], all[1]);
   }
 
   std::mt19937_64 random_;

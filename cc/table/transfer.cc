@@ -3,6 +3,10 @@
 // Scan walks each shard's homes (index buckets) in the order of their bit-reversed numbers. That order is the order of the
 // keys' reversed hash bits and does not depend on the size of the index: growth splits a home into two neighbours, so a
 // cursor stays good while the index grows, and no key present all along is met twice or missed.
+//
+// A step takes some homes at once. Their words below memory are made pending while the records are read, all in one call of each
+// tier: so a row cannot leave its home's place unseen, nor its location be used again by another. Others' pending words are
+// waited for before a step, which holds nothing then.
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +18,8 @@ namespace {
 
 constexpr size_t kChunkRows = 64 * 1024;
 constexpr int kCursorShardShift = 33;
+constexpr int kScanHomes = 4096;     // a step
+constexpr size_t kScanRecords = 256;  // read while their words are pending: operations that need them wait so long
 
 uint32_t Reverse32(uint32_t x) {
   x = __builtin_bswap32(x);
@@ -48,23 +54,37 @@ void EmbeddingTable::Impl::AppendRow(const RowLayout& layout, bool all_columns, 
   }
 }
 
-Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_columns, Rows* rows) {
+Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows) {
+  struct Taken {
+    uint32_t home;
+    uint32_t pending_id;
+  };
   Shard* shard = shards_[s].get();
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  for (;;) {  // again where a row moved while it was read below
-    std::vector<ReadRecord> below[kMaxLowerTiers];
-    const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
-    uint64_t next = 0;
-    uint32_t home = 0;
-    int log2 = 0;
-    {
-      std::unique_lock<SharedMutex> lock(shard->mutex);
-      const uint64_t seen = shard->resolutions;
-      bool pending = false;
+  const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
+  std::vector<ReadRecord> below[kMaxLowerTiers];
+  std::vector<Taken> taken;
+  uint64_t next = *cursor;
+  int log2 = 0;
+  {
+    std::unique_lock<SharedMutex> lock(shard->mutex);
+    auto home_of = [&] {
       log2 = shard->index.log2_buckets();
-      home = log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(*cursor)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
-      next = *cursor + (uint64_t{1} << (32 - log2));
-      shard->index.ForEachAtHome(home, [&](uint64_t word) {
+      return log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(next)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
+    };
+    auto read_by_others = [&](uint32_t home) {
+      bool pending = false;
+      shard->index.ForEachAtHome(home, [&](uint64_t word) { pending |= ShardIndex::state(word) == WordState::kPending; });
+      return pending;
+    };
+    while (read_by_others(home_of())) {
+      const uint64_t seen = shard->resolutions;
+      shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
+    }
+    int homes = 0;
+    do {
+      const uint32_t home = home_of();
+      shard->index.ForEachAtHome(home, [&](uint64_t& word) {
         const uint32_t location = ShardIndex::location(word);
         if (ShardIndex::state(word) == WordState::kDram) {
           const RowHeader* row = shard->dram.Header(location);
@@ -76,51 +96,51 @@ Status EmbeddingTable::Impl::ScanBucket(int s, uint64_t* cursor, bool all_column
           rows->counted_keys.push_back(counted->key);
           rows->counted_frequencies.push_back(counted->frequency);
           rows->counted_versions.push_back(counted->version);
-        } else if (ShardIndex::state(word) == WordState::kPending) {
-          pending = true;
         } else {
           ReadRecord record;
           record.location = location;
           below[LevelOf(word)].push_back(std::move(record));
+          taken.push_back(Taken{home, shard->AddPending(word)});
+          ShardIndex::Switch(&word, WordState::kPending, taken.back().pending_id);
         }
       });
-      if (pending) {
-        TakeBack(keys_before, counted_before, rows);
-        shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
-        continue;
-      }
-    }
-    Status status;
-    bool moved = false;
-    for (int level = 0; level < levels_ && status.ok() && !moved; ++level) {
-      std::vector<std::vector<uint8_t>> data(below[level].size(), std::vector<uint8_t>(layout->row_bytes()));
-      for (size_t i = 0; i < data.size(); ++i) below[level][i].row_data = data[i].data();
-      if (!data.empty()) status = lower_[level]->Read(below[level]);
-      for (size_t i = 0; i < data.size() && status.ok() && !moved; ++i) {
-        const ReadRecord& record = below[level][i];
-        bool same = false;
-        {
-          std::lock_guard<SharedMutex> lock(shard->mutex);
-          same = shard->index.HasBelow(home, log2, LowerState(level), record.location);
-        }
-        if (!same) {
-          moved = true;
-        } else if (!record.status.ok()) {
-          status = TierError("scanning", level, record.status);
-        } else {
-          layout->FillSlots(data[i].data(), record.header.num_columns);
-          AppendRow(*layout, all_columns, record.header.key,
-                    KeyFacts{record.header.frequency, record.header.version, tier_number(level)}, data[i].data(), rows);
-        }
-      }
-    }
-    if (status.ok() && !moved) {
-      *cursor = next;
-      return OkStatus();
-    }
-    TakeBack(keys_before, counted_before, rows);
-    MT_RETURN_IF_ERROR(status);
+      next += uint64_t{1} << (32 - log2);
+    } while (next >> 32 == 0 && ++homes < kScanHomes && taken.size() < kScanRecords &&
+             rows->keys.size() + rows->counted_keys.size() + taken.size() < wanted && !read_by_others(home_of()));
   }
+  Status status;
+  std::vector<uint8_t> data[kMaxLowerTiers];
+  for (int level = 0; level < levels_ && status.ok(); ++level) {
+    data[level].resize(below[level].size() * layout->row_bytes());
+    for (size_t i = 0; i < below[level].size(); ++i) below[level][i].row_data = data[level].data() + i * layout->row_bytes();
+    if (!below[level].empty()) status = lower_[level]->Read(below[level]);
+    if (!status.ok()) status = TierError("scanning", level, status);
+  }
+  int64_t corrupt = 0;
+  for (int level = 0; level < levels_ && status.ok(); ++level) {
+    for (const ReadRecord& record : below[level]) {
+      if (record.status.code() == StatusCode::kDataLoss) ++corrupt;
+      if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
+      if (!record.status.ok()) {
+        status = TierError("scanning", level, record.status);
+        break;
+      }
+      layout->FillSlots(record.row_data, record.header.num_columns);
+      AppendRow(*layout, all_columns, record.header.key,
+                KeyFacts{record.header.frequency, record.header.version, tier_number(level)}, record.row_data, rows);
+    }
+  }
+  if (!taken.empty()) {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    for (const Taken& one : taken) shard->TakePendingAt(one.home, log2, one.pending_id);
+    shard->counters.corrupt += corrupt;
+  }
+  if (!status.ok()) {
+    TakeBack(keys_before, counted_before, rows);
+    return status;
+  }
+  *cursor = next;
+  return OkStatus();
 }
 
 Result<Rows> EmbeddingTable::Impl::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
@@ -146,7 +166,7 @@ Result<Rows> EmbeddingTable::Impl::ScanInside(uint64_t cursor, int64_t max_rows,
   size_t s = cursor >> kCursorShardShift;
   uint64_t position = cursor & ((uint64_t{1} << kCursorShardShift) - 1);
   while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < max_rows) {
-    MT_RETURN_IF_ERROR(ScanBucket(static_cast<int>(s), &position, all_columns, &rows));
+    MT_RETURN_IF_ERROR(ScanHomes(static_cast<int>(s), &position, static_cast<size_t>(max_rows), all_columns, &rows));
     if (position >= uint64_t{1} << 32) {
       position = 0;
       ++s;
@@ -199,18 +219,30 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
 Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
   if (options_.admission.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
   InsideGate inside(&gate_);
-  for (size_t i = 0; i < rows.counted_keys.size(); ++i) {
-    const int64_t key = rows.counted_keys[i];
-    const uint64_t hash = HashKey(key);
-    Shard* shard = shard_of(hash);
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    const Found found = shard->Find(key, hash);
+  for (size_t from = 0; from < rows.counted_keys.size(); from += kChunkRows) {
+    BorrowedKeyBatch batch;
+    batch->Partition(
+        Span<const int64_t>(rows.counted_keys).subspan(from, std::min(kChunkRows, rows.counted_keys.size() - from)), log2_shards_);
+    for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+      if (batch->begin(s) == batch->end(s)) continue;
+      MT_RETURN_IF_ERROR(ImportCountedOf(*batch, s, rows, from));
+    }
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const Rows& rows, size_t from) {
+  Shard* shard = shards_[s].get();
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {  // a key's last entry comes last
+    const size_t i = from + batch.first_position(e);
+    const Found found = shard->Find(batch.key(e), batch.hash(e));
     if (found.row != nullptr || found.maybe_below) continue;  // it has a row, or may have one
     CountedKey* counted = found.counted;
     if (counted == nullptr) {
       if (!shard->counted.Reserve(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
-      const uint32_t location = shard->counted.Allocate(key);
-      const Status inserted = shard->index.Insert(hash, WordState::kCounted, location, shard->hash_of());
+      const uint32_t location = shard->counted.Allocate(batch.key(e));
+      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
       if (!inserted.ok()) {
         shard->counted.Release(location);
         return inserted;

@@ -14,6 +14,10 @@
 // Rows may have been written with fewer columns than the table has now: a record names its number of columns, and the
 // reader widens it.
 //
+// Order. What a durable tier holds after recovery follows the order of its calls: of a key's records and removals the last
+// one told counts. So the owner tells a removal only when no write of that key is on its way, and writes a later row of the
+// key only when the removal has been told. (The table: one thread at a time writes and removes keys of a shard.)
+//
 // Relocation. A log-structured tier reclaims space by moving records that are still held; their locations change, and only
 // the owner knows who names them. It lends the tier a Relocator; the steps of one move:
 //   1. choose   the tier takes records that are held and copies each to a new location. Both read as the record from now on;
@@ -39,6 +43,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc/base/span.h"
 #include "cc/base/status.h"
@@ -69,7 +74,7 @@ struct ReadRecord {
   int64_t key = 0;             // expected; a record of another key is given as it is
   uint32_t location = 0;
   uint8_t* row_data = nullptr; // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
-  RecordHeader header;         // out
+  RecordHeader header;         // out; with DataLoss only its key, and only where the tier knows it: else left as it was
   Status status;               // out: DataLoss naming key, file and offset; NotFound for a freed location
 };
 
@@ -143,10 +148,13 @@ class Tier {
     (void)record, (void)from, (void)to;
     return false;
   }
-  // Calls visit for every record held, in any order, stopping at its first error.
+  // Calls visit for every record held, in any order, stopping at its first error. A tier that has just recovered holds one
+  // record of each key, its newest, and reads no row data here where it can avoid it.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.
   virtual Status Sync() = 0;
+  // The columns of the widest record recovered, value first: the layout given to SetLayout begins with them. Empty: none.
+  virtual std::vector<ColumnSpec> recovered_columns() const { return {}; }
   virtual TierStats stats() const = 0;
 };
 

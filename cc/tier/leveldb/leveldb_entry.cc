@@ -75,4 +75,23 @@ std::string EncodeSchema(const RowLayout& layout) {
   return schema.ToString();
 }
 
+Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema) {
+  auto parse = [&]() -> Result<std::vector<ColumnSpec>> {
+    MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(schema));
+    MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
+    if (version > kFormatVersion) {
+      return UnimplementedError("format version ", version, ", this program reads up to ", kFormatVersion);
+    }
+    MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("columns"));
+    std::vector<ColumnSpec> columns;
+    for (const Json& item : list->items()) {
+      MT_ASSIGN_OR_RETURN(columns.emplace_back(), ColumnFromJson(item));
+    }
+    return columns;
+  };
+  Result<std::vector<ColumnSpec>> columns = parse();
+  if (columns.ok() || columns.status().code() == StatusCode::kUnimplemented) return columns;
+  return DataLossError("it is damaged: ", columns.status().message());
+}
+
 }  // namespace multitier

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cc/row/row_layout.h"
 #include "cc/tier/tier.h"
@@ -36,6 +37,8 @@ const char* DecodeEntry(const leveldb::Slice& key, const leveldb::Slice& value, 
 // The key under which the layout stands, and its value.
 constexpr char kSchemaKey[] = "schema";
 std::string EncodeSchema(const RowLayout& layout);
+// DataLoss for what is no schema, Unimplemented for a newer one.
+Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema);
 
 }  // namespace multitier
 

@@ -92,6 +92,7 @@ Status LevelDbTier::RecoverLocations() {
   leveldb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
+  auto recovered = std::make_shared<std::vector<Recovered>>();
   std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (it->key().size() != kEntryKeyBytes) continue;
@@ -101,10 +102,22 @@ Status LevelDbTier::RecoverLocations() {
       return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
                            bad);
     }
-    slots_.Hold(slots_.Take(), header.key, generation);
+    slots_.Hold(slots_.Take(), header.key, generation);  // locations count up
+    recovered->push_back(Recovered{header.version, header.frequency, header.num_columns});
     next_generation_ = std::max(next_generation_, generation + 1);
   }
   if (!it->status().ok()) return WriteError("recovery", it->status());
+  std::string schema;
+  const leveldb::Status found = db_->Get(options, kSchemaKey, &schema);
+  if (found.IsNotFound() && recovered->empty()) return OkStatus();  // nothing was ever acknowledged
+  if (!found.ok()) return WriteError("recovery of the schema", found);
+  Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema);
+  if (!columns.ok()) {
+    return Status(columns.status().code(), StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ",
+                                                  columns.status().message()));
+  }
+  recovered_columns_ = *std::move(columns);
+  recovered_ = std::move(recovered);
   return OkStatus();
 }
 
@@ -139,7 +152,7 @@ Status LevelDbTier::ReadError(const ReadRecord& record, const leveldb::Status& s
   const LevelDbEnv::Place& place = LevelDbEnv::last_read();
   const std::string where = place.path.empty() ? StrCat("'", options_.directory, "'")
                                                : StrCat("'", place.path, "' at offset ", place.offset);
-  const std::string message = StrCat("leveldb tier: read of key ", record.key, " at location ", record.location, " in ",
+  const std::string message = StrCat("leveldb tier: read of key ", record.header.key, " at location ", record.location, " in ",
                                      where, ": ", status.ToString());
   if (status.IsCorruption()) return DataLossError(message);
   const int error = LevelDbEnv::last_read_error();
@@ -206,6 +219,14 @@ Status LevelDbTier::UseDatabase(const char* operation, std::shared_lock<std::sha
 
 Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
   MT_RETURN_IF_ERROR(CheckProcess());
+  const std::vector<Column>& columns = layout->columns();
+  for (size_t i = 0; i < recovered_columns_.size(); ++i) {
+    const ColumnSpec& found = recovered_columns_[i];
+    if (i < columns.size() && found.dtype == columns[i].dtype && found.dim == columns[i].dim) continue;
+    return FailedPreconditionError("leveldb tier '", options_.directory, "': recovered column ", i, " '", found.name, "' is ",
+                                   DTypeName(found.dtype), " x ", found.dim, ", the layout has ",
+                                   i < columns.size() ? StrCat(DTypeName(columns[i].dtype), " x ", columns[i].dim) : "none");
+  }
   std::lock_guard<std::mutex> writing(write_mutex_);
   leveldb::WriteBatch batch;
   batch.Put(kSchemaKey, EncodeSchema(*layout));
@@ -250,6 +271,7 @@ Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
   if (status.ok()) status = CommitBatch("write", leveldb::WriteOptions(), &batch);
   if (status.ok()) appended_bytes_ += static_cast<int64_t>(batch.ApproximateSize());
   std::lock_guard<std::mutex> lock(mutex_);
+  if (status.ok()) recovered_.reset();
   for (size_t i = 0; i < records.size(); ++i) {
     if (status.ok()) {
       slots_.Hold(locations[i], records[i].header.key, first_generation + static_cast<uint32_t>(i));
@@ -291,6 +313,7 @@ Status LevelDbTier::Read(Span<ReadRecord> records) {
 
 void LevelDbTier::ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const {
   const EntryKey key(held.key);
+  record->header.key = held.key;
   LevelDbEnv::last_read().path.clear();
   LevelDbEnv::last_read_error() = 0;
   leveldb::ReadOptions options;
@@ -373,8 +396,38 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
   return it->status().IsCorruption() ? DataLossError(message) : UnavailableError(message);
 }
 
+Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
+                                  const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
+  std::vector<Held> slice;
+  for (uint32_t from = 0; from < recovered.size(); from += kScanSlice) {
+    slice.clear();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const uint32_t end = static_cast<uint32_t>(std::min<size_t>(from + kScanSlice, recovered.size()));
+      for (uint32_t location = from; location < end; ++location) {
+        if (slots_.IsHeld(location)) slice.push_back(Held{slots_.key(location), 0, location});
+      }
+    }
+    for (const Held& held : slice) {
+      RecordHeader header;
+      header.key = held.key;
+      header.version = recovered[held.index].version;
+      header.frequency = recovered[held.index].frequency;
+      header.num_columns = recovered[held.index].num_columns;
+      MT_RETURN_IF_ERROR(visit(header, held.index));
+    }
+  }
+  return OkStatus();
+}
+
 Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(CheckProcess());
+  std::shared_ptr<const std::vector<Recovered>> recovered;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    recovered = recovered_;
+  }
+  if (recovered != nullptr) return ScanRecovered(*recovered, visit);
   // Both in the order of keys, so that one pass brings locations and entries together.
   std::vector<Held> held;
   {
@@ -417,6 +470,7 @@ TierStats LevelDbTier::stats() const {
     stats.rows = slots_.num_held();
     stats.row_bytes = layout_ == nullptr ? 0 : stats.rows * static_cast<int64_t>(layout_->row_bytes());
     stats.resident_bytes = static_cast<int64_t>(slots_.resident_bytes());
+    if (recovered_ != nullptr) stats.resident_bytes += static_cast<int64_t>(recovered_->size() * sizeof(Recovered));
   }
   if (::getpid() != pid_) return stats;
   std::shared_lock<std::shared_mutex> lock(db_mutex_);

@@ -27,6 +27,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -55,7 +56,7 @@ struct LevelDbOptions {
   bool compress = false;                  // Snappy; embeddings hardly shrink
   bool durable = false;                   // Sync() means something
   // Opens the database that is there: each key's newest entry is held, removed keys stay removed. Locations are new: Scan
-  // tells them. O(rows) read.
+  // tells them. O(rows) read, once: until the first Write Scan answers from what was read, which takes 16 bytes a row.
   bool recover = false;
   int64_t max_rows = 0;                   // > 0: more are ResourceExhausted
   int read_helpers = 7;                   // threads beside the calling one that read a large batch; 0: none
@@ -83,6 +84,7 @@ class LevelDbTier : public Tier {
   // Holds no lock while visiting; records written or freed meanwhile may be given or not. 16 bytes a row of memory meanwhile.
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
+  std::vector<ColumnSpec> recovered_columns() const override { return recovered_columns_; }
   // row_bytes counts every row at the layout's full width.
   TierStats stats() const override;
 
@@ -97,12 +99,20 @@ class LevelDbTier : public Tier {
     uint32_t generation;
     uint32_t index;  // the location, or the record of the batch that asks for it
   };
+  // What Scan tells of a record beside its key.
+  struct Recovered {
+    int64_t version;
+    uint32_t frequency;
+    uint32_t num_columns;
+  };
   static bool ByKey(const Held& a, const Held& b) { return a.key < b.key; }
 
   explicit LevelDbTier(const LevelDbOptions& options);
 
   Status OpenDatabase();
   Status RecoverLocations();
+  Status ScanRecovered(const std::vector<Recovered>& recovered,
+                       const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
   Status CheckProcess() const;
   Status CheckSpace(size_t bytes) const;
   // Opens the database again where a write failed; the failure while it is not time, or there is no room.
@@ -138,6 +148,8 @@ class LevelDbTier : public Tier {
   mutable std::mutex mutex_;  // guards what follows; innermost
   std::shared_ptr<const RowLayout> layout_;
   EntrySlots slots_;
+  std::shared_ptr<const std::vector<Recovered>> recovered_;  // by location; null: nothing was recovered, or written since
+  std::vector<ColumnSpec> recovered_columns_;                // constant once open
 };
 
 }  // namespace multitier

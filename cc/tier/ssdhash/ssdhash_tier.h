@@ -72,8 +72,6 @@ class SsdHashTier : public Tier {
   // Compacts until nothing is beyond what the tier wants to use, or nothing can be moved now.
   Status Compact();
   const SsdHashRecovery& recovery() const;
-  // Columns of the widest segment recovered; empty: none.
-  std::vector<ColumnSpec> recovered_columns() const;
 
   const char* name() const override { return "ssdhash"; }
   TierCapabilities capabilities() const override;
@@ -86,6 +84,8 @@ class SsdHashTier : public Tier {
   Status Remove(Span<const KeyLocation> records) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
+  // Of the widest segment.
+  std::vector<ColumnSpec> recovered_columns() const override;
   TierStats stats() const override;
 
  private:

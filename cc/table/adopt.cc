@@ -1,0 +1,119 @@
+// Adoption: a new table takes over the rows that its last tier recovered (TableOptions::adopt).
+//
+//   1. columns   those recovered come first, in their order; then those of the options that are not among them. Rows stay as
+//                they are, each with the columns it was written with
+//   2. scan      the tier gives each key once, its newest record, by header alone where it can. Keys go to their shards in small
+//                batches, so that the misses of the index overlap
+//   3. order     of a bounded tier: by frequency, or by version, since nobody kept the recency. All of them are colder than
+//                what is used from now on
+// The table's own count of applies goes on from the newest version, so that versions never go back.
+
+#include <algorithm>
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kBatch = 512;
+constexpr size_t kAhead = 16;
+
+struct Adopted {
+  uint64_t hash;
+  int64_t key;
+  int64_t version;
+  uint32_t frequency;
+  uint32_t location;
+};
+
+}  // namespace
+
+Result<RowLayout> EmbeddingTable::Impl::FirstLayout() const {
+  MT_ASSIGN_OR_RETURN(RowLayout row, RowLayout::Create(options_.dim, options_.value_dtype));
+  std::vector<ColumnSpec> recovered;
+  if (options_.adopt) recovered = options_.lower_tiers.back().tier->recovered_columns();
+  auto mismatch = [&](const ColumnSpec& found, const ColumnSpec& expected) {
+    return FailedPreconditionError("table '", options_.name, "': adopt expects column '", expected.name, "' of ",
+                                   DTypeName(expected.dtype), " x ", expected.dim, ", tier ",
+                                   options_.lower_tiers.back().tier->name(), " recovered '", found.name, "' of ",
+                                   DTypeName(found.dtype), " x ", found.dim);
+  };
+  for (size_t i = 0; i < recovered.size(); ++i) {
+    if (i > 0) {
+      MT_ASSIGN_OR_RETURN(row, row.WithColumn(recovered[i]));
+    } else if (recovered[i].dim != options_.dim || recovered[i].dtype != options_.value_dtype) {
+      return mismatch(recovered[i], row.value());
+    }
+  }
+  for (const ColumnSpec& slot : options_.slots) {
+    const int column = row.Find(slot.name);
+    if (column < 0 || column >= static_cast<int>(recovered.size())) {
+      MT_ASSIGN_OR_RETURN(row, row.WithColumn(slot));
+    } else if (row.columns()[column].dim != slot.dim || row.columns()[column].dtype != slot.dtype) {
+      return mismatch(row.columns()[column], slot);
+    }
+  }
+  return row;
+}
+
+Status EmbeddingTable::Impl::Adopt() {
+  const int level = levels_ - 1;
+  const bool ordered = bounded(level);
+  int64_t newest = -1;
+  std::vector<std::vector<Adopted>> batches(shards_.size()), all(shards_.size());
+  auto insert = [&](size_t s) -> Status {
+    Shard* shard = shards_[s].get();
+    std::vector<Adopted>& batch = batches[s];
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    const ShardIndex::HashOfWord hash_of = shard->hash_of();
+    MT_RETURN_IF_ERROR(shard->index.Reserve(batch.size(), hash_of));
+    for (size_t i = 0; i < std::min(kAhead, batch.size()); ++i) shard->index.Prefetch(batch[i].hash);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (i + kAhead < batch.size()) shard->index.Prefetch(batch[i + kAhead].hash);
+      MT_RETURN_IF_ERROR(shard->index.Insert(batch[i].hash, LowerState(level), batch[i].location, hash_of));
+    }
+    shard->rows += static_cast<int64_t>(batch.size());
+    shard->rows_lower[level] += static_cast<int64_t>(batch.size());
+    if (ordered) all[s].insert(all[s].end(), batch.begin(), batch.end());
+    batch.clear();
+    return OkStatus();
+  };
+  const size_t rows = static_cast<size_t>(lower_[level]->stats().rows);
+  for (auto& shard : shards_) {  // at once, instead of doubling again and again
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    MT_RETURN_IF_ERROR(shard->index.Reserve(rows >> log2_shards_, shard->hash_of()));
+  }
+  const Status scanned = lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) -> Status {
+    const uint64_t hash = HashKey(record.key);
+    const size_t s = static_cast<size_t>(shard_index(hash));
+    batches[s].push_back(Adopted{hash, record.key, record.version, record.frequency, location});
+    newest = std::max(newest, record.version);
+    return batches[s].size() < kBatch ? OkStatus() : insert(s);
+  });
+  if (!scanned.ok()) return TierError("adopting rows", level, scanned);
+  uint64_t most = 0;
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    MT_RETURN_IF_ERROR(insert(s));
+    most = std::max<uint64_t>(most, all[s].size());
+  }
+  RaiseTo(&newest_step_, newest);
+  RaiseTo(&applies_, std::max<int64_t>(newest, 0));
+  if (!ordered) return OkStatus();
+  accesses_ += most;
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    std::sort(all[s].begin(), all[s].end(), [](const Adopted& a, const Adopted& b) {
+      return a.version != b.version ? a.version < b.version : a.key < b.key;
+    });
+    std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
+    for (size_t i = 0; i < all[s].size(); ++i) {
+      RecordHeader header;
+      header.key = all[s][i].key;
+      header.frequency = all[s][i].frequency;
+      header.recency = static_cast<uint32_t>(i + 1);
+      PushLower(shards_[s].get(), level, header, all[s][i].location);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace multitier

@@ -1,0 +1,215 @@
+// Flush: what is only in memory, or in a tier that does not survive, gets a record in the last tier.
+//
+// A row of DRAM without a record there (`below` unset) is copied under the shard's lock and flagged kRowDemoting, as in demotion;
+// written without the lock; and, where the flag is still set, the record becomes its clean copy. A row that was changed meanwhile
+// was changed after the call: the record is freed. A row of the tier between gets its copy named by SwitchBelow.
+//
+// Rows come down only in trims. Above one tier each slice holds the shard's trim for itself: a row that goes down between two
+// slices stands in the last tier then. Above two it could stop in between, behind our back: there the trim is held for the
+// whole shard, first over the tier between, then over DRAM, where rows that were promoted meanwhile have arrived.
+//
+// A last tier whose size is given holds no copies: there all rows are moved, with the gate closed.
+
+#include <algorithm>
+
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kFlushRows = 4096;       // a slice
+constexpr uint32_t kLookedAt = 64 * 1024;  // slots looked at for it under one hold of the lock
+
+}  // namespace
+
+Status EmbeddingTable::Impl::Flush() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  const int last = levels_ - 1;
+  if (last < 0 || !durable_[last]) {
+    return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
+                                   last < 0 ? "dram" : lower_[last]->name());
+  }
+  if (bounded(last)) {
+    ClosedGate closed(&gate_);
+    MT_RETURN_IF_ERROR(MoveAllToLast());
+  } else {
+    InsideGate inside(&gate_);
+    for (auto& shard : shards_) {
+      uint32_t from = 0;
+      if (levels_ > 1) {
+        const TrimHold hold(this, shard.get());
+        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
+        MT_RETURN_IF_ERROR(FlushMiddle(shard.get()));
+        while (from != kNoLocation) MT_RETURN_IF_ERROR(FlushSlice(shard.get(), &from));
+      }
+      while (from != kNoLocation) {
+        const TrimHold hold(this, shard.get());
+        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
+        MT_RETURN_IF_ERROR(FlushSlice(shard.get(), &from));
+      }
+    }
+  }
+  const Status synced = lower_[last]->Sync();
+  return synced.ok() ? synced : TierError("flushing", last, synced);
+}
+
+Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
+  const int last = levels_ - 1;
+  std::vector<WriteRecord> records;
+  std::vector<uint8_t> copies;
+  size_t row_bytes = 0;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    DramTier& dram = shard->dram;
+    row_bytes = dram.layout()->row_bytes();
+    const uint32_t end = dram.end();
+    uint32_t location = *from;
+    for (uint32_t looked = 0; location < end && records.size() < kFlushRows && looked < kLookedAt; ++location, ++looked) {
+      RowHeader* row = dram.Header(location);
+      if (row->has(kRowFree | kRowNewborn) || row->below != kNoLocation) continue;
+      row->flags |= kRowDemoting | kRowEverBelow;  // even a write that fails may leave a record behind
+      WriteRecord record;
+      record.header.key = row->key;
+      record.header.version = row->version;
+      record.header.frequency = row->frequency;
+      record.header.num_columns = static_cast<uint32_t>(dram.layout()->columns().size());
+      copies.insert(copies.end(), DramTier::Data(row), DramTier::Data(row) + row_bytes);
+      records.push_back(record);
+    }
+    *from = location < end ? location : kNoLocation;
+  }
+  if (records.empty()) return OkStatus();
+  for (size_t i = 0; i < records.size(); ++i) records[i].row_data = copies.data() + i * row_bytes;
+  std::vector<uint32_t> locations(records.size());
+  const Status written = lower_[last]->Write(records, locations.data());
+  GoneRecords unused;
+  {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    if (written.ok()) shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
+    for (size_t i = 0; i < records.size(); ++i) {
+      const int64_t key = records[i].header.key;
+      RowHeader* row = shard->Find(key, HashKey(key)).row;
+      const bool unchanged = row != nullptr && row->has(kRowDemoting);
+      if (unchanged) row->flags = static_cast<uint16_t>(row->flags & ~kRowDemoting);
+      if (!written.ok()) continue;
+      if (unchanged) {
+        row->below = locations[i];
+      } else {
+        unused.at[last].push_back(KeyLocation{key, locations[i]});
+      }
+    }
+  }
+  FreeGone(&unused);
+  return written.ok() ? written : TierError(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
+}
+
+Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
+  const int last = levels_ - 1;
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  std::vector<uint32_t> locations;
+  {
+    std::unique_lock<SharedMutex> lock(shard->mutex);
+    for (bool complete = false; !complete;) {
+      complete = true;
+      locations.clear();
+      shard->index.ForEach([&](uint64_t word) {
+        if (ShardIndex::state(word) == LowerState(0)) {
+          locations.push_back(ShardIndex::location(word));
+        } else if (ShardIndex::state(word) == WordState::kPending) {
+          const uint64_t was = shard->pending[ShardIndex::location(word)];
+          complete = complete && ShardIndex::state(was) != LowerState(0);
+        }
+      });
+      if (complete) break;
+      const uint64_t seen = shard->resolutions;  // operations are reading some: they go up, or are put back
+      shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
+    }
+  }
+  // Rows only leave from here on.
+  for (size_t from = 0; from < locations.size(); from += kFlushRows) {
+    std::vector<ReadRecord> headers(std::min(kFlushRows, locations.size() - from));
+    for (size_t i = 0; i < headers.size(); ++i) headers[i].location = locations[from + i];
+    MT_RETURN_IF_ERROR(lower_[0]->Read(headers));
+    std::vector<ReadRecord> dirty;
+    for (const ReadRecord& header : headers) {
+      if (header.status.code() == StatusCode::kNotFound) continue;  // promoted meanwhile
+      if (header.status.ok() && header.header.below != kNoLocation) continue;
+      ReadRecord record;
+      record.key = header.header.key;
+      record.location = header.location;
+      dirty.push_back(record);
+    }
+    std::vector<uint8_t> data(dirty.size() * layout->row_bytes());
+    for (size_t i = 0; i < dirty.size(); ++i) dirty[i].row_data = data.data() + i * layout->row_bytes();
+    if (!dirty.empty()) MT_RETURN_IF_ERROR(lower_[0]->Read(dirty));
+    std::vector<WriteRecord> records;
+    std::vector<uint32_t> of;
+    for (const ReadRecord& record : dirty) {
+      if (record.status.code() == StatusCode::kNotFound) continue;
+      if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
+      if (!record.status.ok()) return TierError("flushing", 0, record.status);
+      records.push_back(WriteRecord{record.header, record.row_data});
+      of.push_back(record.location);
+    }
+    if (records.empty()) continue;
+    std::vector<uint32_t> written(records.size());
+    const Status write = lower_[last]->Write(records, written.data());
+    if (!write.ok()) {
+      any_key_below_ = true;  // it may have left records behind
+      return TierError(StrCat("flushing ", records.size(), " rows from tier ", lower_[0]->name()), last, write);
+    }
+    GoneRecords unused;
+    {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
+      for (size_t i = 0; i < records.size(); ++i) {
+        const int64_t key = records[i].header.key;
+        const uint64_t* word = shard->index.Find(HashKey(key), [&](uint64_t w) {
+          return ShardIndex::state(w) == LowerState(0) && ShardIndex::location(w) == of[i];
+        });
+        const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
+        // Read by an operation: it comes to DRAM without a copy, and is written from there.
+        if (!named) unused.at[last].push_back(KeyLocation{key, written[i]});
+      }
+    }
+    if (!unused.at[last].empty()) any_key_below_ = true;  // records of rows that do not know of it
+    FreeGone(&unused);
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::MoveAllToLast() {
+  const int last = levels_ - 1;
+  const size_t share = lower_share(last);
+  for (auto& shard : shards_) {
+    size_t rows = 0;
+    {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      rows = static_cast<size_t>(shard->rows);
+      SweepPrefetched(shard.get(), ~uint64_t{0}, shard->prefetches.size());
+    }
+    if (rows > share) {
+      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", lower_[last]->name(), " of ",
+                                    options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes holds ", share,
+                                    " rows of each of ", shards_.size(), " shards, one has ", rows);
+    }
+    size_t above = ~size_t{0};  // rows that are not there yet
+    for (bool progress = true; above > 0 && progress;) {
+      // The tier between is emptied first: what DRAM holds goes through it.
+      if (last > 0) {
+        const TrimHold hold(this, shard.get());
+        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
+        MT_RETURN_IF_ERROR(DemoteLower(shard.get(), 0, kFlushRows));
+      }
+      MT_RETURN_IF_ERROR(TrimShard(shard.get(), 0, 1));
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      const size_t left = static_cast<size_t>(shard->rows - shard->rows_lower[last]);
+      progress = left < above;
+      above = left;
+    }
+    if (above > 0) return InternalError("table '", options_.name, "': flush: ", above, " rows of a shard cannot be moved");
+  }
+  return OkStatus();
+}
+
+}  // namespace multitier

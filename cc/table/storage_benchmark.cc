@@ -1,0 +1,164 @@
+// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, and Flush. Rows of 128
+// bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/env/instance_dir.h"
+#include "cc/table/embedding_table.h"
+#include "cc/tier/leveldb/leveldb_tier.h"
+#include "cc/tier/pmem/pmem_tier.h"
+#include "cc/tier/ssdhash/ssdhash_tier.h"
+
+namespace multitier {
+namespace {
+
+constexpr int kDim = 16;
+constexpr size_t kBatch = 16384;
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::abort();
+}
+
+struct Directory {
+  Directory() {
+    if (::mkdtemp(path.data()) == nullptr) std::abort();
+  }
+  ~Directory() { (void)RemoveDirectoryTree(path); }
+  std::string path = "storage_benchmark_XXXXXX";
+};
+
+std::shared_ptr<Tier> Open(const std::string& type, const std::string& directory, bool recover) {
+  if (type == "ssdhash") {
+    SsdHashOptions options;
+    options.directory = directory;
+    options.keep = true;
+    options.recover = recover;
+    return *SsdHashTier::Open(options);
+  }
+  if (type == "leveldb") {
+    LevelDbOptions options;
+    options.directory = directory;
+    options.durable = true;
+    options.recover = recover;
+    return *LevelDbTier::Open(options);
+  }
+  PmemOptions options;
+  options.directory = directory;
+  return *PmemTier::Open(options);
+}
+
+TableOptions Options(std::shared_ptr<Tier> tier) {
+  TableOptions options;
+  options.dim = kDim;
+  options.initializer.kind = InitializerKind::kConstant;
+  ColumnSpec slot;
+  slot.name = "accumulator";
+  slot.dim = kDim;
+  options.slots.push_back(slot);
+  if (tier != nullptr) options.lower_tiers.push_back({std::move(tier), 0});
+  return options;
+}
+
+void Train(EmbeddingTable* table, const std::vector<int64_t>& keys) {
+  static const std::vector<float> grads(kBatch * kDim, 0.01f);
+  ApplyRequest request;
+  request.keys = keys;
+  request.grads = grads.data();
+  request.rule = *FindUpdateRule("adagrad");
+  request.slot_columns = {"accumulator"};
+  for (size_t i = 0; i < request.rule->hyperparameters().size(); ++i) request.hyper.push_back(0.1f);
+  request.global_step = 1;
+  Must(table->Apply(request));
+}
+
+void Fill(EmbeddingTable* table, int64_t rows) {
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < rows; ++key) {
+    keys.push_back(key);
+    if (keys.size() < kBatch && key + 1 < rows) continue;
+    Train(table, keys);
+    keys.clear();
+  }
+}
+
+// Flush, close, and open again. Counters: rows/s of each.
+void Reopen(benchmark::State& state, const std::string& type) {
+  const int64_t rows = state.range(0);
+  Directory directory;
+  for (auto _ : state) {
+    TableOptions options = Options(Open(type, directory.path, false));
+    options.dram_budget_bytes = static_cast<uint64_t>(rows) * 128 / 4;
+    auto table = *EmbeddingTable::Create(options);
+    Fill(table.get(), rows);
+    const auto seconds = [last = std::chrono::steady_clock::now()]() mutable {
+      const auto now = std::chrono::steady_clock::now();
+      const double elapsed = std::chrono::duration<double>(now - last).count();
+      last = now;
+      return elapsed;
+    };
+    auto lap = seconds;
+    lap();
+    Must(table->Flush());
+    state.counters["flush_s"] = lap();
+    table.reset();
+    options.lower_tiers.clear();
+    lap();
+    options.lower_tiers.push_back({Open(type, directory.path, true), 0});
+    const double tier = lap();
+    options.adopt = true;
+    table = *EmbeddingTable::Create(options);
+    const double adopt = lap();
+    if (table->TotalCount() != rows) std::abort();
+    state.counters["tier_rows_per_s"] = static_cast<double>(rows) / tier;
+    state.counters["adopt_rows_per_s"] = static_cast<double>(rows) / adopt;
+    state.counters["rows_per_s"] = static_cast<double>(rows) / (tier + adopt);
+    state.counters["index_bytes_per_key"] = static_cast<double>(table->Stats().index_bytes) / static_cast<double>(rows);
+  }
+}
+void BM_ReopenSsdHash(benchmark::State& state) { Reopen(state, "ssdhash"); }
+void BM_ReopenLevelDb(benchmark::State& state) { Reopen(state, "leveldb"); }
+BENCHMARK(BM_ReopenSsdHash)->Arg(2000000)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_ReopenLevelDb)->Arg(1000000)->Iterations(1)->Unit(benchmark::kMillisecond);
+
+// Lookups and applies at random, every row in the one tier there is. pmem: of the tier PMEM alone.
+void OneTier(benchmark::State& state, bool pmem, bool train) {
+  constexpr int64_t kRows = 1000000;
+  Directory directory;
+  TableOptions options = Options(pmem ? Open("pmem", directory.path, false) : nullptr);
+  options.dram_named = !pmem;
+  auto table = *EmbeddingTable::Create(options);
+  Fill(table.get(), kRows);
+  std::mt19937_64 random(1);
+  std::vector<int64_t> keys(kBatch);
+  std::vector<float> out(kBatch * kDim);
+  for (auto _ : state) {
+    for (int64_t& key : keys) key = static_cast<int64_t>(random() % kRows);
+    if (train) {
+      Train(table.get(), keys);
+    } else {
+      Must(table->Lookup(keys, out.data()));
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
+}
+void BM_LookupDram(benchmark::State& state) { OneTier(state, false, false); }
+void BM_LookupPmemAlone(benchmark::State& state) { OneTier(state, true, false); }
+void BM_ApplyDram(benchmark::State& state) { OneTier(state, false, true); }
+void BM_ApplyPmemAlone(benchmark::State& state) { OneTier(state, true, true); }
+BENCHMARK(BM_LookupDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_LookupPmemAlone)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_ApplyPmemAlone)->Iterations(60)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace multitier
