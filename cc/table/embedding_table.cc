@@ -112,7 +112,7 @@ Status EmbeddingTable::Impl::Init() {
   const bool exact = budget_rows(*layout_) < kOneShardRows;
   for (int s = 0; s < shards; ++s) {
     shards_.push_back(std::make_unique<Shard>(env_, layout_, has_lower, evicts_, (uint64_t{1} << 32) >> log2_shards_,
-                                              options_.cache_strategy, exact));
+                                              options_.cache_strategy, exact, options_.row_memory));
   }
   for (const LowerTierOptions& lower : options_.lower_tiers) {
     const int level = levels_++;
@@ -199,7 +199,7 @@ TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   TableStats::PerTier dram, below[kMaxLowerTiers];
-  dram.name = "dram";
+  dram.name = first_tier_name();
   dram.budget_bytes = static_cast<int64_t>(options_.dram_budget_bytes);
   for (auto& shard : shards_) {
     std::lock_guard<SharedMutex> lock(shard->mutex);

@@ -62,6 +62,7 @@
 #include "cc/policy/replacement.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
+#include "cc/row/row_memory.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
@@ -92,6 +93,8 @@ struct TableOptions {
   // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
   // an apply that would exceed it is ResourceExhausted.
   uint64_t dram_budget_bytes = 0;
+  // Where the rows of the first tier live, which then has that memory's name (PMEM alone: PmemRowMemory). Null: in DRAM.
+  std::shared_ptr<RowMemory> row_memory;
   // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
   // does not relocate. REQUIRES: with lower tiers dram_budget_bytes > 0, unless dram_named is false.
   std::vector<LowerTierOptions> lower_tiers;

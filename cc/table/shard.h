@@ -52,9 +52,9 @@ struct GoneRecords {
 
 struct alignas(64) Shard {
   Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, bool evicts, uint64_t max_words,
-        Replacement strategy, bool exact)
+        Replacement strategy, bool exact, std::shared_ptr<RowMemory> memory)
       : index(env, has_lower, max_words),
-        dram(env, std::move(layout)),
+        dram(env, std::move(layout), std::move(memory)),
         counted(env),
         orders_dram(evicts),
         dram_order(&dram, strategy, exact) {}

@@ -14,6 +14,7 @@
 #include "cc/env/instance_dir.h"
 #include "cc/table/embedding_table.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
+#include "cc/tier/pmem/pmem_row_memory.h"
 #include "cc/tier/pmem/pmem_tier.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
@@ -130,12 +131,14 @@ void BM_ReopenLevelDb(benchmark::State& state) { Reopen(state, "leveldb"); }
 BENCHMARK(BM_ReopenSsdHash)->Arg(2000000)->Iterations(1)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_ReopenLevelDb)->Arg(1000000)->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// Lookups and applies at random, every row in the one tier there is. pmem: of the tier PMEM alone.
-void OneTier(benchmark::State& state, bool pmem, bool train) {
+// Lookups and applies at random, every row in the one tier there is.
+enum class Where { kDram, kPmemInPlace, kPmemCopied };
+void OneTier(benchmark::State& state, Where where, bool train) {
   constexpr int64_t kRows = 1000000;
   Directory directory;
-  TableOptions options = Options(pmem ? Open("pmem", directory.path, false) : nullptr);
-  options.dram_named = !pmem;
+  TableOptions options = Options(where == Where::kPmemCopied ? Open("pmem", directory.path, false) : nullptr);
+  options.dram_named = where != Where::kPmemCopied;
+  if (where == Where::kPmemInPlace) options.row_memory = *PmemRowMemory::Open(directory.path);
   auto table = *EmbeddingTable::Create(options);
   Fill(table.get(), kRows);
   std::mt19937_64 random(1);
@@ -151,14 +154,18 @@ void OneTier(benchmark::State& state, bool pmem, bool train) {
   }
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
 }
-void BM_LookupDram(benchmark::State& state) { OneTier(state, false, false); }
-void BM_LookupPmemAlone(benchmark::State& state) { OneTier(state, true, false); }
-void BM_ApplyDram(benchmark::State& state) { OneTier(state, false, true); }
-void BM_ApplyPmemAlone(benchmark::State& state) { OneTier(state, true, true); }
+void BM_LookupDram(benchmark::State& state) { OneTier(state, Where::kDram, false); }
+void BM_LookupPmem(benchmark::State& state) { OneTier(state, Where::kPmemInPlace, false); }
+void BM_LookupPmemCopied(benchmark::State& state) { OneTier(state, Where::kPmemCopied, false); }
+void BM_ApplyDram(benchmark::State& state) { OneTier(state, Where::kDram, true); }
+void BM_ApplyPmem(benchmark::State& state) { OneTier(state, Where::kPmemInPlace, true); }
+void BM_ApplyPmemCopied(benchmark::State& state) { OneTier(state, Where::kPmemCopied, true); }
 BENCHMARK(BM_LookupDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_LookupPmemAlone)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_LookupPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_LookupPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_ApplyPmemAlone)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_ApplyPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_ApplyPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace multitier

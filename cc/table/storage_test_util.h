@@ -9,6 +9,7 @@
 
 #include "cc/table/table_test_util.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
+#include "cc/tier/pmem/pmem_row_memory.h"
 #include "cc/tier/pmem/pmem_tier.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
@@ -56,6 +57,15 @@ class StorageDirectory {
     PmemOptions options;
     options.directory = directory;
     return Must(PmemTier::Open(options));
+  }
+
+  // The memory of PMEM alone.
+  std::shared_ptr<RowMemory> OpenRowMemory(const std::string& name) {
+    std::filesystem::remove_all(root_ + "/" + name);
+    std::filesystem::create_directories(root_ + "/" + name);
+    auto memory = PmemRowMemory::Open(root_ + "/" + name);
+    EXPECT_TRUE(memory.ok()) << memory.status().ToString();
+    return memory.ok() ? std::shared_ptr<RowMemory>(*std::move(memory)) : nullptr;
   }
 
  private:

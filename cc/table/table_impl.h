@@ -335,6 +335,7 @@ class EmbeddingTable::Impl {
   uint64_t budget_rows(const RowLayout& layout) const;
   // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
   size_t lower_share(int level) const;
+  const char* first_tier_name() const { return options_.row_memory == nullptr ? "dram" : options_.row_memory->name(); }
   bool bounded(int level) const { return options_.lower_tiers[static_cast<size_t>(level)].budget_bytes != 0; }
   // Whether the tier keeps the record of a row that was promoted.
   bool keeps_copies(int level) const { return level == levels_ - 1 && !bounded(level); }

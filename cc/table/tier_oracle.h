@@ -187,7 +187,8 @@ class Oracle {
     }
   }
 
-  bool durable() const { return options_[1].lower_tiers.back().tier->capabilities().durable; }
+  Tier* last() const { return options_[1].lower_tiers.empty() ? nullptr : options_[1].lower_tiers.back().tier.get(); }
+  bool durable() const { return last() != nullptr && last()->capabilities().durable; }
 
   void Flush() {
     const Status flushed = table_[1]->Flush();
@@ -196,7 +197,7 @@ class Oracle {
       return;
     }
     MT_ASSERT_OK(flushed);
-    const auto* relocating = dynamic_cast<RelocatingTier*>(options_[1].lower_tiers.back().tier.get());
+    const auto* relocating = dynamic_cast<RelocatingTier*>(last());
     if (relocating == nullptr) return;
     const auto rows = table_[1]->Export(false);
     ASSERT_TRUE(rows.ok());
@@ -207,7 +208,7 @@ class Oracle {
   void CloseAndRecover() {
     const bool by_flush = random_() % 2 == 0;
     if (!durable() || !options_[0].admission.admits_all()) return;
-    if (dynamic_cast<RelocatingTier*>(options_[1].lower_tiers.back().tier.get()) != nullptr) return;
+    if (dynamic_cast<RelocatingTier*>(last()) != nullptr) return;
     auto rows = table_[0]->Export(true);
     ASSERT_TRUE(rows.ok());
     rows->applies = 0;

@@ -9,10 +9,12 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kTargetChunkBytes = 16u << 20;
+constexpr size_t kTargetPieceBytes = 1u << 20;  // of a RowMemory
 
 }  // namespace
 
-DramTier::DramTier(Env* env, std::shared_ptr<const RowLayout> layout) : env_(env), layout_(std::move(layout)) {
+DramTier::DramTier(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory)
+    : env_(env), memory_(std::move(memory)), layout_(std::move(layout)) {
   SetGeometry();
 }
 
@@ -21,14 +23,22 @@ DramTier::~DramTier() { Clear(); }
 void DramTier::SetGeometry() {
   stride_ = layout_->stride();
   chunk_shift_ = 0;
-  while ((stride_ << (chunk_shift_ + 1)) <= kTargetChunkBytes) ++chunk_shift_;
+  const size_t target = memory_ == nullptr ? kTargetChunkBytes : kTargetPieceBytes;
+  while ((stride_ << (chunk_shift_ + 1)) <= target) ++chunk_shift_;
   chunk_mask_ = (1u << chunk_shift_) - 1;
 }
 
-size_t DramTier::chunk_bytes() const { return ((stride_ << chunk_shift_) + kHugePage - 1) / kHugePage * kHugePage; }
+size_t DramTier::chunk_bytes() const {
+  const size_t page = memory_ == nullptr ? kHugePage : kPage;
+  return ((stride_ << chunk_shift_) + page - 1) / page * page;
+}
+
+void DramTier::FreeChunk(uint8_t* chunk, size_t bytes) {
+  memory_ == nullptr ? env_->FreePages(chunk, bytes) : memory_->Free(chunk, bytes);
+}
 
 void DramTier::Clear() {
-  for (uint8_t* chunk : chunks_) env_->FreePages(chunk, chunk_bytes());
+  for (uint8_t* chunk : chunks_) FreeChunk(chunk, chunk_bytes());
   chunks_.clear();
   end_ = 0;
   free_ = kNoLocation;
@@ -37,6 +47,11 @@ void DramTier::Clear() {
 
 Status DramTier::AddChunk() {
   const size_t bytes = chunk_bytes();
+  if (memory_ != nullptr) {
+    MT_ASSIGN_OR_RETURN(void* piece, memory_->Allocate(bytes));
+    chunks_.push_back(static_cast<uint8_t*>(piece));
+    return OkStatus();
+  }
   void* chunk = env_->CommitPages(nullptr, bytes) ? env_->ReserveAddressSpace(bytes, /*huge=*/!chunks_.empty()) : nullptr;
   if (chunk == nullptr) {
     return ResourceExhaustedError("dram tier: no memory for ", chunk_mask_ + 1, " more rows of ", layout_->row_bytes(),
@@ -55,7 +70,7 @@ Status DramTier::Reserve(size_t n) {
                         ? AddChunk()
                         : ResourceExhaustedError("dram tier: a shard holds fewer than 2^32 rows; partition the table");
     if (status.ok()) continue;
-    for (; chunks_.size() > chunks_before; chunks_.pop_back()) env_->FreePages(chunks_.back(), chunk_bytes());
+    for (; chunks_.size() > chunks_before; chunks_.pop_back()) FreeChunk(chunks_.back(), chunk_bytes());
     return status;
   }
 }
@@ -67,7 +82,7 @@ uint32_t DramTier::Allocate() {
     --num_free_;
   } else {
     location = end_++;
-    if (location < (1u << chunk_shift_) && location == kHugePage / stride_ + 1) {
+    if (memory_ == nullptr && location < (1u << chunk_shift_) && location == kHugePage / stride_ + 1) {
       env_->CollapsePages(chunks_[0], chunk_bytes());
     }
   }
@@ -88,6 +103,7 @@ void DramTier::Release(uint32_t location) {
 }
 
 size_t DramTier::resident_bytes() const {
+  if (memory_ != nullptr) return chunks_.size() * chunk_bytes();
   // Pages are touched as slots are first used: small ones up to 2 MiB, then whole huge pages.
   const size_t full_chunks = end_ >> chunk_shift_;
   const size_t rest = static_cast<size_t>(end_ & chunk_mask_) * stride_;
@@ -103,7 +119,7 @@ Status DramTier::Widen(std::shared_ptr<const RowLayout> layout) {
 }
 
 Result<std::unique_ptr<DramTier>> DramTier::RoomFor(std::shared_ptr<const RowLayout> layout) const {
-  auto room = std::make_unique<DramTier>(env_, std::move(layout));
+  auto room = std::make_unique<DramTier>(env_, std::move(layout), memory_);
   while ((static_cast<uint64_t>(room->chunks_.size()) << room->chunk_shift_) < end_) MT_RETURN_IF_ERROR(room->AddChunk());
   return room;
 }
@@ -120,18 +136,19 @@ void DramTier::MoveInto(std::unique_ptr<DramTier> room) {
     if (!to->has(kRowFree)) layout->FillSlots(Data(to), first_new);
     // The old chunk goes as soon as its last row has moved, so that the two slabs never stand side by side.
     if ((location & chunk_mask_) == chunk_mask_) {
-      env_->FreePages(chunks_[location >> chunk_shift_], old_chunk_bytes);
+      FreeChunk(chunks_[location >> chunk_shift_], old_chunk_bytes);
       chunks_[location >> chunk_shift_] = nullptr;
     }
   }
   for (uint8_t* chunk : chunks_) {
-    if (chunk != nullptr) env_->FreePages(chunk, old_chunk_bytes);
+    if (chunk != nullptr) FreeChunk(chunk, old_chunk_bytes);
   }
   chunks_.swap(wide.chunks_);
   wide.chunks_.clear();
   layout_ = layout;
   SetGeometry();
   // The first chunk began on small pages again.
+  if (memory_ != nullptr) return;
   if (!chunks_.empty() && static_cast<size_t>(end_) * stride_ > kHugePage) env_->CollapsePages(chunks_[0], chunk_bytes());
 }
 

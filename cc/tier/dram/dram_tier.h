@@ -7,7 +7,7 @@
 // A location is a slot number; its chunk is location / rows_per_chunk (a power of two), so addresses never move until
 // Widen. Chunks are address space that fills as slots are first used; the first chunk begins on small pages, so that an
 // empty or small slab costs nothing, and moves to huge pages once 2 MiB of it are in use. Free slots form a list through
-// their headers (flag kRowFree, next in `below`).
+// their headers (flag kRowFree, next in `below`). Over a RowMemory chunks are pieces of that instead, all theirs at once.
 //
 // Owns its memory. Does not bound: the table decides how many rows it may hold, fewer than 2^32.
 //
@@ -24,13 +24,15 @@
 
 #include "cc/env/env.h"
 #include "cc/row/row_layout.h"
+#include "cc/row/row_memory.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
 
 class DramTier : public Tier {
  public:
-  DramTier(Env* env, std::shared_ptr<const RowLayout> layout);
+  // memory: null: ordinary memory, of `env`.
+  DramTier(Env* env, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory = nullptr);
   ~DramTier() override;
 
   // --- In place.
@@ -61,7 +63,7 @@ class DramTier : public Tier {
 
   // --- Tier. Records with fewer columns are widened when written, so they read as full rows. Free stops the process where a
   // location does not hold a row of the key.
-  const char* name() const override { return "dram"; }
+  const char* name() const override { return memory_ == nullptr ? "dram" : memory_->name(); }
   TierCapabilities capabilities() const override;
   Status SetLayout(std::shared_ptr<const RowLayout> layout) override { return Widen(std::move(layout)); }
   Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
@@ -78,8 +80,10 @@ class DramTier : public Tier {
   size_t chunk_bytes() const;
   void SetGeometry();
   Status AddChunk();
+  void FreeChunk(uint8_t* chunk, size_t bytes);
 
   Env* const env_;
+  const std::shared_ptr<RowMemory> memory_;
   std::shared_ptr<const RowLayout> layout_;
   size_t stride_ = 0;
   int chunk_shift_ = 0;

@@ -1,0 +1,113 @@
+#include "cc/tier/pmem/pmem_row_memory.h"
+
+#include <errno.h>
+#include <libpmem.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/env/env.h"
+#include "cc/env/posix_error.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+}  // namespace
+
+PmemRowMemory::PmemRowMemory(const std::string& directory) : directory_(directory), pid_(::getpid()) {}
+
+Result<std::unique_ptr<PmemRowMemory>> PmemRowMemory::Open(const std::string& directory) {
+  Env* env = Env::Posix();
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(directory));
+  for (const std::string& name : names) {
+    const bool ours = name.rfind("slab-", 0) == 0 && name.size() > 5 && name.substr(name.size() - 5) == ".pmem";
+    if (ours) MT_RETURN_IF_ERROR(env->DeleteFile(StrCat(directory, "/", name)));
+  }
+  return std::unique_ptr<PmemRowMemory>(new PmemRowMemory(directory));
+}
+
+PmemRowMemory::~PmemRowMemory() {
+  if (::getpid() != pid_) return;
+  for (const File& file : files_) {
+    pmem_unmap(file.base, file.bytes);
+    ::unlink(file.path.c_str());
+  }
+}
+
+Status PmemRowMemory::AddFile(size_t bytes) {
+  File file;
+  file.path = StrCat(directory_, "/slab-", made_ + 1, ".pmem");
+  // Without PMEM_FILE_SPARSE it allocates the whole file.
+  int is_pmem = 0;
+  void* base = pmem_map_file(file.path.c_str(), bytes, PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file.bytes, &is_pmem);
+  if (base == nullptr) {
+    const int error = errno;
+    if (error != EEXIST) ::unlink(file.path.c_str());
+    const Status status = PosixError(StrCat("allocation of ", bytes, " bytes").c_str(), file.path, error);
+    return Status(status.code(), StrCat("pmem tier: ", status.message()));
+  }
+  ++made_;
+  file.base = static_cast<uint8_t*>(base);
+  file_bytes_ += file.bytes;
+  files_.push_back(std::move(file));
+  return OkStatus();
+}
+
+void* PmemRowMemory::Cut(File* file, size_t bytes) {
+  for (Piece& piece : file->freed) {
+    if (piece.bytes != bytes) continue;
+    uint8_t* const at = piece.at;
+    piece = file->freed.back();
+    file->freed.pop_back();
+    file->used += bytes;
+    return at;
+  }
+  if (file->bytes - file->cut < bytes) return nullptr;
+  uint8_t* const at = file->base + file->cut;
+  file->cut += bytes;
+  file->used += bytes;
+  return at;
+}
+
+Result<void*> PmemRowMemory::Allocate(size_t bytes) {
+  if (::getpid() != pid_) {
+    return FailedPreconditionError("pmem tier '", directory_, "': it belongs to process ", pid_, ", and this is a forked child");
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = files_.size(); i-- > 0;) {  // the newest are the ones with room
+    if (void* at = Cut(&files_[i], bytes); at != nullptr) return at;
+  }
+  const size_t wanted = std::max(bytes, std::min(file_bytes_, kMaxFileBytes));
+  Status added = AddFile(wanted);
+  if (!added.ok() && wanted > bytes) added = AddFile(bytes);  // a smaller one may still fit
+  MT_RETURN_IF_ERROR(added);
+  return Cut(&files_.back(), bytes);
+}
+
+void PmemRowMemory::Free(void* memory, size_t bytes) {
+  if (::getpid() != pid_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint8_t* const at = static_cast<uint8_t*>(memory);
+  for (size_t i = 0; i < files_.size(); ++i) {
+    File& file = files_[i];
+    if (at < file.base || at >= file.base + file.bytes) continue;
+    file.used -= bytes;
+    file.freed.push_back(Piece{at, bytes});
+    if (file.used > 0) return;
+    pmem_unmap(file.base, file.bytes);
+    ::unlink(file.path.c_str());
+    file_bytes_ -= file.bytes;
+    files_.erase(files_.begin() + static_cast<long>(i));
+    return;
+  }
+}
+
+size_t PmemRowMemory::file_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return file_bytes_;
+}
+
+}  // namespace multitier

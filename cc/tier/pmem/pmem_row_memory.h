@@ -1,0 +1,67 @@
+// PmemRowMemory: files mapped by libpmem as the memory of a slab: the tier PMEM alone, whose rows are read and updated in place.
+//
+// Pieces are cut from files slab-*.pmem, each at most as large as all before together (and 1 GiB) and fully allocated, so that a
+// full disk is an error of Allocate and never of a store. A file none of whose pieces is in use is removed. Nothing is
+// flushed and nothing has a checksum: the rows are a cache of the process, as in DRAM, and the index is in DRAM.
+//
+// Owns the files, not the directory. A device error under a mapped page is a signal that nobody can turn into a Status.
+//
+// Thread-safe. In a forked child Allocate is FailedPrecondition and the destructor does nothing.
+
+#ifndef CC_TIER_PMEM_PMEM_ROW_MEMORY_H_
+#define CC_TIER_PMEM_PMEM_ROW_MEMORY_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/row/row_memory.h"
+
+namespace multitier {
+
+class PmemRowMemory : public RowMemory {
+ public:
+  // The directory exists; slab-*.pmem files in it are removed.
+  static Result<std::unique_ptr<PmemRowMemory>> Open(const std::string& directory);
+  ~PmemRowMemory() override;
+
+  const char* name() const override { return "pmem"; }
+  Result<void*> Allocate(size_t bytes) override;
+  void Free(void* memory, size_t bytes) override;
+  // Of all files.
+  size_t file_bytes() const;
+
+ private:
+  struct Piece {
+    uint8_t* at;
+    size_t bytes;
+  };
+  struct File {
+    std::string path;
+    uint8_t* base = nullptr;
+    size_t bytes = 0;
+    size_t cut = 0;            // bytes that were pieces once
+    size_t used = 0;           // of them, in use
+    std::vector<Piece> freed;  // the others, used again by pieces of their size
+  };
+
+  explicit PmemRowMemory(const std::string& directory);
+  Status AddFile(size_t bytes);
+  static void* Cut(File* file, size_t bytes);  // null: no room
+
+  const std::string directory_;
+  const pid_t pid_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<File> files_;
+  size_t file_bytes_ = 0;
+  size_t made_ = 0;  // files ever made
+};
+
+}  // namespace multitier
+
+#endif  // CC_TIER_PMEM_PMEM_ROW_MEMORY_H_
