@@ -28,8 +28,8 @@
 //
 // Life of a table over a durable tier (SSDHASH, LEVELDB with `durable`):
 //   adopt      Create takes over what the tier recovered: one record a key, the newest, with frequency, version and columns
-//   Flush      every row that is only in memory, or in a tier that does not survive, is written to the last tier and synced: what
-//              was trained before is acknowledged. Rows stay where they are, clean
+//   Flush      every row that is only in memory, or in a tier that does not survive, is written to the last tier and synced:
+//              what was trained before is acknowledged. Rows stay where they are, clean
 //   keep       a flush when the table is destroyed: a graceful close loses nothing
 // Acknowledged is also what the tier wrote and synced by itself (a sealed segment of SSDHASH). After a crash a key reads as
 // its newest such record: possibly older than memory was, never torn, never one that was removed before a Flush. Not in the
@@ -236,8 +236,8 @@ class EmbeddingTable {
   // Forgets keys: row, frequency, version, count (of a Bloom filter too: what its estimate says). Absent ones are skipped, a
   // damaged record is no obstacle. `removed` (may be null): how many had a row.
   Status Remove(Span<const int64_t> keys, int64_t* removed);
-  // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null. A row that
-  // cannot be read stays, and its error is returned when all others have been looked at.
+  // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null. A row
+  // that cannot be read stays, and its error is returned when all others have been looked at.
   Status Expire(int64_t step, int64_t* expired);
   // Removes every key.
   Status Clear();

@@ -1,8 +1,8 @@
 // Flush: what is only in memory, or in a tier that does not survive, gets a record in the last tier.
 //
-// A row of DRAM without a record there (`below` unset) is copied under the shard's lock and flagged kRowDemoting, as in demotion;
-// written without the lock; and, where the flag is still set, the record becomes its clean copy. A row that was changed meanwhile
-// was changed after the call: the record is freed. A row of the tier between gets its copy named by SwitchBelow.
+// A row of DRAM without a record there (`below` unset) is copied under the shard's lock and flagged kRowDemoting, as in
+// demotion; written without the lock; and, where the flag is still set, the record becomes its clean copy. A row that was
+// changed meanwhile was changed after the call: the record is freed. A row of the tier between gets its copy named by SwitchBelow.
 //
 // Rows come down only in trims. Above one tier each slice holds the shard's trim for itself: a row that goes down between two
 // slices stands in the last tier then. Above two it could stop in between, behind our back: there the trim is held for the

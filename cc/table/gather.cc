@@ -232,8 +232,8 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_
     const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));
     if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
       const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
-      return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ", rows - static_cast<int64_t>(n), " of ",
-                                    budget, " rows (", options_.dram_budget_bytes, " bytes); no room for ", n, " more");
+      return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ",
+                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", options_.dram_budget_bytes, " bytes); no room for ", n, " more");
     }
   } else {
     dram_rows_ += static_cast<int64_t>(n);

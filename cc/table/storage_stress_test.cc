@@ -121,8 +121,8 @@ TEST_P(StorageStress, EveryUpdateCountsOnceWhateverRunsBeside) {
   ExpectTiersInOrder(table.get());
 }
 
-// Each thread trains, removes and creates again keys of its own, so that it knows what each must read; what others do moves them.
-// Afterwards the files hold exactly what the table does.
+// Each thread trains, removes and creates again keys of its own, so that it knows what each must read; what others do moves
+// them. Afterwards the files hold exactly what the table does.
 TEST_P(StorageStress, RemovedAndCreatedAgainIsWhatTheTableAndItsFilesSay) {
   constexpr int64_t kKeys = 200;
   auto table = MakeTable(Options(GetParam().last_rows));

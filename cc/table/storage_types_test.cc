@@ -71,7 +71,8 @@ TEST(PmemAlone, OfGivenSizeRefusesWhatDoesNotFitOrDropsTheColdest) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, StorageTypes,
-    testing::Values(StorageCase{"PMEM", true, {}, 0}, StorageCase{"PMEM_copied", false, {"pmem"}, 0}, StorageCase{"LEVELDB", false, {"leveldb"}, 0},
+    testing::Values(StorageCase{"PMEM", true, {}, 0}, StorageCase{"PMEM_copied", false, {"pmem"}, 0},
+                    StorageCase{"LEVELDB", false, {"leveldb"}, 0},
                     StorageCase{"SSDHASH", false, {"ssdhash"}, 0}, StorageCase{"DRAM_PMEM", true, {"pmem"}, 0},
                     StorageCase{"DRAM_LEVELDB", true, {"leveldb"}, 0}, StorageCase{"DRAM_SSDHASH", true, {"ssdhash"}, 0},
                     StorageCase{"DRAM_PMEM_LEVELDB", true, {"pmem", "leveldb"}, 0},

@@ -19,8 +19,8 @@
 //   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
 // A shard's trim (TrimHold) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending word when
-// it begins to wait for it. Only its holder writes to the tiers or removes from them for keys of the shard. So of a key's writes
-// and removals a tier is told in the order in which the table decided them, and a removed key cannot come back, nor a
+// it begins to wait for it. Only its holder writes to the tiers or removes from them for keys of the shard. So of a key's
+// writes and removals a tier is told in the order in which the table decided them, and a removed key cannot come back, nor a
 // key that was created again be lost, whatever runs beside (tier.h, Order).
 // Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
 // a tier calls Relocate, which takes shards' locks, from Write, Sync and Remove.
@@ -290,8 +290,8 @@ class EmbeddingTable::Impl {
   // The layout to begin with: what the last tier recovered, and the slots of the options.
   Result<RowLayout> FirstLayout() const;
   Status Adopt();
-  // Rows of a shard's DRAM, from slot *from on, that no record of the last tier stands for: written there, one slice. *from: where
-  // to go on. REQUIRES: the shard's trim is held
+  // Rows of a shard's DRAM, from slot *from on, that no record of the last tier stands for: written there, one slice. *from:
+  // where to go on. REQUIRES: the shard's trim is held
   Status FlushSlice(Shard* shard, uint32_t* from);
   // Rows of the tier between, likewise, all of them.
   Status FlushMiddle(Shard* shard);
@@ -317,8 +317,8 @@ class EmbeddingTable::Impl {
 
   class Snapshot;
 
-  // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on, until
-  // there are `wanted` or it is time to read, and moves it on.
+  // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
+  // until there are `wanted` or it is time to read, and moves it on.
   Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
   Result<Rows> ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts, const uint8_t* data,

@@ -1,7 +1,7 @@
 // The tier oracle: one sequence of random operations on DRAM alone and on four rows of DRAM, or none, over lower tiers gives
 // the same bits: values, slots, frequencies, versions. The operations: lookup, training (rounds take turns: each update rule
-// alone, then all of them mixed), remove, expire by steps and by weight, facts, export, scan, drain, prefetch, save and restore,
-// flush, and closing and recovering what the tiers kept. The seed is printed; set MT_ORACLE_SEED to run one again,
+// alone, then all of them mixed), remove, expire by steps and by weight, facts, export, scan, drain, prefetch, save and
+// restore, flush, and closing and recovering what the tiers kept. The seed is printed; set MT_ORACLE_SEED to run one again,
 // MT_ORACLE_ROUNDS for more.
 
 #ifndef CC_TABLE_TIER_ORACLE_H_
@@ -54,7 +54,8 @@ class Oracle {
     // Room for the slots of any rule: the bound counts row data, and rows widen.
     tiered.dram_budget_bytes = 4 * WidestRow();
     put_tiers_(3 * WidestRow(), random_(), false, &tiered);
-    tiered.cache_strategy = std::vector<Replacement>{Replacement::kLru, Replacement::kLfu, Replacement::kDefault}[random_() % 3];
+    const Replacement strategies[] = {Replacement::kLru, Replacement::kLfu, Replacement::kDefault};
+    tiered.cache_strategy = strategies[random_() % 3];
     if (random_() % 4 == 0) tiered.num_shards = 2;
     const uint64_t expiry = random_() % 4;
     for (TableOptions* options : {&plain, &tiered}) {

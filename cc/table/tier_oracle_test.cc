@@ -9,8 +9,10 @@ class TierOracle : public testing::TestWithParam<ChainCase> {
  protected:
   void Run(const AdmissionSpec& admission, int rounds) {
     const ChainCase chain = GetParam();
-    RunOracle([chain](uint64_t row_bytes, uint64_t seed, bool, TableOptions* options) { PutChain(chain, row_bytes, seed, options); },
-              admission, rounds);
+    const PutTiers put = [chain](uint64_t row_bytes, uint64_t seed, bool, TableOptions* options) {
+      PutChain(chain, row_bytes, seed, options);
+    };
+    RunOracle(put, admission, rounds);
   }
 };
 

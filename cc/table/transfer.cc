@@ -4,8 +4,8 @@
 // keys' reversed hash bits and does not depend on the size of the index: growth splits a home into two neighbours, so a
 // cursor stays good while the index grows, and no key present all along is met twice or missed.
 //
-// A step takes some homes at once. Their words below memory are made pending while the records are read, all in one call of each
-// tier: so a row cannot leave its home's place unseen, nor its location be used again by another. Others' pending words are
+// A step takes some homes at once. Their words below memory are made pending while the records are read, all in one call of
+// each tier: so a row cannot leave its home's place unseen, nor its location be used again by another. Others' pending words are
 // waited for before a step, which holds nothing then.
 
 #include <algorithm>
@@ -221,8 +221,8 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
   InsideGate inside(&gate_);
   for (size_t from = 0; from < rows.counted_keys.size(); from += kChunkRows) {
     BorrowedKeyBatch batch;
-    batch->Partition(
-        Span<const int64_t>(rows.counted_keys).subspan(from, std::min(kChunkRows, rows.counted_keys.size() - from)), log2_shards_);
+    const size_t n = std::min(kChunkRows, rows.counted_keys.size() - from);
+    batch->Partition(Span<const int64_t>(rows.counted_keys).subspan(from, n), log2_shards_);
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;
       MT_RETURN_IF_ERROR(ImportCountedOf(*batch, s, rows, from));

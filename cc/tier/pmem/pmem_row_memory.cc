@@ -74,7 +74,8 @@ void* PmemRowMemory::Cut(File* file, size_t bytes) {
 
 Result<void*> PmemRowMemory::Allocate(size_t bytes) {
   if (::getpid() != pid_) {
-    return FailedPreconditionError("pmem tier '", directory_, "': it belongs to process ", pid_, ", and this is a forked child");
+    return FailedPreconditionError("pmem tier '", directory_, "': it belongs to process ", pid_,
+                                   ", and this is a forked child");
   }
   std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = files_.size(); i-- > 0;) {  // the newest are the ones with room

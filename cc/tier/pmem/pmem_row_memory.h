@@ -1,7 +1,7 @@
-// PmemRowMemory: files mapped by libpmem as the memory of a slab: the tier PMEM alone, whose rows are read and updated in place.
+// PmemRowMemory: files mapped by libpmem as the memory of a slab: the tier PMEM alone, its rows read and updated in place.
 //
-// Pieces are cut from files slab-*.pmem, each at most as large as all before together (and 1 GiB) and fully allocated, so that a
-// full disk is an error of Allocate and never of a store. A file none of whose pieces is in use is removed. Nothing is
+// Pieces are cut from files slab-*.pmem, each at most as large as all before together (and 1 GiB) and fully allocated, so that
+// a full disk is an error of Allocate and never of a store. A file none of whose pieces is in use is removed. Nothing is
 // flushed and nothing has a checksum: the rows are a cache of the process, as in DRAM, and the index is in DRAM.
 //
 // Owns the files, not the directory. A device error under a mapped page is a signal that nobody can turn into a Status.
