@@ -10,7 +10,6 @@
 #include "cc/env/instance_dir.h"
 #include "cc/table/demotion_pool.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
-#include "cc/tier/pmem/pmem_row_memory.h"
 #include "cc/tier/pmem/pmem_tier.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
@@ -134,20 +133,13 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options) {
     const bool last = i + 1 == names.size();
     budgets.push_back(static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes));
   }
-  bool dram_named = names[0] == "DRAM";  // or what stands for it
+  const bool dram_named = names[0] == "DRAM";
   std::vector<LowerTierOptions> lower;
-  std::shared_ptr<RowMemory> row_memory;
   if (names.back() != "DRAM") {
     MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
     MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
     MT_ASSIGN_OR_RETURN(std::shared_ptr<InstanceDirectory> instance,
                         InstanceDirectory::Create(spec.path, options->name, spec.keep));
-    if (spec.type == "PMEM") {  // its rows are used in place
-      MT_ASSIGN_OR_RETURN(std::unique_ptr<PmemRowMemory> memory, PmemRowMemory::Open(instance->path()));
-      row_memory = std::shared_ptr<RowMemory>(memory.release(), [instance](RowMemory* m) { delete m; });
-      dram_named = true;
-      names.clear();
-    }
     for (size_t i = dram_named ? 1 : 0; i < names.size(); ++i) {
       MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], spec, instance));
       lower.push_back(LowerTierOptions{std::move(tier), budgets[i]});
@@ -155,7 +147,6 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options) {
   }
   options->dram_named = dram_named;
   options->dram_budget_bytes = dram_named ? budgets[0] : 0;
-  options->row_memory = std::move(row_memory);
   options->lower_tiers = std::move(lower);
   options->drop_coldest = spec.drop_coldest;
   options->cache_strategy = spec.cache_strategy;
