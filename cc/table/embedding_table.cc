@@ -240,6 +240,7 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.hits += lookup_hits_.load();
   if (bloom_ != nullptr) stats.filter_bytes += static_cast<int64_t>(bloom_->bytes());
   dram.row_bytes = dram.rows * stats.row_bytes;
+  if (options_.row_memory != nullptr) std::swap(dram.resident_bytes, dram.device.stored_bytes);  // files
   if (options_.dram_named) stats.tiers.push_back(dram);
   for (int level = 0; level < levels_; ++level) {
     TableStats::PerTier& tier = below[level];

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2u << 20;
 constexpr size_t kTargetChunkBytes = 16u << 20;
-constexpr size_t kTargetPieceBytes = 1u << 20;  // of a RowMemory
+constexpr size_t kTargetPieceBytes = 64u << 10;  // of a RowMemory, which has them all at once
 
 }  // namespace
 
