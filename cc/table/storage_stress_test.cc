@@ -89,6 +89,25 @@ class StorageStress : public testing::TestWithParam<StressCase> {
     }
   }
 
+  // What the table says is what its files say after a flush.
+  void ExpectFilesAgree(std::unique_ptr<EmbeddingTable> table) {
+    const auto rows = table->Export(false);
+    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+    ExpectTiersInOrder(table.get());
+    if (!table->options().lower_tiers.back().tier->capabilities().durable) return;
+    MT_ASSERT_OK(table->Flush());
+    table.reset();
+    TableOptions again = BasicOptions(kDim);
+    again.dram_budget_bytes = 1 << 20;
+    again.lower_tiers.push_back({root_.Open(GetParam().lower.back(), GetParam().lower.back(), true), 0});
+    again.adopt = true;
+    table = MakeTable(again);
+    ASSERT_NE(table, nullptr);
+    const auto recovered = table->Export(false);
+    ASSERT_TRUE(recovered.ok());
+    ExpectSameRows(*rows, *recovered);
+  }
+
   StorageDirectory root_{std::string("stress_") + GetParam().name};
 };
 
@@ -147,26 +166,30 @@ TEST_P(StorageStress, RemovedAndCreatedAgainIsWhatTheTableAndItsFilesSay) {
       }
     }
   });
-  const auto rows = table->Export(false);
-  ASSERT_TRUE(rows.ok());
   int64_t present = 0;
   for (const auto& count : counts) {
     for (const int64_t n : count) present += n > 0;
   }
   EXPECT_EQ(table->TotalCount(), present);
-  ExpectTiersInOrder(table.get());
-  if (!table->options().lower_tiers.back().tier->capabilities().durable) return;
-  MT_ASSERT_OK(table->Flush());
-  table.reset();
-  TableOptions again = BasicOptions(kDim);
-  again.dram_budget_bytes = 1 << 20;
-  again.lower_tiers.push_back({root_.Open(GetParam().lower.back(), GetParam().lower.back(), true), 0});
-  again.adopt = true;
-  table = MakeTable(again);
-  ASSERT_NE(table, nullptr);
-  const auto recovered = table->Export(false);
-  ASSERT_TRUE(recovered.ok());
-  ExpectSameRows(*rows, *recovered);
+  ExpectFilesAgree(std::move(table));
+}
+
+// The same keys for all: while one thread removes a key, others create it again and demote it.
+TEST_P(StorageStress, RemovalBesideTrainingOfTheSameKeysLeavesFilesThatAgree) {
+  constexpr int64_t kKeys = 150;  // about twice what memory holds
+  auto table = MakeTable(Options(GetParam().last_rows));
+  OnThreads([&](int t) {
+    std::mt19937_64 random(200 + t);
+    for (int i = 0; i < Rounds(400); ++i) {
+      const std::vector<int64_t> keys = SomeKeys(&random, 0, kKeys);
+      if (t == 0) {
+        MT_EXPECT_OK(table->Remove(keys, nullptr));
+      } else {
+        MT_EXPECT_OK(Sgd(keys, -1.0f, kDim).Run(table.get()));
+      }
+    }
+  });
+  ExpectFilesAgree(std::move(table));
 }
 
 // A scan beside trained rows that move between the tiers all the time: each key is given exactly once.
