@@ -79,9 +79,9 @@ class Env {
   // names the call and the path.
   virtual Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) = 0;  // truncates
   virtual Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) = 0;
-  // kCreate: the file must not exist (AlreadyExists). `direct` asks for direct(); a file system that refuses it gives a
-  // file that is not.
-  enum class OpenMode { kCreate, kRead };
+  // kCreate: the file must not exist (AlreadyExists); kWrite: it must (NotFound); both can be read, too. `direct` asks for
+  // direct(); a file system that refuses it gives a file that is not.
+  enum class OpenMode { kCreate, kRead, kWrite };
   virtual Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
                                                                      bool direct) = 0;
   virtual Status RenameFile(const std::string& from, const std::string& to) = 0;  // atomic, replaces `to`

@@ -37,6 +37,11 @@ void FaultEnv::FailFrom(FaultKind kind, uint64_t n, Status status) {
   armed_lasting_ = true;
 }
 
+void FaultEnv::LimitSpace(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  space_bytes_ = bytes;
+}
+
 bool FaultEnv::Disarm() {
   std::lock_guard<std::mutex> lock(mu_);
   armed_status_ = OkStatus();
@@ -194,6 +199,11 @@ class FaultPositionedFile : public PositionedFile {
     std::lock_guard<std::mutex> lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive(FaultKindName(kind)));
     const bool extend = kind == FaultKind::kExtend;
+    if (extend && bytes > inode_->bytes.size() && env_->space_bytes_ > 0) {
+      uint64_t used = bytes - inode_->bytes.size();
+      for (const auto& file : env_->live_.files) used += file.second->bytes.size();
+      if (used > env_->space_bytes_) return ResourceExhaustedError("allocate of '", path_, "': no space left on device");
+    }
     MT_RETURN_IF_ERROR(extend ? file_->Allocate(bytes) : file_->Truncate(bytes));
     if (!extend || inode_->bytes.size() < bytes) inode_->bytes.resize(bytes);
     return OkStatus();
@@ -248,9 +258,17 @@ Result<std::unique_ptr<PositionedFile>> FaultEnv::OpenPositionedFile(const std::
   MT_RETURN_IF_ERROR(Fault(create ? FaultKind::kCreate : FaultKind::kOpen));
   std::lock_guard<std::mutex> lock(mu_);
   MT_ASSIGN_OR_RETURN(std::unique_ptr<PositionedFile> file, base_->OpenPositionedFile(path, mode, direct));
-  auto inode = std::make_shared<Inode>();
-  inode->positioned = true;
-  if (create) live_.files[NormalizePath(path)] = inode;
+  std::shared_ptr<Inode> inode;
+  if (mode == OpenMode::kWrite) {
+    MT_RETURN_IF_ERROR(Track(NormalizePath(path)));
+    inode = live_.files[NormalizePath(path)];
+    if (!inode->positioned) inode->synced = inode->bytes.substr(0, inode->synced_bytes);
+    inode->positioned = true;
+  } else {
+    inode = std::make_shared<Inode>();
+    inode->positioned = true;
+    if (create) live_.files[NormalizePath(path)] = inode;
+  }
   return std::unique_ptr<PositionedFile>(new FaultPositionedFile(this, path, std::move(file), inode));
 }
 

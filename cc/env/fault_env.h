@@ -80,6 +80,10 @@ class FaultEnv : public Env {
   // Calls of this kind since construction, failed ones included.
   uint64_t calls(FaultKind kind) const;
 
+  // A disk of `bytes`: PositionedFile::Allocate fails with ResourceExhausted where the files together would be larger. 0: no
+  // limit.
+  void LimitSpace(uint64_t bytes);
+
   // Returns the first error of the base Env on the way, which leaves the files in between.
   Status DropUnsyncedData();
 
@@ -135,6 +139,7 @@ class FaultEnv : public Env {
   uint64_t armed_at_ = 0;  // the count of calls at which it fires
   bool armed_lasting_ = false;
   bool fired_ = false;
+  uint64_t space_bytes_ = 0;   // 0: no limit
   uint64_t power_losses_ = 0;  // a handle of an earlier life is dead
   Namespace live_;
   Namespace durable_;

@@ -149,7 +149,7 @@ Result<std::unique_ptr<RandomAccessFile>> InMemoryEnv::NewRandomAccessFile(const
 Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const std::string& path, OpenMode mode,
                                                                         bool direct) {
   std::lock_guard<std::mutex> lock(mu_);
-  if (mode == OpenMode::kRead) {
+  if (mode != OpenMode::kCreate) {
     MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> found, Find("open for reading", path));
     return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, std::move(found), direct));
   }

@@ -5,6 +5,15 @@
 namespace multitier {
 namespace {
 
+// Counts by power of two, without the empty ones at the end.
+Json HistogramToJson(const LatencyHistogram& counts) {
+  Json out = Json::Array();
+  size_t used = counts.size();
+  while (used > 0 && counts[used - 1] == 0) --used;
+  for (size_t i = 0; i < used; ++i) out.Append(Json::Int(counts[i]));
+  return out;
+}
+
 Json TierToJson(const TableStats::PerTier& tier) {
   Json out = Json::Object();
   out.Set("name", Json::String(tier.name));
@@ -27,6 +36,8 @@ Json TierToJson(const TableStats::PerTier& tier) {
   out.Set("relocated_rows", Json::Int(tier.device.relocated_rows));
   out.Set("compaction_debt_bytes", Json::Int(tier.device.compaction_debt_bytes));
   out.Set("read_backend", Json::String(tier.device.read_backend));
+  out.Set("read_latency_us_log2", HistogramToJson(tier.device.read_latency));
+  out.Set("write_latency_us_log2", HistogramToJson(tier.device.write_latency));
   return out;
 }
 

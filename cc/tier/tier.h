@@ -39,6 +39,8 @@
 #ifndef CC_TIER_TIER_H_
 #define CC_TIER_TIER_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -81,6 +83,7 @@ struct ReadRecord {
 struct KeyLocation {
   int64_t key = 0;
   uint32_t location = 0;
+  uint64_t before = 0;  // of Remove: what Tier::Now() said when the key's name was taken away; 0: now
 };
 
 // A record that the tier has copied from one location to another.
@@ -91,6 +94,14 @@ struct Relocation {
   bool moved = false;  // out: whoever named `from` names `to` now
 };
 using Relocator = std::function<void(Span<Relocation>)>;
+
+// How long batches took: count i is of those of less than 2^i microseconds and not less than 2^(i-1); the last of all longer.
+using LatencyHistogram = std::array<int64_t, 24>;
+inline size_t LatencyBucket(uint64_t micros) {
+  size_t bucket = 0;
+  for (; micros > 0 && bucket + 1 < LatencyHistogram().size(); micros >>= 1) ++bucket;
+  return bucket;
+}
 
 struct TierStats {
   int64_t rows = 0;
@@ -106,6 +117,8 @@ struct TierStats {
   int64_t relocated_rows = 0;         // records moved by relocation
   int64_t compaction_debt_bytes = 0;  // beyond what the tier wants to use
   const char* read_backend = "";      // "io_uring", "pread", ...
+  LatencyHistogram read_latency = {};   // of calls of Read
+  LatencyHistogram write_latency = {};  // of calls of Write, compaction that it pays for included
 };
 
 // What a tier can do beyond the common contract.
@@ -140,8 +153,13 @@ class Tier {
   // Frees records. REQUIRES: each location holds a record of that key.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free, and the key must not come back after recovery. Location kNoLocation: the key has no record that is held, but
-  // had one once. On an error nothing of the batch was freed.
+  // had one once. On an error nothing of the batch was freed. Concerns records that were written before `before` (Now), so a
+  // key that is created and written again meanwhile keeps its new record: whoever lets a key be created again between taking
+  // its name away and Remove must ask Now() under the lock under which the name goes, and pass it on.
   virtual Status Remove(Span<const KeyLocation> records) = 0;
+  // A moment in the tier's order of writes: after all records whose Write has returned, before all whose Write is yet to be
+  // called. Never 0 where the tier is durable. Memory only, cheap: called under the owner's locks.
+  virtual uint64_t Now() { return 0; }
   // Where the record at `location` is of that key and its `below` is `from`: makes it `to`, and is true. Memory only: called
   // under the owner's locks. Of tiers with the capability `middle`.
   virtual bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {

@@ -13,8 +13,12 @@
 // in each sweep (what one Write pays for, one wake-up of the thread), before others, and with too many of them no other pass
 // begins: copying what cannot be given up would only take more space. Records that cannot be read stay, for good.
 //
-// Deleting: before a dead segment's file goes, both heads are synced: what made its records dead may be newer records that
-// are only in memory, and recovery must not find neither. Units of its locations are reused after that.
+// Deleting: a dead segment is condemned here, and its file deleted by the next round of settle.cc; units of its locations are
+// reused after that. Where it was ever synced, what made its records dead (newer records, in memory maybe) is flushed here and
+// synced there before: recovery must not find neither.
+//
+// Full disk: the cold head keeps a segment in reserve. Where no more can be made, victims are only those whose held records
+// fit into what it has; each that is emptied gives its space back.
 //
 // Tombstones: one of key k with horizon h may go once no other segment with id < h has dead records (only a dead record can
 // be an older one of k; compaction never copies dead ones), no deleted file may come back (directory synced) and none
@@ -33,6 +37,7 @@ constexpr uint64_t kSliceBytes = 256 << 10;
 constexpr int kMaxLeftOver = 2;                // segments whose last records are in use, before no other is begun
 constexpr uint64_t kPaidPerByte = 6;           // bytes of victims worked through for each byte appended
 constexpr uint64_t kPaidSegments = 16;         // at most, for a new segment
+constexpr double kLeastGain = 1.0 / 16;        // of a victim, on a full disk
 
 }  // namespace
 
@@ -49,8 +54,10 @@ uint64_t SsdHashTier::Impl::SegmentBytes() const {
 }
 
 uint64_t SsdHashTier::Impl::WantedBytes() const {
-  return static_cast<uint64_t>(set_.live_bytes) * 3 / 2 + 2 * SegmentBytes();
+  return static_cast<uint64_t>(set_.live_bytes) * 3 / 2 + 3 * SegmentBytes();
 }
+
+uint64_t SsdHashTier::Impl::LimitBytes() const { return WantedBytes() + SegmentBytes(); }
 
 void SsdHashTier::Impl::SetRelocator(Relocator relocator) {
   std::lock_guard<std::mutex> compact(compact_mutex_);
@@ -59,26 +66,59 @@ void SsdHashTier::Impl::SetRelocator(Relocator relocator) {
 
 void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
   uint64_t budget = bytes * kPaidPerByte;
+  bool behind = false;
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    const bool due = set_.file_bytes > WantedBytes() || set_.maybe_dead > 0;
-    if (!due) return;
-    // A new segment is about to be made: the debt is paid first, within reason.
-    if (set_.file_bytes > WantedBytes() + SegmentBytes()) budget = std::max(budget, kPaidSegments * SegmentBytes());
-    const bool behind = set_.file_bytes > WantedBytes() + 2 * SegmentBytes();
-    if (options_.async_compaction && !behind) budget = 0;
+    // The compactor in the background begins earlier, and may make a segment of its own any time.
+    const uint64_t early = options_.async_compaction ? SegmentBytes() : 0;
+    if (set_.file_bytes + 2 * early <= WantedBytes() && set_.maybe_dead == 0 && has_spare_) return;
+    // A new segment may be about to be made: the debt is paid first, within reason.
+    behind = set_.file_bytes + early + std::max(bytes, SegmentBytes()) > LimitBytes();
+    if (behind) budget = std::max(budget, kPaidSegments * SegmentBytes());
   }
   if (options_.async_compaction) {
-    {
-      std::lock_guard<std::mutex> lock(thread_mutex_);
-      thread_due_ = true;
-    }
-    thread_wake_.notify_one();
+    worker_->Schedule(&compact_job_);
+    if (!behind && has_spare_) return;
   }
-  if (budget == 0) return;
   std::lock_guard<std::mutex> compact(compact_mutex_);
   // An error leaves things as they were, and shows as compaction debt; what matters of it (a full disk) Write will meet.
+  if (!has_spare_) KeepSpare();
   (void)CompactUpTo(budget);
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    behind = set_.file_bytes + std::max(bytes, SegmentBytes()) > LimitBytes() && set_.condemned_bytes > 0;
+  }
+  if (behind) (void)Settle(false);
+}
+
+void SsdHashTier::Impl::KeepSpare() {
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  const Status kept = layout == nullptr ? OkStatus() : cold_->KeepSpare(layout);
+  has_spare_ = kept.ok() && layout != nullptr;
+  disk_full_ = kept.code() == StatusCode::kResourceExhausted;
+}
+
+bool SsdHashTier::Impl::ReclaimOnFullDisk() {
+  std::lock_guard<std::mutex> compact(compact_mutex_);
+  uint64_t before = 0;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    before = set_.file_bytes;
+  }
+  disk_full_ = true;
+  ++sweep_;
+  for (;;) {
+    if (!Reap().ok()) return false;
+    (void)Settle(false);
+    {
+      std::lock_guard<std::mutex> lock(set_.mutex);
+      if (set_.file_bytes < before) break;
+    }
+    const Result<uint64_t> step = CompactStep();
+    if (!step.ok() || *step == 0) return false;
+  }
+  KeepSpare();
+  return true;
 }
 
 Status SsdHashTier::Impl::CompactUpTo(uint64_t budget) {
@@ -87,13 +127,21 @@ Status SsdHashTier::Impl::CompactUpTo(uint64_t budget) {
   for (uint64_t done = 0; done < budget;) {
     {
       std::lock_guard<std::mutex> lock(set_.mutex);
-      if (set_.file_bytes <= WantedBytes()) break;
+      if (set_.file_bytes - set_.condemned_bytes <= WantedBytes()) break;
     }
     MT_ASSIGN_OR_RETURN(const uint64_t step, CompactStep());
     if (step == 0) break;
     done += step;
   }
+  FreeCompactBuffer();
   return OkStatus();
+}
+
+void SsdHashTier::Impl::FreeCompactBuffer() {
+  if (victim_ != nullptr) return;  // more to come
+  options_.env->FreePages(compact_buffer_, compact_buffer_bytes_);
+  compact_buffer_ = nullptr;
+  compact_buffer_bytes_ = 0;
 }
 
 Status SsdHashTier::Impl::Compact() {
@@ -102,41 +150,27 @@ Status SsdHashTier::Impl::Compact() {
   for (uint64_t before = ~uint64_t{0};;) {
     MT_RETURN_IF_ERROR(CompactUpTo(~uint64_t{0}));
     std::lock_guard<std::mutex> lock(set_.mutex);
-    if (set_.file_bytes <= WantedBytes() || set_.file_bytes >= before) return OkStatus();
-    before = set_.file_bytes;
+    const uint64_t left = set_.file_bytes - set_.condemned_bytes;
+    if (left <= WantedBytes() || left >= before) break;
+    before = left;
   }
+  return Settle(false);
 }
 
-void SsdHashTier::Impl::CompactorThread() {
-  std::unique_lock<std::mutex> lock(thread_mutex_);
-  while (!thread_stop_) {
-    thread_wake_.wait(lock, [this] { return thread_stop_ || thread_due_; });
-    thread_due_ = false;
-    lock.unlock();
-    {
-      std::lock_guard<std::mutex> compact(compact_mutex_);
-      ++sweep_;
+void SsdHashTier::Impl::CompactInBackground() {
+  std::lock_guard<std::mutex> compact(compact_mutex_);
+  if (!std::exchange(between_slices_, true)) ++sweep_;
+  if (Reap().ok()) {
+    std::unique_lock<std::mutex> set(set_.mutex);
+    const bool due = set_.file_bytes - set_.condemned_bytes + 2 * SegmentBytes() > WantedBytes();
+    set.unlock();
+    if (due) {
+      const Result<uint64_t> step = CompactStep();
+      if (step.ok() && *step > 0) return worker_->Schedule(&compact_job_);
     }
-    bool more = true;
-    while (more) {
-      {
-        std::lock_guard<std::mutex> stop(thread_mutex_);
-        if (thread_stop_) return;
-      }
-      std::lock_guard<std::mutex> compact(compact_mutex_);
-      more = Reap().ok();
-      if (more) {
-        std::unique_lock<std::mutex> set(set_.mutex);
-        more = set_.file_bytes > WantedBytes();
-        set.unlock();
-      }
-      if (more) {
-        const Result<uint64_t> step = CompactStep();
-        more = step.ok() && *step > 0;
-      }
-    }
-    lock.lock();
   }
+  between_slices_ = false;
+  FreeCompactBuffer();
 }
 
 Segment* SsdHashTier::Impl::ChooseVictim() const {
@@ -145,6 +179,7 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
   Segment* oldest = nullptr;     // with dead records: what keeps tombstones
   Segment* left_over = nullptr;  // to be tried again
   int num_left_over = 0;
+  const uint64_t room = cold_->free_slots();
   int64_t tombstone_bytes = 0;
   const auto now = static_cast<uint64_t>(set_.appended_bytes);
   // The two smallest ids of segments with dead records, to know what tombstones may go: as TombstonesMayGo.
@@ -156,7 +191,8 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
   }
   for (const auto& [segment, owner] : set_.segments) {
     tombstone_bytes += int64_t{segment->num_tombstones} * segment->geometry.file_bytes_per_slot;
-    if (!segment->sealed || segment->users > 0) continue;
+    if (!segment->sealed || segment->condemned || segment->users > 0) continue;
+    if (disk_full_ && segment->num_live + segment->num_tombstones > room) continue;
     const bool movable = segment->num_live == 0 || relocator_ != nullptr;
     const bool tried = segment->last_sweep == sweep_;
     if (segment->left_over) {
@@ -169,6 +205,7 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
     const uint32_t dead = segment->dead() + (tombstones_may_go ? segment->num_tombstones : 0);
     const bool readable = segment->num_live > segment->unreadable || segment->num_live == 0;
     if (dead == 0 || !movable || tried || !readable) continue;
+    if (disk_full_ && dead < segment->used * kLeastGain) continue;
     const double held = 1.0 - static_cast<double>(dead) / segment->used;
     const double score = (1 - held) * static_cast<double>(now - segment->sealed_at + 1) / (1 + held);
     if (best == nullptr || score > best_score) {
@@ -200,7 +237,8 @@ Result<uint64_t> SsdHashTier::Impl::CompactStep() {
   if (status.ok() && !slice.records.empty()) status = CopySlice(&slice);
   if (!status.ok()) {
     FinishPass(false);
-    return status;
+    if (status.code() != StatusCode::kResourceExhausted || std::exchange(disk_full_, true)) return status;
+    return uint64_t{kBlockBytes};  // another victim may fit
   }
   if (!slice.records.empty()) RelocateSlice(&slice);
   bool done = false;
@@ -211,6 +249,7 @@ Result<uint64_t> SsdHashTier::Impl::CompactStep() {
   if (done) {
     FinishPass(true);
     MT_RETURN_IF_ERROR(Reap());
+    KeepSpare();
   }
   return std::max<uint64_t>(slice.bytes, kBlockBytes);
 }
@@ -256,6 +295,7 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
   if (slice->slots.empty()) return OkStatus();
   if (compact_buffer_bytes_ < slice->bytes) {
     options_.env->FreePages(compact_buffer_, compact_buffer_bytes_);
+    compact_buffer_ = nullptr;
     compact_buffer_bytes_ = std::max(slice->bytes, kSliceBytes + 2 * kBlockBytes);
     compact_buffer_ = static_cast<uint8_t*>(options_.env->AllocatePages(compact_buffer_bytes_, false));
     if (compact_buffer_ == nullptr) {
@@ -263,7 +303,8 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
       return ResourceExhaustedError("ssdhash tier: no memory for compaction");
     }
   }
-  MT_RETURN_IF_ERROR(victim_->file->Read(begin, slice->bytes, compact_buffer_));
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(*victim_)->Open());
+  MT_RETURN_IF_ERROR(file->Read(begin, slice->bytes, compact_buffer_));
   size_t good = 0;
   for (const uint32_t slot : slice->slots) {
     RecordFields fields;
@@ -352,31 +393,33 @@ bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
 
 Status SsdHashTier::Impl::Reap() {
   std::vector<std::shared_ptr<Segment>> dead;
-  std::vector<std::string> undeleted;
+  bool synced = false;
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    if (set_.maybe_dead == 0 && set_.undeleted.empty()) return OkStatus();
+    if (set_.maybe_dead == 0) return OkStatus();
     for (const auto& [segment, owner] : set_.segments) {
       const bool keeps = segment->num_live > 0 || segment->num_tombstones > 0;
-      if (segment->sealed && segment->users == 0 && !keeps) dead.push_back(owner);
+      if (!segment->sealed || segment->condemned || segment->users > 0 || keeps) continue;
+      segment->condemned = true;
+      set_.condemned_bytes += segment->file_bytes;
+      synced = synced || segment->synced_writes > 0;
+      dead.push_back(owner);
     }
-    undeleted.swap(set_.undeleted);
     set_.maybe_dead = 0;
   }
-  for (const std::string& path : undeleted) set_.DeleteFile(options_.env, path);
   if (dead.empty()) return OkStatus();
-  if (Status synced = SyncHeads(); !synced.ok()) {
-    std::lock_guard<std::mutex> lock(set_.mutex);
-    ++set_.maybe_dead;
-    return synced;
-  }
-  for (const auto& segment : dead) {
-    {
-      std::lock_guard<std::mutex> lock(set_.mutex);
-      set_.Erase(segment.get());
+  const Status flushed = synced ? FlushHeads() : OkStatus();
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  if (!flushed.ok()) {
+    for (const auto& segment : dead) {
+      segment->condemned = false;
+      set_.condemned_bytes -= segment->file_bytes;
     }
-    set_.DeleteFile(options_.env, segment->path);
+    ++set_.maybe_dead;
+    return flushed;
   }
+  for (auto& segment : dead) set_.condemned.push_back(std::move(segment));
+  worker_->Schedule(&settle_job_);
   return OkStatus();
 }
 

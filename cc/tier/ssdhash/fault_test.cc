@@ -1,10 +1,16 @@
 // Every call that can fail fails once, and the disk is full for a while: an error or a success, never a wrong row, nothing
 // acknowledged lost, and the tier works on.
 
+#include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -153,9 +159,92 @@ TEST_P(LastingFaultTest, DiskThatStaysFullKeepsItsRowsReadableAndWorksOnAfterwar
   }
 }
 
+// Overwrites on a disk that is full: they succeed or are refused with ResourceExhausted, compaction goes on, and freeing rows
+// is enough to go on.
+TEST_F(FaultTest, FullDiskIsCompactedWithWhatIsInReserve) {
+  Start();
+  constexpr int64_t kKeys = 6000;
+  for (int64_t from = 0; from < kKeys; from += 500) ASSERT_TRUE(owner_->Put(Range(from, from + 500), 1).ok());
+  const auto full = static_cast<uint64_t>(tier_->stats().stored_bytes) * 23 / 20;
+  env_->LimitSpace(full);
+  std::mt19937_64 random(5);
+  int refused = 0, accepted = 0;
+  for (uint64_t generation = 2; generation < 400; ++generation) {
+    std::set<int64_t> keys;
+    while (keys.size() < 100) keys.insert(static_cast<int64_t>(random() % kKeys));
+    const Status put = owner_->Put(std::vector<int64_t>(keys.begin(), keys.end()), generation);
+    ASSERT_TRUE(put.ok() || put.code() == StatusCode::kResourceExhausted) << put.ToString();
+    ++(put.ok() ? accepted : refused);
+  }
+  EXPECT_GT(accepted, 300) << "the log has room for 15 % of garbage";
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  EXPECT_GT(tier_->stats().relocated_rows, 0);
+  // More rows than fit.
+  Status put;
+  int64_t next = kKeys;
+  for (; put.ok(); next += 100) put = owner_->Put(Range(next, next + 100), 500);
+  EXPECT_EQ(put.code(), StatusCode::kResourceExhausted) << put.ToString();
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  // Rows that the owner gives up make room, scattered as they are.
+  std::vector<KeyLocation> freed;
+  for (int64_t key = 0; key < kKeys; key += 3) owner_->Forget(key, &freed);
+  tier_->Free(freed);
+  for (int64_t key = next; key < next + 1000; key += 100) {
+    put = owner_->Put(Range(key, key + 100), 501);
+    ASSERT_TRUE(put.ok()) << put.ToString();
+  }
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  ASSERT_TRUE(tier_->Sync().ok());
+  env_->LimitSpace(0);
+  ASSERT_TRUE(owner_->Put(Range(0, kKeys), 502).ok());
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  std::printf("%d of %d batches accepted\n", accepted, accepted + refused);
+  owner_->Detach();
+  tier_.reset();
+}
+
+// The same on a real one, where the kernel lets us mount it.
+TEST(FullDiskTest, SmallTmpfsIsFilledAndEmptied) {
+  const std::string directory = StrCat(testing::TempDir(), "/ssdhash_full_disk_", static_cast<int>(::getpid()));
+  ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
+  if (::mount("tmpfs", directory.c_str(), "tmpfs", 0, "size=16m") != 0) {
+    const int error = errno;
+    (void)Env::Posix()->DeleteDir(directory);
+    GTEST_SKIP() << "mount of a tmpfs: " << std::strerror(error);
+  }
+  {
+    SsdHashOptions options;
+    options.directory = directory;
+    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+    LogOwner owner;
+    owner.Attach(tier->get());
+    Status put;
+    int64_t next = 0;
+    for (; put.ok() && next < 400000; next += 500) put = owner.Put(Range(next, next + 500), 1);
+    EXPECT_EQ(put.code(), StatusCode::kResourceExhausted) << put.ToString();
+    EXPECT_GT(next, 60000);
+    EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+    EXPECT_FALSE(owner.Put(Range(0, 2000), 2).ok());
+    std::vector<KeyLocation> freed;
+    for (int64_t key = 0; key < next; key += 2) owner.Forget(key, &freed);
+    (*tier)->Free(freed);
+    for (int64_t from = 0; from < 20000; from += 500) {
+      put = owner.Put(Range(from, from + 500), 3);
+      ASSERT_TRUE(put.ok()) << from << ": " << put.ToString();
+    }
+    EXPECT_TRUE((*tier)->Sync().ok());
+    EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+    owner.Detach();
+  }
+  EXPECT_EQ(::umount(directory.c_str()), 0);
+  (void)Env::Posix()->DeleteDir(directory);
+}
+
 TEST_F(FaultTest, ReadErrorIsTheRecordsOwnAndNamesTheKey) {
   Start();
   ASSERT_TRUE(owner_->Put(Range(0, 2000), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
   env_->FailNth(FaultKind::kRead, 1, UnavailableError("input/output error"));
   const std::vector<int64_t> wrong = owner_->Wrong();
   EXPECT_TRUE(env_->Disarm());

@@ -73,14 +73,33 @@ class LogOwner {
     return status;
   }
 
+  // Gives a key up: appends its location, to be freed.
+  void Forget(int64_t key, std::vector<KeyLocation>* locations) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = held_.find(key);
+    if (it == held_.end()) return;
+    locations->push_back({key, it->second.location});
+    held_.erase(it);
+  }
+
   // Reads everything held in one batch. The keys that do not read as they must; those answered with `allowed` do not count.
   std::vector<int64_t> Wrong(StatusCode allowed = StatusCode::kOk) {
-    std::map<int64_t, Held> held;
-    {
+    for (;;) {
+      std::map<int64_t, Held> held;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        held = held_;
+      }
+      const std::vector<int64_t> wrong = WrongOf(held, allowed);
+      // What was relocated while it was read says nothing: once more.
+      bool moved = false;
       std::lock_guard<std::mutex> lock(mutex_);
-      held = held_;
+      for (const int64_t key : wrong) {
+        const auto it = held_.find(key);
+        moved = moved || it == held_.end() || it->second.location != held[key].location;
+      }
+      if (!moved) return wrong;
     }
-    return WrongOf(held, allowed);
   }
 
   // Takes the records of a reopened tier as its own; a key held twice is wrong.

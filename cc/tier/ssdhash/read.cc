@@ -48,10 +48,11 @@ class ReadPages {
 // A record to be read from a file.
 struct SsdHashTier::Impl::FileRead {
   const Segment* segment = nullptr;
-  const PositionedFile* file = nullptr;
+  CachedFile* file = nullptr;
   uint64_t offset = 0;
   uint32_t slot = 0;
   uint32_t index = 0;  // in the batch
+  const PositionedFile* open = nullptr;
 };
 
 void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const {
@@ -67,8 +68,9 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
 Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
   std::vector<FileRead> files;
   std::vector<std::shared_ptr<Segment>> pinned;
-  std::vector<std::shared_ptr<PositionedFile>> pinned_files;  // a repair may replace a file between two look-ups
+  std::vector<std::shared_ptr<CachedFile>> pinned_files;  // a repair may replace a file between two look-ups
   uint64_t batch = 0;
+  const uint64_t begun = options_.env->NowMicros();
   for (size_t from = 0; from < records.size(); from += kLookUpBatch) {
     const size_t to = std::min(records.size(), from + kLookUpBatch);
     std::lock_guard<std::mutex> lock(set_.mutex);
@@ -95,11 +97,14 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
         pinned.push_back(set_.Pin(segment));
         pinned_files.push_back(segment->file);
       }
-      const PositionedFile* file = pinned_files[segment->read_index].get();
+      CachedFile* file = pinned_files[segment->read_index].get();
       files.push_back(FileRead{segment, file, offset, slot, static_cast<uint32_t>(i)});
     }
   }
   ReadFromFiles(records, &files);
+  const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  ++set_.read_latency[bucket];
   return OkStatus();
 }
 
@@ -108,11 +113,48 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
   std::sort(files->begin(), files->end(), [](const FileRead& a, const FileRead& b) {
     return a.segment != b.segment ? a.segment->header.id < b.segment->header.id : a.offset < b.offset;
   });
+  const size_t max_open = std::max<size_t>(8, CachedFile::capacity() / 4);
+  std::vector<std::shared_ptr<PositionedFile>> open;
+  size_t begin = 0;
+  for (size_t i = 0; i < files->size();) {
+    size_t next = i + 1;
+    while (next < files->size() && (*files)[next].file == (*files)[i].file) ++next;
+    const auto read_open = [&] {
+      ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, i - begin));
+      open.clear();
+      begin = i;
+    };
+    if (open.size() == max_open) read_open();
+    Result<std::shared_ptr<PositionedFile>> file = (*files)[i].file->Open();
+    if (file.status().code() == StatusCode::kResourceExhausted && !open.empty()) {  // out of descriptors: give some back
+      read_open();
+      file = (*files)[i].file->Open();
+    }
+    for (size_t r = i; r < next; ++r) {
+      ReadRecord& out = records[(*files)[r].index];
+      if (file.ok()) {
+        (*files)[r].open = file->get();
+      } else if (file.status().code() == StatusCode::kNotFound) {
+        out.status = NoRecord(out);  // freed or moved since, and its file deleted
+      } else {
+        out.status = Status(file.status().code(), StrCat("ssdhash tier: key ", out.key, ": ", file.status().message()));
+      }
+    }
+    if (file.ok()) open.push_back(*std::move(file));
+    i = next;
+  }
+  ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, files->size() - begin));
+}
+
+void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files) {
   std::vector<BlockRead> reads;
-  std::vector<uint32_t> first;  // of each read in *files
+  std::vector<uint32_t> first;  // of each read in files
+  reads.reserve(files.size());
+  first.reserve(files.size() + 1);
   int64_t bytes = 0;
-  for (size_t i = 0; i < files->size(); ++i) {
-    const FileRead& record = (*files)[i];
+  for (size_t i = 0; i < files.size(); ++i) {
+    const FileRead& record = files[i];
+    if (record.open == nullptr) continue;
     const uint64_t begin = RoundDownToBlock(record.offset);
     const uint64_t end = RoundUpToBlock(record.offset + record.segment->geometry.record_bytes);
     if (!reads.empty()) {
@@ -120,15 +162,15 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
       const uint64_t previous_end = previous.offset + previous.bytes;
       const bool inside = end <= previous_end;
       const bool joins = begin <= previous_end && end - previous.offset <= kCoalescedBytes;
-      if (previous.file == record.file && (inside || joins)) {
+      if (previous.file == record.open && (inside || joins)) {
         previous.bytes = static_cast<uint32_t>(std::max(end, previous_end) - previous.offset);
         continue;
       }
     }
-    reads.push_back(BlockRead{record.file, begin, static_cast<uint32_t>(end - begin)});
+    reads.push_back(BlockRead{record.open, begin, static_cast<uint32_t>(end - begin)});
     first.push_back(static_cast<uint32_t>(i));
   }
-  first.push_back(static_cast<uint32_t>(files->size()));
+  first.push_back(static_cast<uint32_t>(files.size()));
   for (const BlockRead& read : reads) bytes += read.bytes;
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
@@ -137,7 +179,8 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
   }
   reader_->Read(reads, [&](size_t r, const Status& status, const uint8_t* data) {
     for (size_t i = first[r]; i < first[r + 1]; ++i) {
-      const FileRead& record = (*files)[i];
+      const FileRead& record = files[i];
+      if (record.open == nullptr) continue;
       ReadRecord& out = records[record.index];
       RecordFields fields;
       if (!status.ok()) {
@@ -145,7 +188,7 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
       } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true, &fields)) {
         std::lock_guard<std::mutex> lock(set_.mutex);
         ++set_.corrupt;
-        out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", record.segment->path, "' at offset ",
+        out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", record.file->path(), "' at offset ",
                                    record.offset, ": the checksum does not match");
       } else {
         Answer(*record.segment, fields, &out);
@@ -154,34 +197,44 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
   });
 }
 
-Status SsdHashTier::Impl::ScanRecords(const Segment& segment, uint32_t max_slots, std::vector<FooterEntry>* entries,
-                                      uint64_t* end) const {
+std::shared_ptr<CachedFile> SsdHashTier::Impl::FileOf(const Segment& segment) const {
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  return segment.file;
+}
+
+Status SsdHashTier::Impl::ScanRecords(const Segment& segment, std::vector<FooterEntry>* entries) const {
   const SegmentGeometry& geometry = segment.geometry;
   ReadPages pages(options_.env);
-  MT_ASSIGN_OR_RETURN(const uint64_t size, segment.file->Size());
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(segment)->Open());
+  MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   const uint64_t whole = RoundDownToBlock(size);
   uint64_t have_begin = 0, have_end = 0;
   const uint8_t* have = nullptr;
-  for (uint32_t slot = 0; slot < max_slots; ++slot) {
+  size_t good = 0;
+  for (uint32_t slot = 0; slot < geometry.slots; ++slot) {
     const uint64_t offset = geometry.RecordOffset(slot);
-    *end = offset;
-    if (RoundUpToBlock(offset + geometry.record_bytes) > whole) return OkStatus();
+    if (RoundUpToBlock(offset + geometry.record_bytes) > whole) break;
     if (offset + geometry.record_bytes > have_end) {
       have_begin = RoundDownToBlock(offset);
       have_end = std::min(whole, have_begin + std::max(kScanBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes));
       uint8_t* data = pages.Get(have_end - have_begin);
       if (data == nullptr) return ResourceExhaustedError("no memory for ", have_end - have_begin, " bytes");
-      MT_RETURN_IF_ERROR(segment.file->Read(have_begin, have_end - have_begin, data));
+      MT_RETURN_IF_ERROR(file->Read(have_begin, have_end - have_begin, data));
       have = data;
     }
     RecordFields fields;
-    const uint8_t* record = have + (offset - have_begin);
-    if (!DecodeRecord(geometry, slot, record, true, &fields) || fields.seq == 0) return OkStatus();
-    const RecordHeader& header = fields.header;
-    entries->push_back(FooterEntry{header.key, fields.seq, header.version, header.frequency,
-                                   static_cast<uint16_t>(header.num_columns), (fields.flags & kTombstoneFlag) != 0});
-    *end = offset + geometry.record_bytes;
+    FooterEntry entry;
+    if (DecodeRecord(geometry, slot, have + (offset - have_begin), true, &fields) && fields.seq != 0) {
+      const RecordHeader& header = fields.header;
+      entry = FooterEntry{header.key, fields.seq, header.version, header.frequency, static_cast<uint16_t>(header.num_columns),
+                          (fields.flags & kTombstoneFlag) != 0};
+      good = slot + 1;
+    } else {
+      entry.damaged = true;
+    }
+    entries->push_back(entry);
   }
+  entries->resize(good);  // the rest was never written
   return OkStatus();
 }
 
@@ -191,12 +244,12 @@ Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<Footer
     ReadPages pages(options_.env);
     uint8_t* data = pages.Get(segment.footer_bytes);
     if (data == nullptr) return ResourceExhaustedError("no memory for ", segment.footer_bytes, " bytes");
-    MT_RETURN_IF_ERROR(segment.file->Read(segment.footer_offset, segment.footer_bytes, data));
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(segment)->Open());
+    MT_RETURN_IF_ERROR(file->Read(segment.footer_offset, segment.footer_bytes, data));
     if (DecodeFooter(segment.geometry.seed, data, segment.footer_bytes, entries)) return OkStatus();
     entries->clear();
   }
-  uint64_t end = 0;
-  return ScanRecords(segment, segment.geometry.slots, entries, &end);
+  return ScanRecords(segment, entries);
 }
 
 Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
@@ -215,8 +268,7 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     for (const auto& [segment, owner] : set_.segments) {
       if (segment->num_live == 0) continue;
       View view{owner, segment->live, {}, !segment->sealed};
-      if (segment == hot_->segment()) view.entries = hot_->entries();
-      if (segment == cold_->segment()) view.entries = cold_->entries();
+      if (!segment->sealed) view.entries = segment->entries;
       views.push_back(std::move(view));
     }
   }
@@ -225,8 +277,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     if (!view.open) MT_RETURN_IF_ERROR(LoadEntries(segment, &view.entries));
     for (uint32_t slot = 0; slot < segment.geometry.slots; ++slot) {
       if (!segment.has(view.live, slot)) continue;
-      if (slot >= view.entries.size()) {
-        return DataLossError("ssdhash tier: scan of '", segment.path, "' at offset ", segment.geometry.RecordOffset(slot),
+      if (slot >= view.entries.size() || view.entries[slot].damaged) {
+        return DataLossError("ssdhash tier: scan of '", FileOf(segment)->path(), "' at offset ", segment.geometry.RecordOffset(slot),
                              ": the footer and this record are damaged");
       }
       const FooterEntry& entry = view.entries[slot];

@@ -2,14 +2,17 @@
 //   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. An empty or zero-filled
 //      file is a segment whose making was interrupted before anything was acknowledged: deleted
 //   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
-//      one up to the first bad one
+//      one up to the last good one. Bad ones before that were lost with the power (different writes of one file may survive in
+//      any order) or are damaged: they are counted, and the first is named
 //   3. of all records of a key the one of the largest seq wins; equal ones are copies by compaction. A record wins: held. A
 //      tombstone wins: the key is absent; all tombstones are kept until compaction drops them
-// Keys are spread over buckets that fit the cache, one small open-addressed table each. Recovered segments are sealed as they
+// Segments are loaded by a few threads side by side. Keys are spread over buckets that fit the cache, one small open-addressed table each. Recovered segments are sealed as they
 // are: nothing is appended to them, so that an interrupted recovery finds the same again.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "cc/base/crc32c.h"
@@ -22,6 +25,9 @@ namespace {
 constexpr char kIdMagic[] = "MTSSDIDF";
 constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 constexpr size_t kBucketRecords = 1 << 14;
+constexpr size_t kLoadThreads = 4;
+constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
+constexpr size_t kSectorBytes = 512;
 constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
 
 std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
@@ -102,9 +108,9 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
 }
 
 Status SsdHashTier::Impl::LoadSegment(const std::string& path, std::shared_ptr<Segment>* segment,
-                                      std::vector<FooterEntry>* entries) {
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<PositionedFile> file,
-                      options_.env->OpenPositionedFile(path, Env::OpenMode::kRead, options_.direct_io));
+                                      std::vector<FooterEntry>* entries) const {
+  std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
   MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   struct FreeAtEnd {
     Env* env;
@@ -130,29 +136,45 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, std::shared_ptr<S
       header = *std::move(decoded);
       break;
     }
-    if (AllZero(data, kBlockBytes)) return OkStatus();
+    // The header is written with the first records, and not synced on its own: a sector of it that is missing tells of that.
+    if (AllZero(data, kSectorBytes) || AllZero(data + kBlockBytes - kSectorBytes, kSectorBytes)) return OkStatus();
     if (decoded.status().code() != StatusCode::kOutOfRange) return decoded.status();
   }
   if (header.instance != instance_) return DataLossError("segment '", path, "' is of another instance");
-  auto loaded = std::make_shared<Segment>(std::move(header), path);
-  loaded->file = std::move(file);
+  auto loaded = std::make_shared<Segment>(std::move(header), std::move(cached));
   loaded->file_bytes = size;
   loaded->sealed = true;
+  loaded->writes = loaded->synced_writes = 1;
+  loaded->entry_synced = true;
   if (size % kBlockBytes == 0 && size >= loaded->geometry.header_bytes + kBlockBytes) {
-    MT_RETURN_IF_ERROR(loaded->file->Read(size - kBlockBytes, kBlockBytes, data));
+    MT_RETURN_IF_ERROR(file->Read(size - kBlockBytes, kBlockBytes, data));
     uint64_t offset = 0, bytes = 0;
     if (DecodeTrailer(loaded->geometry.seed, data, &offset, &bytes) && offset + bytes == size) {
       loaded->footer_offset = offset;
       loaded->footer_bytes = bytes;
     }
   }
-  const bool sealed = loaded->footer_bytes > 0;
   MT_RETURN_IF_ERROR(LoadEntries(*loaded, entries));
   if (entries->size() > loaded->geometry.slots) return DataLossError("segment '", path, "' has an impossible footer");
-  if (!sealed) ++recovery_.unsealed_segments;
   loaded->used = static_cast<uint32_t>(entries->size());
   *segment = std::move(loaded);
   return OkStatus();
+}
+
+void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const {
+  out->clear();
+  out->resize(paths.size());
+  std::atomic<size_t> next{0};
+  const auto load = [&] {
+    for (size_t i = next++; i < paths.size(); i = next++) {
+      Loaded& loaded = (*out)[i];
+      loaded.status = LoadSegment(paths[i], &loaded.segment, &loaded.entries);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t t = 1; t < std::min(kLoadThreads, paths.size()); ++t) threads.emplace_back(load);
+  load();
+  for (std::thread& thread : threads) thread.join();
 }
 
 Status SsdHashTier::Impl::Recover() {
@@ -164,30 +186,41 @@ Status SsdHashTier::Impl::Recover() {
   for (; log2_buckets < 12 && (kBucketRecords << log2_buckets) < names.size() * 8192; ++log2_buckets) {
   }
   buckets.resize(size_t{1} << log2_buckets);
-  uint64_t max_seq = 0, max_id = 0;
-  std::vector<FooterEntry> entries;
+  std::vector<std::string> paths;
   for (const std::string& name : names) {
-    if (!IsSegmentName(name)) continue;
-    const std::string path = options_.directory + "/" + name;
-    std::shared_ptr<Segment> segment;
-    MT_RETURN_IF_ERROR(LoadSegment(path, &segment, &entries));
-    if (segment == nullptr || entries.empty()) {
+    if (IsSegmentName(name)) paths.push_back(options_.directory + "/" + name);
+  }
+  uint64_t max_seq = 0, max_id = 0;
+  std::vector<Loaded> group;
+  for (size_t begin = 0; begin < paths.size(); begin += kLoadGroup) {
+    const Span<const std::string> part(paths.data() + begin, std::min(kLoadGroup, paths.size() - begin));
+    LoadSegments(part, &group);
+    for (size_t i = 0; i < part.size(); ++i) {
+      MT_RETURN_IF_ERROR(group[i].status);
+      const std::shared_ptr<Segment>& segment = group[i].segment;
       if (segment != nullptr) max_id = std::max(max_id, segment->header.id);
-      segment.reset();
-      (void)options_.env->DeleteFile(path);
-      continue;
+      if (segment == nullptr || group[i].entries.empty()) {
+        (void)options_.env->DeleteFile(part[i]);
+        continue;
+      }
+      const auto index = static_cast<uint32_t>(segments.size());
+      for (uint32_t slot = 0; slot < group[i].entries.size(); ++slot) {
+        const FooterEntry& entry = group[i].entries[slot];
+        if (entry.damaged) {
+          if (recovery_.damaged_records++ == 0) {
+            recovery_.first_damage = StrCat("'", part[i], "' at offset ", segment->geometry.RecordOffset(slot));
+          }
+          continue;
+        }
+        max_seq = std::max(max_seq, entry.seq);
+        const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
+        buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
+      }
+      recovery_.records += static_cast<int64_t>(group[i].entries.size());
+      recovery_.unsealed_segments += segment->footer_bytes == 0 ? 1 : 0;
+      if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
+      segments.push_back(segment);
     }
-    max_id = std::max(max_id, segment->header.id);
-    const auto index = static_cast<uint32_t>(segments.size());
-    for (uint32_t slot = 0; slot < entries.size(); ++slot) {
-      const FooterEntry& entry = entries[slot];
-      max_seq = std::max(max_seq, entry.seq);
-      const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
-      buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
-    }
-    recovery_.records += static_cast<int64_t>(entries.size());
-    if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
-    segments.push_back(std::move(segment));
   }
   std::lock_guard<std::mutex> lock(set_.mutex);
   set_.next_segment_id = max_id + 1;

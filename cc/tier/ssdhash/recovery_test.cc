@@ -67,6 +67,33 @@ class RecoveryTest : public testing::Test {
     return found;
   }
 
+  void CopyFiles(InMemoryEnv* to) {
+    ASSERT_TRUE(to->CreateDir("d").ok());
+    const Result<std::vector<std::string>> names = memory_.ListDir("d");
+    for (const std::string& name : *names) {
+      std::unique_ptr<RandomAccessFile> from = *memory_.NewRandomAccessFile("d/" + name);
+      std::string bytes(*from->Size(), '\0');
+      ASSERT_TRUE(from->Read(0, bytes.size(), bytes.data()).ok());
+      ASSERT_TRUE((*to->NewWritableFile("d/" + name))->Append(bytes.data(), bytes.size()).ok());
+    }
+  }
+  // That a read of the key names it, its file, and the offset of its record, which holds the damaged byte.
+  void ExpectDataLoss(int64_t key, const std::string& path, uint64_t damaged) {
+    ReadRecord read;
+    read.key = key;
+    read.location = owner_.location(key);
+    ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+    EXPECT_EQ(read.status.code(), StatusCode::kDataLoss);
+    const std::string& message = read.status.message();
+    EXPECT_NE(message.find(StrCat("key ", key, " ")), std::string::npos) << message;
+    EXPECT_NE(message.find(path), std::string::npos) << message;
+    const size_t at = message.find("offset ");
+    ASSERT_NE(at, std::string::npos) << message;
+    const uint64_t offset = std::strtoull(message.c_str() + at + 7, nullptr, 10);
+    EXPECT_LE(offset, damaged);
+    EXPECT_GT(offset + 68, damaged);
+  }
+
   InMemoryEnv memory_;
   std::unique_ptr<SsdHashTier> tier_;
   LogOwner owner_;
@@ -176,28 +203,23 @@ TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {
   }
 }
 
-// One bit of every file, at a stride: recovery fails with DataLoss naming the file, or every row it gives is right.
+// One bit of every byte of every file: recovery fails with DataLoss naming the file, or every row it gives is right, or
+// DataLoss naming key, file and offset.
 TEST_F(RecoveryTest, FlippedBitIsReportedOrHarmlessNeverAWrongRow) {
   ASSERT_TRUE(Open().ok());
-  ASSERT_TRUE(owner_.Put(Range(0, 300), 1).ok());
-  ASSERT_TRUE(owner_.Put(Range(0, 100), 2).ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 30), 2).ok());
   ASSERT_TRUE(owner_.Remove(Range(50, 60)).ok());
   Close();
   std::vector<std::string> files = Segments();
-  ASSERT_GE(files.size(), 3u);
+  ASSERT_EQ(files.size(), 1u);
   files.push_back("d/ssd.id");
   int refused = 0, reported = 0, harmless = 0;
   for (const std::string& path : files) {
     const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
-    for (uint64_t offset = 0; offset < size; offset += offset < 200 ? 7 : 331) {
+    for (uint64_t offset = 0; offset < size; ++offset) {
       InMemoryEnv copy;
-      ASSERT_TRUE(copy.CreateDir("d").ok());
-      for (const std::string& file : files) {
-        std::unique_ptr<RandomAccessFile> from = *memory_.NewRandomAccessFile(file);
-        std::string bytes(*from->Size(), '\0');
-        ASSERT_TRUE(from->Read(0, bytes.size(), bytes.data()).ok());
-        ASSERT_TRUE((*copy.NewWritableFile(file))->Append(bytes.data(), bytes.size()).ok());
-      }
+      CopyFiles(&copy);
       ASSERT_TRUE(copy.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
       const Status opened = Open(&copy);
       if (!opened.ok()) {
@@ -207,27 +229,56 @@ TEST_F(RecoveryTest, FlippedBitIsReportedOrHarmlessNeverAWrongRow) {
         continue;
       }
       EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+      EXPECT_EQ(owner_.size(), 80u) << path << " offset " << offset;
       EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>()) << path << " offset " << offset;
-      ++(owner_.Wrong().empty() ? harmless : reported);
+      const std::vector<int64_t> damaged = owner_.Wrong();
+      ++(damaged.empty() ? harmless : reported);
+      EXPECT_LE(damaged.size(), 1u);
+      for (const int64_t key : damaged) ExpectDataLoss(key, path, offset);
       Close();
+      if (HasFailure()) return;
     }
   }
   std::printf("%d refused, %d reported when read, %d harmless\n", refused, reported, harmless);
-  EXPECT_GT(refused, 0);
-  EXPECT_GT(reported, 0);
+  EXPECT_GT(refused, 4000);   // the header, the id
+  EXPECT_GT(reported, 5000);  // 80 records
+}
+
+// The same under a tier that is in use.
+TEST_F(RecoveryTest, BitFlippedUnderALiveTierIsReportedOrHarmless) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  ASSERT_TRUE(Open().ok());  // sealed, all of it in the file
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  const std::string path = Segments()[0];
+  const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+  int reported = 0;
+  for (uint64_t offset = 0; offset < size; ++offset) {
+    ASSERT_TRUE(memory_.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+    EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>()) << offset;
+    const std::vector<int64_t> damaged = owner_.Wrong();
+    EXPECT_LE(damaged.size(), 1u);
+    for (const int64_t key : damaged) ExpectDataLoss(key, path, offset);
+    reported += static_cast<int>(damaged.size());
+    ASSERT_TRUE(memory_.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(reported, 90 * 68);
 }
 
 TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMovesOn) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
-  ASSERT_TRUE(memory_.FlipBit(Segments()[0], 4096 + 50, 3).ok());  // the first record of a sealed segment: key 0
+  ASSERT_TRUE(tier_->Sync().ok());
+  ASSERT_TRUE(memory_.FlipBit(Segments()[1], 4096 + 50, 3).ok());  // its first record: key 0. [0] is in reserve
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>{0});
   ReadRecord read;
   read.key = 0;
   read.location = owner_.location(0);
   ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
   EXPECT_EQ(read.status.code(), StatusCode::kDataLoss);
-  for (const std::string& part : {std::string("key 0"), Segments()[0], std::string("offset 4096")}) {
+  for (const std::string& part : {std::string("key 0"), Segments()[1], std::string("offset 4096")}) {
     EXPECT_NE(read.status.message().find(part), std::string::npos) << read.status.ToString();
   }
   // Compaction cannot move it, and moves everything else; in the end the owner gives it up.
@@ -241,17 +292,44 @@ TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMove
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
 }
 
-TEST_F(RecoveryTest, UnsealedTailIsCutAtItsFirstBadRecord) {
+// What a killed process leaves: an open segment without a footer.
+TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCounted) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(0, 100), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  InMemoryEnv copy;
+  CopyFiles(&copy);
   Close();
-  ASSERT_EQ(Segments().size(), 1u);
-  ASSERT_TRUE(memory_.FlipBit(Segments()[0], 4096 + 20 * 68 + 1, 3).ok());
-  ASSERT_TRUE(Open().ok());
+  const std::string path = "d/ssd-0000000000000002-0.seg";  // the first is what compaction has in reserve
+  ASSERT_TRUE(copy.FlipBit(path, 4096 + 20 * 68 + 1, 3).ok());
+  ASSERT_TRUE(Open(&copy).ok());
   EXPECT_EQ(tier_->recovery().unsealed_segments, 1);
+  EXPECT_EQ(tier_->recovery().damaged_records, 1);
+  EXPECT_EQ(tier_->recovery().first_damage, StrCat("'", path, "' at offset ", 4096 + 20 * 68));
   EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
-  EXPECT_EQ(owner_.size(), 20u);
+  EXPECT_EQ(owner_.size(), 99u);
+  EXPECT_EQ(owner_.generation(20), 0u);
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  Close();
+}
+
+// A key that is created and written again between the moment its name was taken away and Remove.
+TEST_F(RecoveryTest, RemovalConcernsWhatWasWrittenBeforeTheNameWasTakenAway) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 10), 1).ok());
+  std::vector<KeyLocation> gone;
+  for (int64_t key = 0; key < 10; ++key) owner_.Forget(key, &gone);
+  for (KeyLocation& record : gone) record.before = tier_->Now();
+  ASSERT_TRUE(owner_.Put(Range(0, 5), 2).ok());
+  ASSERT_TRUE(tier_->Remove(gone).ok());
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  for (int reopened = 0; reopened < 2; ++reopened) {
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.size(), 5u);
+    for (int64_t key = 0; key < 5; ++key) EXPECT_EQ(owner_.generation(key), 2u);
+    EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  }
 }
 
 TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
@@ -306,6 +384,8 @@ TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
       LogOwner owner;
       owner.Attach(tier->get());
       (void)owner.Adopt();
+      const uint64_t ready = 0;
+      if (::write(pipe_ends[1], &ready, sizeof(ready)) != sizeof(ready)) ::_exit(5);
       for (uint64_t g = generation;; ++g) {
         bool removes = false;
         const std::vector<int64_t> keys = operation(g, &removes);
@@ -316,6 +396,8 @@ TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
       }
     }
     ::close(pipe_ends[1]);
+    uint64_t ready = 1;
+    ASSERT_EQ(::read(pipe_ends[0], &ready, sizeof(ready)), static_cast<ssize_t>(sizeof(ready)));
     ::usleep(static_cast<useconds_t>(20000 + random() % 100000));
     ::kill(child, SIGKILL);
     int status = 0;

@@ -103,6 +103,7 @@ struct FooterEntry {
   uint32_t frequency = 0;
   uint16_t num_columns = 0;
   bool tombstone = false;
+  bool damaged = false;  // not in the file: the record was read instead, and its checksum does not match
 };
 
 // The footer, its trailer and the padding between: whole blocks. `offset`: where in the file it will stand.

@@ -4,8 +4,8 @@
 
 namespace multitier {
 
-Segment::Segment(SegmentHeader segment_header, std::string segment_path)
-    : header(std::move(segment_header)), geometry(header), path(std::move(segment_path)), live((header.slots + 63) / 64) {
+Segment::Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file)
+    : header(std::move(segment_header)), geometry(header), file(std::move(segment_file)), live((header.slots + 63) / 64) {
   for (uint32_t n = 0; n <= header.columns.size(); ++n) column_bytes.push_back(header.BytesOfColumns(n));
 }
 
@@ -60,6 +60,7 @@ void SegmentSet::Erase(Segment* segment) {
     free_units.push_back(unit);
   }
   file_bytes -= segment->file_bytes;
+  if (segment->condemned) condemned_bytes -= segment->file_bytes;
   segments.erase(segment);
 }
 

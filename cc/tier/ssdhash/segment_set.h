@@ -6,7 +6,7 @@
 // records are one bit each (`live`); what compaction must keep beside them are tombstones, one bit each in segments that
 // have any. Whatever is neither is dead.
 //
-// Owns the segments' memory and descriptors, and deletes no file. Guarded by `mutex`, which is held for short steps only,
+// Owns the segments' memory and files, and deletes a file only where it is told to. Guarded by `mutex`, which is held for short steps only,
 // never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_SET_H_
@@ -21,31 +21,41 @@
 #include <vector>
 
 #include "cc/env/env.h"
+#include "cc/env/file_cache.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
 namespace multitier {
 
-// Open (one per writer: its newest records are in the writer's buffer), then sealed (complete, never written again).
+// Open (one per writer), full (its draft waits to be finished), then sealed (complete, never written again). Until it is
+// sealed its newest records are in its draft's buffer. Last, condemned: nothing of it is kept, its file goes.
 // All but the constants is guarded by SegmentSet::mutex.
 struct Segment {
-  Segment(SegmentHeader segment_header, std::string segment_path);
+  Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file);
 
   const SegmentHeader header;
   const SegmentGeometry geometry;
   std::vector<uint32_t> column_bytes;  // [columns + 1]: row bytes of the first n columns
 
-  std::string path;
-  std::shared_ptr<PositionedFile> file;  // replaced where a failed one was rewritten
-  uint64_t file_bytes = 0;               // of the file, preallocated space included
-  bool sealed = false;
+  std::shared_ptr<CachedFile> file;  // replaced where a failed one was rewritten
+  uint32_t attempt = 0;              // in the file's name
+  uint64_t file_bytes = 0;           // of the file, preallocated space included
+  bool sealed = false, condemned = false;
   int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
   uint64_t footer_offset = 0, footer_bytes = 0;  // 0: none
 
-  // While open: records that end at or below file_end are read from the file, later ones from the buffer, which begins at
+  // Until sealed: records that end at or below file_end are read from the file, later ones from the buffer, which begins at
   // offset buffer_begin.
   uint64_t file_end = 0;
-  uint64_t buffer_begin = 0;
+  uint64_t buffer_begin = 0, buffer_bytes = 0;
   const uint8_t* buffer = nullptr;
+  // Until sealed: of the slots taken. Also guarded by the lock of the writer, which appends under it alone.
+  std::vector<FooterEntry> entries;
+
+  // What a loss of power leaves: all writes up to the synced one.
+  uint64_t writes = 0, synced_writes = 0;
+  bool entry_synced = false;  // of the directory
+  bool sync_failed = false;   // nobody knows what the file holds: to be rewritten
+  bool dirty() const { return synced_writes != writes || !entry_synced; }
 
   uint32_t used = 0;  // slots taken
   uint32_t num_deletions = 0;  // of them, tombstones, kept or not
@@ -108,14 +118,14 @@ struct SegmentSet {
   // Takes a held record out. REQUIRES: the slot is live
   void Release(Segment* segment, uint32_t slot);
   void NoteIfDead(const Segment& segment) {
-    if (segment.sealed && segment.num_live == 0 && segment.num_tombstones == 0) ++maybe_dead;
+    if (segment.sealed && !segment.condemned && segment.num_live == 0 && segment.num_tombstones == 0) ++maybe_dead;
   }
   void SetFileBytes(Segment* segment, uint64_t bytes) {
     file_bytes += bytes - segment->file_bytes;
     segment->file_bytes = bytes;
   }
 
-  // Deletes a file that held records; where that fails it stays in `undeleted`. REQUIRES: mutex not held
+  // Deletes a file that may hold records; where that fails it stays in `undeleted`. REQUIRES: mutex not held
   void DeleteFile(Env* env, const std::string& path);
 
   mutable std::mutex mutex;  // guards all below
@@ -131,8 +141,11 @@ struct SegmentSet {
   std::vector<std::string> undeleted;  // files whose records recovery would find
   bool unlinked = false;    // a file was deleted since the directory was synced
   int64_t maybe_dead = 0;   // sealed segments that may have nothing to keep
+  std::vector<std::shared_ptr<Segment>> condemned;  // to be deleted by the next round of settling
+  uint64_t condemned_bytes = 0;                     // of file_bytes: of segments condemned, taken by a round or not
   // Counters.
   int64_t appended_bytes = 0, written_bytes = 0, reads = 0, read_bytes = 0, relocated = 0, corrupt = 0;
+  LatencyHistogram read_latency = {}, write_latency = {};
 };
 
 }  // namespace multitier

@@ -1,37 +1,35 @@
-// SegmentWriter: one append head of the log: an open segment and the buffer of its newest records.
+// SegmentWriter: one append head of the log: an open segment, and full ones on their way to the disk.
 //
-//   file     | header | records written ...                |  (preallocated)
-//   buffer                                   | partial block, records not written yet | free |
-//                                            ^ begin                                  ^ fill
+//   Append --> open draft --full--> queue --> IoWorker, or whoever cannot wait for it --> sealed
 //
-// The tier has two: what Write and Remove append, and what compaction keeps (cold), so that records of one age and
+// The tier has two heads: what Write and Remove append, and what compaction keeps (cold), so that records of one age and
 // temperature die together.
 //
-// Life of a segment:
-//   1. Reserve   makes the segments a batch needs, their files preallocated, their headers synced: a full disk is met here,
-//                before anything changes
-//   2. Append    encodes records into the buffer; a full buffer is written in whole blocks (O_DIRECT). A file without
-//                O_DIRECT is synced before its buffer is reused, so that what a failed sync may lose is always still in memory.
-//                Records become held, and readable, when the caller publishes them in the SegmentSet
-//   3. seal      when the last slot is taken, or the row layout has changed: rest, footer, cut to size, sync
+//   1. Reserve   makes the segments a batch needs, their files preallocated: a full disk is met here, before anything changes
+//   2. Append    encodes records into the open draft. A full one is queued: its rest, its footer and its size are written
+//                behind the caller's back; what it holds is read from its buffer until then. Records become held, and
+//                readable, when the caller publishes them in the SegmentSet
+//   3. Flush     everything appended is in files, of which the full ones are sealed. Nothing is synced here
 //
-// After a failed write or sync the file is not trusted any more: Repair reads back what it holds, checks every held record
-// and writes them, with the buffer, to a new file at the same places; locations stay. Until that succeeds the head takes
-// nothing, and what it has is served from the old file and the buffer.
+// A draft that could not be finished stays readable, and the head takes nothing until the next Reserve or Flush has repaired
+// it. The queue holds at most kMaxQueuedBytes of buffers: beyond that Append finishes drafts itself.
 //
-// Not thread-safe: its owner's lock guards it (ssdhash_impl.h); what readers see of it is changed under SegmentSet::mutex.
+// Not thread-safe: its owner's lock guards it (ssdhash_impl.h), but for the queue, which has its own mutex (no other lock but
+// SegmentSet's is taken under it).
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_WRITER_H_
 #define CC_TIER_SSDHASH_SEGMENT_WRITER_H_
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
-#include <string>
+#include <mutex>
 #include <vector>
 
-#include "cc/env/env.h"
 #include "cc/row/row_layout.h"
-#include "cc/tier/ssdhash/segment_format.h"
+#include "cc/tier/ssdhash/segment_draft.h"
 #include "cc/tier/ssdhash/segment_set.h"
 
 namespace multitier {
@@ -42,83 +40,63 @@ struct Placement {
   uint32_t slot = 0;
 };
 
-// A record to append.
-struct LogRecord {
-  RecordHeader header;
-  uint64_t seq = 0;
-  uint32_t flags = 0;
-  const uint8_t* row_data = nullptr;
-  uint32_t data_bytes = 0;
-};
-
-struct SegmentWriterOptions {
-  Env* env = nullptr;
-  std::string directory;
-  InstanceId instance = {};
-  bool survivors = false;
-  bool direct_io = true;
-  uint64_t min_segment_bytes = 0, max_segment_bytes = 0;
-};
-
 class SegmentWriter {
  public:
-  SegmentWriter(SegmentWriterOptions options, SegmentSet* set);
+  static constexpr uint64_t kMaxQueuedBytes = 8 << 20;
+
+  // `sealed` is called, on any thread, after segments were finished in the background.
+  SegmentWriter(SegmentWriterOptions options, SegmentSet* set, std::function<void()> sealed);
   ~SegmentWriter();
 
   // Room for n records of the layout, or an error; nothing has changed then but for segments kept for the next call.
   Status Reserve(const std::shared_ptr<const RowLayout>& layout, size_t n);
+  // Has at least one segment in reserve that is not much smaller than those made now, so that the head can go on when the disk
+  // is full.
+  Status KeepSpare(const std::shared_ptr<const RowLayout>& layout);
   // Appends what was reserved. placements: [records.size()]; their segments are in use until Published. On an error the
   // slots taken so far are dead, and nothing is to be published.
   Status Append(const std::vector<LogRecord>& records, std::vector<Placement>* placements);
   // REQUIRES: SegmentSet::mutex held. Lets go of the segments of the last Append.
   void Published();
-  // Everything appended survives a crash once this returns OK.
-  Status Sync();
-  // Seals the open segment, if any.
-  Status Seal();
+  Status Flush();
+  // Seals the open segment, if any, and all before it, and deletes what is in reserve.
+  Status Close();
 
-  const Segment* segment() const { return segment_.get(); }
   // Slots that take no new segment.
   uint64_t free_slots() const;
-  // What stands in the footer-to-be of the open segment.
-  const std::vector<FooterEntry>& entries() const { return entries_; }
-  uint64_t resident_bytes() const { return buffer_bytes_; }
 
  private:
   Result<std::shared_ptr<Segment>> CreateSegment(const RowLayout& layout);
-  // Makes the file of a segment: preallocated, header written and synced. On an error nothing is left.
-  Result<std::shared_ptr<PositionedFile>> CreateFile(const SegmentHeader& header, const std::string& path);
   Status OpenNext();
-  // Writes whole blocks of the buffer; `all`: the last, partial one too. Repairs once where that fails.
-  Status Flush(bool all);
-  Status WriteBuffer(bool all);
-  // The file holds everything up to `written`: keeps the last, partial block.
-  void Advance(uint64_t written);
-  Status WriteFooter();
+  // Queues the open draft.
+  void HandOver();
+  // Finishes queued drafts on this thread until at most `bytes` of buffers are queued.
+  void HelpUntil(uint64_t bytes);
+  // Finishes the oldest queued draft; false: none is queued.
+  bool FinishOne();
+  // What could not be finished, or written, is tried again.
   Status Repair();
-  Status CopyTo(PositionedFile* to);
-  void DropSpares();
-  Status CountWrite(PositionedFile* file, uint64_t offset, const void* data, size_t bytes);
+  void DropSpares(size_t keep);
 
   const SegmentWriterOptions options_;
   SegmentSet* const set_;
-  std::shared_ptr<Segment> segment_;             // open; null at first and after a seal
-  std::vector<std::shared_ptr<Segment>> spares_; // reserved, the next last
-  std::vector<Segment*> in_use_;                 // users counted, of the last Append
-  std::vector<FooterEntry> entries_;             // of segment_
-  uint8_t* buffer_ = nullptr;
-  uint64_t buffer_bytes_ = 0;
-  uint64_t begin_ = 0, fill_ = 0;  // file offsets of the buffer's ends
-  uint32_t next_slot_ = 0;
-  bool broken_ = false;  // Repair before anything else
-  bool dirty_ = false;   // something is not synced
-  uint32_t attempts_ = 0;
-};
+  const std::function<void()> sealed_;
+  std::unique_ptr<SegmentDraft> open_;            // null at first and after a seal
+  std::vector<std::shared_ptr<Segment>> spares_;  // reserved, the next last
+  std::vector<Segment*> in_use_;                  // users counted, of the last Append
 
-// "ssd-<id in 16 hex digits>-<attempt>.seg" in the directory.
-std::string SegmentPath(const std::string& directory, uint64_t id, uint32_t attempt);
-// Whether a file name is of that form.
-bool IsSegmentName(const std::string& name);
+  std::mutex queue_mutex_;
+  std::condition_variable finished_;
+  // Guarded by queue_mutex_.
+  std::deque<std::unique_ptr<SegmentDraft>> queue_;
+  std::vector<std::unique_ptr<SegmentDraft>> failed_;
+  uint64_t queued_bytes_ = 0;
+  int busy_ = 0;              // drafts being finished
+  DraftMemory spare_memory_;  // of a finished draft
+
+  IoWorker* const worker_;
+  IoWorker::Job job_;
+};
 
 }  // namespace multitier
 

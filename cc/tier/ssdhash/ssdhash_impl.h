@@ -4,11 +4,14 @@
 //   read.cc           Read, Scan
 //   compaction.cc     choosing, copying, relocating, deleting; tombstones
 //   recovery.cc       Open of what is there
+//   settle.cc         syncing, and deleting what is condemned
 //
 // Locks, outermost first:
 //   compact_mutex_     a step of compaction from choice to settlement, the cold head, the relocator; held over I/O and while
 //                      the relocator runs (which takes the owner's locks)
 //   append_mutex_      the hot head: Write and Remove; held over the writing of its buffer
+//   settle_mutex_      one round of syncing and deleting
+//   (a writer's queue)
 //   set_.mutex         what readers see; short, no I/O; all that Read's look-up, Free and stats take
 // So whoever holds a lock of the owner may call Free, Read and stats; everything else may wait for the relocator.
 
@@ -17,12 +20,12 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
+#include <atomic>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "cc/tier/ssdhash/io_worker.h"
 #include "cc/tier/ssdhash/segment_set.h"
 #include "cc/tier/ssdhash/segment_writer.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
@@ -47,6 +50,8 @@ class SsdHashTier::Impl {
   Status Read(Span<ReadRecord> records);
   void Free(Span<const KeyLocation> records);
   Status Remove(Span<const KeyLocation> records);
+  // A seq of its own, so that it is not that of a record.
+  uint64_t Now() { return next_seq_.fetch_add(1); }
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
   Status Sync();
   Status Compact();
@@ -56,27 +61,38 @@ class SsdHashTier::Impl {
   // --- ssdhash_tier.cc
   std::shared_ptr<const RowLayout> layout() const;
   Status CheckRecords(const RowLayout& layout, Span<const WriteRecord> records) const;
-  // REQUIRES: compact_mutex_ held. Both heads.
-  Status SyncHeads();
+  // REQUIRES: compact_mutex_ held. Both heads: everything appended is in files.
+  Status FlushHeads();
+  // Room for n records in the hot head; on a full disk compaction makes it. REQUIRES: append_mutex_ held by *append, which is
+  // given back meanwhile
+  Status ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n, std::unique_lock<std::mutex>* append);
   void DeleteOwnFiles();
 
   // --- read.cc
   struct FileRead;
+  // Opens files as far as descriptors go, and reads what is in them.
   void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files);
+  void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files);
+  std::shared_ptr<CachedFile> FileOf(const Segment& segment) const;
   // Row data and header of a good record, or NotFound.
   void Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const;
   // The footer entries of a sealed segment: its footer, or, where it has none, its records.
   Status LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries) const;
-  // Reads records one by one up to the first bad one. *end: offset of what is bad, or of the end.
-  Status ScanRecords(const Segment& segment, uint32_t max_slots, std::vector<FooterEntry>* entries, uint64_t* end) const;
+  // Reads records one by one up to the last good one; those between that are not are marked as damaged.
+  Status ScanRecords(const Segment& segment, std::vector<FooterEntry>* entries) const;
 
   // --- compaction.cc
   // REQUIRES of these: set_.mutex held.
   uint64_t SegmentBytes() const;
   uint64_t WantedBytes() const;  // compaction is due beyond it
+  uint64_t LimitBytes() const;   // what Write stays within
   Segment* ChooseVictim() const;
   // Pays for `bytes` about to be appended, before they are.
   void PayCompaction(uint64_t bytes);
+  // The disk is full: compacts, without regard to what it costs, until a segment is free. False: there is nothing to gain.
+  bool ReclaimOnFullDisk();
+  // The cold head's segment in reserve. REQUIRES: compact_mutex_ held
+  void KeepSpare();
   // REQUIRES of these: compact_mutex_ held.
   // One slice of work; the bytes of it, 0 where nothing is to be done.
   Result<uint64_t> CompactStep();
@@ -86,15 +102,29 @@ class SsdHashTier::Impl {
   Status CopySlice(Slice* slice);
   void RelocateSlice(Slice* slice);
   void FinishPass(bool whole);
-  // Deletes sealed segments that have nothing to keep.
+  void FreeCompactBuffer();
+  // Condemns sealed segments that have nothing to keep.
   Status Reap();
   // Whether tombstones of the segment may go: no other segment that may hold older records has dead ones.
   bool TombstonesMayGo(const Segment& segment);
-  void CompactorThread();
+  // A slice of compaction in the background.
+  void CompactInBackground();
+
+  // --- settle.cc
+  // A round of syncing and deleting. `everything`: OK means that all that is in files by now survives a loss of power.
+  Status Settle(bool everything);
+  Status SyncSegments(bool everything);
+  void DeleteCondemned(std::vector<std::shared_ptr<Segment>> condemned);
 
   // --- recovery.cc
   Status Recover();
-  Status LoadSegment(const std::string& path, std::shared_ptr<Segment>* segment, std::vector<FooterEntry>* entries);
+  struct Loaded {
+    Status status;
+    std::shared_ptr<Segment> segment;  // null: its making was interrupted
+    std::vector<FooterEntry> entries;
+  };
+  Status LoadSegment(const std::string& path, std::shared_ptr<Segment>* segment, std::vector<FooterEntry>* entries) const;
+  void LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const;
   Status ReadInstanceId(bool* found);
   Status WriteInstanceId();
 
@@ -106,13 +136,14 @@ class SsdHashTier::Impl {
   std::vector<ColumnSpec> recovered_columns_;
   std::unique_ptr<BatchReader> reader_;
   SegmentSet set_;
+  SegmentWriterOptions writer_options_;
 
   mutable std::mutex layout_mutex_;
   std::shared_ptr<const RowLayout> layout_;  // guarded by layout_mutex_
 
   std::mutex append_mutex_;
   std::unique_ptr<SegmentWriter> hot_;  // guarded by append_mutex_
-  uint64_t next_seq_ = 1;               // guarded by append_mutex_
+  std::atomic<uint64_t> next_seq_{1};
 
   std::mutex compact_mutex_;  // guards all below
   std::unique_ptr<SegmentWriter> cold_;
@@ -123,12 +154,14 @@ class SsdHashTier::Impl {
   uint32_t cursor_ = 0;              // next slot of it
   uint8_t* compact_buffer_ = nullptr;
   uint64_t compact_buffer_bytes_ = 0;
+  bool disk_full_ = false;           // when the cold head asked last
+  bool between_slices_ = false;      // of a sweep in the background
 
-  std::mutex thread_mutex_;
-  std::condition_variable thread_wake_;
-  bool thread_stop_ = false;   // guarded by thread_mutex_
-  bool thread_due_ = false;    // guarded by thread_mutex_
-  std::thread thread_;
+  std::atomic<bool> has_spare_{false};
+
+  std::mutex settle_mutex_;
+  IoWorker* const worker_;
+  IoWorker::Job settle_job_, compact_job_;
 };
 
 }  // namespace multitier

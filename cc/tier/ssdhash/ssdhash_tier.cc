@@ -10,18 +10,19 @@
 
 namespace multitier {
 
-SsdHashTier::Impl::Impl(SsdHashOptions options) : options_(std::move(options)), pid_(::getpid()) {}
+SsdHashTier::Impl::Impl(SsdHashOptions options)
+    : options_(std::move(options)), pid_(::getpid()), worker_(IoWorker::Get()), settle_job_([this] { (void)Settle(false); }),
+      compact_job_([this] { CompactInBackground(); }) {}
 
 SsdHashTier::Impl::~Impl() {
-  if (thread_.joinable()) {
-    {
-      std::lock_guard<std::mutex> lock(thread_mutex_);
-      thread_stop_ = true;
-    }
-    thread_wake_.notify_all();
-    thread_.join();
+  worker_->Cancel(&compact_job_);
+  worker_->Cancel(&settle_job_);
+  if (hot_ != nullptr && options_.keep) {
+    // Sealed: each segment then has its footer, which tells damage from the end of what was written.
+    (void)hot_->Close();
+    (void)cold_->Close();
+    (void)Sync();
   }
-  if (hot_ != nullptr && options_.keep) (void)Sync();
   hot_.reset();
   cold_.reset();
   victim_.reset();
@@ -57,17 +58,19 @@ Status SsdHashTier::Impl::Init() {
   } else {
     MT_RETURN_IF_ERROR(Recover());
   }
-  SegmentWriterOptions writer;
-  writer.env = options_.env;
-  writer.directory = options_.directory;
-  writer.instance = instance_;
-  writer.direct_io = options_.direct_io;
-  writer.min_segment_bytes = options_.min_segment_bytes;
-  writer.max_segment_bytes = options_.max_segment_bytes;
-  hot_ = std::make_unique<SegmentWriter>(writer, &set_);
-  writer.survivors = true;
-  cold_ = std::make_unique<SegmentWriter>(writer, &set_);
-  if (options_.async_compaction) thread_ = std::thread([this] { CompactorThread(); });
+  writer_options_.env = options_.env;
+  writer_options_.directory = options_.directory;
+  writer_options_.instance = instance_;
+  writer_options_.direct_io = options_.direct_io;
+  writer_options_.min_segment_bytes = options_.min_segment_bytes;
+  writer_options_.max_segment_bytes = options_.max_segment_bytes;
+  const auto sealed = [this] {
+    if (options_.keep) worker_->Schedule(&settle_job_);
+  };
+  hot_ = std::make_unique<SegmentWriter>(writer_options_, &set_, sealed);
+  SegmentWriterOptions cold = writer_options_;
+  cold.survivors = true;
+  cold_ = std::make_unique<SegmentWriter>(cold, &set_, sealed);
   ready_ = true;
   return OkStatus();
 }
@@ -107,14 +110,27 @@ Status SsdHashTier::Impl::CheckRecords(const RowLayout& layout, Span<const Write
   return OkStatus();
 }
 
+Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n,
+                                     std::unique_lock<std::mutex>* append) {
+  for (;;) {
+    Status status = hot_->Reserve(layout, n);
+    if (status.code() != StatusCode::kResourceExhausted) return status;
+    append->unlock();
+    const bool reclaimed = ReclaimOnFullDisk();
+    append->lock();
+    if (!reclaimed) return status;
+  }
+}
+
 Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locations) {
   const std::shared_ptr<const RowLayout> layout = this->layout();
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: write before SetLayout");
   MT_RETURN_IF_ERROR(CheckRecords(*layout, records));
   if (records.empty()) return OkStatus();
+  const uint64_t begun = options_.env->NowMicros();
   const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
   PayCompaction(bytes);
-  std::lock_guard<std::mutex> append(append_mutex_);
+  std::unique_lock<std::mutex> append(append_mutex_);
   if (options_.max_rows > 0) {
     std::lock_guard<std::mutex> lock(set_.mutex);
     if (set_.rows + static_cast<int64_t>(records.size()) > options_.max_rows) {
@@ -122,16 +138,19 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
                                     " may be held, ", set_.rows, " are");
     }
   }
-  MT_RETURN_IF_ERROR(hot_->Reserve(layout, records.size()));
+  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
   std::vector<LogRecord> log(records.size());
+  uint64_t seq = next_seq_.fetch_add(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     const Column& last = layout->columns()[records[i].header.num_columns - 1];
-    log[i] = LogRecord{records[i].header, next_seq_++, 0, records[i].row_data, last.offset + last.bytes};
+    log[i] = LogRecord{records[i].header, seq++, 0, records[i].row_data, last.offset + last.bytes};
   }
   std::vector<Placement> placements;
   placements.reserve(records.size());
   MT_RETURN_IF_ERROR(hot_->Append(log, &placements));
+  const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
   std::lock_guard<std::mutex> lock(set_.mutex);
+  ++set_.write_latency[bucket];
   for (size_t i = 0; i < placements.size(); ++i) {
     Segment* segment = placements[i].segment;
     segment->SetLive(placements[i].slot);
@@ -159,12 +178,13 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: remove before SetLayout");
   const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
   PayCompaction(bytes);
-  std::lock_guard<std::mutex> append(append_mutex_);
-  MT_RETURN_IF_ERROR(hot_->Reserve(layout, records.size()));
+  std::unique_lock<std::mutex> append(append_mutex_);
+  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
   std::vector<LogRecord> log(records.size());
+  uint64_t seq = next_seq_.fetch_add(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     log[i].header.key = records[i].key;
-    log[i].seq = next_seq_++;
+    log[i].seq = records[i].before != 0 ? records[i].before : seq++;
     log[i].flags = kTombstoneFlag;
   }
   std::vector<Placement> placements;
@@ -187,17 +207,22 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   return OkStatus();
 }
 
-Status SsdHashTier::Impl::SyncHeads() {
+Status SsdHashTier::Impl::FlushHeads() {
   {
     std::lock_guard<std::mutex> append(append_mutex_);
-    MT_RETURN_IF_ERROR(hot_->Sync());
+    MT_RETURN_IF_ERROR(hot_->Flush());
   }
-  return cold_->Sync();
+  return cold_->Flush();
 }
 
 Status SsdHashTier::Impl::Sync() {
   std::lock_guard<std::mutex> compact(compact_mutex_);
-  MT_RETURN_IF_ERROR(SyncHeads());
+  MT_RETURN_IF_ERROR(FlushHeads());
+  if (!Settle(true).ok()) {
+    // An open segment whose sync failed is rewritten by its head; then everything is synced once more.
+    MT_RETURN_IF_ERROR(FlushHeads());
+    MT_RETURN_IF_ERROR(Settle(true));
+  }
   return Reap();
 }
 
@@ -216,12 +241,13 @@ TierStats SsdHashTier::Impl::stats() const {
   const uint64_t wanted = WantedBytes();
   stats.compaction_debt_bytes = set_.file_bytes > wanted ? static_cast<int64_t>(set_.file_bytes - wanted) : 0;
   stats.read_backend = reader_->name();
+  stats.read_latency = set_.read_latency;
+  stats.write_latency = set_.write_latency;
   size_t resident = sizeof(*this) + set_.units.capacity() * sizeof(SegmentSet::Unit);
   for (const auto& [segment, owner] : set_.segments) {
     resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity()) * 8;
     if (segment->buffer != nullptr) {
-      resident += segment->geometry.slots * sizeof(FooterEntry) +
-                  std::min<uint64_t>(uint64_t{segment->geometry.slots} * segment->geometry.record_bytes, 4 << 20);
+      resident += segment->used * sizeof(FooterEntry) + segment->buffer_bytes;
     }
   }
   stats.resident_bytes = static_cast<int64_t>(resident);
@@ -278,6 +304,7 @@ Status SsdHashTier::Remove(Span<const KeyLocation> records) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Remove(records);
 }
+uint64_t SsdHashTier::Now() { return impl_->Now(); }
 Status SsdHashTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Scan(visit);

@@ -7,17 +7,30 @@
 // Life of a record: appended to the open segment, served from its buffer until it is written, from the file after; freed, a
 // cleared bit; gone when its segment is deleted, after compaction has moved what is still held (tier.h, Relocation).
 //
-// Space: at most 1.5 times what the held records take, plus four segments, as long as the relocator moves what it is asked
-// to move and the owner writes (compaction is paid in slices by Write) or async_compaction is set. A segment is a 64th of
-// what is held, at least 1 MiB and at most 256 MiB. Without a relocator only segments without held records are reclaimed.
+// What Write waits for: encoding, and where the log needs a new segment, making its file. Full segments are finished, synced
+// and deleted on the process's two threads for that (io_worker.h); Write does such work itself only where they fall behind.
 //
-// Durable is what Sync() acknowledged, or what stands in a sealed segment: recovery gives for each key its newest record that
-// is still in a file. A record that was freed, while no newer one of its key was written, may be gone at any time. A removed
-// key does not come back: its tombstone stays until no file can hold an older record of it.
+// Space: at most 1.5 times what the held records take, plus four segments, plus the batch being written, as long as the
+// relocator moves what it is asked to move and the owner writes (compaction is paid in slices by Write) or async_compaction is
+// set. A segment is a 64th of what is held, at least 1 MiB and at most 256 MiB. Without a relocator only segments without held
+// records are reclaimed. On a full disk Write compacts on, down to segments with a 16th of dead records, with a segment that is
+// always in reserve; then it answers ResourceExhausted, and works again as soon as rows are freed or the disk has room.
+//
+// Durable is what Sync() acknowledged, and, in a tier that is kept, what stands in a segment that was sealed and then synced in
+// the background; a tier that is not kept syncs nothing else but what replaces synced records. Recovery gives for each key its
+// newest record that is still in a file. A record that was freed, while no newer one of its key was written, may be gone at any
+// time. A removed key does not come back: its tombstone stays until no file can hold an older record of it. Where the key may
+// be created again before Remove is called, Now() and KeyLocation::before keep its new record.
+//
+// Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
+// replaced by reading the records; a damaged header or id fails recovery. Of a segment that was open when its process was
+// killed, records that do not read are counted by recovery(): nobody knows then whether they were lost with the power.
 //
 // Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
-// `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the two open
-// segments, and their buffers of at most 4 MiB (more only for records that do not fit); nothing of it before the first Write.
+// `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the segments
+// not yet sealed, and write buffers: 64 KiB of each of two heads, and beyond that, up to 4 MiB a head and 8 MiB of segments
+// being finished, a share of the 64 MiB that all tiers of the process have together; nothing of it before the first Write.
+// Descriptors: those of the process's file cache (file_cache.h).
 //
 // Thread-safe: all methods. In a forked child every call answers FailedPrecondition and the destructor does nothing.
 
@@ -43,9 +56,9 @@ struct SsdHashOptions {
   std::shared_ptr<InstanceDirectory> instance;  // held as long as the tier lives. Default: none, the caller sees to it
   // Takes over what is in the directory; else it is deleted. Default: false.
   bool recover = false;
-  // Leaves the files, synced, when the tier is destroyed. Default: false.
+  // Leaves the files, sealed and synced, when the tier is destroyed, and syncs sealed segments meanwhile. Default: false.
   bool keep = false;
-  // Compaction on a thread of the tier, and by Write only where that falls behind. Default: false, by Write.
+  // Compaction on the process's threads for it, and by Write only where that falls behind. Default: false, by Write.
   bool async_compaction = false;
   bool direct_io = true;      // O_DIRECT where the file system has it
   int64_t max_rows = 0;       // held; 0: no bound
@@ -57,7 +70,9 @@ struct SsdHashOptions {
 // What recovery found.
 struct SsdHashRecovery {
   int64_t segments = 0;
-  int64_t unsealed_segments = 0;  // read record by record, up to the first bad one
+  int64_t unsealed_segments = 0;  // read record by record, up to the last good one
+  int64_t damaged_records = 0;    // bad ones before that: lost with the power, or damaged; older ones of their keys may be held
+  std::string first_damage;       // file and offset; empty: none
   int64_t records = 0;            // in them, older ones and tombstones included
   int64_t rows = 0;               // held now
 };
@@ -82,6 +97,7 @@ class SsdHashTier : public Tier {
   Status Read(Span<ReadRecord> records) override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
+  uint64_t Now() override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
   // Of the widest segment.

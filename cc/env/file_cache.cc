@@ -1,0 +1,149 @@
+#include "cc/env/file_cache.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace multitier {
+namespace {
+
+constexpr size_t kMaxOpenFiles = 1000;
+constexpr size_t kMinOpenFiles = 16;
+
+size_t DefaultCapacity() {
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMaxOpenFiles;
+  return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, kMinOpenFiles, kMaxOpenFiles);
+}
+
+}  // namespace
+
+struct CachedFile::Shared {
+  const pid_t pid = ::getpid();
+  std::mutex mutex;  // guards all below; never held over I/O
+  size_t capacity = DefaultCapacity();
+  std::list<CachedFile*> open;  // newest first
+
+  // Takes the oldest out until `keep` are left. Their files are closed when the result goes, outside the mutex.
+  std::vector<std::shared_ptr<PositionedFile>> Shrink(size_t keep) {
+    std::vector<std::shared_ptr<PositionedFile>> closed;
+    while (open.size() > keep) {
+      closed.push_back(std::move(open.back()->file_));
+      open.back()->file_ = nullptr;
+      open.pop_back();
+    }
+    return closed;
+  }
+};
+
+// Never destroyed: tiers of static duration may outlive any order of destruction. A forked child makes its own: another
+// thread of its parent may have held the mutex.
+CachedFile::Shared* CachedFile::GetShared() {
+  static std::atomic<Shared*> current{nullptr};
+  Shared* shared = current.load();
+  if (shared != nullptr && shared->pid == ::getpid()) return shared;
+  auto* made = new Shared;
+  if (current.compare_exchange_strong(shared, made)) return made;
+  delete made;
+  return shared;
+}
+
+CachedFile::CachedFile(Env* env, std::string path, bool direct, bool writable)
+    : env_(env), path_(std::move(path)), direct_(direct), writable_(writable) {}
+
+CachedFile::~CachedFile() {
+  std::shared_ptr<PositionedFile> closed;
+  Shared* shared = GetShared();
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  if (file_ != nullptr) shared->open.erase(position_);
+  closed = std::move(file_);
+}
+
+Result<std::shared_ptr<CachedFile>> CachedFile::Create(Env* env, const std::string& path, bool direct) {
+  std::shared_ptr<CachedFile> cached(new CachedFile(env, path, direct, true));
+  Result<std::unique_ptr<PositionedFile>> file = env->OpenPositionedFile(path, Env::OpenMode::kCreate, direct);
+  if (file.status().code() == StatusCode::kResourceExhausted) {
+    // The process may be out of descriptors.
+    Shared* shared = GetShared();
+    {
+      std::vector<std::shared_ptr<PositionedFile>> closed;
+      std::lock_guard<std::mutex> lock(shared->mutex);
+      closed = shared->Shrink(shared->open.size() / 2);
+    }
+    file = env->OpenPositionedFile(path, Env::OpenMode::kCreate, direct);
+  }
+  if (!file.ok()) return file.status();
+  std::vector<std::shared_ptr<PositionedFile>> closed;
+  Shared* shared = GetShared();
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  cached->file_ = *std::move(file);
+  shared->open.push_front(cached.get());
+  cached->position_ = shared->open.begin();
+  closed = shared->Shrink(shared->capacity);
+  return cached;
+}
+
+std::shared_ptr<CachedFile> CachedFile::ForReading(Env* env, const std::string& path, bool direct) {
+  return std::shared_ptr<CachedFile>(new CachedFile(env, path, direct, false));
+}
+
+Result<std::shared_ptr<PositionedFile>> CachedFile::Open() {
+  Shared* shared = GetShared();
+  for (bool retried = false;; retried = true) {
+    std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
+    Env::OpenMode mode = Env::OpenMode::kRead;
+    {
+      std::lock_guard<std::mutex> lock(shared->mutex);
+      if (file_ != nullptr) {
+        shared->open.splice(shared->open.begin(), shared->open, position_);
+        return file_;
+      }
+      if (writable_) mode = Env::OpenMode::kWrite;
+    }
+    Result<std::unique_ptr<PositionedFile>> file = env_->OpenPositionedFile(path_, mode, direct_);
+    std::lock_guard<std::mutex> lock(shared->mutex);
+    if (!file.ok()) {
+      if (retried || file.status().code() != StatusCode::kResourceExhausted) return file.status();
+      closed = shared->Shrink(shared->open.size() / 2);
+      continue;
+    }
+    if (file_ == nullptr) {
+      file_ = *std::move(file);
+      shared->open.push_front(this);
+      position_ = shared->open.begin();
+    }
+    std::shared_ptr<PositionedFile> result = file_;
+    closed = shared->Shrink(shared->capacity);
+    return result;
+  }
+}
+
+void CachedFile::SetReadOnly() {
+  std::lock_guard<std::mutex> lock(GetShared()->mutex);
+  writable_ = false;
+}
+
+size_t CachedFile::capacity() {
+  std::lock_guard<std::mutex> lock(GetShared()->mutex);
+  return GetShared()->capacity;
+}
+
+void CachedFile::SetCapacity(size_t files) {
+  MT_CHECK(files > 0);
+  std::vector<std::shared_ptr<PositionedFile>> closed;
+  std::lock_guard<std::mutex> lock(GetShared()->mutex);
+  GetShared()->capacity = files;
+  closed = GetShared()->Shrink(files);
+}
+
+size_t CachedFile::open_files() {
+  std::lock_guard<std::mutex> lock(GetShared()->mutex);
+  return GetShared()->open.size();
+}
+
+}  // namespace multitier

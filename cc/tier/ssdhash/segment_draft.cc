@@ -1,0 +1,375 @@
+#include "cc/tier/ssdhash/segment_draft.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace multitier {
+namespace {
+
+constexpr uint64_t kSmallBufferBytes = 64 << 10;
+constexpr uint64_t kMaxBufferBytes = 4 << 20;
+constexpr uint64_t kGrowth = 4;
+constexpr uint64_t kCopyBytes = 1 << 20;
+
+Status NoMemory(uint64_t bytes) { return ResourceExhaustedError("ssdhash tier: no memory for a buffer of ", bytes, " bytes"); }
+
+// The first slot that does not end at or below `offset`.
+uint32_t FirstSlotPast(const SegmentGeometry& geometry, uint64_t offset) {
+  const uint64_t bytes = offset - geometry.header_bytes;
+  return static_cast<uint32_t>(geometry.per_block == 0 ? bytes / geometry.record_bytes
+                                                       : bytes / kBlockBytes * geometry.per_block);
+}
+
+Status CountWrite(SegmentSet* set, PositionedFile* file, uint64_t offset, const void* data, size_t bytes) {
+  {
+    std::lock_guard<std::mutex> lock(set->mutex);
+    set->written_bytes += static_cast<int64_t>(bytes);
+  }
+  return file->Write(offset, data, bytes);
+}
+
+Status WriteString(Env* env, SegmentSet* set, PositionedFile* file, uint64_t offset, const std::string& bytes) {
+  WriteBuffer pages;
+  if (!pages.Allocate(env, bytes.size(), false)) return NoMemory(bytes.size());
+  std::memcpy(pages.data(), bytes.data(), bytes.size());
+  return CountWrite(set, file, offset, pages.data(), bytes.size());
+}
+
+// Copies the records of [header, end) to another file of the segment. DataLoss where held ones are damaged, and the rest is
+// copied all the same.
+Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std::vector<FooterEntry>& entries, uint64_t end,
+                   const PositionedFile& from, PositionedFile* to) {
+  const SegmentGeometry& geometry = segment.geometry;
+  // Whole records at a time, from and to block boundaries.
+  const uint64_t stride = std::max(kCopyBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes);
+  WriteBuffer pages;
+  if (!pages.Allocate(env, stride + 2 * kBlockBytes, false)) return NoMemory(stride + 2 * kBlockBytes);
+  Status damaged;
+  for (uint64_t at = geometry.header_bytes; at < end;) {
+    const uint64_t until = std::min(at + stride, end);
+    MT_RETURN_IF_ERROR(from.Read(at, until - at, pages.data()));
+    // The next piece begins with the block of the first record that is not whole in this one.
+    const uint32_t past = FirstSlotPast(geometry, until);
+    for (uint32_t slot = FirstSlotPast(geometry, at); slot < std::min<uint64_t>(past, entries.size()); ++slot) {
+      const uint64_t offset = geometry.RecordOffset(slot);
+      if (offset < at) continue;
+      RecordFields fields;
+      if (DecodeRecord(geometry, slot, pages.data() + (offset - at), true, &fields)) continue;
+      std::lock_guard<std::mutex> lock(set->mutex);
+      if (!segment.is_live(slot)) continue;
+      damaged = DataLossError("ssdhash tier: record of key ", entries[slot].key, " in '", segment.file->path(), "' at offset ",
+                              offset, " was lost by a failed write or sync: its checksum does not match");
+    }
+    MT_RETURN_IF_ERROR(CountWrite(set, to, at, pages.data(), until - at));
+    const uint64_t next = until < end && past < entries.size() ? RoundDownToBlock(geometry.RecordOffset(past)) : until;
+    at = next > at ? std::min(next, until) : until;
+  }
+  return damaged;
+}
+
+}  // namespace
+
+std::string SegmentPath(const std::string& directory, uint64_t id, uint32_t attempt) {
+  char name[48];
+  std::snprintf(name, sizeof(name), "/ssd-%016llx-%u.seg", static_cast<unsigned long long>(id), attempt);
+  return directory + name;
+}
+
+bool IsSegmentName(const std::string& name) {
+  return name.size() > 25 && name.rfind("ssd-", 0) == 0 && name[20] == '-' && name.compare(name.size() - 4, 4, ".seg") == 0;
+}
+
+Result<std::shared_ptr<CachedFile>> CreateSegmentFile(const SegmentWriterOptions& options, const SegmentHeader& header,
+                                                      uint32_t attempt) {
+  const std::string path = SegmentPath(options.directory, header.id, attempt);
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CachedFile::Create(options.env, path, options.direct_io));
+  Result<std::shared_ptr<PositionedFile>> file = cached->Open();
+  Status status = file.status();
+  if (status.ok()) status = (*file)->Allocate(header.MaxFileBytes());
+  if (status.ok()) return cached;
+  (void)options.env->DeleteFile(path);
+  return status;
+}
+
+WriteBuffer& WriteBuffer::operator=(WriteBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  env_ = other.env_;
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  bounded_ = std::exchange(other.bounded_, false);
+  return *this;
+}
+
+void WriteBuffer::Reset() {
+  if (data_ == nullptr) return;
+  env_->FreePages(data_, bytes_);
+  if (bounded_) IoWorker::Get()->GiveBuffer(bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+bool WriteBuffer::Allocate(Env* env, uint64_t bytes, bool bounded) {
+  if (bounded && !IoWorker::Get()->TakeBuffer(bytes)) return false;
+  auto* data = static_cast<uint8_t*>(env->AllocatePages(bytes, false));
+  if (data == nullptr) {
+    if (bounded) IoWorker::Get()->GiveBuffer(bytes);
+    return false;
+  }
+  Reset();
+  env_ = env;
+  data_ = data;
+  bytes_ = bytes;
+  bounded_ = bounded;
+  return true;
+}
+
+SegmentDraft::SegmentDraft(const SegmentWriterOptions* options, SegmentSet* set, std::shared_ptr<Segment> segment)
+    : options_(*options), set_(set), segment_(std::move(segment)) {}
+
+Status SegmentDraft::Prepare(DraftMemory recycled) {
+  const SegmentGeometry& geometry = segment_->geometry;
+  const uint64_t least = geometry.header_bytes + RoundUpToBlock(geometry.record_bytes) + 2 * kBlockBytes;
+  const uint64_t bytes = std::max(least, std::min(kSmallBufferBytes, RoundUpToBlock(segment_->header.MaxFileBytes())));
+  if (recycled.buffer.bytes() >= bytes) buffer_ = std::move(recycled.buffer);
+  if (buffer_.data() == nullptr && !buffer_.Allocate(options_.env, bytes, true) &&
+      !buffer_.Allocate(options_.env, bytes, false)) {
+    return NoMemory(bytes);
+  }
+  const std::string header = segment_->header.Encode();
+  std::memcpy(buffer_.data(), header.data(), header.size());
+  begin_ = 0;
+  fill_ = header.size();
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  segment_->entries = std::move(recycled.entries);
+  segment_->buffer = buffer_.data();
+  segment_->buffer_bytes = buffer_.bytes();
+  segment_->buffer_begin = 0;
+  segment_->file_end = 0;
+  return OkStatus();
+}
+
+Status SegmentDraft::MakeRoom(uint64_t bytes) {
+  const uint64_t most = std::min(kMaxBufferBytes, RoundUpToBlock(segment_->header.MaxFileBytes()));
+  while (fill_ + bytes > begin_ + buffer_.bytes() && buffer_.bytes() < most) {
+    WriteBuffer larger;
+    if (!larger.Allocate(options_.env, std::min(most, buffer_.bytes() * kGrowth), true)) break;
+    std::memcpy(larger.data(), buffer_.data(), fill_ - begin_);
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->buffer = larger.data();
+    segment_->buffer_bytes = larger.bytes();
+    std::swap(buffer_, larger);
+  }
+  return fill_ + bytes > begin_ + buffer_.bytes() ? Flush(false) : OkStatus();
+}
+
+Status SegmentDraft::Append(const LogRecord& record) {
+  const SegmentGeometry& geometry = segment_->geometry;
+  const uint64_t offset = geometry.RecordOffset(next_slot_);
+  const uint64_t end = offset + geometry.record_bytes;
+  if (end > begin_ + buffer_.bytes()) MT_RETURN_IF_ERROR(MakeRoom(end - fill_));
+  std::memset(buffer_.data() + (fill_ - begin_), 0, offset - fill_);
+  EncodeRecord(geometry, next_slot_, record.header, record.seq, record.flags, record.row_data, record.data_bytes,
+               buffer_.data() + (offset - begin_));
+  fill_ = end;
+  segment_->entries.push_back(FooterEntry{record.header.key, record.seq, record.header.version, record.header.frequency,
+                                          static_cast<uint16_t>(record.header.num_columns),
+                                          (record.flags & kTombstoneFlag) != 0});
+  ++next_slot_;
+  return OkStatus();
+}
+
+bool SegmentDraft::Broken() {
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  return broken_ || segment_->sync_failed;
+}
+
+Status SegmentDraft::RepairIfBroken() { return Broken() ? Repair() : OkStatus(); }
+
+Status SegmentDraft::Flush(bool all) {
+  if (!Broken()) {
+    Status status = WriteBlocks(all);
+    if (status.ok()) return status;
+    broken_ = true;
+  }
+  return Repair();
+}
+
+Status SegmentDraft::Write(PositionedFile* file, uint64_t offset, const uint8_t* data, uint64_t bytes) {
+  MT_RETURN_IF_ERROR(CountWrite(set_, file, offset, data, bytes));
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  ++segment_->writes;
+  return OkStatus();
+}
+
+Status SegmentDraft::SyncIfBuffered(PositionedFile* file) {
+  if (file->direct()) return OkStatus();
+  MT_RETURN_IF_ERROR(file->Sync());
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  segment_->synced_writes = segment_->writes;
+  return OkStatus();
+}
+
+Status SegmentDraft::WriteBlocks(bool all) {
+  // A record that straddles blocks must be whole in the file or whole in the buffer, so its last block is written early.
+  all = all || segment_->geometry.per_block == 0;
+  const uint64_t end = all ? RoundUpToBlock(fill_) : RoundDownToBlock(fill_);
+  if (end <= begin_ || segment_->file_end >= fill_) return OkStatus();
+  if (end > fill_) std::memset(buffer_.data() + (fill_ - begin_), 0, end - fill_);
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, segment_->file->Open());
+  MT_RETURN_IF_ERROR(Write(file.get(), begin_, buffer_.data(), end - begin_));
+  MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
+  Advance(end);
+  return OkStatus();
+}
+
+void SegmentDraft::Advance(uint64_t written) {
+  const uint64_t keep = RoundDownToBlock(fill_);
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  std::memmove(buffer_.data(), buffer_.data() + (keep - begin_), fill_ - keep);
+  begin_ = keep;
+  segment_->buffer_begin = keep;
+  segment_->file_end = std::min(written, fill_);
+}
+
+Status SegmentDraft::Finish() {
+  MT_RETURN_IF_ERROR(RepairIfBroken());
+  Status status = WriteEnd();
+  if (!status.ok()) {
+    broken_ = true;
+    MT_RETURN_IF_ERROR(Repair());
+    MT_RETURN_IF_ERROR(WriteEnd());
+  }
+  segment_->file->SetReadOnly();
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  segment_->buffer = nullptr;
+  segment_->buffer_bytes = 0;
+  memory_.buffer = std::move(buffer_);
+  memory_.entries = std::move(segment_->entries);
+  memory_.entries.clear();
+  segment_->entries = std::vector<FooterEntry>();
+  segment_->sealed = true;
+  segment_->used = next_slot_;
+  segment_->sealed_at = static_cast<uint64_t>(set_->appended_bytes);
+  set_->NoteIfDead(*segment_);
+  return OkStatus();
+}
+
+Status SegmentDraft::WriteEnd() {
+  const uint64_t offset = RoundUpToBlock(fill_);
+  const std::string footer = EncodeFooter(segment_->geometry.seed, offset, segment_->entries);
+  const bool fits = offset + footer.size() <= begin_ + buffer_.bytes();
+  if (!fits) MT_RETURN_IF_ERROR(WriteBlocks(true));
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, segment_->file->Open());
+  if (fits) {
+    std::memset(buffer_.data() + (fill_ - begin_), 0, offset - fill_);
+    std::memcpy(buffer_.data() + (offset - begin_), footer.data(), footer.size());
+    MT_RETURN_IF_ERROR(Write(file.get(), begin_, buffer_.data(), offset + footer.size() - begin_));
+  } else {
+    WriteBuffer pages;
+    if (!pages.Allocate(options_.env, footer.size(), false)) return NoMemory(footer.size());
+    std::memcpy(pages.data(), footer.data(), footer.size());
+    MT_RETURN_IF_ERROR(Write(file.get(), offset, pages.data(), footer.size()));
+  }
+  MT_RETURN_IF_ERROR(file->Truncate(offset + footer.size()));
+  MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
+  std::lock_guard<std::mutex> lock(set_->mutex);
+  segment_->footer_offset = offset;
+  segment_->footer_bytes = footer.size();
+  set_->SetFileBytes(segment_.get(), offset + footer.size());
+  return OkStatus();
+}
+
+Status SegmentDraft::Repair() {
+  const uint32_t attempt = segment_->attempt + 1;
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateSegmentFile(options_, segment_->header, attempt));
+  const uint64_t end = RoundUpToBlock(fill_);
+  const auto copy = [&]() -> Status {
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
+    Status damaged;
+    if (begin_ > 0) {
+      MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, segment_->file->Open());
+      MT_RETURN_IF_ERROR(WriteString(options_.env, set_, to.get(), 0, segment_->header.Encode()));
+      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, begin_, *from, to.get());
+      if (!damaged.ok() && damaged.code() != StatusCode::kDataLoss) return damaged;
+    }
+    if (end > fill_) std::memset(buffer_.data() + (fill_ - begin_), 0, end - fill_);
+    if (end > begin_) MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), begin_, buffer_.data(), end - begin_));
+    MT_RETURN_IF_ERROR(to->Sync());
+    MT_RETURN_IF_ERROR(options_.env->SyncDir(options_.directory));
+    return damaged;
+  };
+  const Status copied = copy();
+  if (!copied.ok() && copied.code() != StatusCode::kDataLoss) {
+    const std::string path = cached->path();
+    cached.reset();
+    set_->DeleteFile(options_.env, path);
+    return copied;
+  }
+  const std::string old_path = segment_->file->path();
+  {
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->file = std::move(cached);
+    segment_->attempt = attempt;
+    segment_->sync_failed = false;
+    set_->SetFileBytes(segment_.get(), segment_->header.MaxFileBytes());
+  }
+  set_->DeleteFile(options_.env, old_path);
+  Advance(end);
+  {
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->synced_writes = ++segment_->writes;
+    segment_->entry_synced = true;
+  }
+  broken_ = false;
+  return copied;
+}
+
+Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const std::shared_ptr<Segment>& segment) {
+  std::shared_ptr<CachedFile> old;
+  {
+    std::lock_guard<std::mutex> lock(set->mutex);
+    old = segment->file;
+  }
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, old->Open());
+  std::vector<FooterEntry> entries;
+  WriteBuffer pages;
+  if (!pages.Allocate(options.env, segment->footer_bytes, false)) return NoMemory(segment->footer_bytes);
+  MT_RETURN_IF_ERROR(from->Read(segment->footer_offset, segment->footer_bytes, pages.data()));
+  if (!DecodeFooter(segment->geometry.seed, pages.data(), segment->footer_bytes, &entries)) {
+    return DataLossError("ssdhash tier: footer of '", old->path(), "' at offset ", segment->footer_offset,
+                         " was lost by a failed sync");
+  }
+  const uint32_t attempt = segment->attempt + 1;
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateSegmentFile(options, segment->header, attempt));
+  const auto copy = [&]() -> Status {
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
+    MT_RETURN_IF_ERROR(WriteString(options.env, set, to.get(), 0, segment->header.Encode()));
+    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, segment->footer_offset, *from, to.get()));
+    MT_RETURN_IF_ERROR(CountWrite(set, to.get(), segment->footer_offset, pages.data(), segment->footer_bytes));
+    MT_RETURN_IF_ERROR(to->Truncate(segment->footer_offset + segment->footer_bytes));
+    MT_RETURN_IF_ERROR(to->Sync());
+    return options.env->SyncDir(options.directory);
+  };
+  if (Status copied = copy(); !copied.ok()) {
+    const std::string path = cached->path();
+    cached.reset();
+    set->DeleteFile(options.env, path);
+    return copied;
+  }
+  cached->SetReadOnly();
+  {
+    std::lock_guard<std::mutex> lock(set->mutex);
+    segment->file = std::move(cached);
+    segment->attempt = attempt;
+    segment->sync_failed = false;
+    segment->synced_writes = segment->writes;
+    segment->entry_synced = true;
+  }
+  set->DeleteFile(options.env, old->path());
+  return OkStatus();
+}
+
+}  // namespace multitier

@@ -1,0 +1,108 @@
+// Settling: what happens to files beside Write and Read, in rounds, in the background or by who needs it (settle_mutex_).
+//
+//   1. take     the condemned segments, and the segments whose files have unsynced writes: all of them where the caller wants
+//               everything synced, or where a condemned one was ever synced; else the sealed ones, of a tier that is kept
+//   2. rewrite  sealed ones whose last sync failed (an open one is rewritten by its head)
+//   3. sync     each file, then the directory once. A file whose sync failed is not trusted, and never synced again
+//   4. delete   the condemned, if all that was to be synced is
+//
+// A tier that is not kept syncs nothing until Sync asks for it: after that only what replaces synced records.
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/tier/ssdhash/ssdhash_impl.h"
+
+namespace multitier {
+
+Status SsdHashTier::Impl::Settle(bool everything) {
+  std::lock_guard<std::mutex> settle(settle_mutex_);
+  std::vector<std::shared_ptr<Segment>> condemned;
+  std::vector<std::string> undeleted;
+  bool was_synced = false;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    condemned.swap(set_.condemned);
+    undeleted.swap(set_.undeleted);
+    for (const auto& segment : condemned) was_synced = was_synced || segment->synced_writes > 0;
+  }
+  for (const std::string& path : undeleted) set_.DeleteFile(options_.env, path);
+  const Status synced = SyncSegments(everything || was_synced);
+  std::vector<std::shared_ptr<Segment>> deletable;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (auto& segment : condemned) {
+      const bool may_go = synced.ok() || segment->synced_writes == 0;
+      (may_go ? deletable : set_.condemned).push_back(std::move(segment));
+    }
+  }
+  for (const auto& segment : deletable) {
+    {
+      std::lock_guard<std::mutex> lock(set_.mutex);
+      set_.Erase(segment.get());
+    }
+    set_.DeleteFile(options_.env, segment->file->path());
+  }
+  return synced;
+}
+
+Status SsdHashTier::Impl::SyncSegments(bool everything) {
+  struct Target {
+    std::shared_ptr<Segment> segment;
+    std::shared_ptr<CachedFile> file;
+    uint64_t writes;
+  };
+  std::vector<std::shared_ptr<Segment>> failed;
+  std::vector<Target> targets;
+  Status status;
+  const auto note = [&status](const Status& s) {
+    if (status.ok() && !s.ok()) status = s;
+  };
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (const auto& [segment, owner] : set_.segments) {
+      if (segment->sync_failed && segment->sealed && !segment->condemned) failed.push_back(owner);
+    }
+  }
+  for (const auto& segment : failed) note(RewriteSealed(writer_options_, &set_, segment));
+  bool new_entries = false;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (const auto& [segment, owner] : set_.segments) {
+      const bool due = everything || (options_.keep && segment->sealed);
+      if (!due || segment->condemned || segment->writes == 0 || !segment->dirty()) continue;
+      if (segment->sync_failed) {
+        note(UnavailableError("ssdhash tier: sync of '", segment->file->path(), "' failed, and it is not yet rewritten"));
+        continue;
+      }
+      targets.push_back(Target{owner, segment->file, segment->writes});
+      new_entries = new_entries || !segment->entry_synced;
+    }
+  }
+  for (Target& target : targets) {
+    const Result<std::shared_ptr<PositionedFile>> file = target.file->Open();
+    const Status synced = file.ok() ? (*file)->Sync() : file.status();
+    note(synced);
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    if (target.segment->file != target.file) {
+      target.segment = nullptr;  // rewritten meanwhile, and synced
+    } else if (synced.ok()) {
+      target.segment->synced_writes = std::max(target.segment->synced_writes, target.writes);
+    } else {
+      target.segment->sync_failed = file.ok();
+      target.segment = nullptr;
+    }
+  }
+  if (!new_entries) return status;
+  if (Status synced = options_.env->SyncDir(options_.directory); !synced.ok()) {
+    note(synced);
+    return status;
+  }
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  for (const Target& target : targets) {
+    if (target.segment != nullptr) target.segment->entry_synced = true;
+  }
+  return status;
+}
+
+}  // namespace multitier
