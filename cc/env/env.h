@@ -2,6 +2,7 @@
 //
 //   Env::Posix()      the machine itself (posix_env.cc)
 //   InMemoryEnv       files in memory, for tests (memory_env.h)
+//   CachedFile        positioned files within a bound of descriptors (file_cache.h)
 //   FaultEnv          a twin of any Env that fails the n-th call of a chosen kind, or drops unsynced data as a power
 //                     loss would (fault_env.h, test only)
 //

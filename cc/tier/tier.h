@@ -83,7 +83,6 @@ struct ReadRecord {
 struct KeyLocation {
   int64_t key = 0;
   uint32_t location = 0;
-  uint64_t before = 0;  // of Remove: what Tier::Now() said when the key's name was taken away; 0: now
 };
 
 // A record that the tier has copied from one location to another.
@@ -153,13 +152,8 @@ class Tier {
   // Frees records. REQUIRES: each location holds a record of that key.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free, and the key must not come back after recovery. Location kNoLocation: the key has no record that is held, but
-  // had one once. On an error nothing of the batch was freed. Concerns records that were written before `before` (Now), so a
-  // key that is created and written again meanwhile keeps its new record: whoever lets a key be created again between taking
-  // its name away and Remove must ask Now() under the lock under which the name goes, and pass it on.
+  // had one once. On an error nothing of the batch was freed.
   virtual Status Remove(Span<const KeyLocation> records) = 0;
-  // A moment in the tier's order of writes: after all records whose Write has returned, before all whose Write is yet to be
-  // called. Never 0 where the tier is durable. Memory only, cheap: called under the owner's locks.
-  virtual uint64_t Now() { return 0; }
   // Where the record at `location` is of that key and its `below` is `from`: makes it `to`, and is true. Memory only: called
   // under the owner's locks. Of tiers with the capability `middle`.
   virtual bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {

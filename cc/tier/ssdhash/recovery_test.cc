@@ -313,25 +313,6 @@ TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCoun
   Close();
 }
 
-// A key that is created and written again between the moment its name was taken away and Remove.
-TEST_F(RecoveryTest, RemovalConcernsWhatWasWrittenBeforeTheNameWasTakenAway) {
-  ASSERT_TRUE(Open().ok());
-  ASSERT_TRUE(owner_.Put(Range(0, 10), 1).ok());
-  std::vector<KeyLocation> gone;
-  for (int64_t key = 0; key < 10; ++key) owner_.Forget(key, &gone);
-  for (KeyLocation& record : gone) record.before = tier_->Now();
-  ASSERT_TRUE(owner_.Put(Range(0, 5), 2).ok());
-  ASSERT_TRUE(tier_->Remove(gone).ok());
-  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
-  for (int reopened = 0; reopened < 2; ++reopened) {
-    ASSERT_TRUE(Open().ok());
-    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
-    EXPECT_EQ(owner_.size(), 5u);
-    for (int64_t key = 0; key < 5; ++key) EXPECT_EQ(owner_.generation(key), 2u);
-    EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
-  }
-}
-
 TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(0, 10), 1).ok());
@@ -352,6 +333,9 @@ TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
 
 // The parent knows from a pipe what the child acknowledged when it was killed.
 TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "under ThreadSanitizer the child of a process with threads may not start any";
+#endif
   const char* rounds_text = std::getenv("MT_CRASH_ROUNDS");
   const int rounds = rounds_text == nullptr ? 5 : std::atoi(rounds_text);
   const uint64_t seed = std::random_device()();

@@ -50,8 +50,6 @@ class SsdHashTier::Impl {
   Status Read(Span<ReadRecord> records);
   void Free(Span<const KeyLocation> records);
   Status Remove(Span<const KeyLocation> records);
-  // A seq of its own, so that it is not that of a record.
-  uint64_t Now() { return next_seq_.fetch_add(1); }
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
   Status Sync();
   Status Compact();
@@ -143,7 +141,7 @@ class SsdHashTier::Impl {
 
   std::mutex append_mutex_;
   std::unique_ptr<SegmentWriter> hot_;  // guarded by append_mutex_
-  std::atomic<uint64_t> next_seq_{1};
+  uint64_t next_seq_ = 1;               // guarded by append_mutex_
 
   std::mutex compact_mutex_;  // guards all below
   std::unique_ptr<SegmentWriter> cold_;

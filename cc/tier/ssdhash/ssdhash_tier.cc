@@ -22,6 +22,7 @@ SsdHashTier::Impl::~Impl() {
     (void)hot_->Close();
     (void)cold_->Close();
     (void)Sync();
+    (void)Settle(false);  // what Sync has condemned
   }
   hot_.reset();
   cold_.reset();
@@ -97,6 +98,7 @@ Status SsdHashTier::Impl::SetLayout(std::shared_ptr<const RowLayout> layout) {
                                    i < columns.size() ? StrCat(DTypeName(columns[i].dtype), " x ", columns[i].dim) : "none");
   }
   std::lock_guard<std::mutex> lock(layout_mutex_);
+  has_spare_ = false;  // it is made for the layout before
   layout_ = std::move(layout);
   return OkStatus();
 }
@@ -140,10 +142,9 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
   }
   MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
   std::vector<LogRecord> log(records.size());
-  uint64_t seq = next_seq_.fetch_add(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     const Column& last = layout->columns()[records[i].header.num_columns - 1];
-    log[i] = LogRecord{records[i].header, seq++, 0, records[i].row_data, last.offset + last.bytes};
+    log[i] = LogRecord{records[i].header, next_seq_++, 0, records[i].row_data, last.offset + last.bytes};
   }
   std::vector<Placement> placements;
   placements.reserve(records.size());
@@ -181,10 +182,9 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   std::unique_lock<std::mutex> append(append_mutex_);
   MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
   std::vector<LogRecord> log(records.size());
-  uint64_t seq = next_seq_.fetch_add(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     log[i].header.key = records[i].key;
-    log[i].seq = records[i].before != 0 ? records[i].before : seq++;
+    log[i].seq = next_seq_++;
     log[i].flags = kTombstoneFlag;
   }
   std::vector<Placement> placements;
@@ -304,7 +304,6 @@ Status SsdHashTier::Remove(Span<const KeyLocation> records) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Remove(records);
 }
-uint64_t SsdHashTier::Now() { return impl_->Now(); }
 Status SsdHashTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Scan(visit);

@@ -19,8 +19,8 @@
 // Durable is what Sync() acknowledged, and, in a tier that is kept, what stands in a segment that was sealed and then synced in
 // the background; a tier that is not kept syncs nothing else but what replaces synced records. Recovery gives for each key its
 // newest record that is still in a file. A record that was freed, while no newer one of its key was written, may be gone at any
-// time. A removed key does not come back: its tombstone stays until no file can hold an older record of it. Where the key may
-// be created again before Remove is called, Now() and KeyLocation::before keep its new record.
+// time. A removed key does not come back: its tombstone stays until no file can hold an older record of it. A tombstone is newer
+// than whatever was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
 //
 // Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
 // replaced by reading the records; a damaged header or id fails recovery. Of a segment that was open when its process was
@@ -97,7 +97,6 @@ class SsdHashTier : public Tier {
   Status Read(Span<ReadRecord> records) override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
-  uint64_t Now() override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   Status Sync() override;
   // Of the widest segment.

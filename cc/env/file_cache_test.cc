@@ -1,0 +1,59 @@
+#include "cc/env/file_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/env/memory_env.h"
+
+namespace multitier {
+namespace {
+
+class FileCacheTest : public testing::Test {
+ protected:
+  FileCacheTest() : capacity_(CachedFile::capacity()) { EXPECT_TRUE(env_.CreateDir("d").ok()); }
+  ~FileCacheTest() override { CachedFile::SetCapacity(capacity_); }
+
+  const size_t capacity_;
+  InMemoryEnv env_;
+};
+
+TEST_F(FileCacheTest, FilesBeyondTheCapacityAreClosedAndOpenedAgainForWhatTheyWereOpenedFor) {
+  CachedFile::SetCapacity(4);
+  std::vector<std::shared_ptr<CachedFile>> files;
+  for (uint8_t i = 0; i < 10; ++i) {
+    files.push_back(*CachedFile::Create(&env_, StrCat("d/", int{i}), true));
+    ASSERT_TRUE((*files.back()->Open())->Write(0, &i, 1).ok());
+    EXPECT_LE(CachedFile::open_files(), 4u);
+  }
+  for (uint8_t i = 0; i < 10; ++i) {
+    uint8_t byte = 0xff;
+    const std::shared_ptr<PositionedFile> file = *files[i]->Open();
+    ASSERT_TRUE(file->Read(0, 1, &byte).ok());
+    EXPECT_EQ(byte, i);
+    EXPECT_TRUE(file->Write(1, &byte, 1).ok());
+  }
+  files.clear();
+  EXPECT_EQ(CachedFile::open_files(), 0u);
+}
+
+TEST_F(FileCacheTest, WhatIsHeldStaysUsableBeyondTheCapacity) {
+  CachedFile::SetCapacity(1);
+  const std::shared_ptr<CachedFile> first = *CachedFile::Create(&env_, "d/first", true);
+  const std::shared_ptr<PositionedFile> held = *first->Open();
+  const std::shared_ptr<CachedFile> second = *CachedFile::Create(&env_, "d/second", true);
+  EXPECT_EQ(CachedFile::open_files(), 1u);
+  EXPECT_TRUE(held->Write(0, "x", 1).ok());
+}
+
+TEST_F(FileCacheTest, ErrorsAreTheEnvs) {
+  ASSERT_TRUE(CachedFile::Create(&env_, "d/here", true).ok());
+  EXPECT_EQ(CachedFile::Create(&env_, "d/here", true).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(CachedFile::ForReading(&env_, "d/gone", true)->Open().status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(CachedFile::ForReading(&env_, "d/here", true)->Open().ok());
+}
+
+}  // namespace
+}  // namespace multitier
