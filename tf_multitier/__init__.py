@@ -47,13 +47,15 @@ __all__ = [
     "get_embedding_variable", "get_library_path", "is_embedding_variable", "lookup", "memory", "options", "train",
 ]
 
+_LOADED_WHEN_USED = {"deeprec", "engine"}
+
 
 def __getattr__(name):
-    """`tf_multitier.engine`, loaded when it is first used."""
-    if name == "engine":
-        return importlib.import_module("tf_multitier.engine")
+    """`tf_multitier.engine` and `tf_multitier.deeprec`, loaded when they are first used."""
+    if name in _LOADED_WHEN_USED:
+        return importlib.import_module("tf_multitier." + name)
     raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(set(globals()) | {"engine"})
+    return sorted(set(globals()) | _LOADED_WHEN_USED)

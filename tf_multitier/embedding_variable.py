@@ -38,6 +38,10 @@ OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "
                 "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "partition_index", "num_partitions")
 
 
+# Collections that every variable joins, beside those it is asked to. Empty but for the DeepRec drop-in.
+MORE_COLLECTIONS = []
+
+
 def dense_use(variable, what):
     """The error for a use of `variable` that needs a dense value."""
     return NotImplementedError(
@@ -337,6 +341,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
     collections = [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES] if collections is None else list(collections)
     if trainable and tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES not in collections:
         collections.append(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+    collections += [key for key in MORE_COLLECTIONS if key not in collections]
     graph.add_to_collections(collections, variable)
     return variable
 

@@ -37,7 +37,8 @@ def _refuse_unsupported(name, given):
             raise ValueError(f"embedding variable '{name}': {argument} is not supported and must be None, found {value!r}")
 
 
-def _option_in_force(name, ev_option, steps_to_live):
+def option_in_force(name, ev_option, steps_to_live):
+    """The EmbeddingVariableOption that `ev_option` (or None) and DeepRec's older `steps_to_live` (or None) mean together."""
     if ev_option is not None and not isinstance(ev_option, options.EmbeddingVariableOption):
         raise TypeError(f"embedding variable '{name}': ev_option must be EmbeddingVariableOption or None, found {ev_option!r}")
     option = ev_option or options.EmbeddingVariableOption()
@@ -159,7 +160,7 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
     dim, key_dtype, value_dtype = _check_arguments(name, embedding_dim, key_dtype, value_dtype)
     _refuse_unsupported(name, dict(regularizer=regularizer, caching_device=caching_device, constraint=constraint,
                                    init_data_source=init_data_source))
-    option = _option_in_force(name, ev_option, steps_to_live)
+    option = option_in_force(name, ev_option, steps_to_live)
     scope = tf.compat.v1.get_variable_scope()
     if option.init_option.initializer is not None:
         initializer = option.init_option.initializer

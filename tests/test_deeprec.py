@@ -1,0 +1,352 @@
+"""tf_multitier.deeprec: what installing adds and leaves alone, and the functions behind DeepRec's names.
+
+Installing changes the process, so a program of its own does it once (REPORT) and says what it saw; the tests read that.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import deeprec
+from tf_multitier import feature_column as fc
+from tf_multitier.deeprec import __main__ as command
+from tf_multitier.deeprec import contrib
+from tf_multitier.deeprec import modules
+from tf_multitier.deeprec import names
+
+v1 = tf.compat.v1
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+REPORT = r"""
+import json, sys
+import tensorflow as tf
+from tensorflow.python.client import session as tf_session
+from tensorflow.python.feature_column import feature_column_v2, sequence_feature_column
+from tensorflow.python.ops import embedding_ops, variable_scope, variables
+
+v1 = tf.compat.v1
+OPENED = (feature_column_v2, sequence_feature_column, embedding_ops, variable_scope, variables)
+
+def snapshot():
+    places = {n: m for n, m in sys.modules.items() if n == "tensorflow" or n.startswith("tensorflow._api.")}
+    places.update((m.__name__, m) for m in OPENED)
+    return {n: dict(vars(m)) for n, m in places.items()}
+
+def differences(old, new):
+    replaced = [f"{m}.{n}" for m in old for n in old[m] if m in new and n in new[m] and new[m][n] is not old[m][n]]
+    gone = [f"{m}.{n}" for m in old for n in old[m] if n not in new.get(m, {})]
+    added = {m: sorted(set(new[m]) - set(old.get(m, {}))) for m in new}
+    return {"replaced": sorted(replaced), "gone": sorted(gone), "added": {m: n for m, n in added.items() if n},
+            "modules": sorted(set(sys.modules) & {"tensorflow.contrib", "tensorflow.core.framework.embedding"})}
+
+def is_resource():
+    with tf.Graph().as_default():
+        return v1.get_variable("v", [1]).__class__.__name__
+
+report = {}
+stock, init = snapshot(), tf_session.BaseSession.__init__
+import tf_multitier
+report["import"] = differences(stock, snapshot())
+report["import"]["loaded"] = "tf_multitier.deeprec" in sys.modules
+assert tf_multitier.deeprec.__name__ == "tf_multitier.deeprec"
+report["import of deeprec"] = differences(stock, snapshot())
+report["session"] = [tf_session.BaseSession.__init__ is init]
+
+tf_multitier.deeprec.install(v1_behavior=False)
+installed = snapshot()
+report["install"] = differences(stock, installed)
+report["eager"] = [tf.executing_eagerly()]
+report["session"].append(tf_session.BaseSession.__init__ is init)
+wrapped = tf_session.BaseSession.__init__
+
+tf_multitier.deeprec.install()
+report["again"] = differences(installed, snapshot())
+report["eager"].append(tf.executing_eagerly())
+report["session"].append(tf_session.BaseSession.__init__ is wrapped)
+report["variable"] = is_resource()
+report["same"] = {n: getattr(tf, n) is getattr(v1, n) for n in ("Session", "placeholder", "get_embedding_variable", "GraphKeys", "app")}
+
+# The names at work, in TensorFlow 2's own module.
+from tensorflow.core.framework.embedding import config_pb2
+from tensorflow.contrib.layers.python.layers import feature_column as old_columns
+from tensorflow.contrib.layers.python.layers import feature_column_ops, embedding_ops as old_embedding_ops
+from tensorflow.contrib.feature_column import sequence_input_layer
+from tensorflow.python.ops import kv_variable_ops
+from tensorflow.python.training import adagrad_decay, adagrad_decay_v2, adam_async, weight_decay_optimizers
+import tensorflow.contrib.layers as contrib_layers
+assert tf.contrib.layers is contrib_layers and old_columns.embedding_column and feature_column_ops.input_from_feature_columns
+assert adam_async.AdamAsyncOptimizer is tf.train.AdamAsyncOptimizer and adagrad_decay_v2.AdagradDecayOptimizerV2
+option = tf.EmbeddingVariableOption(storage_option=tf.StorageOption(storage_type=config_pb2.DRAM))
+with tf.device("/GPU:3"):
+    table = variable_scope.get_embedding_variable("table", 2, tf.int64, tf.float32, tf.ones_initializer(tf.float32), None, True)
+    rows = tf.nn.embedding_lookup(table, tf.constant([1, -1, 1], tf.int32))
+    chosen = tf.cond(v1.placeholder_with_default(True, []), lambda: tf.nn.embedding_lookup(table, [7]), lambda: rows[:1])
+    loss = tf.reduce_sum(rows) + tf.reduce_sum(chosen)
+    optimizer = tf.train.AdagradDecayOptimizer(0.1, global_step=tf.train.get_or_create_global_step())
+    step = optimizer.minimize(loss)
+with tf.Session() as session:
+    session.run(tf.get_collection(tf.GraphKeys.EV_INIT_VAR_OPS) + tf.get_collection(tf.GraphKeys.EV_INIT_SLOT_OPS))
+    session.run(tf.global_variables_initializer())
+    first = float(session.run([loss, step])[0])
+    report["trained"] = [first, float(session.run(loss)), int(session.run(table.total_count())),
+                         session.run(kv_variable_ops.lookup_tier(table, [1, 2])).tolist()]
+report["collection"] = [v.name for v in tf.get_collection(tf.GraphKeys.EMBEDDING_VARIABLES)]
+meta = tf.train.export_meta_graph()
+with tf.Graph().as_default():
+    tf.train.import_meta_graph(meta)
+    report["imported"] = [type(v).__name__ for v in tf.get_collection(tf.GraphKeys.EMBEDDING_VARIABLES)]
+print("REPORT" + json.dumps(report))
+"""
+
+SCRIPT = """
+import importlib, sys
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+import tensorflow.train
+import tensorflow.contrib.layers as contrib_layers
+import tensorflow.python.ops.variable_scope as variable_scope
+from tensorflow import losses
+from tensorflow.feature_column import categorical_column_with_embedding
+from tensorflow.python.framework import dtypes
+import helper
+
+assert __name__ == "__main__" and sys.argv[1:] == ["--flag", "x"], (__name__, sys.argv)
+assert tf is tensorflow and helper.tf is tf and tf.reduce_sum is v1.reduce_sum and tf.losses is v1.losses and losses is tf.losses
+assert tf.python is sys.modules["tensorflow.python"] and tf.__version__ == v1.__version__ and "Session" in dir(tf)
+assert contrib_layers is tf.contrib.layers and tf.feature_column.categorical_column_with_embedding is categorical_column_with_embedding
+assert tf.train.AdamOptimizer is v1.train.AdamOptimizer and tf.train.AdamWOptimizer(0.1)
+real = sys.modules["tensorflow"]
+assert real is not tf and importlib.import_module("tensorflow") is real
+assert real.reduce_sum is not tf.reduce_sum  # what is installed beside the script sees TensorFlow 2
+try:
+    import tensorflow.contrib.slim
+except ModuleNotFoundError as error:
+    assert "tensorflow.contrib.slim" in str(error)
+
+columns = [tf.feature_column.embedding_column(tf.feature_column.categorical_column_with_embedding("a"), 4)]
+net = tf.feature_column.input_layer({"a": tf.constant([["x"], ["y"]])}, columns)
+assert net.shape[-1].value == 4
+step = tf.train.AdamAsyncOptimizer(0.1).minimize(tf.losses.mean_squared_error(tf.ones([2, 4]), net))
+
+def main(_):
+    with tf.train.MonitoredTrainingSession() as session:
+        session.run(step)
+    tf.logging.info("done")
+    print("ran main")
+
+if __name__ == "__main__":
+    tf.app.run(argv=[""])
+"""
+
+
+def _run(*arguments, **kwargs):
+    environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", CUDA_VISIBLE_DEVICES="")
+    return subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def report():
+    done = _run("-c", REPORT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("REPORT")[1])
+
+
+# ---- what installing does
+
+def test_without_installing_nothing_changes(report):
+    nothing = {"replaced": [], "gone": [], "added": {}, "modules": []}
+    assert report["import"] == {**nothing, "loaded": False}
+    assert report["import of deeprec"] == nothing
+    assert report["session"][0]
+
+
+def test_installing_replaces_one_name(report):
+    assert report["install"]["replaced"] == ["tensorflow.ones_initializer"]
+    assert report["install"]["gone"] == []
+
+
+def test_installing_adds_the_names_of_tensorflow_1_and_deeprec(report):
+    added = report["install"]["added"]
+    assert {"Session", "ConfigProto", "placeholder", "global_variables_initializer", "get_embedding_variable", "StorageOption",
+            "EmbeddingVariableOption", "CounterFilter", "GlobalStepEvict", "contrib", "app", "logging"} <= set(added["tensorflow"])
+    assert len(added["tensorflow"]) > 300
+    assert {"AdagradOptimizer", "Saver", "MonitoredTrainingSession", "AdamAsyncOptimizer", "AdagradDecayOptimizerV2",
+            "AdamWOptimizer"} <= set(added["tensorflow._api.v2.train"])
+    assert {"input_layer", "categorical_column_with_embedding", "categorical_column_with_adaptive_embedding"} <= set(
+        added["tensorflow._api.v2.feature_column"])
+    assert report["install"]["modules"] == ["tensorflow.contrib", "tensorflow.core.framework.embedding"]
+    assert all(report["same"].values())
+
+
+def test_tensorflow_1s_own_module_gets_deeprecs_names_only(report):
+    added = report["install"]["added"]
+    assert set(added["tensorflow._api.v2.compat.v1"]) == {
+        "contrib", "get_embedding_variable", "CBFFilter", "CheckpointOption", "CounterFilter",
+        "EmbeddingVariableOption", "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "StorageOption"}
+    assert set(added["tensorflow._api.v2.compat.v1.train"]) == set(tf_multitier.train.__all__)
+    assert set(added["tensorflow._api.v2.compat.v1.config.experimental"]) == set(names.CONFIG)
+
+
+def test_installing_twice_is_installing_once(report):
+    assert report["again"]["replaced"] == [] and report["again"]["added"] == {}
+    assert report["session"] == [True, False, True]
+
+
+def test_graphs_and_sessions_unless_names_only(report):
+    assert report["eager"] == [True, False]
+    assert report["variable"] == "ResourceVariable"
+
+
+def test_the_names_train_a_variable_placed_on_a_gpu_that_is_not_there(report):
+    first, second, count, tiers = report["trained"]
+    assert first == 8.0 and second < first
+    assert count == 3 and tiers == [0, -1]
+    assert report["collection"] == ["table:0"] and report["imported"] == ["EmbeddingVariable"]
+
+
+def test_a_name_that_another_package_took_is_refused_before_anything_changes(monkeypatch):
+    monkeypatch.setattr(tf.nn, "group_embedding_lookup_sparse", print, raising=False)
+    monkeypatch.setattr(names, "lookups", lambda: {"group_embedding_lookup_sparse": run_lookups})
+    with pytest.raises(RuntimeError, match=r"nn\.group_embedding_lookup_sparse exists already .*built-in function print"):
+        deeprec.install()
+    assert not hasattr(tf, "Session") and "tensorflow.contrib" not in sys.modules and not deeprec._installed
+
+
+def run_lookups():
+    """Stands for a lookup."""
+
+
+def test_a_module_that_another_package_made_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow.contrib", os)
+    with pytest.raises(RuntimeError, match="tensorflow.contrib exists already"):
+        modules.add()
+    assert not hasattr(tf, "Session")
+
+
+@pytest.mark.skipif(os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1", reason="needs tf.function")
+def test_installing_inside_a_function_is_refused():
+    with pytest.raises(RuntimeError, match="not inside tf.function"):
+        tf.function(lambda: deeprec.install())()
+    assert not hasattr(tf, "Session")
+
+
+# ---- the command
+
+def test_a_script_sees_tensorflow_1_with_deeprecs_names(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("import tensorflow as tf\n")
+    done = _run("-m", "tf_multitier.deeprec", str(tmp_path / "script.py"), "--flag", "x")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "ran main"
+
+
+@pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["no/such/file.py", "x"], 2)])
+def test_the_command_says_how_it_is_used(monkeypatch, capsys, arguments, status):
+    monkeypatch.setattr(sys, "argv", ["deeprec", *arguments])
+    assert command.main() == status
+    captured = capsys.readouterr()
+    assert "usage: python3 -m tf_multitier.deeprec SCRIPT [ARGS]" in captured.out + captured.err
+    assert ("'no/such/file.py'" in captured.err) == (len(arguments) == 2)
+
+
+# ---- the functions behind the names
+
+def test_get_embedding_variable_takes_arguments_in_deeprecs_order(graph):
+    table = names.get_embedding_variable("t", 3, tf.int32, None, v1.zeros_initializer(), None, False, ["mine"], None,
+                                         v1.fixed_size_partitioner(2))
+    assert table.key_dtype == tf.int32 and not table.trainable and table.num_partitions == 2
+    assert tf.compat.v1.get_collection("mine") == list(table)
+
+
+def test_strategies_of_one_process(monkeypatch):
+    names.enable_distributed_strategy()
+    names.enable_distributed_strategy(strategy="collective")
+    names.enable_group_embedding(fusion_type="localized")
+    with pytest.raises(ValueError, match="'localized' or 'collective', found 'ring'"):
+        names.enable_distributed_strategy("ring")
+    with pytest.raises(NotImplementedError, match="'parameter_server' does not exist"):
+        names.enable_distributed_strategy("parameter_server")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    names.enable_distributed_strategy("localized")
+    with pytest.raises(NotImplementedError, match="one process only, found OMPI_COMM_WORLD_SIZE=4"):
+        names.enable_distributed_strategy("collective")
+
+
+def test_lookup_tier_and_resource_of_a_variable(graph):
+    table = tf_multitier.get_embedding_variable("t", 2)
+    with v1.Session() as session:
+        session.run(table.initializer)
+        assert session.run(names.lookup_tier(table, [5])).tolist() == [-1]
+    with pytest.raises(TypeError, match="must be an embedding variable, found ndarray"):
+        names.lookup_tier(np.ones(2), [5])
+    with pytest.raises(NotImplementedError, match="has no address"):
+        names.lookup_resource(table)
+
+
+def _features():
+    return {"a": tf.constant([[1, 2], [3, -1]], tf.int64), "b": tf.constant([[5], [6]], tf.int64), "x": tf.constant([[0.5], [2.0]])}
+
+
+def test_contrib_columns_are_those_of_feature_column(graph):
+    option = tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(2))
+    assert contrib.sparse_column_with_embedding("a", tf.int64, 3, ev_option=option) == fc.categorical_column_with_embedding(
+        "a", tf.int64, 3, option)
+    assert contrib.sparse_column_wth_embedding("a", evconfig=option).ev_option is option
+    column = contrib.sparse_column_with_embedding("a", tf.int64, steps_to_live=7)
+    assert column.ev_option.evict_option[0].steps_to_live == 7
+    with pytest.raises(ValueError, match="not both"):
+        contrib.sparse_column_with_embedding("a", ev_option=option, evconfig=option)
+    with pytest.raises(ValueError, match="init_data_source"):
+        contrib.sparse_column_with_embedding("a", init_data_source="somewhere")
+    with pytest.raises(ValueError, match="hash_keys"):
+        contrib.sparse_column_with_hash_bucket("a", 10, hash_keys=[1])
+    spec = contrib.create_feature_spec_for_parsing([contrib.embedding_column(column, 2)])
+    assert list(spec) == ["a"]
+
+
+def test_contrib_input_is_that_of_input_layer(graph):
+    a = contrib.sparse_column_with_embedding("a", tf.int64)
+    b = contrib.sparse_column_with_embedding("b", tf.int64)
+    hashed = contrib.sparse_column_with_hash_bucket("b", 10, dtype=tf.int64)
+    columns = [contrib.embedding_column(a, 2, initializer=v1.ones_initializer()), contrib.real_valued_column("x"),
+               contrib.embedding_column(hashed, 3, "sum", v1.ones_initializer()),
+               *contrib.shared_embedding_columns([contrib.weighted_sparse_column(b, "x"), contrib.weighted_sparse_column(a, "w")], 2,
+                                                 "sum", v1.ones_initializer(), "shared")]
+    features = dict(_features(), w=tf.ones([2, 2]))
+    net = contrib.input_from_feature_columns(features, columns)
+    assert [v.variable_name for v in tf_multitier.embedding_variables()] == [
+        "input_from_feature_columns/input_layer/a_embedding/embedding_weights",
+        "input_from_feature_columns/input_layer/shared/embedding_weights"]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        values = session.run(net)
+    # By name: a, a weighted by w, b (hashed), b weighted by x, x.
+    np.testing.assert_array_equal(values, [[1, 1, 2, 2, 1, 1, 1, 0.5, 0.5, 0.5], [1, 1, 1, 1, 1, 1, 1, 2, 2, 2]])
+
+
+def test_contrib_weighted_sum_is_that_of_linear_model(graph):
+    a = contrib.sparse_column_with_embedding("a", tf.int64)
+    output, variables, bias = contrib.weighted_sum_from_feature_columns(_features(), [a, contrib.real_valued_column("x")], 1)
+    assert output.shape.as_list() == [2, 1] and len(variables) == 2
+    step = v1.train.GradientDescentOptimizer(1.0).minimize(-tf.reduce_sum(output))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(output).tolist() == [[0], [0]]
+        session.run(step)
+        # bias 2; ids of a: two in the first row, one in the second; x moves its weight by 2.5.
+        np.testing.assert_allclose(session.run(output), [[2 + 2 + 0.5 * 2.5], [2 + 1 + 2 * 2.5]])
+        assert session.run(bias).tolist() == [2]
+
+
+def test_contrib_safe_lookup_means_where_no_combiner_is_given(graph):
+    table = tf_multitier.get_embedding_variable("t", 2, initializer=v1.ones_initializer())
+    ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, 2], tf.int64), [2, 2])
+    with v1.Session() as session:
+        session.run(table.initializer)
+        assert session.run(contrib.safe_embedding_lookup_sparse(table, ids)).tolist() == [[1, 1], [0, 0]]

@@ -1,0 +1,64 @@
+"""DeepRec programs on TensorFlow 2.21, unchanged.
+
+    python3 -m tf_multitier.deeprec SCRIPT [ARGS]      runs a script (script.py): `import tensorflow` there is TensorFlow 1's API
+    tf_multitier.deeprec.install()                     inside a program: gives `tensorflow` the names that it lacks
+
+Opt-in: `import tf_multitier` alone does none of this. Which names go where: modules.py. docs/deeprec.md is the user's page.
+"""
+
+import functools
+
+import tensorflow as tf
+from tensorflow.python.client import session as tf_session
+from tensorflow.python.eager import context
+from tensorflow.python.util import deprecation
+
+from tf_multitier.deeprec import modules
+from tf_multitier.lookup import refuse_eager
+
+__all__ = ["install"]
+
+_installed = False
+
+
+def install(v1_behavior=True):
+    """Gives TensorFlow the names that DeepRec programs use. A second call changes nothing.
+
+    What is there stays: a name is added where `tensorflow` or `tensorflow.compat.v1` has none. One is replaced,
+    `tf.ones_initializer`, by TensorFlow 1's, since DeepRec's programs give it a dtype. All Sessions of the process place softly
+    from then on: what has no kernel on the device that was asked for goes to the CPU.
+
+    Args:
+      v1_behavior: also switch the process to graphs and Sessions as `tf.compat.v1.disable_v2_behavior()` does, but with
+        TensorFlow 2's control flow and resource variables, which embedding variables in a `tf.cond` need. False: names only.
+
+    Raises:
+      RuntimeError: inside a tf.function; or another package has one of the names already. Nothing has changed then.
+    """
+    global _installed
+    if not tf.executing_eagerly():
+        refuse_eager("tf_multitier.deeprec.install()")
+    if not _installed:
+        modules.add()
+        tf_session.BaseSession.__init__ = _place_softly(tf_session.BaseSession.__init__)
+        _installed = True
+    if v1_behavior:
+        with deprecation.silence():
+            tf.compat.v1.disable_v2_behavior()
+            tf.compat.v1.enable_resource_variables()
+            tf.compat.v1.enable_control_flow_v2()
+
+
+def _place_softly(original):
+    """BaseSession.__init__ with `allow_soft_placement` on, in a copy of the caller's config."""
+
+    @functools.wraps(original)
+    def init(self, target="", graph=None, config=None):
+        given = context.context().config if config is None else config
+        if isinstance(given, tf.compat.v1.ConfigProto):  # else let TensorFlow say what is wrong
+            config = tf.compat.v1.ConfigProto()
+            config.CopyFrom(given)
+            config.allow_soft_placement = True
+        original(self, target, graph, config=config)
+
+    return init

@@ -1,0 +1,187 @@
+"""A feature column that only DeepRec has, and its arguments of TensorFlow's columns.
+
+`categorical_column_with_adaptive_embedding`: ids over two tables, a static variable for cold ids and an embedding variable for hot
+ones. It goes under the `embedding_column` here, and into the `input_layer` here.
+"""
+
+import collections
+import math
+
+import tensorflow as tf
+from tensorflow.python.feature_column import feature_column as _v1_columns
+
+from tf_multitier import feature_column as fc
+from tf_multitier.lookup import refuse_eager
+from tf_multitier.variable_scope import get_embedding_variable
+
+_v1 = tf.compat.v1
+
+COLUMNS = ("categorical_column_with_adaptive_embedding",)
+
+
+class AdaptiveCategoricalColumn(_v1_columns._CategoricalColumn, collections.namedtuple(
+        "AdaptiveCategoricalColumn", ("key", "hash_bucket_size", "dtype", "partition_num", "ev_option"))):
+    """What `categorical_column_with_adaptive_embedding` returns: the ids of `categorical_column_with_embedding`."""
+
+    _is_v2_column = False
+
+    @property
+    def ids(self):
+        return fc.categorical_column_with_embedding(self.key, self.dtype)
+
+    @property
+    def name(self):
+        return self.key
+
+    @property
+    def _parse_example_spec(self):
+        return self.ids.parse_example_spec
+
+    @property
+    def _num_buckets(self):
+        raise NotImplementedError(f"column {self.key!r} has no number of buckets: use it under "
+                                  "tf_multitier.deeprec.columns.embedding_column")
+
+    def _transform_feature(self, inputs):
+        return inputs.get(self.ids)
+
+    def _get_sparse_tensors(self, inputs, weight_collections=None, trainable=None):
+        del weight_collections, trainable  # ids need no variables
+        return _v1_columns._CategoricalColumn.IdWeightPair(inputs.get(self), None)
+
+    def __hash__(self):  # options need not be hashable
+        return hash(self[:-1])
+
+    @property
+    def mask_key(self):
+        """Name in `features` of the mask that says which examples are hot."""
+        return f"{self.key}/adaptive_mask"
+
+
+def categorical_column_with_adaptive_embedding(key, hash_bucket_size, dtype=tf.string, partition_num=None, ev_option=None):
+    """A categorical column of ids over a static variable and an embedding variable.
+
+    `input_layer(..., adaptive_mask_tensors={key: mask})` says which examples are hot: their ids are looked up in, and train, the
+    embedding variable; those of the others share the rows of the static variable, id mod `hash_bucket_size`. A key's row in the
+    embedding variable starts from the initializer. (In DeepRec, from the static variable's row.)
+
+    Args:
+      key, dtype, partition_num, ev_option: see `categorical_column_with_embedding`.
+      hash_bucket_size: rows of the static variable, at least 1.
+
+    Raises:
+      ValueError: for a hash_bucket_size below 1, or as `categorical_column_with_embedding`.
+    """
+    if hash_bucket_size < 1:
+        raise ValueError(f"column {key!r}: hash_bucket_size must be at least 1, found {hash_bucket_size}")
+    ids = fc.categorical_column_with_embedding(key, dtype, partition_num, ev_option)
+    return AdaptiveCategoricalColumn(key, int(hash_bucket_size), ids.dtype, partition_num, ev_option)
+
+
+class AdaptiveEmbeddingColumn(_v1_columns._DenseColumn, collections.namedtuple(
+        "AdaptiveEmbeddingColumn", ("categorical_column", "dimension", "combiner", "initializer", "max_norm", "trainable"))):
+    """Rows of an embedding variable for hot examples and of a static one for the others, pooled."""
+
+    def __hash__(self):
+        return hash(self[:3])
+
+    @property
+    def name(self):
+        return f"{self.categorical_column.name}_embedding"
+
+    @property
+    def _parse_example_spec(self):
+        return self.categorical_column._parse_example_spec
+
+    def _transform_feature(self, inputs):
+        return inputs.get(self.categorical_column)
+
+    def _partitioner(self):
+        parts = self.categorical_column.partition_num
+        return None if parts is None else _v1.fixed_size_partitioner(parts)
+
+    @property
+    def _variable_shape(self):
+        return tf.TensorShape([self.dimension])
+
+    def _get_dense_tensor(self, inputs, weight_collections=None, trainable=None):
+        refuse_eager(f"column {self.name!r} of an embedding variable")
+        column, trained = self.categorical_column, self.trainable and trainable is not False
+        sp_ids = inputs.get(self)
+        static = _v1.get_variable("hash_embedding_weights", [column.hash_bucket_size, self.dimension],
+                                  initializer=self.initializer, trainable=trained, collections=weight_collections)
+        table = get_embedding_variable("embedding_weights", self.dimension, initializer=self.initializer, trainable=trained,
+                                       collections=weight_collections, partitioner=self._partitioner(), ev_option=column.ev_option)
+        try:
+            mask = tf.reshape(inputs.get(column.mask_key), [-1])
+        except ValueError:
+            raise ValueError(f"column {column.key!r} needs a mask of the hot examples: "
+                             f"input_layer(..., adaptive_mask_tensors={{{column.key!r}: mask}})") from None
+        is_hot = tf.cast(tf.not_equal(tf.gather(mask, sp_ids.indices[:, 0]), 0), tf.int32)
+        cold, hot = tf.dynamic_partition(sp_ids.values, is_hot, 2)
+        places = tf.dynamic_partition(tf.range(tf.size(sp_ids.values)), is_hot, 2)
+        rows = [_v1.nn.embedding_lookup(static, cold % column.hash_bucket_size, partition_strategy="div"),
+                tf.nn.embedding_lookup(table, hot)]
+        values = tf.dynamic_stitch(places, rows)
+        values = tf.concat([values, tf.zeros([1, self.dimension])], 0)  # for the lookup that TensorFlow makes of empty rows
+        positions = tf.SparseTensor(sp_ids.indices, tf.range(tf.size(sp_ids.values, tf.int64)), sp_ids.dense_shape)
+        pooled = tf.nn.safe_embedding_lookup_sparse(values, positions, combiner=self.combiner, max_norm=self.max_norm)
+        pooled.set_shape([None, self.dimension])
+        return pooled
+
+
+# ---- TensorFlow's functions with DeepRec's arguments
+
+def embedding_column(categorical_column, dimension, combiner="mean", initializer=None, ckpt_to_load_from=None,
+                     tensor_name_in_ckpt=None, max_norm=None, trainable=True, coalesced_scope=None, do_fusion=False):
+    """`tf.feature_column.embedding_column`, over adaptive columns too.
+
+    Args:
+      coalesced_scope: must be None.
+      do_fusion: not used: lookups of embedding variables are one op in any case.
+      others: as TensorFlow's.
+
+    Raises:
+      ValueError: as TensorFlow's; or ckpt_to_load_from over an adaptive column.
+    """
+    del do_fusion
+    if coalesced_scope is not None:
+        raise ValueError(f"coalesced_scope is not supported and must be None, found {coalesced_scope!r}")
+    if not isinstance(categorical_column, AdaptiveCategoricalColumn):
+        return fc.embedding_column(categorical_column, dimension, combiner, initializer, ckpt_to_load_from, tensor_name_in_ckpt,
+                                   max_norm, trainable)
+    where = f"embedding_column over {categorical_column.key!r}"
+    if ckpt_to_load_from is not None or tensor_name_in_ckpt is not None:
+        raise ValueError(f"{where}: ckpt_to_load_from and tensor_name_in_ckpt are not supported and must be None")
+    if not isinstance(dimension, int) or dimension < 1:
+        raise ValueError(f"{where}: dimension must be an integer, at least 1, found {dimension!r}")
+    initializer = initializer or _v1.truncated_normal_initializer(stddev=1 / math.sqrt(dimension))
+    return AdaptiveEmbeddingColumn(categorical_column, dimension, combiner, initializer, max_norm, trainable)
+
+
+def shared_embedding_columns(categorical_columns, dimension, combiner="mean", initializer=None,
+                             shared_embedding_collection_name=None, ckpt_to_load_from=None, tensor_name_in_ckpt=None,
+                             max_norm=None, trainable=True, do_fusion=False):
+    """`tf.feature_column.shared_embedding_columns`; `do_fusion` is not used."""
+    del do_fusion
+    return fc.shared_embedding_columns(
+        categorical_columns, dimension, combiner=combiner, initializer=initializer,
+        shared_embedding_collection_name=shared_embedding_collection_name, ckpt_to_load_from=ckpt_to_load_from,
+        tensor_name_in_ckpt=tensor_name_in_ckpt, max_norm=max_norm, trainable=trainable)
+
+
+def input_layer(features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
+                cols_to_output_tensors=None, adaptive_mask_tensors=None):
+    """`tf.feature_column.input_layer`.
+
+    Args:
+      adaptive_mask_tensors: {key of an adaptive column: integers [batch]}: examples whose number is not 0 are hot.
+      others: as TensorFlow's.
+    """
+    features = dict(features)
+    feature_columns = [feature_columns] if isinstance(feature_columns, _v1_columns._FeatureColumn) else list(feature_columns)
+    for column in feature_columns:
+        base = getattr(column, "categorical_column", None)
+        if isinstance(base, AdaptiveCategoricalColumn) and base.key in (adaptive_mask_tensors or {}):
+            features[base.mask_key] = adaptive_mask_tensors[base.key]
+    return fc.input_layer(features, feature_columns, weight_collections, trainable, cols_to_vars, cols_to_output_tensors)

@@ -1,0 +1,170 @@
+"""Which of DeepRec's names go where in TensorFlow.
+
+Three kinds of places (`add` fills them):
+
+    modules of TensorFlow 2    get what TensorFlow 1 has and they lack: tf.Session, tf.train.AdagradOptimizer, ...
+    modules of both APIs       get DeepRec's own names: tf.get_embedding_variable, tf.nn.group_embedding_lookup_sparse, ...
+    no module yet              tensorflow.contrib, ...kv_variable_ops, ...config_pb2: made, and entered in sys.modules
+
+A name that TensorFlow has is never replaced, but for REPLACED. All is planned before the first change is made, so a name that
+another package took is refused with everything as it was.
+"""
+
+import importlib.util
+import sys
+import types
+
+import tensorflow as tf
+from tensorflow.core.framework import variable_pb2 as _variable_pb2
+from tensorflow.python.feature_column import feature_column as _v1_columns
+from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
+from tensorflow.python.feature_column import sequence_feature_column as _sequence_columns
+from tensorflow.python.framework import ops as _ops
+from tensorflow.python.ops import embedding_ops as _embedding_ops
+from tensorflow.python.ops import variable_scope as _variable_scope
+from tensorflow.python.ops import variables as _variables
+
+import tf_multitier
+from tf_multitier import config_pb2
+from tf_multitier import embedding_variable
+from tf_multitier import feature_column
+from tf_multitier import train
+from tf_multitier.deeprec import columns
+from tf_multitier.deeprec import contrib
+from tf_multitier.deeprec import names
+
+_v1 = tf.compat.v1
+
+# What means something else in TensorFlow 2 and is replaced all the same: DeepRec's programs write tf.ones_initializer(tf.float32).
+REPLACED = {"ones_initializer": _v1.ones_initializer}
+
+_OPTIONS = ("CBFFilter", "CheckpointOption", "CounterFilter", "EmbeddingVariableOption", "GlobalStepEvict", "InitializerOption",
+            "L2WeightEvict", "StorageOption")
+
+# Graph collections. In DeepRec the last two hold initializers; here `global_variables_initializer` has them all.
+_COLLECTIONS = {"EMBEDDING_VARIABLES": "embedding_variables", "EV_INIT_VAR_OPS": "ev_init_var_ops",
+                "EV_INIT_SLOT_OPS": "ev_init_slot_ops"}
+
+
+def _of(module, *wanted):
+    return {name: getattr(module, name) for name in wanted}
+
+
+def _columns():
+    """DeepRec's columns, without those that TensorFlow has under the same name."""
+    ours = {name: getattr(feature_column, name) for name in feature_column.__all__ if not hasattr(_v1.feature_column, name)}
+    return {**ours, **_of(columns, *columns.COLUMNS)}
+
+
+def _added():
+    """[(module, {name: object})] of what DeepRec has in modules that TensorFlow has too."""
+    options = _of(tf_multitier, *_OPTIONS)
+    variables = _of(names, *names.VARIABLES)
+    new_columns = _columns()
+    places = [
+        (_variables, options), (_variable_scope, variables), (_embedding_ops, names.lookups()), (_v1_columns, new_columns),
+        (_v2_columns, new_columns), (_sequence_columns, new_columns), (_ops.GraphKeys, _COLLECTIONS),
+    ]
+    for api in (tf, _v1):
+        places += [
+            (api, {**options, **variables}), (api.nn, names.lookups()), (api.feature_column, new_columns),
+            (api.train, _of(train, *train.__all__)), (api.config.experimental, _of(names, *names.CONFIG)),
+        ]
+    return places
+
+
+def _made():
+    """{name: {name: object}} of the modules that TensorFlow has not. `python` and the like are packages: given, but empty."""
+    layers = _of(contrib, *contrib.LAYERS)
+    return {
+        "tensorflow.core.framework.embedding": {},
+        "tensorflow.core.framework.embedding.config_pb2": config_pb2,
+        "tensorflow.python.ops.kv_variable_ops": {**_of(names, *names.KV_VARIABLE_OPS), **_of(names, *names.VARIABLES)},
+        "tensorflow.python.ops.group_embedding_lookup_ops": names.lookups(),
+        "tensorflow.python.training.adagrad_decay": _of(train, "AdagradDecayOptimizer"),
+        "tensorflow.python.training.adagrad_decay_v2": _of(train, "AdagradDecayOptimizerV2"),
+        "tensorflow.python.training.adam_async": _of(train, "AdamAsyncOptimizer"),
+        "tensorflow.python.training.weight_decay_optimizers": _of(train, "AdamWOptimizer"),
+        "tensorflow.contrib": {},
+        "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
+        "tensorflow.contrib.layers": layers,
+        "tensorflow.contrib.layers.python": {},
+        "tensorflow.contrib.layers.python.layers": layers,
+        "tensorflow.contrib.layers.python.layers.embedding_ops": _of(contrib, *contrib.EMBEDDING_OPS),
+        "tensorflow.contrib.layers.python.layers.feature_column": layers,
+        "tensorflow.contrib.layers.python.layers.feature_column_ops": layers,
+    }
+
+
+def _is_api_module(value):
+    """Whether it is a module of TensorFlow's API that exists: not a loader that would import Keras when asked."""
+    return isinstance(value, types.ModuleType) and getattr(type(value), "_load", None) is None
+
+
+def _missing(new, old, seen):
+    """[(module of `new`, {name: object of `old`})]: public names that `new` or a module in it lacks."""
+    if id(new) in seen:
+        return []
+    seen.add(id(new))
+    found, places = {}, [(new, {})]
+    for name, value in vars(old).items():
+        if name.startswith("_") or name == "compat":
+            continue
+        if name not in vars(new):
+            found[name] = value
+        elif _is_api_module(value) and _is_api_module(vars(new)[name]) and vars(new)[name] is not value:
+            places += _missing(vars(new)[name], value, seen)
+    places[0] = (new, found)
+    return places
+
+
+def _is_tensorflows(value):
+    return (getattr(value, "__module__", None) or "").split(".")[0] in ("tensorflow", "keras", "tf_keras")
+
+
+def _refuse(what, found):
+    raise RuntimeError(f"tf_multitier.deeprec.install(): {what} exists already and is not TensorFlow's or ours, found {found!r}: "
+                       "install() adds names to TensorFlow and cannot be used beside another package that does")
+
+
+def _check(places, made):
+    """RuntimeError where another package has one of the names."""
+    for place, added in places:
+        for name, value in added.items():
+            found = vars(place).get(name, value)
+            if found is not value and not _is_tensorflows(found):
+                _refuse(f"{place.__name__}.{name}", found)
+    for name in made:
+        if name in sys.modules:
+            _refuse(name, sys.modules[name])
+    for root in ("tensorflow.contrib", "tensorflow.core.framework.embedding", "tensorflow.python.ops.kv_variable_ops"):
+        spec = importlib.util.find_spec(root)
+        if spec is not None:
+            _refuse(root, spec.origin or list(spec.submodule_search_locations))
+
+
+def add():
+    """Gives TensorFlow the names; see `deeprec.install`."""
+    places, made = _added(), _made()
+    _check(places, made)
+    for place, added in _missing(tf, _v1, set()) + places:
+        for name, value in added.items():
+            if name not in vars(place):
+                setattr(place, name, value)
+    for name, value in REPLACED.items():
+        setattr(tf, name, value)
+    for name, content in made.items():
+        module = content
+        if not isinstance(content, types.ModuleType):
+            module = types.ModuleType(name, "DeepRec's names, from tf_multitier.")
+            module.__dict__.update(content)
+            if any(other.startswith(name + ".") for other in made):
+                module.__path__ = []
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        setattr(sys.modules[parent], child, module)
+    _v1.contrib = tf.contrib
+    key = _COLLECTIONS["EMBEDDING_VARIABLES"]
+    embedding_variable.MORE_COLLECTIONS.append(key)
+    _ops.register_proto_function(key, proto_type=_variable_pb2.VariableDef, from_proto=embedding_variable.from_proto,
+                                 to_proto=lambda variable, export_scope=None: variable.to_proto(export_scope))

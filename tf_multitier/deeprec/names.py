@@ -1,0 +1,80 @@
+"""DeepRec's functions where ours have another signature, and its names for things that need one here.
+
+Each list of names (VARIABLES, CONFIG, KV_VARIABLE_OPS) says what goes into one kind of module; see modules.py.
+"""
+
+import os
+
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier.partitioned import AnyEmbeddingVariable
+
+VARIABLES = ("get_embedding_variable",)
+CONFIG = ("enable_distributed_strategy", "enable_group_embedding")
+KV_VARIABLE_OPS = ("EmbeddingVariable", "lookup_tier", "lookup_resource")
+
+EmbeddingVariable = tf_multitier.EmbeddingVariable
+
+# Where launchers say how many processes train together.
+_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+
+
+def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=None, initializer=None, regularizer=None,
+                           trainable=True, collections=None, caching_device=None, partitioner=None, validate_shape=True,
+                           custom_getter=None, constraint=None, steps_to_live=None, init_data_source=None, ev_option=None):
+    """`tf_multitier.get_embedding_variable`, its arguments in DeepRec's order."""
+    return tf_multitier.get_embedding_variable(
+        name, embedding_dim, key_dtype, value_dtype, initializer=initializer, regularizer=regularizer, trainable=trainable,
+        collections=collections, caching_device=caching_device, partitioner=partitioner, validate_shape=validate_shape,
+        custom_getter=custom_getter, constraint=constraint, steps_to_live=steps_to_live, init_data_source=init_data_source,
+        ev_option=ev_option)
+
+
+def lookups():
+    """{name: function} of the lookups that `tf.nn` lacks."""
+    nn = getattr(tf_multitier, "nn", None)
+    if nn is None:
+        return {}
+    return {name: getattr(nn, name) for name in nn.__all__}
+
+
+def enable_distributed_strategy(strategy="localized"):
+    """DeepRec's switch between training alone and with others. Here a program trains alone: the strategies are one.
+
+    Args:
+      strategy: "localized" or "collective"; both mean the grouped lookups of this process, a world of 1.
+
+    Raises:
+      NotImplementedError: for "parameter_server", which DeepRec has not either; or where a launcher started several processes
+        that "collective" would train together.
+      ValueError: for another strategy.
+    """
+    if strategy == "parameter_server":
+        raise NotImplementedError("enable_distributed_strategy: strategy 'parameter_server' does not exist; place variables with "
+                                  "tf.train.replica_device_setter and leave the strategy away")
+    if strategy not in ("localized", "collective"):
+        raise ValueError("enable_distributed_strategy: strategy must be 'localized' or 'collective', found "
+                         f"{strategy!r}")
+    for variable in _WORLD_SIZES if strategy == "collective" else ():
+        if os.environ.get(variable, "1") != "1":
+            raise NotImplementedError(
+                f"enable_distributed_strategy: strategy 'collective' trains in one process only, found {variable}="
+                f"{os.environ[variable]} in the environment: the processes would train apart from each other")
+
+
+def enable_group_embedding(fusion_type="localized"):
+    """The older name of `enable_distributed_strategy`."""
+    enable_distributed_strategy(fusion_type)
+
+
+def lookup_tier(var, ids):
+    """The tier that holds each id: `EmbeddingVariable.lookup_tier`."""
+    if not isinstance(var, AnyEmbeddingVariable):
+        raise TypeError(f"lookup_tier: var must be an embedding variable, found {type(var).__name__}")
+    return var.lookup_tier(ids)
+
+
+def lookup_resource(var):
+    """NotImplementedError: in DeepRec the address of the table in memory, which nothing outside the ops can use here."""
+    raise NotImplementedError(f"lookup_resource: the table of '{var.name}' has no address to give away; use var.handle")

@@ -1,0 +1,93 @@
+"""Running a DeepRec script: what `import tensorflow` means in it.
+
+The names of TensorFlow 1 that TensorFlow 2 gives another meaning (`tf.reduce_sum(x, keep_dims=True)`, `tf.losses`, ...) cannot be
+put into the module `tensorflow`: everything that is installed beside the script relies on it. So the script, and the modules
+it brings along, get a module of their own for `import tensorflow`: TensorFlow 1's API (`tensorflow.compat.v1`) with DeepRec's
+names. Who asks is seen in `__import__`: installed packages, and TensorFlow itself, get the real one.
+"""
+
+import builtins
+import os
+import runpy
+import sys
+import sysconfig
+import types
+
+import tensorflow
+
+from tf_multitier import deeprec
+from tf_multitier import feature_column
+from tf_multitier.deeprec import columns
+
+_v1 = tensorflow.compat.v1
+
+# Names of modules that are attributes of `tensorflow` only: importing them by name would load a second copy.
+_API = ("tensorflow._api.", "tensorflow.feature_column")
+
+_INSTALLED = tuple(
+    os.path.join(os.path.realpath(path), "") for path in
+    {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+     os.path.dirname(os.path.dirname(tensorflow.__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))})
+
+# Columns of columns.py that stand before TensorFlow's.
+_WITH_DEEPRECS_ARGUMENTS = ("embedding_column", "input_layer", "shared_embedding_columns")
+
+
+class _ScriptsTensorFlow(types.ModuleType):
+    """TensorFlow 1's API; beyond it, what the package `tensorflow` has: `python`, `core`, `contrib`, `__path__`, ..."""
+
+    def __init__(self):
+        super().__init__("tensorflow", _v1.__doc__)
+        self.compat = tensorflow.compat
+        self.feature_column = types.ModuleType("tensorflow.feature_column", _v1.feature_column.__doc__)
+        self.feature_column.__dict__.update(vars(_v1.feature_column))
+        self.feature_column.__dict__.update((name, getattr(feature_column, name)) for name in feature_column.__all__)
+        self.feature_column.__dict__.update((name, getattr(columns, name)) for name in _WITH_DEEPRECS_ARGUMENTS)
+
+    def __getattr__(self, name):
+        if not name.startswith("__") and hasattr(_v1, name):
+            return getattr(_v1, name)
+        package = sys.modules.get("tensorflow." + name)  # TensorFlow 2 hides `python` and `core`
+        return getattr(tensorflow, name) if package is None else package
+
+    def __dir__(self):
+        return sorted(set(dir(_v1)) | set(vars(self)))
+
+
+def _is_installed(file):
+    return file is None or os.path.realpath(file).startswith(_INSTALLED)
+
+
+def _module_of_api(scripts_tensorflow, name):
+    """The module of the API that `import tensorflow.a.b` names; None for packages with files of their own, `tensorflow.python`."""
+    module = scripts_tensorflow
+    for part in name.split(".")[1:]:
+        module = getattr(module, part, None)
+        if not isinstance(module, types.ModuleType) or not vars(module).get("__name__", "").startswith(_API):
+            return None
+    return module
+
+
+def _importer(original, scripts_tensorflow):
+    """`__import__` that answers the script's `import tensorflow...` with its own module."""
+
+    def import_(name, globals=None, locals=None, fromlist=(), level=0):
+        if level or name.partition(".")[0] != "tensorflow" or _is_installed((globals or {}).get("__file__")):
+            return original(name, globals, locals, fromlist, level)
+        module = _module_of_api(scripts_tensorflow, name) or original(name, globals, locals, fromlist, level)
+        return scripts_tensorflow if module is tensorflow or not fromlist else module
+
+    return import_
+
+
+def run(script, arguments):
+    """Runs the file `script` as the main program; `arguments` are its `sys.argv[1:]`.
+
+    `tf` is there even if the script does not import it, as in the examples of DeepRec's manual.
+    """
+    deeprec.install()
+    scripts_tensorflow = _ScriptsTensorFlow()
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow)
+    runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
