@@ -15,11 +15,14 @@
 // last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
 //
 // Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
-// the pool: above 97 % each shard's job demotes to 95 %, and an operation does only what is still beyond the budget when it
-// ends, so that the bound holds however far the pool is behind.
+// the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted, it
+// pauses after each slice for as long as the slice took: operations have the locks, the disk and the processor at least half
+// of the time. From 99 % on it does not pause, and beyond the budget operations demote, too, before they end: the bound holds
+// however far the pool is behind, and who makes rows faster than they can go waits for them.
 //
-// A failed write puts everything back: the rows are still where they were. One trim at a time works on a shard; who comes
-// second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its operation ends.
+// A failed write puts everything back: the rows are still where they were. It is tried again a second later, and by each
+// operation that needs room. One trim at a time works on a shard; who comes second waits (it holds nothing by then), so that a
+// bound that a whole batch has passed holds again when its operation ends.
 
 #include <algorithm>
 #include <cstring>
@@ -30,7 +33,10 @@ namespace multitier {
 namespace {
 
 constexpr size_t kSliceRows = 4096;
-constexpr int kStartPercent = 97, kStopPercent = 95;  // of the budget: demotion in the background
+constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
+constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
+constexpr uint64_t kRetryMicros = 1000000;
+constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
 
 }  // namespace
@@ -52,12 +58,13 @@ void EmbeddingTable::Impl::Remember(Status status) {
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = std::move(status);
   trim_failed_ = true;
+  if (retry_ != nullptr) pool_->Schedule(retry_.get(), kRetryMicros);
 }
 
 Status EmbeddingTable::Impl::RetryTrim() {
   if (!trim_failed_) return OkStatus();
   // What the pool could not do is tried here.
-  MT_RETURN_IF_ERROR(Trim(pool_ != nullptr ? kStartPercent : 100));
+  MT_RETURN_IF_ERROR(Trim(in_background_ ? kStartPercent : 100));
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = OkStatus();
   trim_failed_ = false;
@@ -69,22 +76,34 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   MT_RETURN_IF_ERROR(RemoveAllOwed());
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = percent == 100 ? all : all / 100 * percent;
-  if (pool_ != nullptr && dram_rows_.load() > all / 100 * kStartPercent) {
+  if (in_background_ && dram_rows_.load() > all / 100 * kStartPercent) {
     for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
   }
   if (dram_rows_.load() <= budget) return OkStatus();
-  for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_));
+  for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
+uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
+  const uint64_t begun = env_->NowMicros();
+  bool more = false;
+  int64_t budget = 0;
   Status status;
-  for (bool more = true; more && status.ok();) {
+  {
     InsideGate inside(&gate_);  // whoever wants to close it waits for no more than a slice
-    const uint64_t budget = budget_rows(*layout());
-    status = TrimShard(shard, static_cast<size_t>(budget / 100 * kStopPercent) >> log2_shards_, 1, &more);
+    budget = static_cast<int64_t>(budget_rows(*layout()));
+    const size_t low = static_cast<size_t>(budget / 100 * kStopPercent) >> log2_shards_;
+    status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
   }
+  const bool done = !status.ok() || !more;
   Remember(std::move(status));
+  if (done) return DemotionPool::kDone;
+  return dram_rows_.load() > budget / 100 * kBehindPercent ? 0 : env_->NowMicros() - begun;
+}
+
+uint64_t EmbeddingTable::Impl::RetryInBackground() {
+  InsideGate inside(&gate_);
+  return RetryTrim().ok() ? DemotionPool::kDone : kRetryMicros;
 }
 
 Status EmbeddingTable::Impl::TrimLower() {
@@ -114,7 +133,7 @@ void EmbeddingTable::Impl::EndTrim(Shard* shard) {
   shard->resolved.notify_all();
 }
 
-Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, int max_slices, bool* more) {
+Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
   if (more != nullptr) *more = false;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
@@ -130,7 +149,7 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, int max
       excess = shard->dram.rows() > target_rows ? shard->dram.rows() - target_rows : 0;
     }
     moved = 0;
-    if (excess > 0) status = DemoteSlice(shard, std::min(excess, kSliceRows), &moved);
+    if (excess > 0) status = DemoteSlice(shard, std::min(excess, slice_rows), &moved);
   }
   EndTrim(shard);
   if (more != nullptr) *more = moved > 0;
@@ -146,7 +165,7 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
   if (levels_ > 0 && bounded(0)) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));
   n = room_after ? std::min(n, lower_share(0)) : room;
   std::vector<WriteRecord> records;
-  std::vector<uint8_t> copies;
+  std::unique_ptr<uint8_t[]> copies;
   size_t row_bytes = 0;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
@@ -159,7 +178,12 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
       DropRows(shard, victims);
       return OkStatus();
     }
-    for (const uint32_t location : victims) {
+    records.reserve(victims.size());
+    copies.reset(new uint8_t[victims.size() * row_bytes]);
+    for (size_t i = 0; i < victims.size(); ++i) {
+      if (i + kAhead < victims.size()) dram.Prefetch(victims[i + kAhead]);
+      if (i + kAhead / 2 < victims.size()) shard->index.Prefetch(HashKey(dram.Header(victims[i + kAhead / 2])->key));
+      const uint32_t location = victims[i];
       RowHeader* row = dram.Header(location);
       if (levels_ == 1 && row->below != kNoLocation) {
         shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, 0, row->below);
@@ -169,7 +193,9 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
       }
       // Even a write that fails may leave a record behind.
       row->flags |= durable_[0] ? kRowDemoting | kRowEverBelow : kRowDemoting;
-      WriteRecord record;
+      uint8_t* const copy = copies.get() + records.size() * row_bytes;
+      std::memcpy(copy, DramTier::Data(row), row_bytes);
+      WriteRecord& record = records.emplace_back();
       record.header.key = row->key;
       record.header.version = row->version;
       record.header.frequency = row->frequency;
@@ -177,12 +203,10 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
       record.header.below = row->below;
       record.header.recency = row->recency;
       record.header.flags = row->flags & kRowEverBelow;
-      copies.insert(copies.end(), DramTier::Data(row), DramTier::Data(row) + row_bytes);
-      records.push_back(record);
+      record.row_data = copy;
     }
   }
   if (records.empty()) return OkStatus();
-  for (size_t i = 0; i < records.size(); ++i) records[i].row_data = copies.data() + i * row_bytes;
   std::vector<uint32_t> locations(records.size());
   const Status written = lower_[0]->Write(records, locations.data());
   *moved += SwitchDemoted(shard, records, locations.data(), written.ok());
@@ -197,8 +221,10 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     if (written) shard->counters.lower[0].writes += static_cast<int64_t>(records.size());
+    for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) shard->index.Prefetch(HashKey(records[i].header.key));
     for (size_t i = 0; i < records.size(); ++i) {
       const RecordHeader& header = records[i].header;
+      if (i + kAhead < records.size()) shard->index.Prefetch(HashKey(records[i + kAhead].header.key));
       const Found found = shard->Find(header.key, HashKey(header.key));
       const bool unchanged = found.row != nullptr && found.row->has(kRowDemoting);
       if (unchanged) found.row->flags &= static_cast<uint16_t>(~kRowDemoting);

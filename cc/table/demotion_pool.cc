@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -60,54 +59,88 @@ Result<DemotionPool*> DemotionPool::Get() {
   return process->pool;
 }
 
-void DemotionPool::Schedule(Job* job) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (job->queued_ || job->cancelled_) return;
+void DemotionPool::Enqueue(Job* job, uint64_t pause_us) {
+  job->place_ = Place(Clock::now() + std::chrono::microseconds(pause_us), ++arrivals_);
   job->queued_ = true;
-  queue_.push_back(job);
+  queue_.emplace(job->place_, job);
+  work_.notify_one();
+}
+
+void DemotionPool::Dequeue(Job* job) {
+  if (job->queued_) queue_.erase(job->place_);
+  job->queued_ = false;
+}
+
+void DemotionPool::Schedule(Job* job, uint64_t pause_us) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (job->cancelled_ || (job->in_round_ && !job->running_)) return;  // what is left of the round will see what there is
+  job->wanted_ = true;
+  if (job->running_) return;
+  if (job->queued_ && job->place_.first <= Clock::now() + std::chrono::microseconds(pause_us)) return;
+  Dequeue(job);
+  Enqueue(job, pause_us);
   if (idle_ == 0 && started_ < threads_) {
     ++started_;
     std::thread([this] { Work(); }).detach();
   }
-  work_.notify_one();
 }
 
 void DemotionPool::Work() {
   pthread_setname_np(pthread_self(), "mt-demotion");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    // A job that runs is left to the thread that runs it.
-    const auto next = std::find_if(queue_.begin(), queue_.end(), [](const Job* job) { return !job->running_; });
-    if (next == queue_.end()) {
+    if (queue_.empty() || queue_.begin()->first.first > Clock::now()) {
       ++idle_;
-      work_.wait(lock);
+      if (queue_.empty()) {
+        work_.wait(lock);
+      } else {
+        work_.wait_until(lock, Clock::time_point(queue_.begin()->first.first));
+      }
       --idle_;
       continue;
     }
-    Job* const job = *next;
-    queue_.erase(next);
-    job->queued_ = false;
-    job->running_ = true;
-    lock.unlock();
-    job->run_();
-    lock.lock();
-    job->running_ = false;
-    ++job->runs_;
+    Job* const job = queue_.begin()->second;
+    Dequeue(job);
+    if (!queue_.empty()) work_.notify_one();  // somebody else sees to what is due next
+    RunStep(job, &lock);
+  }
+}
+
+void DemotionPool::RunStep(Job* job, std::unique_lock<std::mutex>* lock) {
+  if (!job->in_round_) job->wanted_ = false;
+  job->in_round_ = job->running_ = true;
+  lock->unlock();
+  const uint64_t pause_us = job->step_();
+  lock->lock();
+  job->running_ = false;
+  if (pause_us == kDone || job->cancelled_) {
+    job->in_round_ = false;
+    ++job->rounds_;
+    job->hurried_ = job->hurried_ && job->wanted_;
+    if (job->wanted_ && !job->cancelled_) Enqueue(job, 0);
     done_.notify_all();
+  } else {
+    Enqueue(job, job->hurried_ ? 0 : pause_us);
   }
 }
 
 void DemotionPool::Wait(Job* job) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const uint64_t due = job->runs_ + (job->running_ ? 1 : 0) + (job->queued_ ? 1 : 0);
-  done_.wait(lock, [&] { return job->runs_ >= due || (job->cancelled_ && !job->running_); });
+  const uint64_t due = job->rounds_ + (job->in_round_ ? 1 : 0) + (job->wanted_ ? 1 : 0);
+  if (job->rounds_ == due) return;
+  job->hurried_ = true;
+  if (job->queued_) {
+    Dequeue(job);
+    Enqueue(job, 0);
+  }
+  done_.wait(lock, [&] { return job->rounds_ >= due || (job->cancelled_ && !job->running_); });
 }
 
 void DemotionPool::Cancel(Job* job) {
   std::unique_lock<std::mutex> lock(mutex_);
   job->cancelled_ = true;
-  if (job->queued_) queue_.erase(std::find(queue_.begin(), queue_.end(), job));
-  job->queued_ = false;
+  job->wanted_ = false;
+  Dequeue(job);
   done_.notify_all();
   done_.wait(lock, [&] { return !job->running_; });
 }

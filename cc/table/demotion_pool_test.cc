@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <string>
 #include <thread>
 
 namespace multitier {
@@ -17,9 +18,10 @@ TEST(DemotionPool, JobScheduledWhileItRunsRunsOnceMore) {
   std::promise<void> started, go;
   std::atomic<int> runs{0};
   DemotionPool::Job job([&] {
-    if (++runs > 1) return;
+    if (++runs > 1) return DemotionPool::kDone;
     started.set_value();
     go.get_future().wait();
+    return DemotionPool::kDone;
   });
   pool->Schedule(&job);
   started.get_future().wait();
@@ -36,9 +38,13 @@ TEST(DemotionPool, CancelledJobNeverRunsAgain) {
   DemotionPool::Job blocks([&] {
     started.set_value();
     go.get_future().wait();
+    return DemotionPool::kDone;
   });
   std::atomic<int> runs{0};
-  DemotionPool::Job job([&] { ++runs; });
+  DemotionPool::Job job([&] {
+    ++runs;
+    return DemotionPool::kDone;
+  });
   pool->Schedule(&blocks);
   started.get_future().wait();
   pool->Schedule(&job);  // behind the other, on the only thread
@@ -50,6 +56,60 @@ TEST(DemotionPool, CancelledJobNeverRunsAgain) {
   EXPECT_EQ(runs, 0);
 }
 
+TEST(DemotionPool, StepsOfTwoJobsTakeTurns) {
+  DemotionPool* pool = *DemotionPool::Get();
+  std::promise<void> started, go;
+  DemotionPool::Job blocks([&] {
+    started.set_value();
+    go.get_future().wait();
+    return DemotionPool::kDone;
+  });
+  std::string order;  // written by the only thread
+  int left_a = 3, left_b = 3;
+  DemotionPool::Job a([&] {
+    order += 'a';
+    return --left_a == 0 ? DemotionPool::kDone : 0;
+  });
+  DemotionPool::Job b([&] {
+    order += 'b';
+    return --left_b == 0 ? DemotionPool::kDone : 0;
+  });
+  pool->Schedule(&blocks);
+  started.get_future().wait();
+  pool->Schedule(&a);
+  pool->Schedule(&b);
+  go.set_value();
+  pool->Wait(&a);
+  pool->Wait(&b);
+  EXPECT_EQ(order, "ababab");
+}
+
+TEST(DemotionPool, WaitEndsPausesAndCancelLeavesThem) {
+  constexpr uint64_t kHour = uint64_t{3600} * 1000000;
+  DemotionPool* pool = *DemotionPool::Get();
+  std::atomic<int> steps{0};
+  DemotionPool::Job waited([&] { return ++steps < 3 ? kHour : DemotionPool::kDone; });
+  pool->Schedule(&waited, kHour);
+  pool->Wait(&waited);
+  EXPECT_EQ(steps, 3);
+  DemotionPool::Job cancelled([&] {
+    ++steps;
+    return DemotionPool::kDone;
+  });
+  pool->Schedule(&cancelled, kHour);
+  pool->Cancel(&cancelled);
+  EXPECT_EQ(steps, 3);
+  DemotionPool::Job sooner([&] {
+    ++steps;
+    return DemotionPool::kDone;
+  });
+  pool->Schedule(&sooner, kHour);
+  pool->Schedule(&sooner, 1000);  // as at the earlier time
+  while (steps < 4) std::this_thread::yield();
+  pool->Wait(&sooner);
+  EXPECT_EQ(steps, 4);
+}
+
 TEST(DemotionPool, ForkedChildHasAPoolOfItsOwn) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer allows no thread in a forked child";
@@ -59,7 +119,10 @@ TEST(DemotionPool, ForkedChildHasAPoolOfItsOwn) {
   if (child == 0) {
     DemotionPool* mine = *DemotionPool::Get();
     std::atomic<int> runs{0};
-    DemotionPool::Job job([&] { ++runs; });
+    DemotionPool::Job job([&] {
+      ++runs;
+      return DemotionPool::kDone;
+    });
     mine->Schedule(&job);
     mine->Wait(&job);
     _exit(mine != pool && runs == 1 ? 0 : 1);

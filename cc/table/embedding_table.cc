@@ -85,6 +85,7 @@ EmbeddingTable::Impl::Impl(TableOptions options)
 
 EmbeddingTable::Impl::~Impl() {
   if (getpid() != pid_) return;
+  if (retry_ != nullptr) pool_->Cancel(retry_.get());
   for (auto& shard : shards_) {
     if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
   }
@@ -110,6 +111,8 @@ Status EmbeddingTable::Impl::Init() {
   const bool has_lower = !options_.lower_tiers.empty();
   evicts_ = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
   const bool exact = budget_rows(*layout_) < kOneShardRows;
+  // A middle tier goes on with the recency of its rows.
+  notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
   for (int s = 0; s < shards; ++s) {
     shards_.push_back(std::make_unique<Shard>(env_, layout_, has_lower, evicts_, (uint64_t{1} << 32) >> log2_shards_,
                                               options_.cache_strategy, exact, options_.row_memory));
@@ -125,13 +128,14 @@ Status EmbeddingTable::Impl::Init() {
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
   for (int level = 0; level < levels_; ++level) LendRelocator(level);
   if (has_lower) {
-    MT_ASSIGN_OR_RETURN(DemotionPool * pool, DemotionPool::Get());
-    if (!exact) pool_ = pool;
+    MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
+    retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
+    in_background_ = !exact;
   }
   for (auto& shard : shards_) {
-    if (pool_ == nullptr) break;
+    if (!in_background_) break;
     Shard* const one = shard.get();
-    shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { DemoteInBackground(one); });
+    shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { return DemoteInBackground(one); });
   }
   ready_ = true;
   if (options_.adopt) Remember(TrimLower());  // there may be more rows than the last tier's budget has room for
@@ -274,7 +278,7 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
   // Not inside the gate: a job enters it, which it cannot while somebody waits to close it.
-  if (pool_ != nullptr) {
+  if (in_background_) {
     for (auto& shard : shards_) pool_->Wait(shard->demotion.get());
   }
   InsideGate inside(&gate_);

@@ -17,7 +17,7 @@ template <typename Report>
 Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   MT_RETURN_IF_ERROR(CheckProcess());
   InsideGate inside(&gate_);
-  std::vector<BelowKey> below;
+  BelowKeys below;
   std::vector<size_t> positions;
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
@@ -126,7 +126,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
     }
     ForgetCount(key);
   };
-  std::vector<BelowKey> below;
+  BelowKeys below;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
@@ -240,7 +240,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
 Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
   Shard* shard = shards_[s].get();
   const TrimHold hold(this, shard);
-  std::vector<BelowKey> keys;
+  BelowKeys keys;
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.push_back(BelowKeyOf(batch, e, s));
   Forgetting forgetting;
   forgetting.reads_rows = by_weight;

@@ -251,7 +251,10 @@ void EmbeddingTable::Impl::ResetRow(Shard* shard, RowHeader* row) {
 }
 
 Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
-  std::vector<BelowKey> wanted;
+  BelowKeys wanted;
+  size_t n = 0;
+  for (const std::vector<uint32_t>& entries : context->below) n += entries.size();
+  wanted.reserve(n);
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     for (const uint32_t e : context->below[s]) {
       BelowKey key;

@@ -123,7 +123,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         continue;
       }
       if (stamp != 0) {  // other lookups may, too
-        if (NoteUse(row, static_cast<uint32_t>(stamp + base + i), step)) --shard_of(HashKey(row->key))->prefetched;
+        if (NoteUse(row, static_cast<uint32_t>(stamp + base + i), step, notes_lazily_)) --shard_of(HashKey(row->key))->prefetched;
       }
       CopyValue(DramTier::Data(row), out + i * dim, dim);
     }
@@ -152,11 +152,13 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
                                          float* out, size_t dim) {
   // Repeated keys are read once.
   std::vector<int64_t> wanted_keys;
+  wanted_keys.reserve(below.size());
   for (const size_t i : below) wanted_keys.push_back(keys[i]);
   BorrowedKeyBatch unique;
   unique->Partition(wanted_keys, log2_shards_);
   unique->PrepareDedup();
-  std::vector<BelowKey> wanted;
+  BelowKeys wanted;
+  wanted.reserve(unique->num_keys());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     unique->Dedup(s);
     for (uint32_t e = unique->begin(s); e < unique->end(s); ++e) {

@@ -31,7 +31,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
   batch->PrepareDedup();
-  std::vector<BelowKey> below;
+  BelowKeys below;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     batch->Dedup(s);
     Shard* shard = shards_[s].get();

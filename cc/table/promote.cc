@@ -16,6 +16,9 @@
 // tier knows it by; where it knows none, the one that was asked for: a tag match is all there is.
 //
 // Removal and expiry do the same with another step 3: the word is erased, the record's removal is for the caller to tell.
+//
+// Keys come in the order of their shards, and a shard is locked once for each run of up to a thousand of them, in step 1 and
+// again in step 3, while the buckets of the next ones are on their way into the processor's cache.
 
 #include <algorithm>
 #include <cstring>
@@ -25,6 +28,9 @@
 namespace multitier {
 namespace {
 
+constexpr size_t kRun = 1024;   // keys of a shard under one hold of its lock
+constexpr size_t kAhead = 8;    // buckets on their way
+
 // A place below memory, as one number.
 uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
 uint64_t PlaceOf(uint64_t word) { return PlaceOf(LevelOf(word), ShardIndex::location(word)); }
@@ -33,8 +39,16 @@ bool Contains(const std::vector<uint64_t>& v, uint64_t x) { return std::find(v.b
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle,
-                                     Forgetting* forgetting) {
+template <typename Visit>
+void EmbeddingTable::Impl::ForEachRun(const BelowKeys& keys, const std::vector<size_t>& which, Visit visit) {
+  for (size_t from = 0, to = 0; from < which.size(); from = to) {
+    const int shard = keys[which[from]].shard;
+    while (to < which.size() && to - from < kRun && keys[which[to]].shard == shard) ++to;
+    visit(shards_[static_cast<size_t>(shard)].get(), from, to);
+  }
+}
+
+Status EmbeddingTable::Impl::Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting) {
   Status status, forget_error;
   const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows : promotion != Promotion::kFacts;
   GoneRecords gone;
@@ -45,34 +59,38 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
     status = MarkPending(keys, unresolved, promotion, settle, &mine, &theirs);
 
     const size_t row_bytes = layout()->row_bytes();
+    if (reads_rows) keys->MakeRows(row_bytes);
     unresolved.clear();
     const Status marked = status;
     for (int level = 0; level < levels_; ++level) {
       std::vector<ReadRecord> records;
       std::vector<size_t> read;
+      records.reserve(mine.size());
+      read.reserve(mine.size());
       for (const size_t i : mine) {
         BelowKey& key = (*keys)[i];
         if (key.level != level) continue;
-        ReadRecord record;
+        if (reads_rows) key.data = keys->RowOf(i, row_bytes);
+        ReadRecord& record = records.emplace_back();
         record.key = record.header.key = key.key;
         record.location = key.location;
-        if (reads_rows) {
-          key.data.resize(row_bytes);
-          record.row_data = key.data.data();
-        }
-        records.push_back(std::move(record));
+        record.row_data = key.data.data();
         read.push_back(i);
       }
       if (read.empty()) continue;
       const Status batch = marked.ok() ? lower_[level]->Read(records) : marked;
-      for (size_t i = 0; i < read.size(); ++i) {
-        BelowKey& key = (*keys)[read[i]];
-        const Status installed =
-            Install(&key, records[i], batch.ok() ? records[i].status : batch, promotion, forgetting, &gone);
-        Status* const first = promotion == Promotion::kForget && batch.ok() ? &forget_error : &status;
-        if (!installed.ok() && first->ok()) *first = installed;
-        if (key.outcome == BelowKey::kUnresolved) unresolved.push_back(read[i]);
-      }
+      ForEachRun(*keys, read, [&](Shard* shard, size_t from, size_t to) {
+        std::lock_guard<SharedMutex> lock(shard->mutex);
+        for (size_t i = from; i < to; ++i) {
+          if (i + kAhead < to) shard->index.Prefetch((*keys)[read[i + kAhead]].hash);
+          BelowKey& key = (*keys)[read[i]];
+          const Status installed =
+              Install(shard, &key, records[i], batch.ok() ? records[i].status : batch, promotion, forgetting, &gone);
+          Status* const first = promotion == Promotion::kForget && batch.ok() ? &forget_error : &status;
+          if (!installed.ok() && first->ok()) *first = installed;
+          if (installed.ok() && key.outcome == BelowKey::kUnresolved) unresolved.push_back(read[i]);
+        }
+      });
     }
     FreeGone(&gone);
     if (!status.ok()) break;
@@ -92,59 +110,68 @@ Status EmbeddingTable::Impl::Promote(std::vector<BelowKey>* keys, Promotion prom
   return status.ok() ? forget_error : status;
 }
 
-Status EmbeddingTable::Impl::MarkPending(std::vector<BelowKey>* keys, const std::vector<size_t>& unresolved,
-                                         Promotion promotion, const Settle* settle, std::vector<size_t>* mine,
-                                         std::vector<size_t>* theirs) {
-  for (const size_t i : unresolved) {
-    BelowKey& key = (*keys)[i];
-    Shard* shard = shards_[key.shard].get();
+Status EmbeddingTable::Impl::MarkPending(BelowKeys* keys, const std::vector<size_t>& unresolved, Promotion promotion,
+                                         const Settle* settle, std::vector<size_t>* mine, std::vector<size_t>* theirs) {
+  Status status;
+  ForEachRun(*keys, unresolved, [&](Shard* shard, size_t from, size_t to) {
+    if (!status.ok()) return;
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    uint64_t* candidate = nullptr;
-    bool held_by_others = false;
-    Found found;
-    found.word = shard->index.Find(key.hash, [&](uint64_t& word) {
-      const uint32_t location = ShardIndex::location(word);
-      switch (ShardIndex::state(word)) {
-        case WordState::kDram:
-          if (shard->dram.Header(location)->key != key.key) return false;
-          found.row = shard->dram.Header(location);
-          return true;
-        case WordState::kCounted:
-          if (shard->counted.at(location)->key != key.key) return false;
-          found.counted = shard->counted.at(location);
-          return true;
-        case WordState::kPending:
-          if (!Contains(key.excluded, PlaceOf(shard->pending[location]))) held_by_others = true;
-          return false;
-        default:
-          if (candidate == nullptr && !Contains(key.excluded, PlaceOf(word))) candidate = &word;
-          return false;
-      }
-    });
-    if (found.word == nullptr && candidate != nullptr) {
-      key.level = LevelOf(*candidate);
-      key.location = ShardIndex::location(*candidate);
-      key.pending_id = shard->AddPending(*candidate);
-      ShardIndex::Switch(candidate, WordState::kPending, key.pending_id);
-      mine->push_back(i);
-      continue;
+    for (size_t i = from; i < to && status.ok(); ++i) {
+      if (i + kAhead < to) shard->index.Prefetch((*keys)[unresolved[i + kAhead]].hash);
+      status = MarkOne(shard, keys, unresolved[i], promotion, settle, mine, theirs);
     }
-    if (found.word == nullptr && held_by_others) {
-      key.seen_resolutions = shard->resolutions;
-      theirs->push_back(i);
-      continue;
+  });
+  return status;
+}
+
+Status EmbeddingTable::Impl::MarkOne(Shard* shard, BelowKeys* keys, size_t i, Promotion promotion, const Settle* settle,
+                                     std::vector<size_t>* mine, std::vector<size_t>* theirs) {
+  BelowKey& key = (*keys)[i];
+  uint64_t* candidate = nullptr;
+  bool held_by_others = false;
+  Found found;
+  found.word = shard->index.Find(key.hash, [&](uint64_t& word) {
+    const uint32_t location = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram:
+        if (shard->dram.Header(location)->key != key.key) return false;
+        found.row = shard->dram.Header(location);
+        return true;
+      case WordState::kCounted:
+        if (shard->counted.at(location)->key != key.key) return false;
+        found.counted = shard->counted.at(location);
+        return true;
+      case WordState::kPending:
+        if (!Contains(key.excluded, PlaceOf(shard->pending[location]))) held_by_others = true;
+        return false;
+      default:
+        if (candidate == nullptr && !Contains(key.excluded, PlaceOf(word))) candidate = &word;
+        return false;
     }
-    if (settle != nullptr) {
-      key.outcome = BelowKey::kSettled;
-      MT_RETURN_IF_ERROR((*settle)(shard, &key, found));
-    } else {
-      AnswerFromMemory(&key, found, promotion);
-    }
+  });
+  if (found.word == nullptr && candidate != nullptr) {
+    key.level = LevelOf(*candidate);
+    key.location = ShardIndex::location(*candidate);
+    key.pending_id = shard->AddPending(*candidate);
+    ShardIndex::Switch(candidate, WordState::kPending, key.pending_id);
+    mine->push_back(i);
+    return OkStatus();
   }
+  if (found.word == nullptr && held_by_others) {
+    key.seen_resolutions = shard->resolutions;
+    theirs->push_back(i);
+    return OkStatus();
+  }
+  if (settle != nullptr) {
+    key.outcome = BelowKey::kSettled;
+    return (*settle)(shard, &key, found);
+  }
+  AnswerFromMemory(&key, i, found, promotion, keys);
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, const Found& found, Promotion promotion) {
+void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, size_t i, const Found& found, Promotion promotion,
+                                            BelowKeys* keys) {
   const bool born = found.row != nullptr && !(found.row->has(kRowNewborn));
   if (found.row != nullptr && promotion == Promotion::kPin) {
     ++found.row->pins;
@@ -154,8 +181,10 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, const Found& found, P
     key->outcome = BelowKey::kInDram;
     key->facts = KeyFacts{found.row->frequency, found.row->version, 0};
     if (promotion == Promotion::kCopy) {
-      const uint8_t* data = DramTier::Data(found.row);
-      key->data.assign(data, data + layout()->row_bytes());
+      const size_t row_bytes = layout()->row_bytes();
+      keys->MakeRows(row_bytes);
+      key->data = keys->RowOf(i, row_bytes);
+      std::memcpy(key->data.data(), DramTier::Data(found.row), row_bytes);
     }
   } else if (found.counted != nullptr) {
     key->outcome = BelowKey::kCounted;
@@ -194,11 +223,9 @@ void EmbeddingTable::Impl::DropCorrupt(Shard* shard, uint64_t* word, const Below
   KeepDropped(shard, {key.key});
 }
 
-Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
-                                     Forgetting* forgetting, GoneRecords* gone) {
+Status EmbeddingTable::Impl::Install(Shard* shard, BelowKey* key, const ReadRecord& record, const Status& read,
+                                     Promotion promotion, Forgetting* forgetting, GoneRecords* gone) {
   RecordHeader header = record.header;
-  Shard* shard = shards_[key->shard].get();
-  std::lock_guard<SharedMutex> lock(shard->mutex);
   ++shard->counters.lower[key->level].reads;
   uint64_t* word = shard->TakePending(key->hash, key->pending_id);
   const bool corrupt = read.code() == StatusCode::kDataLoss;
@@ -208,7 +235,7 @@ Status EmbeddingTable::Impl::Install(BelowKey* key, const ReadRecord& record, co
     key->excluded.push_back(PlaceOf(key->level, key->location));
     return OkStatus();
   }
-  const std::shared_ptr<const RowLayout> layout = shard->dram.layout();
+  const RowLayout* const layout = shard->dram.layout().get();
   if (corrupt) {
     ++shard->counters.corrupt;
     const bool removes = promotion == Promotion::kForget && forgetting->doomed == nullptr;

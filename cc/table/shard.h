@@ -50,6 +50,24 @@ struct GoneRecords {
   std::vector<KeyLocation> at[kMaxLowerTiers];
 };
 
+// A condition of what the shard's lock guards, told with the lock held: next to nothing where nobody waits.
+class Signal {
+ public:
+  template <typename Condition>
+  void wait(std::unique_lock<SharedMutex>& lock, Condition condition) {
+    ++waiting_;
+    changed_.wait(lock, condition);
+    --waiting_;
+  }
+  void notify_all() {
+    if (waiting_ > 0) changed_.notify_all();
+  }
+
+ private:
+  std::condition_variable_any changed_;
+  int waiting_ = 0;  // guarded by the lock
+};
+
 struct alignas(64) Shard {
   Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, bool evicts, uint64_t max_words,
         Replacement strategy, bool exact, std::shared_ptr<RowMemory> memory)
@@ -60,7 +78,7 @@ struct alignas(64) Shard {
         dram_order(&dram, strategy, exact) {}
 
   SharedMutex mutex;  // guards all below; lookups read under the shared side
-  std::condition_variable_any resolved;  // a pending word was resolved, or a trim ended
+  Signal resolved;                   // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
   std::unique_ptr<DemotionPool::Job> demotion;  // in tables that demote in the background
   bool trimming = false;             // a thread holds the shard's trim: see TrimHold

@@ -103,7 +103,7 @@ class EmbeddingTable::Impl {
     enum Outcome { kUnresolved, kInDram, kRead, kCounted, kAbsent, kSettled } outcome = kUnresolved;
     RowHeader* row = nullptr;         // kInDram under Promotion::kPin: pinned
     KeyFacts facts;                   // kRead, kInDram, kCounted
-    std::vector<uint8_t> data;        // kRead: the row data; kInDram under kCopy: likewise
+    Span<uint8_t> data;               // kRead: the row data; kInDram under kCopy: likewise. Memory of the BelowKeys
     std::vector<uint64_t> excluded;   // places below (PlaceOf) that hold another key
     int level = 0;                    // lower tier of the record being read
     uint32_t location = 0;            // and its location
@@ -119,6 +119,27 @@ class EmbeddingTable::Impl {
     key.entry = entry;
     return key;
   }
+  // Keys of one promotion, in the order of their shards, and the memory that their rows are read into.
+  class BelowKeys {
+   public:
+    void reserve(size_t n) { keys_.reserve(n); }
+    void push_back(BelowKey key) { keys_.push_back(std::move(key)); }
+    size_t size() const { return keys_.size(); }
+    bool empty() const { return keys_.empty(); }
+    BelowKey& operator[](size_t i) { return keys_[i]; }
+    const BelowKey& operator[](size_t i) const { return keys_[i]; }
+    auto begin() { return keys_.begin(); }
+    auto end() { return keys_.end(); }
+    // Room for a row of each key, taken once.
+    void MakeRows(size_t row_bytes) {
+      if (rows_ == nullptr) rows_.reset(new uint8_t[keys_.size() * row_bytes]);
+    }
+    Span<uint8_t> RowOf(size_t i, size_t row_bytes) { return Span<uint8_t>(rows_.get() + i * row_bytes, row_bytes); }
+
+   private:
+    std::vector<BelowKey> keys_;
+    std::unique_ptr<uint8_t[]> rows_;
+  };
   enum class Promotion {
     kForget, // take the key out of the table: see Forgetting
     kPin,    // bring the row into DRAM, beyond the budget if need be, and pin it
@@ -138,12 +159,18 @@ class EmbeddingTable::Impl {
   // Resolves every key; `settle` may be null. On an error no key is pinned by this call (what settle did is the caller's to
   // undo) and every word is as it was, but that kForget goes through all keys before it returns the first error.
   // REQUIRES for kForget: `forgetting`, and that the trims of the keys' shards are held
-  Status Promote(std::vector<BelowKey>* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting = nullptr);
-  Status MarkPending(std::vector<BelowKey>* keys, const std::vector<size_t>& unresolved, Promotion promotion,
-                     const Settle* settle, std::vector<size_t>* mine, std::vector<size_t>* theirs);
-  void AnswerFromMemory(BelowKey* key, const Found& found, Promotion promotion);
-  Status Install(BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion, Forgetting* forgetting,
-                 GoneRecords* gone);
+  Status Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting = nullptr);
+  // Calls visit(shard, from, to) for runs which[from, to) of keys of one shard.
+  template <typename Visit>
+  void ForEachRun(const BelowKeys& keys, const std::vector<size_t>& which, Visit visit);
+  Status MarkPending(BelowKeys* keys, const std::vector<size_t>& unresolved, Promotion promotion, const Settle* settle,
+                     std::vector<size_t>* mine, std::vector<size_t>* theirs);
+  // REQUIRES of these: the shard's lock is held.
+  Status MarkOne(Shard* shard, BelowKeys* keys, size_t i, Promotion promotion, const Settle* settle, std::vector<size_t>* mine,
+                 std::vector<size_t>* theirs);
+  void AnswerFromMemory(BelowKey* key, size_t i, const Found& found, Promotion promotion, BelowKeys* keys);
+  Status Install(Shard* shard, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
+                 Forgetting* forgetting, GoneRecords* gone);
   Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header,
                      Forgetting* forgetting);
   // Takes a key whose record is below memory out of the shard.
@@ -235,7 +262,7 @@ class EmbeddingTable::Impl {
   Status TrimLower();
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
   // At most max_slices slices of them; *more: there may be others.
-  Status TrimShard(Shard* shard, size_t target_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
+  Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
   void BeginTrim(Shard* shard);
   void EndTrim(Shard* shard);
   // A shard's trim, from now to the end of the block: see the top. Nothing in tables without lower tiers.
@@ -273,8 +300,9 @@ class EmbeddingTable::Impl {
   void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
-  // A job of the pool: demotes a shard's rows down to the low watermark.
-  void DemoteInBackground(Shard* shard);
+  // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and RetryTrim.
+  uint64_t DemoteInBackground(Shard* shard);
+  uint64_t RetryInBackground();
   void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
@@ -353,8 +381,11 @@ class EmbeddingTable::Impl {
   Tier* lower_[kMaxLowerTiers] = {};
   bool durable_[kMaxLowerTiers] = {};
   bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
-  DemotionPool* pool_ = nullptr;             // of tables that demote in the background; null in others
+  DemotionPool* pool_ = nullptr;             // of tables with a lower tier
+  bool in_background_ = false;               // the pool demotes; else operations do, exactly at the budget
+  std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
+  bool notes_lazily_ = false;                // see NoteUse
   const pid_t pid_;
   bool ready_ = false;                       // Init succeeded
   int log2_shards_ = 0;

@@ -35,8 +35,10 @@ inline uint64_t RankOf(Replacement strategy, uint32_t frequency, uint32_t recenc
 
 // A row was used at access `now`. It counts as used again only where its last use is more than `step` accesses ago: the
 // lookup and the update of one training step are one use. True where that ended a prefetch's pin. Under the shared side of
-// the shard's lock, too.
-inline bool NoteUse(RowHeader* row, uint32_t now, uint32_t step) {
+// the shard's lock, too. `lazily`: where demotion goes by collected uses alone, a row that has all it can have is not written
+// to, so that lookups of hot rows leave their lines clean.
+inline bool NoteUse(RowHeader* row, uint32_t now, uint32_t step, bool lazily = false) {
+  if (lazily && (__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & (kRowUses | kRowPrefetched)) == kRowUses) return false;
   const uint32_t before = __atomic_load_n(&row->recency, __ATOMIC_RELAXED);
   __atomic_store_n(&row->recency, now, __ATOMIC_RELAXED);
   uint16_t flags = __atomic_load_n(&row->flags, __ATOMIC_RELAXED);

@@ -33,6 +33,12 @@ class KvStore {
   // Rows read from below the store's own memory since it was made, and reads of the device for them; -1: not known.
   virtual int64_t missed_rows() const { return -1; }
   virtual int64_t device_reads() const { return -1; }
+  // ns a key to read batches of keys that are in memory, on one thread: they are read once to get there, then once more; -1: not
+  // asked of this store.
+  virtual double HitNanoseconds(const std::vector<std::vector<int64_t>>& batches) {
+    (void)batches;
+    return -1;
+  }
   // More to report, as JSON members.
   virtual std::string Details() const { return ""; }
 };

@@ -2,7 +2,7 @@
 // a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
 //
 //   storage_kv tf_multitier|leveldb|rocksdb DIRECTORY [name=value ...]
-//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 probe=1
+//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 probe=1 hits=0
 //
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
@@ -11,6 +11,7 @@
 //   disk_iops          what DiskProbe gets, in turns with the batches
 //   roofline_rows_s    min(1 / (t_hit + miss_rate * c_io), disk_iops / (miss_rate * reads_per_miss)), t_hit = 30 ns, c_io as
 //                      the probe measures it, for one calling thread; `of_roofline`: what of it was reached
+//   hit_ns             with hits=1, of stores that tell: reading a key that is in memory, over 16 batches of random keys
 //   *_mb               resident set; `peak` since the process began
 
 #include <sys/resource.h>
@@ -59,7 +60,7 @@ double ResidentMegabytes() {
 int64_t KeyOfRank(uint64_t rank) { return static_cast<int64_t>(HashKey(static_cast<int64_t>(rank))); }
 
 struct Work {
-  uint64_t rows = 10000000, row_bytes = 128, cache_mb = 256, batch = 53248, warm = 40, batches = 60, probe = 1;
+  uint64_t rows = 10000000, row_bytes = 128, cache_mb = 256, batch = 53248, warm = 40, batches = 60, probe = 1, hits = 0;
   double alpha = 1.05;
 
   bool Set(const std::string& flag) {
@@ -73,7 +74,7 @@ struct Work {
     }
     const std::unordered_map<std::string, uint64_t*> numbers = {
         {"rows", &rows}, {"row_bytes", &row_bytes}, {"cache_mb", &cache_mb}, {"batch", &batch},
-        {"warm", &warm}, {"batches", &batches},     {"probe", &probe}};
+        {"warm", &warm}, {"batches", &batches},     {"probe", &probe}, {"hits", &hits}};
     const auto found = numbers.find(name);
     if (found == numbers.end()) return false;
     *found->second = static_cast<uint64_t>(std::atoll(value));
@@ -175,6 +176,14 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   }
   if (probe != nullptr) {
     std::printf(",\"disk_iops\":%.0f,\"disk_cpu_us\":%.2f", probe->reads_per_second(), probe->cpu_us_per_read());
+  }
+  if (work.hits != 0) {
+    std::mt19937_64 random(5);
+    std::vector<std::vector<int64_t>> some(16, std::vector<int64_t>(65536));
+    for (auto& keys_of : some) {
+      for (int64_t& key : keys_of) key = KeyOfRank(random() % work.rows);
+    }
+    std::printf(",\"hit_ns\":%.1f", store->HitNanoseconds(some));
   }
   const std::string details = store->Details();
   std::printf("%s%s}\n", details.empty() ? "" : ",", details.c_str());

@@ -1,6 +1,6 @@
 // Our table, DRAM over SSDHASH: a read-modify-write is what a training step does, Lookup and then Apply of gradients.
 
-#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "cc/table/embedding_table.h"
@@ -31,6 +31,23 @@ class TableStore : public KvStore {
 
   int64_t missed_rows() const override { return table_->Stats().tiers[1].reads; }
   int64_t device_reads() const override { return table_->Stats().tiers[1].device.device_reads; }
+
+  double HitNanoseconds(const std::vector<std::vector<int64_t>>& batches) override {
+    size_t keys = 0;
+    const auto read = [&] {
+      for (const auto& batch : batches) {
+        out_.resize(batch.size() * static_cast<size_t>(table_->dim()));
+        if (!table_->Lookup(batch, out_.data()).ok()) std::abort();
+      }
+    };
+    for (const auto& batch : batches) keys += batch.size();
+    read();
+    const int64_t missed = missed_rows();
+    const auto start = std::chrono::steady_clock::now();
+    read();
+    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+    return missed_rows() == missed ? ns / static_cast<double>(keys) : -1;
+  }
 
   std::string Details() const override {
     const TableStats stats = table_->Stats();

@@ -17,6 +17,7 @@
 #ifndef CC_TIER_DRAM_DRAM_TIER_H_
 #define CC_TIER_DRAM_DRAM_TIER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,11 @@ class DramTier : public Tier {
   void Release(uint32_t location);
   RowHeader* Header(uint32_t location) const {
     return reinterpret_cast<RowHeader*>(chunks_[location >> chunk_shift_] + (location & chunk_mask_) * stride_);
+  }
+  // Asks for a row to be brought into the processor's cache, to be changed.
+  void Prefetch(uint32_t location) const {
+    const char* const row = reinterpret_cast<const char*>(Header(location));
+    for (size_t at = 0; at < std::min(stride_, kPrefetchedBytes); at += 64) __builtin_prefetch(row + at, 1);
   }
   static uint8_t* Data(RowHeader* header) { return reinterpret_cast<uint8_t*>(header + 1); }
   static const uint8_t* Data(const RowHeader* header) { return reinterpret_cast<const uint8_t*>(header + 1); }
@@ -76,6 +82,8 @@ class DramTier : public Tier {
   TierStats stats() const override;
 
  private:
+  static constexpr size_t kPrefetchedBytes = 512;  // of a longer row the processor's own prefetching sees to the rest
+
   RecordHeader RecordHeaderOf(const RowHeader& row) const;
   size_t chunk_bytes() const;
   void SetGeometry();

@@ -1,0 +1,85 @@
+// Demotion in the background: it keeps the bound, comes back by itself after a failure, and leaves an idle process alone.
+
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include <chrono>
+#include <thread>
+
+#include "cc/table/table_test_util.h"
+
+namespace multitier {
+namespace {
+
+constexpr int kDim = 4;
+constexpr int64_t kBudgetRows = 80000;  // more than the 64 Ki rows from which on the pool demotes
+
+void TrainKeys(EmbeddingTable* table, int64_t begin, int64_t end) {
+  std::vector<int64_t> keys(static_cast<size_t>(end - begin));
+  std::iota(keys.begin(), keys.end(), begin);
+  const std::vector<float> grads(keys.size() * kDim, 1.0f);
+  ApplyRequest request;
+  request.keys = keys;
+  request.grads = grads.data();
+  request.rule = *FindUpdateRule("sgd");
+  request.hyper = {1.0f};
+  MT_ASSERT_OK(table->Apply(request));
+}
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(Background, DrainLeavesRowsBelowTheWatermarkAndEveryOperationAtTheBudget) {
+  auto table = *EmbeddingTable::Create(TieredOptions(kDim, kBudgetRows, std::make_shared<MemoryTier>()));
+  for (int64_t from = 0; from < 4 * kBudgetRows; from += 5000) {
+    TrainKeys(table.get(), from, from + 5000);
+    EXPECT_LE(table->Stats().tiers[0].rows, kBudgetRows);
+  }
+  MT_ASSERT_OK(table->Drain());
+  const TableStats stats = table->Stats();
+  EXPECT_LE(stats.tiers[0].rows, kBudgetRows * 97 / 100);
+  EXPECT_GE(stats.tiers[0].rows, kBudgetRows * 94 / 100);
+  EXPECT_EQ(stats.rows, 4 * kBudgetRows);
+}
+
+// With room for few rows operations demote, with room for many the pool: both come back.
+TEST(Background, FailedDemotionIsTriedAgainWithoutAnOperation) {
+  for (const int64_t budget : {int64_t{16}, kBudgetRows}) {
+    auto lower = std::make_shared<MemoryTier>();
+    auto table = *EmbeddingTable::Create(TieredOptions(kDim, budget, lower));
+    lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+    TrainKeys(table.get(), 0, 2 * budget);
+    while (table->Stats().sticky_error.ok()) std::this_thread::yield();
+    EXPECT_EQ(table->Stats().sticky_error.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->Stats().tiers[0].rows, 2 * budget) << "they stay in memory";
+    lower->FailWrite(1, OkStatus(), 0);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!table->Stats().sticky_error.ok() && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+    MT_EXPECT_OK(table->Stats().sticky_error);
+    EXPECT_LE(table->Stats().tiers[0].rows, budget);
+  }
+}
+
+TEST(Background, DestroyedWhileARetryIsDue) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = *EmbeddingTable::Create(TieredOptions(kDim, 16, lower));
+  lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+  TrainKeys(table.get(), 0, 100);
+  EXPECT_FALSE(table->Stats().sticky_error.ok());
+}
+
+TEST(Background, IdleProcessUsesNoCpu) {
+  auto table = *EmbeddingTable::Create(TieredOptions(kDim, kBudgetRows, std::make_shared<MemoryTier>()));
+  TrainKeys(table.get(), 0, 2 * kBudgetRows);
+  MT_ASSERT_OK(table->Drain());
+  const double before = CpuSeconds();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_LT(CpuSeconds() - before, 0.010);
+}
+
+}  // namespace
+}  // namespace multitier
