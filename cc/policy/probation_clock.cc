@@ -25,7 +25,7 @@ void ProbationClock::Insert(Span<const RowUse> rows) {
     }
     uint8_t& state = state_[row.location];
     const uint8_t queued = state & kQueued;
-    if (IsFrequent(row)) {
+    if (!filters_ || IsFrequent(row)) {
       state = queued | kMain;
       ++rows_in_main_;
       continue;
@@ -35,6 +35,12 @@ void ProbationClock::Insert(Span<const RowUse> rows) {
     // A location that is queued for a row that has gone keeps its place: it was chosen, and so queued last, not long ago.
     if (queued == 0) probation_.push_back(row.location);
   }
+}
+
+void ProbationClock::Clear() {
+  const bool filters = filters_;
+  *this = ProbationClock();
+  filters_ = filters;
 }
 
 void ProbationClock::Touch(Span<const RowUse> rows) {
@@ -96,7 +102,8 @@ void ProbationClock::ChooseVictims(size_t n, const Pinned& pinned, std::vector<u
   while (n > 0 && (probation_left || main_left)) {
     const size_t rows_left = rows() - (victims->size() - first);
     const size_t in_probation = rows_in_probation_ - chosen_in_probation;
-    const bool take_probation = probation_left && (!main_left || in_probation * kProbationShare > rows_left);
+    const bool too_many = filters_ ? in_probation * kProbationShare > rows_left : in_probation > 0;
+    const bool take_probation = probation_left && (!main_left || too_many);
     const size_t in_main = rows_in_main_;
     const uint32_t victim = take_probation ? NextOfProbation(pinned) : NextOfMain(pinned);
     if (rows_in_main_ != in_main) main_left = true;  // rows that were used again

@@ -1,3 +1,4 @@
+#include "cc/policy/probation_clock.h"
 #include "cc/policy/replacement.h"
 
 #include <gtest/gtest.h>
@@ -49,6 +50,23 @@ TEST_F(ReplacementTest, LruChoosesTheLeastRecentlyUsed) {
   EXPECT_EQ(Choose(2, [](uint32_t location) { return location == 2; }), (Locations{3, 1}));
   Remove(3);
   EXPECT_EQ(Choose(1), (Locations{2}));
+}
+
+TEST(ProbationClockTest, WithoutFilteringNewRowsStayAndProbationGoesFirst) {
+  ProbationClock policy;
+  const auto insert = [&](uint32_t location) {
+    const RowUse row{location, 1, 0};
+    policy.Insert(Span<const RowUse>(&row, 1));
+  };
+  for (uint32_t location = 0; location < 4; ++location) insert(location);  // into probation
+  policy.SetFiltering(false);
+  for (uint32_t location = 4; location < 40; ++location) insert(location);
+  Locations victims;
+  policy.ChooseVictims(6, kNonePinned, &victims);
+  EXPECT_EQ(victims, (Locations{0, 1, 2, 3, 4, 5}));
+  policy.SetFiltering(true);
+  policy.Clear();
+  EXPECT_EQ(policy.rows(), 0u);
 }
 
 TEST_F(ReplacementTest, LfuChoosesTheLeastFrequentAndOfEqualsTheOldest) {

@@ -129,7 +129,7 @@ void DemotionPool::Wait(Job* job) {
   const uint64_t due = job->rounds_ + (job->in_round_ ? 1 : 0) + (job->wanted_ ? 1 : 0);
   if (job->rounds_ == due) return;
   job->hurried_ = true;
-  if (job->queued_) {
+  if (job->queued_ && job->place_.first > Clock::now()) {
     Dequeue(job);
     Enqueue(job, 0);
   }

@@ -131,6 +131,8 @@ Status EmbeddingTable::Impl::Init() {
     MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
     retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
     in_background_ = !exact;
+    duels_ = !exact && options_.cache_strategy == Replacement::kDefault && shards >= 4;
+    if (duels_) shards_[1]->dram_order.SetFiltering(false);
   }
   for (auto& shard : shards_) {
     if (!in_background_) break;

@@ -300,6 +300,10 @@ class EmbeddingTable::Impl {
   void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
+  // Whether the default replacement filters (probation_clock.h) is found out by set dueling. A round is as many misses as two
+  // shards have rows. In two of 16 rounds the first shard filters and the second does not, which have the same traffic but for
+  // chance; after the second of them all shards do what missed less. Of tables of four shards and more.
+  void Duel();
   // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and RetryTrim.
   uint64_t DemoteInBackground(Shard* shard);
   uint64_t RetryInBackground();
@@ -386,6 +390,8 @@ class EmbeddingTable::Impl {
   std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   bool notes_lazily_ = false;                // see NoteUse
+  bool duels_ = false;                       // see Duel
+  std::atomic<uint64_t> duel_due_{0};        // misses of the two shards at which the next round begins
   const pid_t pid_;
   bool ready_ = false;                       // Init succeeded
   int log2_shards_ = 0;
@@ -410,6 +416,9 @@ class EmbeddingTable::Impl {
   // Guarded by trim_mutex_.
   Status trim_error_;
   std::deque<int64_t> dropped_;    // keys, the oldest first
+  int duel_round_ = 0;             // 0: the two part, 1: they are compared, others: they do as all
+  uint64_t duel_missed_[2] = {};   // misses of the two when they began to be compared
+  bool filters_ = true;
 };
 
 }  // namespace multitier

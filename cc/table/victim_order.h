@@ -6,8 +6,8 @@
 //   exact (small shards)  a heap by (frequency,) recency with the values known when a row was last met. The values of a row
 //                         only grow, so the true first is found by looking at the top: where its row has moved on, it sinks
 //                         to its new place. Each sinking answers a touch; no scan over rows, O(log rows) a victim.
-//   policy (large ones)   cc/policy/replacement.h's default. Uses collect in two bits of the row (see NoteUse) and are told
-//                         when the policy asks whether the row may go.
+//   policy (large ones)   cc/policy/probation_clock.h. Uses collect in two bits of the row (see NoteUse) and are told when the
+//                         policy asks whether the row may go.
 //   windows (large ones   a hand walks over the slab; of each window of four slots a victim the coldest quarter goes. No
 //   with LRU or LFU)      memory.
 //
@@ -16,10 +16,12 @@
 #ifndef CC_TABLE_VICTIM_ORDER_H_
 #define CC_TABLE_VICTIM_ORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "cc/policy/probation_clock.h"
 #include "cc/policy/replacement.h"
 #include "cc/tier/dram/dram_tier.h"
 
@@ -60,7 +62,7 @@ class VictimOrder {
       : dram_(dram),
         strategy_(strategy),
         exact_(exact),
-        policy_(!exact && strategy == Replacement::kDefault ? ReplacementPolicy::Create(strategy) : nullptr) {}
+        policy_(!exact && strategy == Replacement::kDefault ? new ProbationClock : nullptr) {}
 
   // A row came into the slab. What its header says may still be unset: newborn and pinned rows are never chosen.
   void Insert(const RowUse& row, uint64_t clock);
@@ -68,6 +70,8 @@ class VictimOrder {
   // A row's values may have become smaller.
   void Refresh(uint32_t location, uint64_t clock);
   void Clear();
+  // See ProbationClock; of other orders it does nothing. Not under the lock: it counts from the next row or choice on.
+  void SetFiltering(bool filters) { filters_.store(filters, std::memory_order_relaxed); }
   // Up to n rows that may be demoted, the coldest first. They stay in the order.
   std::vector<uint32_t> Choose(size_t n, uint64_t clock);
 
@@ -99,7 +103,8 @@ class VictimOrder {
   const DramTier* const dram_;
   const Replacement strategy_;
   const bool exact_;
-  const std::unique_ptr<ReplacementPolicy> policy_;
+  const std::unique_ptr<ProbationClock> policy_;
+  std::atomic<bool> filters_{true};
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;
