@@ -36,7 +36,7 @@ constexpr size_t kSliceRows = 4096;
 constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
 constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
 constexpr uint64_t kRetryMicros = 1000000;
-constexpr int kDuelRounds = 16;
+constexpr uint64_t kMaxDuelPause = 16;
 constexpr uint64_t kDuelMargin = 40;  // one in so many misses: what chance may make of it
 constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
@@ -93,19 +93,22 @@ void EmbeddingTable::Impl::Duel() {
   const uint64_t rows = budget_rows(*layout()) >> log2_shards_;
   std::lock_guard<std::mutex> lock(trim_mutex_);
   if (missed[0] + missed[1] < duel_due_.load()) return;
-  duel_due_ = missed[0] + missed[1] + 2 * rows;
-  duel_round_ = (duel_round_ + 1) % kDuelRounds;
-  if (duel_round_ == 0) {
+  uint64_t rounds = 1;
+  if (duel_step_ == 0) {
     shards_[0]->dram_order.SetFiltering(true);
     shards_[1]->dram_order.SetFiltering(false);
-  } else if (duel_round_ == 1) {
+  } else if (duel_step_ == 1) {
     std::copy(missed, missed + 2, duel_missed_);
-  } else if (duel_round_ == 2) {
+  } else {
     const uint64_t filtering = missed[0] - duel_missed_[0], not_filtering = missed[1] - duel_missed_[1];
     const uint64_t here = filters_ ? filtering : not_filtering, there = filters_ ? not_filtering : filtering;
-    if (there + here / kDuelMargin < here) filters_ = !filters_;
+    const bool changes = there + here / kDuelMargin < here;
+    if (changes) filters_ = !filters_;
     for (auto& shard : shards_) shard->dram_order.SetFiltering(filters_);
+    rounds = duel_pause_ = changes ? 1 : std::min(kMaxDuelPause, 2 * duel_pause_);
   }
+  duel_step_ = (duel_step_ + 1) % 3;
+  duel_due_ = missed[0] + missed[1] + 2 * rows * rounds;
 }
 
 uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {

@@ -132,7 +132,7 @@ Status EmbeddingTable::Impl::Init() {
     retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
     in_background_ = !exact;
     duels_ = !exact && options_.cache_strategy == Replacement::kDefault && shards >= 4;
-    if (duels_) shards_[1]->dram_order.SetFiltering(false);
+    duel_due_ = 2 * (budget_rows(*layout_) >> log2_shards_);  // once both are full
   }
   for (auto& shard : shards_) {
     if (!in_background_) break;

@@ -301,8 +301,9 @@ class EmbeddingTable::Impl {
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
   // Whether the default replacement filters (probation_clock.h) is found out by set dueling. A round is as many misses as two
-  // shards have rows. In two of 16 rounds the first shard filters and the second does not, which have the same traffic but for
-  // chance; after the second of them all shards do what missed less. Of tables of four shards and more.
+  // shards have rows. For two rounds the first shard filters and the second does not, which have the same traffic but for chance;
+  // after the second all shards do what missed less, for one round, or, each time the outcome was as before, twice as many as
+  // the last time, at most 16. Of tables of four shards and more.
   void Duel();
   // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and RetryTrim.
   uint64_t DemoteInBackground(Shard* shard);
@@ -416,7 +417,8 @@ class EmbeddingTable::Impl {
   // Guarded by trim_mutex_.
   Status trim_error_;
   std::deque<int64_t> dropped_;    // keys, the oldest first
-  int duel_round_ = 0;             // 0: the two part, 1: they are compared, others: they do as all
+  int duel_step_ = 0;              // what is due: 0: they part, 1: they begin to be compared, 2: the outcome
+  uint64_t duel_pause_ = 1;        // rounds from the last outcome to the next duel
   uint64_t duel_missed_[2] = {};   // misses of the two when they began to be compared
   bool filters_ = true;
 };
