@@ -264,3 +264,9 @@ def test_import_of_another_dim_or_uneven_sizes_is_refused():
     rows.versions = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="versions"):
         uniform_table().import_rows(rows)
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan"), float("inf"), 1e300])
+def test_a_bad_prefetch_timeout_is_refused(timeout):
+    with pytest.raises(ValueError, match="timeout: expected 0 to 1e9 seconds, found"):
+        engine.Table(dim=4).prefetch([1], timeout=timeout)

@@ -344,7 +344,7 @@ def test_a_path_that_does_not_exist_is_made_below_its_parent_and_cleared_afterwa
         assert session.run(model.ev.total_count()) == 0
         again = os.listdir(path / name)
         assert len(again) == 1 and again != first
-    del session
+    assert os.listdir(path) == []
 
 
 def test_variables_and_partitions_share_one_storage_path(graph, tmp_path):

@@ -378,8 +378,8 @@ class Table:
 
         A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. Gives how many rows it keeps.
         """
-        if not timeout >= 0:
-            raise ValueError(f"timeout: expected at least 0 seconds, found {timeout}")
+        if not 0 <= timeout <= 1e9:
+            raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
         return self._table.prefetch(_integers("keys", keys), int(timeout * 1e6))
 
     def release_prefetched(self):

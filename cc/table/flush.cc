@@ -125,7 +125,8 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
       shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
     }
   }
-  // Rows only leave from here on.
+  // Rows only leave from here on, and where one stood a row of another shard may stand now.
+  const auto ours = [&](const ReadRecord& record) { return shard_of(HashKey(record.header.key)) == shard; };
   for (size_t from = 0; from < locations.size(); from += kFlushRows) {
     std::vector<ReadRecord> headers(std::min(kFlushRows, locations.size() - from));
     for (size_t i = 0; i < headers.size(); ++i) headers[i].location = locations[from + i];
@@ -133,7 +134,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     std::vector<ReadRecord> dirty;
     for (const ReadRecord& header : headers) {
       if (header.status.code() == StatusCode::kNotFound) continue;  // promoted meanwhile
-      if (header.status.ok() && header.header.below != kNoLocation) continue;
+      if (header.status.ok() && (!ours(header) || header.header.below != kNoLocation)) continue;
       ReadRecord record;
       record.key = header.header.key;
       record.location = header.location;
@@ -148,6 +149,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
       if (record.status.code() == StatusCode::kNotFound) continue;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
       if (!record.status.ok()) return TierError("flushing", 0, record.status);
+      if (!ours(record)) continue;
       records.push_back(WriteRecord{record.header, record.row_data});
       of.push_back(record.location);
     }
@@ -160,15 +162,26 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     }
     GoneRecords unused;
     {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
+      std::unique_lock<SharedMutex> lock(shard->mutex);
       shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
       for (size_t i = 0; i < records.size(); ++i) {
         const int64_t key = records[i].header.key;
-        const uint64_t* word = shard->index.Find(HashKey(key), [&](uint64_t w) {
-          return ShardIndex::state(w) == LowerState(0) && ShardIndex::location(w) == of[i];
-        });
+        const uint64_t* word = nullptr;
+        for (bool pending = true; pending;) {
+          pending = false;
+          word = shard->index.Find(HashKey(key), [&](uint64_t w) {
+            const bool read = ShardIndex::state(w) == WordState::kPending;
+            if (read) w = shard->pending[ShardIndex::location(w)];
+            if (ShardIndex::state(w) != LowerState(0) || ShardIndex::location(w) != of[i]) return false;
+            pending = read;
+            return true;
+          });
+          if (!pending) continue;
+          const uint64_t seen = shard->resolutions;  // an operation reads it: it goes up, or is put back
+          shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
+        }
         const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
-        // Read by an operation: it comes to DRAM without a copy, and is written from there.
+        // Brought up by an operation: it is in DRAM without a copy, and is written from there.
         if (!named) unused.at[last].push_back(KeyLocation{key, written[i]});
       }
     }

@@ -1,6 +1,10 @@
 // Tables that close and come back: Flush, keep, adopt, over each durable tier; and damaged records.
 
+#include <unistd.h>
+
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "cc/table/storage_test_util.h"
 
@@ -188,6 +192,42 @@ TEST_P(Recovery, RowsOfTheTierBetweenAreFlushedToo) {
   table = MakeTable(Options(true));
   ASSERT_NE(table, nullptr);
   ExpectSameRows(before, Everything(table.get()));
+}
+
+TEST_P(Recovery, RowsOfTheTierBetweenThatOthersReadMeanwhileAreFlushedToo) {
+  auto middle = std::make_shared<MemoryTier>();
+  TableOptions options = Options(false);
+  options.lower_tiers.insert(options.lower_tiers.begin(), {middle, 10 * 32});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Step("sgd", Keys(0, 14), 1).Run(table.get()));
+  ASSERT_EQ(table->Stats().tiers[1].rows, 10);
+  // Once the flush has read the rows, another thread does, and is at it until the flush has written them.
+  std::atomic<int> reads{0};
+  std::atomic<bool> reading{false};
+  const auto flushing = std::this_thread::get_id();
+  middle->SetHook([&](MemoryTier::Point point) {
+    if (point != MemoryTier::Point::kAfterRead) return;
+    if (std::this_thread::get_id() != flushing) {
+      reading = true;
+      for (int i = 0; i < 2000 && table->Stats().tiers[2].writes == 0; ++i) usleep(1000);
+      usleep(20000);
+    } else if (++reads == 2) {
+      while (!reading) usleep(1000);
+    }
+  });
+  std::vector<int64_t> versions(10);
+  std::thread reader([&] {
+    while (reads < 2) usleep(1000);
+    MT_EXPECT_OK(table->Version(Keys(0, 10), versions.data()));
+  });
+  MT_EXPECT_OK(table->Flush());
+  reader.join();
+  middle->SetHook(nullptr);
+  EXPECT_EQ(versions, std::vector<int64_t>(10, 1));
+  const int64_t writes = table->Stats().tiers[2].writes;
+  EXPECT_EQ(writes, 14);
+  MT_ASSERT_OK(table->Flush());  // nothing was left out
+  EXPECT_EQ(table->Stats().tiers[2].writes, writes);
 }
 
 TEST_P(Recovery, LastTierOfGivenSizeTakesAllRowsOrRefusesAndLosesNone) {
