@@ -7,6 +7,14 @@
     table.apply("adagrad", keys=[5, 7, 5], grads=np.ones((3, 8)), hyper={"learning_rate": 0.1}, slots=["accumulator"])
     table.lookup([5, 6])  # float32 [2, 8]; 6 reads as its initial value
 
+A table whose tiers keep files may outlive its process:
+
+    with engine.Table(dim=8, storage_type="DRAM_SSDHASH", storage_path="/data", storage_size=[1 << 30], keep=True) as table:
+        path = table.path
+        ...
+        table.flush()  # what was done before survives a crash from here on
+    table = engine.Table.open(path, recover=True)
+
 Failures are Python exceptions: ValueError (an argument), KeyError (not found), NotImplementedError, and EngineError with its
 subclasses ResourceExhaustedError (also a MemoryError), AlreadyExistsError (also a ValueError), FailedPreconditionError and
 DataLossError.
@@ -15,6 +23,7 @@ DataLossError.
 import dataclasses
 import json
 import os
+import zlib
 
 import numpy as np
 
@@ -35,7 +44,9 @@ __all__ = [
     "ResourceExhaustedError",
     "Rows",
     "Rule",
+    "Salvaged",
     "Table",
+    "salvage",
     "update_rules",
 ]
 
@@ -104,6 +115,75 @@ class Rows:
         raise KeyError(f"no column {name!r} among {[column for column, _, _ in self.columns]}")
 
 
+# The options of a kept table, in its instance directory (docs/formats/instance.md): a line "multitier-table <format version>
+# <crc32 of the rest, 8 hex digits>", then a JSON object. The matrix of an initializer is a file of its own.
+_OPTIONS_FILE = "instance.table"
+_MATRIX_FILE = "instance.matrix"
+_OPTIONS_VERSION = 1
+
+
+def _encode_options(options):
+    """The files that hold `options`: a list of (name, bytes)."""
+    options = dict(options)
+    files = []
+    matrix = options.pop("matrix")
+    if matrix is not None:
+        data = matrix.astype("<f4").tobytes()
+        options["matrix"] = {"shape": list(matrix.shape), "crc32": zlib.crc32(data)}
+        files.append((_MATRIX_FILE, data))
+    text = json.dumps(options, indent=1).encode() + b"\n"
+    files.append((_OPTIONS_FILE, b"multitier-table %d %08x\n" % (_OPTIONS_VERSION, zlib.crc32(text)) + text))
+    return files
+
+
+def _decode_options(path):
+    """What `_encode_options` wrote in the instance directory `path`."""
+    name = os.path.join(path, _OPTIONS_FILE)
+    try:
+        with open(name, "rb") as file:
+            head, _, text = file.read().partition(b"\n")
+    except FileNotFoundError:
+        raise FailedPreconditionError(
+            f"open of '{path}': {_OPTIONS_FILE} is missing: no engine.Table with keep=True made it"
+        ) from None
+    fields = head.split()
+    if len(fields) != 3 or fields[0] != b"multitier-table" or not fields[1].isdigit():
+        raise DataLossError(f"'{name}' at offset 0 is damaged")
+    if int(fields[1]) > _OPTIONS_VERSION:
+        raise NotImplementedError(
+            f"'{name}' has format version {int(fields[1])}, this program reads up to {_OPTIONS_VERSION}"
+        )
+    if b"%08x" % zlib.crc32(text) != fields[2]:
+        raise DataLossError(f"'{name}' at offset {len(head) + 1}: checksum does not match")
+    options = json.loads(text)
+    options["slots"] = _columns(options["slots"])
+    matrix = options.setdefault("matrix", None)
+    if matrix is not None:
+        name = os.path.join(path, _MATRIX_FILE)
+        try:
+            with open(name, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            raise DataLossError(f"'{name}' is missing") from None
+        if zlib.crc32(data) != matrix["crc32"]:
+            raise DataLossError(f"'{name}' at offset 0: checksum does not match")
+        options["matrix"] = np.frombuffer(data, "<f4").reshape(matrix["shape"]).astype(np.float32)
+    return options
+
+
+def _instance_of_name(storage_path, name):
+    """The one kept instance of the table `name` below a storage path."""
+    directory = _engine.path_of_name(os.fspath(storage_path), name)
+    found = []
+    if os.path.isdir(directory):
+        found = sorted(i for i in os.listdir(directory) if os.path.exists(os.path.join(directory, i, _OPTIONS_FILE)))
+    if not found:
+        raise KeyError(f"open of table '{name}': no kept instance in '{directory}'")
+    if len(found) > 1:
+        raise ValueError(f"open of table '{name}': expected one kept instance in '{directory}', found {', '.join(found)}")
+    return os.path.join(directory, found[0])
+
+
 def _integers(name, values):
     array = np.asarray(values)
     if array.size == 0 and array.dtype.kind == "f":
@@ -158,6 +238,7 @@ class Table:
         cache_strategy="DEFAULT",
         drop_coldest=False,
         keep=False,
+        on_corruption="error",
         num_shards=0,
         name="table",
     ):
@@ -187,13 +268,16 @@ class Table:
           cache_strategy: "DEFAULT", "LRU" or "LFU": which rows leave a tier first.
           drop_coldest: whether a last tier of a given size drops its coldest rows when it is full (see `pop_dropped`); else an
             update that needs room is refused.
-          keep: whether the files stay when the table goes.
+          keep: whether the files stay when the table goes, so that `open` makes it again. Needs LEVELDB or SSDHASH as the last
+            tier.
+          on_corruption: what becomes of a row whose record in a lower tier is damaged: "error" (operations that need it raise
+            DataLossError; `remove` removes it), "reinit" (it starts anew) or "drop" (it is removed, see `pop_dropped`).
           num_shards: a power of two up to 64; 0: chosen by the table. Changes no result.
           name: for messages.
 
         Raises:
           ValueError: an argument is out of range, or the storage path is no directory.
-          NotImplementedError: the storage type needs a GPU.
+          NotImplementedError: the storage type needs a GPU; or `keep` with PMEM as the last tier.
           KeyError: the storage path's parent does not exist.
           EngineError: the storage path may not be written.
         """
@@ -203,7 +287,7 @@ class Table:
             raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
         if filter_freq < 0:
             raise ValueError(f"filter_freq: expected at least 0, found {filter_freq}")
-        self._table = _engine.Table(
+        self._make(
             {
                 "name": name,
                 "dim": int(dim),
@@ -228,9 +312,69 @@ class Table:
                 "cache_strategy": cache_strategy,
                 "drop_coldest": bool(drop_coldest),
                 "keep": bool(keep),
+                "on_corruption": on_corruption,
                 "num_shards": int(num_shards),
             }
         )
+
+    def _make(self, options, recover=None):
+        files = _encode_options(options) if options["keep"] and recover is None else []
+        self._table = _engine.Table({**options, "recover": recover, "files": files})
+
+    @classmethod
+    def open(cls, path, name=None, recover=True, keep=True):
+        """Makes the table again that an instance directory holds, with the options and columns that it had.
+
+        The table's process may have closed it, or have died. Each key has its newest row that was acknowledged, or one that is
+        newer: acknowledged is what was done before a `flush` or `close` that returned, and what the last tier has written and
+        synced by itself since. Keys removed before are absent. What is not there: keys that a filter had counted and not
+        admitted, a Bloom filter's counts, and how recently rows were used.
+
+        Args:
+          path: the instance directory (`Table.path`), or, with `name`, the storage path.
+          name: the table's name; there must be exactly one instance of it that was kept.
+          recover: True: says that rows may be older than memory was when the process died.
+          keep: whether the files stay when the table goes. False: they go with it.
+
+        Raises:
+          KeyError: there is nothing at `path`.
+          ValueError: there are several instances of that name; or `recover` is not True.
+          FailedPreconditionError: the instance is in use (names the process), or was not made with keep=True.
+          DataLossError: a file is damaged (names it); nothing was changed.
+          NotImplementedError: a newer format.
+        """
+        if recover is not True:
+            raise ValueError(f"open: expected recover=True, found {recover!r}: a table begins empty, or with what is recovered")
+        path = os.fspath(path) if name is None else _instance_of_name(path, name)
+        instance = _engine.Instance(path)
+        try:
+            options = _decode_options(path)
+            options["keep"] = bool(keep)
+            table = cls.__new__(cls)
+            table._make(options, instance)
+        finally:
+            instance.release()
+        return table
+
+    def close(self):
+        """Ends the table: waits for running operations, flushes it where its files stay, and lets go of them.
+
+        Every later call but this raises FailedPreconditionError. An error of the flush is raised, and the table stays open. A
+        table that is not closed is when it is garbage collected, where nobody sees such an error; not for sure at the end of the
+        process.
+        """
+        self._table.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    @property
+    def path(self):
+        """The instance directory, below the storage path; None where no tier keeps files."""
+        return self._table.path or None
 
     @property
     def dim(self):
@@ -369,6 +513,16 @@ class Table:
         """Statistics as a dict: counts since the table was made, gauges as of now, "tiers": a list with one dict a tier."""
         return json.loads(self._table.stats_json())
 
+    def flush(self):
+        """Makes durable what was done before: writes rows that are only in memory to the last tier, and syncs it. They stay in
+        memory too. Other operations run on meanwhile, but where the last tier's size is given.
+
+        Raises:
+          FailedPreconditionError: the last tier does not survive its process: DRAM, PMEM, or LEVELDB without keep=True.
+          ResourceExhaustedError: the disk is full; nothing is lost.
+        """
+        self._table.flush()
+
     def drain(self):
         """Waits until the background work due now is done; raises its error where it failed."""
         self._table.drain()
@@ -389,3 +543,51 @@ class Table:
     def pop_dropped(self):
         """Keys that a full last tier has dropped since the last call (see drop_coldest): int64 [n], at most the newest 2**20."""
         return self._table.pop_dropped()
+
+
+@dataclasses.dataclass
+class Salvaged:
+    """What `salvage` found.
+
+    Attributes:
+      rows: `Rows`, of each key the newest that is whole.
+      stale_keys: int64 [n], keys among them whose newest record is damaged: an older row is given.
+      lost_keys: int64 [m], keys that are known to have had a row, and none of their records is whole.
+      segments: number of files read.
+      records: number of whole records in them, older ones and removals included.
+      damaged_records: number of places that should hold a record and do not.
+      damage: list of str, one for each file with damage.
+    """
+
+    rows: Rows
+    stale_keys: np.ndarray
+    lost_keys: np.ndarray
+    segments: int
+    records: int
+    damaged_records: int
+    damage: list
+
+
+def salvage(path):
+    """Reads what is whole in the SSDHASH files of an instance that `Table.open` refuses, or whose rows are damaged.
+
+    Changes nothing. `Table.import_rows` of a new table takes the rows. (Of LEVELDB files: plyvel.repair_db, then `Table.open`.)
+
+    Args:
+      path: an instance directory (`Table.path`), or its directory `ssdhash`.
+
+    Raises:
+      KeyError: no such files there.
+      FailedPreconditionError: the instance is in use (names the process).
+    """
+    path = os.fspath(path)
+    below = os.path.join(path, "ssdhash")
+    instance = None
+    if os.path.isdir(below):
+        instance = _engine.Instance(path)
+    try:
+        found = _engine.salvage(below if instance else path)
+    finally:
+        if instance:
+            instance.release()
+    return Salvaged(**{**found, "rows": Rows(**found["rows"])})

@@ -7,20 +7,28 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "cc/env/env.h"
+#include "cc/env/instance_dir.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/python/exceptions.h"
 #include "cc/storage/storage.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/option_names.h"
 #include "cc/table/stats_json.h"
+#include "cc/tier/ssdhash/salvage.h"
 
 namespace multitier {
 namespace {
@@ -106,6 +114,32 @@ T Get(const py::dict& options, const char* name) {
   return options[name].cast<T>();
 }
 
+// What stands beside the tiers' files of a kept table, so that it can be made again.
+using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
+
+Status WriteFiles(const std::string& directory, const Files& files) {
+  Env* const env = Env::Posix();
+  for (const auto& [name, content] : files) {
+    MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, env->NewWritableFile(directory + "/" + name));
+    MT_RETURN_IF_ERROR(file->Append(content.data(), content.size()));
+    MT_RETURN_IF_ERROR(file->Sync());
+    MT_RETURN_IF_ERROR(file->Close());
+  }
+  return OkStatus();
+}
+
+// A kept instance whose owner is gone: locked until it is released, or a table has taken it and is gone.
+class PyInstance {
+ public:
+  explicit PyInstance(const std::string& path) : held_(ValueOrThrow(InstanceDirectory::Open(path, /*keep=*/true))) {}
+
+  std::shared_ptr<InstanceDirectory> Take() { return std::move(held_); }
+  void Release() { held_.reset(); }
+
+ private:
+  std::shared_ptr<InstanceDirectory> held_;
+};
+
 TableOptions ToOptions(const py::dict& dict) {
   TableOptions options;
   options.name = Get<std::string>(dict, "name");
@@ -131,6 +165,10 @@ TableOptions ToOptions(const py::dict& dict) {
   options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
   options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
   options.num_shards = Get<int>(dict, "num_shards");
+  return options;
+}
+
+StorageSpec ToStorage(const py::dict& dict) {
   StorageSpec storage;
   storage.type = Get<std::string>(dict, "storage_type");
   storage.path = Get<std::string>(dict, "storage_path");
@@ -138,23 +176,46 @@ TableOptions ToOptions(const py::dict& dict) {
   storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
   storage.drop_coldest = Get<bool>(dict, "drop_coldest");
   storage.keep = Get<bool>(dict, "keep");
-  ThrowIfError(ComposeStorage(storage, &options));
-  return options;
+  storage.on_corruption = ValueOrThrow(ParseOnCorruption(Get<std::string>(dict, "on_corruption")));
+  if (!dict["recover"].is_none()) storage.recover = Get<PyInstance*>(dict, "recover")->Take();
+  return storage;
 }
 
-// One EmbeddingTable, its methods without the GIL.
+// One EmbeddingTable, its methods without the GIL. Close waits for the operations that run, and ends all later ones.
 class PyTable {
  public:
-  explicit PyTable(const py::dict& options) : table_(ValueOrThrow(EmbeddingTable::Create(ToOptions(options)))) {}
-
-  int dim() const { return table_->dim(); }
-  std::string name() const { return table_->options().name; }
-
-  std::vector<ColumnTuple> Columns() const {
-    std::vector<ColumnTuple> columns;
-    for (const Column& column : table_->layout()->columns()) {
-      columns.emplace_back(column.name, column.dim, column.initial_value);
+  // `recover`: a PyInstance to make it from, or None. `files`: to be written beside its own where they are kept.
+  explicit PyTable(const py::dict& dict) {
+    TableOptions options = ToOptions(dict);
+    StorageSpec storage = ToStorage(dict);
+    const Files files = Get<Files>(dict, "files");
+    name_ = options.name;
+    dim_ = options.dim;
+    Status status;
+    {
+      py::gil_scoped_release release;
+      status = Make(std::move(storage), files, std::move(options));
     }
+    ThrowIfError(status);
+  }
+  ~PyTable() {
+    py::gil_scoped_release release;
+    table_.reset();
+    instance_.reset();
+  }
+
+  int dim() const { return dim_; }
+  std::string name() const { return name_; }
+  std::string path() const { return path_; }
+
+  std::vector<ColumnTuple> Columns() {
+    std::shared_ptr<const RowLayout> layout;
+    Run([&] {
+      layout = table_->layout();
+      return OkStatus();
+    });
+    std::vector<ColumnTuple> columns;
+    for (const Column& column : layout->columns()) columns.emplace_back(column.name, column.dim, column.initial_value);
     return columns;
   }
 
@@ -225,17 +286,29 @@ class PyTable {
   }
 
   int64_t TotalCount() {
-    py::gil_scoped_release release;
-    return table_->TotalCount();
+    int64_t count = 0;
+    Run([&] {
+      count = table_->TotalCount();
+      return OkStatus();
+    });
+    return count;
   }
 
   std::string StatsJson() {
-    py::gil_scoped_release release;
-    return StatsToJson(table_->Stats());
+    std::string text;
+    Run([&] {
+      text = StatsToJson(table_->Stats());
+      return OkStatus();
+    });
+    return text;
   }
 
   void Drain() {
     Run([&] { return table_->Drain(); });
+  }
+
+  void Flush() {
+    Run([&] { return table_->Flush(); });
   }
 
   int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us) {
@@ -245,11 +318,35 @@ class PyTable {
   }
 
   void ReleasePrefetched() {
-    py::gil_scoped_release release;
-    table_->ReleasePrefetched();
+    Run([&] {
+      table_->ReleasePrefetched();
+      return OkStatus();
+    });
   }
 
-  py::array PopDropped() { return Own(table_->PopDropped()); }
+  py::array PopDropped() {
+    std::vector<int64_t> keys;
+    Run([&] {
+      keys = table_->PopDropped();
+      return OkStatus();
+    });
+    return Own(std::move(keys));
+  }
+
+  void Close() {
+    Status status = CheckProcess();
+    if (status.ok()) {
+      py::gil_scoped_release release;
+      std::unique_lock<std::shared_mutex> lock(mutex_);
+      if (table_ == nullptr) return;
+      if (table_->options().keep) status = table_->Flush();
+      if (status.ok()) {
+        table_.reset();
+        instance_.reset();
+      }
+    }
+    ThrowIfError(status);
+  }
 
  private:
   static Status Take(Result<Rows> result, Rows* rows) {
@@ -258,18 +355,88 @@ class PyTable {
     return OkStatus();
   }
 
+  Status Make(StorageSpec storage, const Files& files, TableOptions options) {
+    MT_RETURN_IF_ERROR(ComposeStorage(storage, &options, &instance_));
+    MT_ASSIGN_OR_RETURN(table_, EmbeddingTable::Create(std::move(options)));
+    if (instance_ == nullptr) return OkStatus();
+    path_ = instance_->path();
+    MT_RETURN_IF_ERROR(WriteFiles(path_, files));
+    return storage.keep || storage.recover != nullptr ? instance_->SetKeep(storage.keep) : OkStatus();
+  }
+
+  // Before any lock: a thread that a forked child does not have may hold it.
+  Status CheckProcess() const {
+    if (::getpid() == pid_) return OkStatus();
+    return FailedPreconditionError("table '", name_, "' belongs to process ", pid_, "; a forked child (here ", ::getpid(),
+                                   ") cannot use it");
+  }
+
   template <typename Operation>
-  static void Run(const Operation& operation) {
-    Status status;
-    {
+  void Run(const Operation& operation) {
+    Status status = CheckProcess();
+    if (status.ok()) {
       py::gil_scoped_release release;
-      status = operation();
+      std::shared_lock<std::shared_mutex> lock(mutex_);
+      status = table_ == nullptr ? FailedPreconditionError("table '", name_, "' is closed") : operation();
     }
     ThrowIfError(status);
   }
 
+  const pid_t pid_ = ::getpid();
+  std::string name_;
+  std::string path_;  // of the instance; empty: no files
+  int dim_ = 0;
+  std::shared_mutex mutex_;  // exclusive: Close
+  std::shared_ptr<InstanceDirectory> instance_;
   std::unique_ptr<EmbeddingTable> table_;
 };
+
+// Records as rows of all columns; those that a record was written without hold their initial value.
+Status AppendSalvaged(const Salvage& found, Rows* rows) {
+  for (const ColumnSpec& column : found.columns) {
+    if (column.dtype != DType::kFloat32) return UnimplementedError("salvage: column '", column.name, "' is not float32");
+  }
+  for (size_t i = 0; i < found.headers.size(); ++i) {
+    const RecordHeader& header = found.headers[i];
+    rows->keys.push_back(header.key);
+    rows->frequencies.push_back(header.frequency);
+    rows->versions.push_back(header.version);
+    const uint8_t* data = found.row_data.data() + i * found.row_bytes;
+    for (size_t c = 0; c < found.columns.size(); ++c) {
+      const auto dim = static_cast<size_t>(found.columns[c].dim);
+      const size_t at = rows->data.size();
+      rows->data.resize(at + dim, found.columns[c].initial_value);
+      if (c < header.num_columns) std::memcpy(rows->data.data() + at, data, dim * sizeof(float));
+      data += (dim * sizeof(float) + 15) / 16 * 16;
+    }
+  }
+  return OkStatus();
+}
+
+// What SalvageSegments found: "rows" as Table.export gives them, and what it says of the damage.
+py::dict SalvageDirectory(const std::string& directory) {
+  Salvage found;
+  Status status;
+  Rows rows;
+  {
+    py::gil_scoped_release release;
+    status = [&] {
+      MT_ASSIGN_OR_RETURN(found, SalvageSegments(Env::Posix(), directory));
+      rows.columns = found.columns;
+      return AppendSalvaged(found, &rows);
+    }();
+  }
+  ThrowIfError(status);
+  py::dict out;
+  out["rows"] = ToDict(std::move(rows));
+  out["stale_keys"] = Own(std::move(found.stale_keys));
+  out["lost_keys"] = Own(std::move(found.lost_keys));
+  out["segments"] = found.segments;
+  out["records"] = found.records;
+  out["damaged_records"] = found.damaged_records;
+  out["damage"] = found.damage;
+  return out;
+}
 
 // Name -> {"slots": [(name, per_row, default initial value)], "hyperparameters": [name]}
 py::dict UpdateRules() {
@@ -293,10 +460,16 @@ PYBIND11_MODULE(_engine, module) {
   module.doc() = "The embedding table engine for NumPy; use tf_multitier.engine.";
   RegisterExceptions(&module);
   module.def("update_rules", &UpdateRules);
+  module.def("salvage", &SalvageDirectory);
+  module.def("path_of_name", &InstanceDirectory::PathOfName);
+  py::class_<PyInstance>(module, "Instance")
+      .def(py::init<const std::string&>())
+      .def("release", &PyInstance::Release);
   py::class_<PyTable>(module, "Table")
       .def(py::init<const py::dict&>())
       .def_property_readonly("dim", &PyTable::dim)
       .def_property_readonly("name", &PyTable::name)
+      .def_property_readonly("path", &PyTable::path)
       .def("columns", &PyTable::Columns)
       .def("lookup", &PyTable::Lookup)
       .def("apply", &PyTable::Apply)
@@ -313,6 +486,8 @@ PYBIND11_MODULE(_engine, module) {
       .def("total_count", &PyTable::TotalCount)
       .def("stats_json", &PyTable::StatsJson)
       .def("drain", &PyTable::Drain)
+      .def("flush", &PyTable::Flush)
+      .def("close", &PyTable::Close)
       .def("prefetch", &PyTable::Prefetch)
       .def("release_prefetched", &PyTable::ReleasePrefetched)
       .def("pop_dropped", &PyTable::PopDropped);

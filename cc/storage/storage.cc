@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "cc/env/env.h"
-#include "cc/env/instance_dir.h"
 #include "cc/table/demotion_pool.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
 #include "cc/tier/pmem/pmem_tier.h"
@@ -53,28 +52,38 @@ Result<std::shared_ptr<Tier>> Holding(std::shared_ptr<InstanceDirectory> instanc
   });
 }
 
-// Makes a tier of that name in its folder of the instance.
-Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, const StorageSpec& spec,
+// The folder of a tier, made where the tier begins empty.
+Status PrepareFolder(const std::string& path, bool recover) {
+  Env* const env = Env::Posix();
+  if (!recover) return env->CreateDir(path);
+  MT_ASSIGN_OR_RETURN(const bool exists, env->FileExists(path));
+  return exists ? OkStatus() : DataLossError("recovery: '", path, "' is missing");
+}
+
+// Makes a tier of that name in its folder of the instance. `recover`: it takes over what it has there.
+Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool recover,
                                        const std::shared_ptr<InstanceDirectory>& instance) {
+  std::string folder = instance->path() + "/";
+  for (const char c : name) folder.push_back(static_cast<char>(c - 'A' + 'a'));
+  MT_RETURN_IF_ERROR(PrepareFolder(folder, recover));
   if (name == "SSDHASH") {
     SsdHashOptions options;
     MT_ASSIGN_OR_RETURN(options.async_compaction, AsyncCompactionFromEnvironment());
-    options.directory = instance->path() + "/ssdhash";
-    options.keep = spec.keep;
-    MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+    options.directory = std::move(folder);
+    options.keep = keep;
+    options.recover = recover;
     return Holding(instance, SsdHashTier::Open(std::move(options)));
   }
   if (name == "LEVELDB") {
     LevelDbOptions options;
-    options.directory = instance->path() + "/leveldb";
-    options.durable = spec.keep;
-    MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+    options.directory = std::move(folder);
+    options.durable = keep;
+    options.recover = recover;
     return Holding(instance, LevelDbTier::Open(options));
   }
   PmemOptions options;
-  options.directory = instance->path() + "/pmem";
-  options.keep = spec.keep;
-  MT_RETURN_IF_ERROR(Env::Posix()->CreateDir(options.directory));
+  options.directory = std::move(folder);
+  options.keep = keep;
   return Holding(instance, PmemTier::Open(options));
 }
 
@@ -94,6 +103,13 @@ Result<Replacement> ParseCacheStrategy(const std::string& name) {
   if (name == "LRU") return Replacement::kLru;
   if (name == "LFU") return Replacement::kLfu;
   return InvalidArgumentError("cache_strategy: expected DEFAULT, LRU or LFU; found '", name, "'");
+}
+
+Result<OnCorruption> ParseOnCorruption(const std::string& name) {
+  if (name == "error") return OnCorruption::kError;
+  if (name == "reinit") return OnCorruption::kReinit;
+  if (name == "drop") return OnCorruption::kDrop;
+  return InvalidArgumentError("on_corruption: expected error, reinit or drop; found '", name, "'");
 }
 
 Status ValidateStorage(const StorageSpec& spec) {
@@ -118,6 +134,13 @@ Status ValidateStorage(const StorageSpec& spec) {
   if (spec.path.empty() && tiers.back() != "DRAM") {
     return InvalidArgumentError("storage_path: expected a directory for the files of storage_type ", spec.type, ", found ''");
   }
+  if (spec.keep && tiers.back() == "DRAM") {
+    return InvalidArgumentError("keep: expected a storage_type with files, found DRAM");
+  }
+  if ((spec.keep || spec.recover != nullptr) && tiers.back() == "PMEM") {
+    return UnimplementedError("keep: storage_type ", spec.type, " is not recovered: a slot of a PMEM file that was freed keeps its "
+                              "row, so the files do not tell which rows the table had; use LEVELDB, SSDHASH or a checkpoint");
+  }
   if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
                                 spec.sizes.size(), " of ", tiers.size(), " sizes");
@@ -125,7 +148,7 @@ Status ValidateStorage(const StorageSpec& spec) {
   return OkStatus();
 }
 
-Status ComposeStorage(const StorageSpec& spec, TableOptions* options) {
+Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance) {
   MT_RETURN_IF_ERROR(ValidateStorage(spec));
   std::vector<std::string> names = TiersOf(spec.type);
   std::vector<uint64_t> budgets;
@@ -135,21 +158,32 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options) {
   }
   const bool dram_named = names[0] == "DRAM";
   std::vector<LowerTierOptions> lower;
+  std::shared_ptr<InstanceDirectory> directory = spec.recover;
   if (names.back() != "DRAM") {
     MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
     MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
-    MT_ASSIGN_OR_RETURN(std::shared_ptr<InstanceDirectory> instance,
-                        InstanceDirectory::Create(spec.path, options->name, spec.keep));
+    if (directory == nullptr) {
+      MT_ASSIGN_OR_RETURN(directory, InstanceDirectory::Create(spec.path, options->name, /*keep=*/false));
+    }
     for (size_t i = dram_named ? 1 : 0; i < names.size(); ++i) {
-      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], spec, instance));
+      const bool last = i + 1 == names.size();
+      const bool recover = last && spec.recover != nullptr;
+      // What is recovered stays in any case until the table is there: then the instance says what becomes of it.
+      const bool keep = last && (spec.keep || recover);
+      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], keep, recover, directory));
       lower.push_back(LowerTierOptions{std::move(tier), budgets[i]});
     }
+    if (instance == nullptr && spec.keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
   }
   options->dram_named = dram_named;
   options->dram_budget_bytes = dram_named ? budgets[0] : 0;
+  options->keep = spec.keep;
+  options->adopt = spec.recover != nullptr;
+  options->on_corruption = spec.on_corruption;
   options->lower_tiers = std::move(lower);
   options->drop_coldest = spec.drop_coldest;
   options->cache_strategy = spec.cache_strategy;
+  if (instance != nullptr) *instance = std::move(directory);
   return OkStatus();
 }
 

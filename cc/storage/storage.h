@@ -8,15 +8,21 @@
 //
 // The tiers of one table share one instance directory (env/instance_dir.h), which goes when the last of them has gone. Only
 // this folder knows which tiers there are; a table knows Tier, and who makes tables knows StorageSpec.
+//
+// A kept instance is recovered by composing the same spec again with `recover`: the last tier finds its records, the table
+// adopts them. Tiers above it begin empty. With PMEM as the last tier there is no keeping: its files do not tell which of
+// their slots were held.
 
 #ifndef CC_STORAGE_STORAGE_H_
 #define CC_STORAGE_STORAGE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/env/instance_dir.h"
 #include "cc/policy/replacement.h"
 #include "cc/table/embedding_table.h"
 
@@ -32,8 +38,11 @@ struct StorageSpec {
   Replacement cache_strategy = Replacement::kDefault;
   // Whether a last tier of a given size drops its coldest rows when it is full, rather than refuse.
   bool drop_coldest = false;
-  // Leaves the files, synced, when the table goes.
+  // Leaves the files when the table goes, everything that was in memory in them. Last tier: LEVELDB or SSDHASH.
   bool keep = false;
+  // The instance to take over, of a table with the same type; null: a new one below `path`.
+  std::shared_ptr<InstanceDirectory> recover;
+  OnCorruption on_corruption = OnCorruption::kError;
 };
 
 // The environment variable that says whether SSDHASH compacts on a thread of its own: 1 yes; 0, empty or unset no.
@@ -49,9 +58,15 @@ Result<Replacement> ParseCacheStrategy(const std::string& name);
 // Unimplemented for a type with an HBM tier.
 Status ValidateStorage(const StorageSpec& spec);
 
+// "error", "reinit", "drop"
+Result<OnCorruption> ParseOnCorruption(const std::string& name);
+
 // Makes the tiers and puts them in `options`: the budgets, the lower tiers, the strategy. options->name names the directory.
 // Reads the environment. On an error nothing is left behind.
-Status ComposeStorage(const StorageSpec& spec, TableOptions* options);
+//
+// `instance` (may be null) receives the instance directory, null where the type has no files; a new one is then not marked as
+// kept yet: who writes files of its own into it calls SetKeep after that.
+Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance = nullptr);
 
 }  // namespace multitier
 

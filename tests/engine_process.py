@@ -1,0 +1,82 @@
+"""Processes with the engine alone, for tests that kill them: tf_multitier without its __init__, which would load TensorFlow.
+
+    process = start('say(table.path); wait()', arguments...)    # `engine`, `np`, `arguments`, `say` and `wait` are there
+    path = process.hear()
+    process.go()                                                # ends a wait()
+"""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(os.path.dirname(_HERE), "tf_multitier")
+
+PRELUDE = f"""
+import importlib, json, os, signal, sys, types
+package = types.ModuleType("tf_multitier")
+package.__path__ = [{PACKAGE!r}]
+sys.modules["tf_multitier"] = package
+sys.path.insert(0, {_HERE!r})
+import numpy as np
+engine = importlib.import_module("tf_multitier.engine")
+arguments = json.loads(sys.argv[1])
+
+def say(value):
+    print(json.dumps(value), flush=True)
+
+def wait():
+    sys.stdin.readline()
+
+def error(call):
+    try:
+        call()
+    except Exception as e:
+        return [type(e).__name__, str(e)]
+    return None
+
+def fill(table, n, value=1.0, first=0):
+    table.apply("sgd", np.arange(first, first + n), np.full((n, table.dim), -value), hyper={{"learning_rate": 1.0}})
+"""
+
+
+class Process:
+    """A running one; see the top."""
+
+    def __init__(self, code, *arguments, environment=None):
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + textwrap.dedent(code), json.dumps(arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def hear(self):
+        """What it says next."""
+        line = self.popen.stdout.readline()
+        assert line, f"the process ended with {self.popen.wait()}"
+        return json.loads(line)
+
+    def go(self):
+        self.popen.stdin.write("\n")
+        self.popen.stdin.flush()
+
+    def end(self):
+        """Lets it run to its end, which must be good."""
+        self.popen.communicate(timeout=120)
+        assert self.popen.returncode == 0
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.communicate()
+
+
+def run(code, *arguments, environment=None):
+    """What a process says first; it must end well."""
+    process = Process(code, *arguments, environment=environment)
+    said = process.hear()
+    process.end()
+    return said

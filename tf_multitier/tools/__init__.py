@@ -1,0 +1,1 @@
+"""Command-line tools: `python3 -m tf_multitier.tools.<name>`."""

@@ -1,0 +1,46 @@
+"""Saves what is whole of a damaged SSDHASH instance: python3 -m tf_multitier.tools.salvage INSTANCE OUT.npz
+
+Writes an .npz with the arrays of `engine.Rows` (keys, frequencies, versions, data) and `columns`, a JSON text: a list of
+[name, dim, initial value]. Says on the standard output what was found, and what is damaged. `load` gives the rows back.
+
+Exit status: 0 everything was whole; 1 something was damaged, the rest is saved; 2 nothing could be saved.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+
+from tf_multitier import engine
+
+
+def load(path):
+    """The `engine.Rows` in a file that `main` wrote."""
+    with np.load(path) as arrays:
+        columns = [tuple(column) for column in json.loads(str(arrays["columns"]))]
+        return engine.Rows(columns, arrays["keys"], arrays["frequencies"], arrays["versions"], arrays["data"])
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="tf_multitier.tools.salvage", description=__doc__.split("\n")[0])
+    parser.add_argument("instance", help="instance directory, or its directory ssdhash")
+    parser.add_argument("out", help=".npz file to write")
+    options = parser.parse_args(arguments)
+    try:
+        found = engine.salvage(options.instance)
+    except (KeyError, engine.EngineError) as error:
+        print(error.args[0], file=sys.stderr)
+        return 2
+    rows = found.rows
+    np.savez(options.out, columns=json.dumps(rows.columns), keys=rows.keys, frequencies=rows.frequencies,
+             versions=rows.versions, data=rows.data)
+    print(f"{len(rows)} rows saved, {len(found.stale_keys)} of them older than their key's newest; {len(found.lost_keys)} keys lost; "
+          f"{found.segments} files, {found.records} whole records, {found.damaged_records} damaged")
+    for line in found.damage:
+        print(line)
+    return 1 if found.damage else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
