@@ -195,7 +195,7 @@ void EmbeddingTable::Impl::FinishChange(Shard* shard, RowHeader* row, uint64_t t
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
   if (touched != 0 && NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch))) --shard->prefetched;
   if (row->below != kNoLocation) {  // the copy below is no longer the row's
-    gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below});
+    gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below, /*newest=*/true});
     row->below = kNoLocation;
   }
   --row->pins;

@@ -257,7 +257,7 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
       if (unchanged) found.row->flags &= static_cast<uint16_t>(~kRowDemoting);
       if (!written) continue;
       if (!unchanged || (found.row->pins != 0 && !keeps_copies(0))) {
-        unused.at[0].push_back(KeyLocation{header.key, locations[i]});
+        unused.at[0].push_back(KeyLocation{header.key, locations[i], /*newest=*/true});
       } else if (found.row->pins != 0) {
         found.row->below = locations[i];
       } else {

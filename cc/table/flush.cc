@@ -95,7 +95,7 @@ Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
       if (unchanged) {
         row->below = locations[i];
       } else {
-        unused.at[last].push_back(KeyLocation{key, locations[i]});
+        unused.at[last].push_back(KeyLocation{key, locations[i], /*newest=*/true});
       }
     }
   }

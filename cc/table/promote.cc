@@ -293,7 +293,7 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
     row->below = key.location;
   } else {
     if (middle_[key.level]) row->below = header.below;
-    gone->at[key.level].push_back(KeyLocation{key.key, key.location});
+    gone->at[key.level].push_back(KeyLocation{key.key, key.location, /*newest=*/true});
   }
   // Read for no access that counts: as cold as it was, or, where that is not known, as anything can be.
   constexpr uint32_t kColdest = 0x80000000u;

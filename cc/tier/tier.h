@@ -83,6 +83,7 @@ struct ReadRecord {
 struct KeyLocation {
   int64_t key = 0;
   uint32_t location = 0;
+  bool newest = false;  // of Free: no newer record of the key was written, nor was it removed
 };
 
 // A record that the tier has copied from one location to another.
@@ -149,7 +150,8 @@ class Tier {
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status; the call's Status is for what hits the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
-  // Frees records. REQUIRES: each location holds a record of that key.
+  // Frees records. REQUIRES: each location holds a record of that key. One that is `newest` is all that recovery would find of
+  // its key: a durable tier whose files are kept does not lose it before a newer record, or a removal, is written.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free, and the key must not come back after recovery. Location kNoLocation: the key has no record that is held, but
   // had one once. On an error nothing of the batch was freed.

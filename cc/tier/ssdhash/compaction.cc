@@ -23,6 +23,8 @@
 // Tombstones: one of key k with horizon h may go once no other segment with id < h has dead records (only a dead record can
 // be an older one of k; compaction never copies dead ones), no deleted file may come back (directory synced) and none
 // refused to be deleted.
+//
+// Last copies (segment_set.h) are moved like held records, and no relocator is asked: only the set names them.
 
 #include <algorithm>
 #include <cstring>
@@ -192,7 +194,7 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
   for (const auto& [segment, owner] : set_.segments) {
     tombstone_bytes += int64_t{segment->num_tombstones} * segment->geometry.file_bytes_per_slot;
     if (!segment->sealed || segment->condemned || segment->users > 0) continue;
-    if (disk_full_ && segment->num_live + segment->num_tombstones > room) continue;
+    if (disk_full_ && segment->kept() > room) continue;
     const bool movable = segment->num_live == 0 || relocator_ != nullptr;
     const bool tried = segment->last_sweep == sweep_;
     if (segment->left_over) {
@@ -203,7 +205,8 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
     const uint64_t oldest_other = segment->header.id == first ? second : first;
     const bool tombstones_may_go = segment->tombstone_horizon <= oldest_other && set_.undeleted.empty();
     const uint32_t dead = segment->dead() + (tombstones_may_go ? segment->num_tombstones : 0);
-    const bool readable = segment->num_live > segment->unreadable || segment->num_live == 0;
+    const uint32_t records = segment->num_live + segment->num_last;
+    const bool readable = records > segment->unreadable || records == 0;
     if (dead == 0 || !movable || tried || !readable) continue;
     if (disk_full_ && dead < segment->used * kLeastGain) continue;
     const double held = 1.0 - static_cast<double>(dead) / segment->used;
@@ -259,7 +262,7 @@ void SsdHashTier::Impl::FinishPass(bool whole) {
   victim_->last_sweep = sweep_;
   if (whole) {
     victim_->unreadable = unreadable_;
-    victim_->left_over = victim_->num_live > unreadable_;
+    victim_->left_over = victim_->num_live + victim_->num_last > unreadable_;
   }
   --victim_->users;
   set_.NoteIfDead(*victim_);
@@ -283,7 +286,7 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
         victim_->ClearTombstone(cursor_);
         continue;
       }
-      if (!tombstone && !(victim_->is_live(cursor_) && relocator_ != nullptr)) continue;
+      if (!tombstone && !victim_->is_last(cursor_) && !(victim_->is_live(cursor_) && relocator_ != nullptr)) continue;
       const uint64_t offset = geometry.RecordOffset(cursor_);
       if (!slice->slots.empty() && offset + geometry.record_bytes - begin > kSliceBytes) break;
       if (slice->slots.empty()) begin = RoundDownToBlock(offset);
@@ -311,7 +314,7 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
     if (!DecodeRecord(geometry, slot, compact_buffer_ + (geometry.RecordOffset(slot) - begin), true, &fields)) {
       std::lock_guard<std::mutex> lock(set_.mutex);
       ++set_.corrupt;
-      unreadable_ += victim_->is_live(slot) ? 1 : 0;
+      unreadable_ += victim_->is_live(slot) || victim_->is_last(slot) ? 1 : 0;
       continue;
     }
     // What the slot had room for, zeros past the record's columns included.
@@ -330,7 +333,8 @@ Status SsdHashTier::Impl::CopySlice(Slice* slice) {
     std::lock_guard<std::mutex> lock(set_.mutex);
     size_t kept = 0;
     for (size_t i = 0; i < slice->slots.size(); ++i) {
-      if (!victim_->is_live(slice->slots[i]) && !victim_->is_tombstone(slice->slots[i])) continue;
+      const uint32_t slot = slice->slots[i];
+      if (!victim_->is_live(slot) && !victim_->is_tombstone(slot) && !victim_->is_last(slot)) continue;
       slice->slots[kept] = slice->slots[i];
       slice->records[kept++] = slice->records[i];
     }
@@ -352,6 +356,11 @@ void SsdHashTier::Impl::RelocateSlice(Slice* slice) {
         to->SetTombstone(slot);
         to->tombstone_horizon = std::max(to->tombstone_horizon, victim_->tombstone_horizon);
         victim_->ClearTombstone(slice->slots[i]);
+        continue;
+      }
+      if (!victim_->is_live(slice->slots[i])) {  // a last copy, unless it has been superseded: nobody else knows of it
+        const int64_t key = slice->records[i].header.key;
+        if (victim_->is_last(slice->slots[i])) set_.MoveLast(key, victim_.get(), slice->slots[i], to, slot);
         continue;
       }
       to->SetLive(slot);  // readable; counted as held only once it has moved
@@ -398,8 +407,7 @@ Status SsdHashTier::Impl::Reap() {
     std::lock_guard<std::mutex> lock(set_.mutex);
     if (set_.maybe_dead == 0) return OkStatus();
     for (const auto& [segment, owner] : set_.segments) {
-      const bool keeps = segment->num_live > 0 || segment->num_tombstones > 0;
-      if (!segment->sealed || segment->condemned || segment->users > 0 || keeps) continue;
+      if (!segment->sealed || segment->condemned || segment->users > 0 || segment->kept() > 0) continue;
       segment->condemned = true;
       set_.condemned_bytes += segment->file_bytes;
       synced = synced || segment->synced_writes > 0;

@@ -156,6 +156,44 @@ TEST_F(RecoveryTest, TombstonesOutliveTheSegmentsTheyWereWrittenTo) {
   for (const int64_t key : removed) ASSERT_EQ(owner_.generation(key), 0u) << key;
 }
 
+// A row that changes in memory gives its record up long before it has another.
+TEST_F(RecoveryTest, NewestRecordThatWasFreedStaysUntilAnotherIsWritten) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 4000), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  std::vector<KeyLocation> given_up;
+  for (int64_t key = 0; key < 4000; key += 3) owner_.Forget(key, &given_up);
+  for (KeyLocation& record : given_up) record.newest = true;
+  const int64_t rows = tier_->stats().rows;
+  tier_->Free(given_up);
+  EXPECT_EQ(tier_->stats().rows, rows - static_cast<int64_t>(given_up.size()));
+  // Compaction goes over all that was there, several times.
+  for (uint64_t generation = 2; generation < 30; ++generation) {
+    std::vector<int64_t> others;
+    for (const int64_t key : Range(0, 4000)) {
+      if (key % 3 != 0) others.push_back(key);
+    }
+    ASSERT_TRUE(owner_.Put(others, generation).ok());
+  }
+  ASSERT_TRUE(owner_.Remove({3, 9}).ok());
+  ASSERT_TRUE(owner_.Put({6}, 40).ok());
+  ASSERT_TRUE(tier_->Compact().ok());
+  EXPECT_GT(tier_->stats().relocated_rows, 0);
+  const int64_t stored = tier_->stats().stored_bytes;
+  EXPECT_LE(stored, 4000 * 90 * 3 / 2 + 6 * (32 << 10));
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  for (int reopened = 0; reopened < 2; ++reopened) {
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.size(), 3998u);
+    EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.generation(0), 1u);
+    EXPECT_EQ(owner_.generation(3), 0u);
+    EXPECT_EQ(owner_.generation(6), 40u);
+    EXPECT_EQ(owner_.generation(7), 29u);
+  }
+}
+
 // Random operations, a power loss, recovery: what was synced is there, or newer; what was removed and synced is not, unless
 // written again; nothing is torn. Several lives.
 TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {

@@ -58,7 +58,7 @@ Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std:
       RecordFields fields;
       if (DecodeRecord(geometry, slot, pages.data() + (offset - at), true, &fields)) continue;
       std::lock_guard<std::mutex> lock(set->mutex);
-      if (!segment.is_live(slot)) continue;
+      if (!segment.is_live(slot) && !segment.is_last(slot)) continue;
       damaged = DataLossError("ssdhash tier: record of key ", entries[slot].key, " in '", segment.file->path(), "' at offset ",
                               offset, " was lost by a failed write or sync: its checksum does not match");
     }

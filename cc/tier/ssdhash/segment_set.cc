@@ -31,6 +31,17 @@ void Segment::ClearTombstone(uint32_t slot) {
   --num_tombstones;
 }
 
+void Segment::SetLast(uint32_t slot) {
+  if (last.empty()) last.resize(live.size());
+  last[slot / 64] |= uint64_t{1} << slot % 64;
+  ++num_last;
+}
+
+void Segment::ClearLast(uint32_t slot) {
+  last[slot / 64] &= ~(uint64_t{1} << slot % 64);
+  --num_last;
+}
+
 Status SegmentSet::Add(std::shared_ptr<Segment> segment) {
   const uint32_t n = (segment->geometry.slots + kUnitSlots - 1) / kUnitSlots;
   // Freed units rest while there are others, so that a stale location rarely names something else.
@@ -76,6 +87,36 @@ void SegmentSet::Release(Segment* segment, uint32_t slot) {
   segment->ClearLive(slot);
   Hold(*segment, -1);
   NoteIfDead(*segment);
+}
+
+void SegmentSet::Retire(Segment* segment, uint32_t slot, int64_t key) {
+  Supersede(key);
+  MT_CHECK(segment->is_live(slot));
+  segment->ClearLive(slot);
+  Hold(*segment, -1);
+  segment->SetLast(slot);
+  live_bytes += segment->geometry.file_bytes_per_slot;
+  last_copies[key] = LocationOf(*segment, slot);
+}
+
+void SegmentSet::Supersede(int64_t key) {
+  if (last_copies.empty()) return;
+  const auto found = last_copies.find(key);
+  if (found == last_copies.end()) return;
+  uint32_t slot = 0;
+  Segment* segment = Find(found->second, &slot);
+  last_copies.erase(found);
+  MT_CHECK(segment != nullptr && segment->is_last(slot));
+  segment->ClearLast(slot);
+  live_bytes -= segment->geometry.file_bytes_per_slot;
+  NoteIfDead(*segment);
+}
+
+void SegmentSet::MoveLast(int64_t key, Segment* from, uint32_t from_slot, Segment* to, uint32_t to_slot) {
+  from->ClearLast(from_slot);
+  to->SetLast(to_slot);
+  live_bytes += int64_t{to->geometry.file_bytes_per_slot} - int64_t{from->geometry.file_bytes_per_slot};
+  last_copies[key] = LocationOf(*to, to_slot);
 }
 
 }  // namespace multitier

@@ -3,11 +3,12 @@
 //   location -> unit (1,024 slots) -> segment, slot
 //
 // A segment takes whole units when it is made and gives them back when it is gone; units are reused oldest first. Held
-// records are one bit each (`live`); what compaction must keep beside them are tombstones, one bit each in segments that
-// have any. Whatever is neither is dead.
+// records are one bit each (`live`); what compaction must keep beside them are tombstones and last copies, one bit each in
+// segments that have any. Whatever is none of these is dead. A last copy is a record that was freed, of a tier whose files are
+// kept, until a newer record or a tombstone of its key is written: it is all that recovery would find of the key.
 //
-// Owns the segments' memory and files, and deletes a file only where it is told to. Guarded by `mutex`, which is held for short steps only,
-// never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
+// Owns the segments' memory and files, and deletes a file only where it is told to. Guarded by `mutex`, which is held for short
+// steps only, never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_SET_H_
 #define CC_TIER_SSDHASH_SEGMENT_SET_H_
@@ -18,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cc/env/env.h"
@@ -59,9 +61,10 @@ struct Segment {
 
   uint32_t used = 0;  // slots taken
   uint32_t num_deletions = 0;  // of them, tombstones, kept or not
-  uint32_t num_live = 0, num_tombstones = 0;
+  uint32_t num_live = 0, num_tombstones = 0, num_last = 0;
   std::vector<uint64_t> live;        // [slots] bits
   std::vector<uint64_t> tombstones;  // [slots] bits, or empty
+  std::vector<uint64_t> last;        // [slots] bits, or empty: last copies
   uint64_t tombstone_horizon = 0;    // segments of smaller id may hold older records of its tombstones' keys
   uint64_t sealed_at = 0;            // bytes appended to the tier before
   bool left_over = false;            // a pass of compaction was over it, and some records were in use
@@ -76,13 +79,17 @@ struct Segment {
   }
   bool is_live(uint32_t slot) const { return has(live, slot); }
   bool is_tombstone(uint32_t slot) const { return has(tombstones, slot); }
-  uint32_t dead() const { return used - num_live - num_tombstones; }
+  bool is_last(uint32_t slot) const { return has(last, slot); }
+  uint32_t kept() const { return num_live + num_tombstones + num_last; }
+  uint32_t dead() const { return used - kept(); }
   // Of them, records: what a tombstone may have to cover.
-  uint32_t dead_records() const { return used - num_deletions - num_live; }
+  uint32_t dead_records() const { return used - num_deletions - num_live - num_last; }
   void SetLive(uint32_t slot);
   void ClearLive(uint32_t slot);
   void SetTombstone(uint32_t slot);
   void ClearTombstone(uint32_t slot);
+  void SetLast(uint32_t slot);
+  void ClearLast(uint32_t slot);
 };
 
 struct SegmentSet {
@@ -117,8 +124,14 @@ struct SegmentSet {
   }
   // Takes a held record out. REQUIRES: the slot is live
   void Release(Segment* segment, uint32_t slot);
+  // As Release, and the record is its key's last copy.
+  void Retire(Segment* segment, uint32_t slot, int64_t key);
+  // A newer record or a tombstone of the key was written: its last copy, if there is one, is dead.
+  void Supersede(int64_t key);
+  // What a last copy's segment and slot are now. REQUIRES: `from` is its segment
+  void MoveLast(int64_t key, Segment* from, uint32_t from_slot, Segment* to, uint32_t to_slot);
   void NoteIfDead(const Segment& segment) {
-    if (segment.sealed && !segment.condemned && segment.num_live == 0 && segment.num_tombstones == 0) ++maybe_dead;
+    if (segment.sealed && !segment.condemned && segment.kept() == 0) ++maybe_dead;
   }
   void SetFileBytes(Segment* segment, uint64_t bytes) {
     file_bytes += bytes - segment->file_bytes;
@@ -136,7 +149,8 @@ struct SegmentSet {
   uint64_t read_batches = 0;
   int64_t rows = 0;         // held
   int64_t row_bytes = 0;    // of them
-  int64_t live_bytes = 0;   // of files, their share
+  int64_t live_bytes = 0;   // of files, their share and that of last copies
+  std::unordered_map<int64_t, uint32_t> last_copies;  // by key: location
   uint64_t file_bytes = 0;  // of all files, preallocated space included
   std::vector<std::string> undeleted;  // files whose records recovery would find
   bool unlinked = false;    // a file was deleted since the directory was synced

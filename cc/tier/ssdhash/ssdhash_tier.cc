@@ -156,6 +156,7 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
     Segment* segment = placements[i].segment;
     segment->SetLive(placements[i].slot);
     set_.Hold(*segment, 1);
+    set_.Supersede(records[i].header.key);
     locations[i] = set_.LocationOf(*segment, placements[i].slot);
   }
   set_.appended_bytes += static_cast<int64_t>(bytes);
@@ -169,7 +170,7 @@ void SsdHashTier::Impl::Free(Span<const KeyLocation> records) {
     uint32_t slot = 0;
     Segment* segment = set_.Find(record.location, &slot);
     MT_CHECK(segment != nullptr);
-    set_.Release(segment, slot);
+    options_.keep && record.newest ? set_.Retire(segment, slot, record.key) : set_.Release(segment, slot);
   }
 }
 
@@ -196,6 +197,7 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
     segment->SetTombstone(placements[i].slot);
     // Every record of the key that is in a file, or that compaction is copying, is in a segment made before now.
     segment->tombstone_horizon = set_.next_segment_id;
+    set_.Supersede(records[i].key);
     uint32_t slot = 0;
     if (records[i].location == kNoLocation) continue;
     Segment* held_by = set_.Find(records[i].location, &slot);
@@ -245,11 +247,12 @@ TierStats SsdHashTier::Impl::stats() const {
   stats.write_latency = set_.write_latency;
   size_t resident = sizeof(*this) + set_.units.capacity() * sizeof(SegmentSet::Unit);
   for (const auto& [segment, owner] : set_.segments) {
-    resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity()) * 8;
+    resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity() + segment->last.capacity()) * 8;
     if (segment->buffer != nullptr) {
       resident += segment->used * sizeof(FooterEntry) + segment->buffer_bytes;
     }
   }
+  resident += set_.last_copies.size() * 32 + set_.last_copies.bucket_count() * 8;
   stats.resident_bytes = static_cast<int64_t>(resident);
   return stats;
 }

@@ -18,9 +18,10 @@
 //
 // Durable is what Sync() acknowledged, and, in a tier that is kept, what stands in a segment that was sealed and then synced in
 // the background; a tier that is not kept syncs nothing else but what replaces synced records. Recovery gives for each key its
-// newest record that is still in a file. A record that was freed, while no newer one of its key was written, may be gone at any
-// time. A removed key does not come back: its tombstone stays until no file can hold an older record of it. A tombstone is newer
-// than whatever was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
+// newest record that is still in a file. A record that was freed while no newer one of its key was written stays in a tier that
+// is kept, where the owner says so (KeyLocation::newest; 40 bytes of memory each); else it may be gone at any time. A removed
+// key does not come back: its tombstone stays until no file can hold an older record of it. A tombstone is newer than whatever
+// was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
 //
 // Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
 // replaced by reading the records; a damaged header or id fails recovery. Of a segment that was open when its process was
