@@ -261,8 +261,9 @@ Status PrepareStoragePath(const std::string& path, bool* made) {
   if (IsDirectory(path)) return OkStatus();
   if (Exists(path)) return InvalidArgumentError("storage path '", path, "': expected a directory, found something else");
   *made = ::mkdir(path.c_str(), 0755) == 0;
+  const int error = errno;
   if (*made || IsDirectory(path)) return OkStatus();
-  return PosixError("create storage path", path, errno);
+  return PosixError("create storage path", path, error);
 }
 
 Status SyncDirectory(const std::string& path) {

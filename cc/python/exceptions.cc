@@ -1,5 +1,6 @@
 #include "cc/python/exceptions.h"
 
+#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
@@ -73,7 +74,11 @@ void RegisterExceptions(py::module_* module) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const StatusException& e) {
-      PyErr_SetString(ClassOf(e.code()), e.what());
+      // A message may name a file by bytes that are not UTF-8.
+      PyObject* message = PyUnicode_DecodeUTF8(e.what(), static_cast<Py_ssize_t>(std::strlen(e.what())), "backslashreplace");
+      if (message == nullptr) return;
+      PyErr_SetObject(ClassOf(e.code()), message);
+      Py_DECREF(message);
     }
   });
 }

@@ -34,8 +34,8 @@
 // Acknowledged is also what the tier wrote and synced by itself (a sealed segment of SSDHASH). After a crash a key reads as
 // its newest such record: possibly older than memory was, never torn, never one that was removed before a Flush. Not in the
 // tiers, so not recovered: keys that a filter counted but did not admit, a Bloom filter's counts, recency.
-// Where the last tier's size is given it keeps no copies: a Flush moves all rows into it, which need to fit, and a row that is
-// promoted afterwards is acknowledged no more until the next.
+// Where the last tier's size is given it keeps no copies: a Flush moves all rows into it, which need to fit.
+// Its records of rows promoted afterwards stay for recovery, beside its size, until those rows are written again.
 //
 // Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
 // counted-but-not-admitted entries of the counter filter (24 bytes a key).
