@@ -37,10 +37,10 @@ class StorageTest : public testing::Test {
     spec.sizes = std::move(sizes);
     return spec;
   }
-  static Status Compose(const StorageSpec& spec, TableOptions* options) {
+  static Status Compose(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance = nullptr) {
     options->name = "user/id";
     options->dim = 4;
-    return ComposeStorage(spec, options);
+    return ComposeStorage(spec, options, instance);
   }
   static Status Compose(const StorageSpec& spec) {
     TableOptions options;
@@ -116,6 +116,42 @@ TEST_F(StorageTest, FilesStayWhereTheyAreKept) {
   EXPECT_EQ(Instances(), 1);
 }
 
+TEST_F(StorageTest, KeptInstanceIsTakenOverWithItsRows) {
+  for (const char* type : {"DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH"}) {
+    SCOPED_TRACE(type);
+    StorageSpec spec = Spec(type, {64});
+    spec.keep = true;
+    std::string path;
+    for (int life = 0; life < 3; ++life) {
+      TableOptions options;
+      std::shared_ptr<InstanceDirectory> instance;
+      ASSERT_TRUE(Compose(spec, &options, &instance).ok());
+      Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+      ASSERT_TRUE(table.ok()) << table.status().ToString();
+      path = instance->path();
+      ASSERT_TRUE(instance->SetKeep(life < 2).ok());
+      EXPECT_EQ((*table)->TotalCount(), life * 10);
+      std::vector<int64_t> keys(10);
+      for (int i = 0; i < 10; ++i) keys[static_cast<size_t>(i)] = life * 10 + i;
+      const std::vector<float> grads(40, 1.0f);
+      ApplyRequest request;
+      request.keys = keys;
+      request.grads = grads.data();
+      request.rule = *FindUpdateRule("sgd");
+      request.hyper = {0.5f};
+      ASSERT_TRUE((*table)->Apply(request).ok());
+      spec.recover.reset();
+      instance.reset();
+      table = Status(StatusCode::kUnknown, "gone");
+      if (life == 2) break;
+      Result<std::unique_ptr<InstanceDirectory>> taken = InstanceDirectory::Open(path, /*keep=*/true);
+      ASSERT_TRUE(taken.ok()) << taken.status().ToString();
+      spec.recover = *std::move(taken);
+    }
+    EXPECT_EQ(Instances(), 0);
+  }
+}
+
 TEST_F(StorageTest, ImpossibleSpecsAreRefusedByName) {
   const auto expect = [&](const StorageSpec& spec, StatusCode code, const std::string& message) {
     const Status status = Compose(spec);
@@ -130,6 +166,12 @@ TEST_F(StorageTest, ImpossibleSpecsAreRefusedByName) {
   expect(Spec("HBM"), StatusCode::kUnimplemented, "use DRAM");
   expect(Spec("DRAM_SSDHASH", {1024, 1024, 1024}), invalid, "expected at most 2, one for each tier of DRAM_SSDHASH; found 3");
   expect(Spec("DRAM_SSDHASH", {0}), invalid, "storage_sizes[0]");
+  for (const char* type : {"DRAM", "PMEM", "DRAM_PMEM"}) {
+    StorageSpec kept = Spec(type);
+    kept.keep = true;
+    const bool dram = type == std::string("DRAM");
+    expect(kept, dram ? invalid : StatusCode::kUnimplemented, dram ? "found DRAM" : "is not recovered");
+  }
   expect(Spec("DRAM_SSDHASH", {64, -5}), invalid, "found -5");
   StorageSpec spec = Spec("SSDHASH");
   spec.path.clear();
