@@ -197,7 +197,8 @@ def test_a_flipped_bit_is_reported_or_harmless_never_a_wrong_row(kind, tmp_path)
                     assert (table.frequency(bad) == 0).all()
                     train(table, bad)
     assert "instance.table" in {os.path.basename(f) for f in files_of(path)}
-    assert refused and lost, (seen, refused, lost)
+    # LEVELDB reads all entries when it is opened, so what is damaged is refused there.
+    assert refused and (lost or kind == "LEVELDB"), (seen, refused, lost)
 
 
 def test_flipped_bits_in_mapped_rows_are_found(tmp_path):
