@@ -117,6 +117,7 @@ void SegmentSet::MoveLast(int64_t key, Segment* from, uint32_t from_slot, Segmen
   to->SetLast(to_slot);
   live_bytes += int64_t{to->geometry.file_bytes_per_slot} - int64_t{from->geometry.file_bytes_per_slot};
   last_copies[key] = LocationOf(*to, to_slot);
+  ++relocated;
 }
 
 }  // namespace multitier
