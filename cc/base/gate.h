@@ -17,6 +17,12 @@ class Gate {
     changed_.wait(lock, [this] { return !closed_; });
     ++inside_;
   }
+  // False, and not inside, where it is closed or about to be.
+  bool TryEnter() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!closed_) ++inside_;
+    return !closed_;
+  }
   void Leave() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--inside_ == 0) changed_.notify_all();
@@ -51,6 +57,22 @@ class InsideGate {
 
  private:
   Gate* gate_;
+};
+
+// The same for who does not wait: whether it is inside, is for the caller to ask.
+class MaybeInsideGate {
+ public:
+  explicit MaybeInsideGate(Gate* gate) : gate_(gate->TryEnter() ? gate : nullptr) {}
+  ~MaybeInsideGate() {
+    if (gate_ != nullptr) gate_->Leave();
+  }
+  MaybeInsideGate(const MaybeInsideGate&) = delete;
+  MaybeInsideGate& operator=(const MaybeInsideGate&) = delete;
+
+  bool inside() const { return gate_ != nullptr; }
+
+ private:
+  Gate* const gate_;
 };
 
 class ClosedGate {

@@ -4,6 +4,7 @@
 #include <sys/time.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "cc/table/table_test_util.h"
@@ -62,6 +63,32 @@ TEST(Background, FailedDemotionIsTriedAgainWithoutAnOperation) {
     MT_EXPECT_OK(table->Stats().sticky_error);
     EXPECT_LE(table->Stats().tiers[0].rows, budget);
   }
+}
+
+// A snapshot closes its table for as long as it takes: the pool's thread goes on with other tables.
+TEST(Background, OtherTablesAreDemotedWhileOneIsSaved) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto saved = *EmbeddingTable::Create(TieredOptions(kDim, 16, lower));
+  auto other = *EmbeddingTable::Create(TieredOptions(kDim, kBudgetRows, std::make_shared<MemoryTier>()));
+  lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+  TrainKeys(saved.get(), 0, 100);
+  ASSERT_FALSE(saved->Stats().sticky_error.ok());
+  std::future<void> drained;
+  bool in_time = false;
+  MT_ASSERT_OK(saved->TakeSnapshot(true, 1000, [&](Rows*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // the retry is due by now
+    drained = std::async(std::launch::async, [&] {
+      TrainKeys(other.get(), 0, 2 * kBudgetRows);
+      MT_EXPECT_OK(other->Drain());
+    });
+    in_time = drained.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    return OkStatus();
+  }));
+  EXPECT_TRUE(in_time);
+  drained.wait();
+  EXPECT_LE(other->Stats().tiers[0].rows, kBudgetRows * 97 / 100);
+  lower->FailWrite(1, OkStatus(), 0);
+  while (!saved->Stats().sticky_error.ok()) std::this_thread::yield();  // it is tried again afterwards
 }
 
 TEST(Background, DestroyedWhileARetryIsDue) {

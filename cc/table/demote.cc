@@ -117,7 +117,8 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
   int64_t budget = 0;
   Status status;
   {
-    InsideGate inside(&gate_);  // whoever wants to close it waits for no more than a slice
+    const MaybeInsideGate gate(&gate_);  // whoever wants to close it waits for no more than a slice
+    if (!gate.inside()) return DemotionPool::kNotNow;  // a snapshot may take minutes, and other tables need the thread
     budget = static_cast<int64_t>(budget_rows(*layout()));
     const size_t low = static_cast<size_t>(budget / 100 * kStopPercent) >> log2_shards_;
     status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
@@ -129,7 +130,8 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
 }
 
 uint64_t EmbeddingTable::Impl::RetryInBackground() {
-  InsideGate inside(&gate_);
+  const MaybeInsideGate gate(&gate_);
+  if (!gate.inside()) return DemotionPool::kNotNow;
   return RetryTrim().ok() ? DemotionPool::kDone : kRetryMicros;
 }
 

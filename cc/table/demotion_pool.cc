@@ -12,6 +12,8 @@
 namespace multitier {
 namespace {
 
+constexpr uint64_t kNotNowMicros = 10000;
+
 // A lock and a pool for each process: what a child has of its parent's it cannot use, and it is left alone.
 struct OfProcess {
   explicit OfProcess(pid_t p) : pid(p) {}
@@ -120,7 +122,7 @@ void DemotionPool::RunStep(Job* job, std::unique_lock<std::mutex>* lock) {
     if (job->wanted_ && !job->cancelled_) Enqueue(job, 0);
     done_.notify_all();
   } else {
-    Enqueue(job, job->hurried_ ? 0 : pause_us);
+    Enqueue(job, pause_us == kNotNow ? kNotNowMicros : job->hurried_ ? 0 : pause_us);
   }
 }
 

@@ -37,6 +37,7 @@ class DemotionPool {
   static constexpr int kMaxThreads = 64;
 
   static constexpr uint64_t kDone = ~uint64_t{0};
+  static constexpr uint64_t kNotNow = kDone - 1;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -45,7 +46,8 @@ class DemotionPool {
  public:
   class Job {
    public:
-    // One step of the job: the microseconds to pause before the next, or kDone.
+    // One step of the job: the microseconds to pause before the next, or kDone; or kNotNow: it could do nothing without waiting,
+    // and is asked again in a while, no sooner where somebody waits for the job.
     explicit Job(std::function<uint64_t()> step) : step_(std::move(step)) {}
     ~Job() = default;
     Job(const Job&) = delete;
