@@ -182,7 +182,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
         }
         const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
         // Brought up by an operation: it is in DRAM without a copy, and is written from there.
-        if (!named) unused.at[last].push_back(KeyLocation{key, written[i]});
+        if (!named) unused.at[last].push_back(KeyLocation{key, written[i], /*newest=*/true});
       }
     }
     if (!unused.at[last].empty()) any_key_below_ = true;  // records of rows that do not know of it
