@@ -13,6 +13,7 @@ from tf_multitier import _library  # first: refuses a TensorFlow that the ops we
 from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup
+from tf_multitier import nn
 from tf_multitier import options
 from tf_multitier import patches
 from tf_multitier import train
@@ -44,7 +45,7 @@ __all__ = [
     "CBFFilter", "CacheStrategy", "CheckpointOption", "CounterFilter", "EmbeddingVariable", "EmbeddingVariableOption",
     "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "Memory", "PartitionedEmbeddingVariable",
     "ProbabilisticFilter", "StorageOption", "StorageType", "config_pb2", "data", "embedding_variables", "feature_column",
-    "get_embedding_variable", "get_library_path", "is_embedding_variable", "lookup", "memory", "options", "train",
+    "get_embedding_variable", "get_library_path", "is_embedding_variable", "lookup", "memory", "nn", "options", "train",
 ]
 
 _LOADED_WHEN_USED = {"deeprec", "engine"}

@@ -55,7 +55,7 @@ def refuse_eager(what):
         graph = graph.outer_graph
 
 
-def _one_variable(params):
+def one_variable(params):
     """The embedding variable in `params`; ValueError, naming the object to pass, for a list of parts."""
     if is_embedding_variable(params):
         return params
@@ -70,7 +70,7 @@ def _one_variable(params):
     raise ValueError(f"params must be one embedding variable, found a list of {len(params)}: {', '.join(names)}")
 
 
-def _max_norm(max_norm):
+def max_norm_attribute(max_norm):
     """The op attribute of a max_norm argument: -1 is none."""
     if max_norm is None:
         return -1.0
@@ -98,8 +98,8 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
       TypeError: for ids that are not integers.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    max_norm = _max_norm(max_norm)
+    variable = one_variable(variable)
+    max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         keys = as_keys(variable, ids)
         read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=variable.dtype)
@@ -107,7 +107,7 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
         return values if max_norm < 0 else ops.multitier_clip_by_norm(values, max_norm=max_norm)
 
 
-def _from_ragged(ids, weights):
+def from_ragged(ids, weights):
     """Ragged ids [batch, (any)] and weights as SparseTensors: the same entries in the same rows and order; others unchanged."""
     if not isinstance(ids, tf.RaggedTensor):
         return ids, weights
@@ -152,7 +152,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
     """float32 [batch, dim] of int64 keys [n], their rows int64 [n] (nondecreasing) and weights float32 [n] or None."""
     if combiner not in COMBINERS:
         raise ValueError(f"combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}")
-    max_norm = _max_norm(max_norm)
+    max_norm = max_norm_attribute(max_norm)
     parts = variable.parts
     if len({part.device for part in parts}) == 1:
         with colocated(parts[0]):
@@ -196,8 +196,8 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
       tf.errors.InvalidArgumentError, when run: lengths that differ, rows that are not in order or out of range.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
+    variable = one_variable(variable)
+    sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
@@ -230,8 +230,8 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
       As embedding_lookup_sparse.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
+    variable = one_variable(variable)
+    sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
     with tf.name_scope(name or "embedding_lookup"):
