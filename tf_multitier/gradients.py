@@ -10,6 +10,7 @@ Training through a lookup inside a loop is refused when the graph is built. Insi
 """
 
 import collections
+import contextlib
 
 import tensorflow as tf
 from tensorflow.python.framework import func_graph as tf_func_graph
@@ -160,7 +161,8 @@ def _refuse_second_derivative(op, *unused_grads):
 
 def _is_no_gradient(op, number, grad):
     """Whether `grad` is what TensorFlow gives an output of `op` that the loss does not depend on: zeros like that output."""
-    return grad is None or (isinstance(grad, tf.Tensor) and grad.op.type == "ZerosLike" and grad.op.inputs[0] is op.outputs[number])
+    return grad is None or (isinstance(grad, tf.Tensor) and grad.op.type == "ZerosLike" and
+                            grad.op.inputs[0].name == op.outputs[number].name)
 
 
 def _group_lookup_grad(op, *grads):
@@ -173,12 +175,13 @@ def _group_lookup_grad(op, *grads):
     input_grads = [None] * len(op.inputs)
     if not members:
         return input_grads
-    with tf_ops.colocate_with(op, ignore_existing=True):
+    graph = tf_ops.get_default_graph()
+    # The plan stays where it was made. (In a function, whose ops are placed with its caller's.)
+    with contextlib.nullcontext() if graph.building_function else tf_ops.colocate_with(op, ignore_existing=True):
         result = ops.multitier_group_lookup_grad(
             op.outputs[count], [tf.convert_to_tensor(grads[i]) for i in members], members=members,
             units=[units[i] for i in members], weighted=[weighted[i] for i in members], U=sum(units[i] for i in members),
             W=sum(weighted[i] for i in members))
-    graph = tf_ops.get_default_graph()
     state = None if graph.building_function else graph_state.state_of(graph)
     first_input = group_inputs(sources, units, num_handles)
     weights_input = len(op.inputs) - sum(weighted)

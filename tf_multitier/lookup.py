@@ -16,8 +16,11 @@ Occurrences are counted, not batches: a key that a batch has three times adds th
 order of occurrence. Set TF_MULTITIER_LOG=1 to see on stderr which calls came here.
 """
 
+import collections
+import contextlib
 import os
 import sys
+import threading
 import typing
 
 import numpy as np
@@ -36,6 +39,26 @@ from tf_multitier.queries import colocated
 from tf_multitier.queries import route
 
 COMBINERS = ("sum", "mean", "sqrtn")
+
+# A pooled lookup that was asked for and not made, see pending_lookups. ids, weights: SparseTensor; weights may be None.
+PendingLookup = collections.namedtuple("PendingLookup", ["variable", "ids", "weights", "combiner", "max_norm"])
+
+_pending = threading.local()
+
+
+@contextlib.contextmanager
+def pending_lookups():
+    """Inside, on this thread, pooled lookups of sparse ids of rank 2 give a PendingLookup instead of a tensor: whoever collects
+    them makes one grouped lookup of them. Only around code that does nothing with what it gets but return it."""
+    before, _pending.on = getattr(_pending, "on", False), True
+    try:
+        yield
+    finally:
+        _pending.on = before
+
+
+def _is_pending(ids):
+    return getattr(_pending, "on", False) and ids.dense_shape.shape.num_elements() == 2
 
 
 def _log(message):
@@ -202,6 +225,8 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
         raise ValueError(f"sp_ids must have rank 2, found rank {rank}")
+    if _is_pending(sp_ids):
+        return PendingLookup(variable, sp_ids, sp_weights, combiner or "mean", max_norm)
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys = as_keys(variable, sp_ids.values)
         weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
@@ -234,6 +259,12 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
+    if _is_pending(sp_ids) and default_id is None:
+        if sp_weights is not None and combiner != "sum":
+            kept = _one_a_key(tf.cast(sp_weights.values, variable.dtype), sp_ids.values) > 0
+            sp_ids, sp_weights = (tf.SparseTensor(*(tf.boolean_mask(part, kept) for part in (sp_ids.indices, entries.values)),
+                                                  sp_ids.dense_shape) for entries in (sp_ids, sp_weights))
+        return PendingLookup(variable, sp_ids, sp_weights, combiner, max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         shape = sp_ids.dense_shape
         rank = shape.shape.num_elements()

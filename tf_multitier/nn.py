@@ -81,7 +81,7 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
                          len(params))
     _check_strategy(partition_strategy)
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
-        members = []
+        members, batches = [], []
         for number, (param, ids, combiner, weights, max_norm) in enumerate(zip(params, sp_ids, combiners, sp_weights, max_norms)):
             target = _resolve(param, number)
             combiner = combiner or "mean"
@@ -91,7 +91,8 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
             members.append(target._replace(
                 strategy=partition_strategy, form=form, combiner=combiner, max_norm=_norm(target, max_norm), keys=keys,
                 indices=indices, shape=shape, weights=weights))
-        return _look_up(members, params_num_per_group)
+            batches.append(None if ids.shape.rank is None else ids.shape[0])
+        return _look_up(members, batches, params_num_per_group)
 
 
 def group_embedding_lookup(params, ids, partition_strategy="mod", params_num_per_group=sys.maxsize, name=None, max_norms=None):
@@ -119,7 +120,7 @@ def group_embedding_lookup(params, ids, partition_strategy="mod", params_num_per
             target = _resolve(param, number)
             members.append(target._replace(strategy=partition_strategy, form="dense", combiner="sum",
                                            max_norm=_norm(target, max_norm), keys=_keys(target, its_ids)))
-        return _look_up(members, params_num_per_group)
+        return _look_up(members, [m.keys.shape[0] if m.keys.shape.rank else None for m in members], params_num_per_group)
 
 
 # ---- arguments
@@ -200,6 +201,8 @@ def _keys(target, ids, what="ids"):
 def _entries(target, ids, weights, is_sequence):
     """(keys, indices or splits, dense shape or None, weights or None, form) of a member."""
     where = target.where
+    if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(f"{where}: sp_ids must be a SparseTensor or a RaggedTensor, found {type(ids).__name__}")
     if weights is not None and type(weights) is not type(ids):
         raise TypeError(f"{where}: weights must be a {type(ids).__name__} as the ids are, or None, found {type(weights).__name__}")
     if isinstance(ids, tf.RaggedTensor):
@@ -208,14 +211,12 @@ def _entries(target, ids, weights, is_sequence):
                              "dimensions, ids.merge_dims(1, -1)")
         form = "ragged_sequence" if is_sequence else "ragged"
         indices, shape = tf.cast(ids.row_splits, tf.int64), None
-    elif isinstance(ids, tf.SparseTensor):
+    else:
         rank = ids.dense_shape.shape.num_elements()
         if rank not in (None, 2):
             raise ValueError(f"{where}: sp_ids must have rank 2, found rank {rank}")
         form = "sequence" if is_sequence else "sparse"
         indices, shape = ids.indices, ids.dense_shape
-    else:
-        raise TypeError(f"{where}: sp_ids must be a SparseTensor or a RaggedTensor, found {type(ids).__name__}")
     keys = _keys(target, ids.values, "sp_ids")
     if weights is None:
         return keys, indices, shape, None, form
@@ -232,8 +233,11 @@ def _anchor(part):
     return part if isinstance(part, tf.Tensor) else part.handle
 
 
-def _look_up(members, members_per_op):
-    """The values of each member, in order: one op for those on one device, of at most members_per_op."""
+def _look_up(members, batches, members_per_op):
+    """The values of each member, in order: one op for those on one device, of at most members_per_op.
+
+    batches: static first dimensions of the values, None where not known.
+    """
     if members_per_op < 1:
         raise ValueError(f"params_num_per_group must be at least 1, found {members_per_op}")
     values = [None] * len(members)
@@ -248,6 +252,8 @@ def _look_up(members, members_per_op):
         for begin in range(0, len(numbers), members_per_op):
             some = numbers[begin:begin + members_per_op]
             for number, value in zip(some, _one_op([members[n] for n in some])):
+                if batches[number] is not None:
+                    value.set_shape([batches[number]] + [None] * (value.shape.rank - 1))
                 values[number] = value
     return values
 

@@ -63,10 +63,12 @@ class ApplyKernelBase : public OpKernel {
     return ToAbsl(rule_->Validate(request->hyper.data()));
   }
 
+  // Small updates take no threads: a model's many run beside each other, an op each.
   absl::Status Apply(OpKernelContext* context, const ApplyRequest& request, EmbeddingTable* table) const {
+    constexpr size_t kWorthThreads = 8192;
     TF_RETURN_IF_ERROR(AddMissingSlots(table));
     IntraOpExecutor executor(context);
-    return ToAbsl(table->Apply(request, &executor));
+    return ToAbsl(table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor));
   }
 
  private:
