@@ -27,7 +27,7 @@ class MultiHashVariable:
         self.name = name
         self.parts = list(parts)
         self.operation = operation
-        dims = [part.shape[1] for part in parts]
+        dims = [part.shape.as_list()[1] for part in parts]
         self.embedding_dim = sum(dims) if operation == "concat" else dims[0]
 
     def __repr__(self):
@@ -39,7 +39,7 @@ class MultiHashVariable:
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
             raise TypeError(f"multihash variable '{self.name}': ids must be integers, found {ids.dtype.name}")
         ids = tf.cast(ids, tf.int64)
-        quotients, remainders = (part.shape[0] for part in self.parts)
+        quotients, remainders = (part.shape.as_list()[0] for part in self.parts)
         return tf.math.floormod(tf.math.floordiv(ids, remainders), quotients), tf.math.floormod(ids, remainders)
 
     def combine(self, values):

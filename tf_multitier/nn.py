@@ -91,7 +91,7 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
             members.append(target._replace(
                 strategy=partition_strategy, form=form, combiner=combiner, max_norm=_norm(target, max_norm), keys=keys,
                 indices=indices, shape=shape, weights=weights))
-            batches.append(None if ids.shape.rank is None else ids.shape[0])
+            batches.append(_first(ids.shape))
         return _look_up(members, batches, params_num_per_group)
 
 
@@ -120,7 +120,7 @@ def group_embedding_lookup(params, ids, partition_strategy="mod", params_num_per
             target = _resolve(param, number)
             members.append(target._replace(strategy=partition_strategy, form="dense", combiner="sum",
                                            max_norm=_norm(target, max_norm), keys=_keys(target, its_ids)))
-        return _look_up(members, [m.keys.shape[0] if m.keys.shape.rank else None for m in members], params_num_per_group)
+        return _look_up(members, [_first(m.keys.shape) for m in members], params_num_per_group)
 
 
 # ---- arguments
@@ -135,6 +135,11 @@ def _as_list(values, what, length=None):
         raise ValueError(f"{what} must have one entry for each of {length} params, found {len(values)}: member {first} has "
                          f"{'none' if len(values) < length else 'no params'}")
     return list(values)
+
+
+def _first(shape):
+    """The first dimension of a static shape, None where it is not known or there is none."""
+    return shape.as_list()[0] if shape.rank else None
 
 
 def _check_strategy(partition_strategy):
@@ -175,9 +180,9 @@ def _resolve(param, number):
     for part in parts:
         if part.dtype.base_dtype != tf.float32:
             raise TypeError(f"{where}: variables must be float32, found {part.dtype.base_dtype.name}")
-        if part.shape.rank != 2 or part.shape[1] is None or part.shape[1] != parts[0].shape[1]:
+        if part.shape.rank != 2 or part.shape.as_list()[1] is None or part.shape.as_list()[1:] != parts[0].shape.as_list()[1:]:
             raise ValueError(f"{where}: variables must have the shape [rows, dim], the same dim in each part, found {part.shape}")
-    return _member(where, source, parts, None, int(parts[0].shape[1]))
+    return _member(where, source, parts, None, parts[0].shape.as_list()[1])
 
 
 def _member(where, source, parts, variable, dim):
@@ -222,8 +227,8 @@ def _entries(target, ids, weights, is_sequence):
         return keys, indices, shape, None, form
     weights = tf.cast(weights.values, tf.float32)
     if not keys.shape.is_compatible_with(weights.shape):
-        raise ValueError(f"{where}: weights must have one value for each of sp_ids: expected {keys.shape[0]}, found "
-                         f"{weights.shape[0]}")
+        raise ValueError(f"{where}: weights must have one value for each of sp_ids: expected {_first(keys.shape)}, found "
+                         f"{_first(weights.shape)}")
     return keys, indices, shape, weights, form
 
 
