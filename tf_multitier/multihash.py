@@ -12,6 +12,7 @@ import typing
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.util import dispatch
 
 from tf_multitier import lookup
 from tf_multitier import nn
@@ -19,6 +20,7 @@ from tf_multitier import nn
 _OPERATIONS = ("concat", "add", "mul")
 
 
+@dispatch.register_dispatchable_type
 class MultiHashVariable:
     """What `get_multihash_variable` returns. Attributes: `name`, `operation`, `parts` (the quotients' and the remainders' table),
     `embedding_dim` (of a lookup)."""
