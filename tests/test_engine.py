@@ -270,6 +270,8 @@ def test_import_of_another_dim_or_uneven_sizes_is_refused():
 def test_a_bad_prefetch_timeout_is_refused(timeout):
     with pytest.raises(ValueError, match="timeout: expected 0 to 1e9 seconds, found"):
         engine.Table(dim=4).prefetch([1], timeout=timeout)
+
+
 def test_a_group_reads_and_trains_as_its_tables_alone():
     make = lambda name, dim: engine.Table(dim=dim, initializer="uniform", a=-1, b=1, seed=dim, name=name)
     grouped, alone = [make("a", 3), make("b", 8)], [make("a", 3), make("b", 8)]
