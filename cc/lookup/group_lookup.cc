@@ -500,7 +500,8 @@ class GroupLookup {
       std::memset(m.out + row_begin * m.dim, 0, static_cast<size_t>((row_end - row_begin) * m.dim) * sizeof(float));
       return;
     }
-    const size_t entry = static_cast<size_t>(std::lower_bound(from.rows.begin(), from.rows.end(), row_begin) - from.rows.begin());
+    const auto first = std::lower_bound(from.rows.begin(), from.rows.end(), row_begin);
+    const size_t entry = static_cast<size_t>(first - from.rows.begin());
     PoolRange(from.sparse_batch(), EntryValues{from.values.get(), from.index.get()}, row_begin, row_end, entry, m.out);
   }
 
