@@ -270,3 +270,47 @@ def test_import_of_another_dim_or_uneven_sizes_is_refused():
 def test_a_bad_prefetch_timeout_is_refused(timeout):
     with pytest.raises(ValueError, match="timeout: expected 0 to 1e9 seconds, found"):
         engine.Table(dim=4).prefetch([1], timeout=timeout)
+
+
+def test_a_group_reads_and_trains_as_its_tables_alone():
+    make = lambda name, dim: engine.Table(dim=dim, initializer="uniform", a=-1, b=1, seed=dim, name=name)
+    grouped, alone = [make("a", 3), make("b", 8)], [make("a", 3), make("b", 8)]
+    keys, splits = [[5, 7, 5, -1], [2, 2]], [[0, 2, 2, 4], [0, 1, 2, 2]]
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        group = engine.Group(grouped, keys, splits, combiners=["sum", "sum"], train=True)
+        assert group.keys[0].tolist() == [5, 7, -1] and group.counts[0].tolist() == [2, 1, 1]
+        grads = [rng.normal(size=v.shape).astype(np.float32) for v in group.values]
+        hyper = {"learning_rate": 0.1}
+        for table, k, s, v, g in zip(alone, keys, splits, group.values, grads):
+            rows = np.repeat(np.arange(3), np.diff(s))
+            expected = np.zeros_like(v)
+            for row, value in zip(rows, table.lookup(k)):
+                expected[row] += value
+            np.testing.assert_array_equal(v, expected)
+            table.apply("adagrad", k, g[rows], hyper=hyper)
+        group.apply("adagrad", grads, hyper=hyper)
+    for a, b, k in zip(grouped, alone, keys):
+        np.testing.assert_array_equal(a.lookup(k), b.lookup(k))
+        np.testing.assert_array_equal(a.frequency(k), b.frequency(k))
+    [values] = engine.Group([grouped[0]], [[5, 6]], weights=[[0.5, 2.0]], max_norms=[None]).values
+    np.testing.assert_array_equal(values, grouped[0].lookup([5, 6]) * np.array([[0.5], [2.0]], np.float32))
+
+
+def test_group_errors_name_the_member():
+    tables = [engine.Table(dim=2, name="a"), engine.Table(dim=2, name="b")]
+    with pytest.raises(ValueError, match="keys: expected one for each of 2 tables, found 1"):
+        engine.Group(tables, [[1]])
+    with pytest.raises(ValueError, match=r"member 1 \('b'\): expected row splits from 0 to 1"):
+        engine.Group(tables, [[1], [1]], [[0, 1], [0, 2]])
+    with pytest.raises(ValueError, match="combiner"):
+        engine.Group(tables, [[1], [1]], combiners="max")
+    with pytest.raises(ValueError, match="weights of member 1"):
+        engine.Group(tables, [[1], [1]], weights=[None, [1.0, 2.0]])
+    with pytest.raises(ValueError, match="once"):
+        engine.Group([tables[0]] * 2, [[1], [1]], train=True)
+    with pytest.raises(ValueError, match="without train"):
+        engine.Group(tables, [[1], [1]]).apply("sgd", [], hyper={"learning_rate": 1})
+    group = engine.Group(tables, [[1], [1]], train=True)
+    with pytest.raises(ValueError, match="grads of member 0"):
+        group.apply("sgd", [np.zeros((2, 2)), np.zeros((1, 2))], hyper={"learning_rate": 1})

@@ -13,6 +13,7 @@ from tf_multitier import _library  # first: refuses a TensorFlow that the ops we
 from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup
+from tf_multitier import nn
 from tf_multitier import options
 from tf_multitier import patches
 from tf_multitier import train
@@ -20,6 +21,8 @@ from tf_multitier._library import get_library_path
 from tf_multitier.config_pb2 import CacheStrategy
 from tf_multitier.config_pb2 import StorageType
 from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.multihash import MultiHashVariable
+from tf_multitier.multihash import get_multihash_variable
 from tf_multitier.options import CBFFilter
 from tf_multitier.options import CheckpointOption
 from tf_multitier.options import CounterFilter
@@ -42,9 +45,10 @@ from tf_multitier import feature_column  # noqa: E402  needs everything above
 
 __all__ = [
     "CBFFilter", "CacheStrategy", "CheckpointOption", "CounterFilter", "EmbeddingVariable", "EmbeddingVariableOption",
-    "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "Memory", "PartitionedEmbeddingVariable",
+    "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "Memory", "MultiHashVariable", "PartitionedEmbeddingVariable",
     "ProbabilisticFilter", "StorageOption", "StorageType", "config_pb2", "data", "embedding_variables", "feature_column",
-    "get_embedding_variable", "get_library_path", "is_embedding_variable", "lookup", "memory", "options", "train",
+    "get_embedding_variable", "get_library_path", "get_multihash_variable", "is_embedding_variable", "lookup", "memory", "nn",
+    "options", "train",
 ]
 
 _LOADED_WHEN_USED = {"deeprec", "engine"}

@@ -41,6 +41,7 @@ __all__ = [
     "DataLossError",
     "EngineError",
     "FailedPreconditionError",
+    "Group",
     "ResourceExhaustedError",
     "Rows",
     "Rule",
@@ -206,6 +207,95 @@ def _floats(name, values, shape):
 
 def _columns(columns):
     return [(str(name), int(dim), float(initial_value)) for name, dim, initial_value in columns]
+
+
+def _rule_and_hyper(rule, hyper):
+    """What `_engine.update_rules` says of a rule, and its hyperparameters in its order."""
+    rules = _engine.update_rules()
+    if rule not in rules:
+        raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
+    spec = rules[rule]
+    hyper = dict(hyper or {})
+    if sorted(hyper) != sorted(spec["hyperparameters"]):
+        raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
+    return spec, [float(hyper[name]) for name in spec["hyperparameters"]]
+
+
+class Group:
+    """One lookup in many tables, pooled by row, and the update that follows it.
+
+        group = engine.Group([users, items], [user_ids, item_ids], [user_splits, item_splits], combiners="mean", train=True)
+        group.values                                             # list of float32 [batch, dim]
+        group.apply("sgd", grads, hyper={"learning_rate": 0.1})  # grads: a gradient of each of the values
+
+    Each member gets what it would get alone. Distinct keys are read once, and updated once, with the sum of their gradients,
+    without another search for them. Attributes: `values`; with train, `keys` and `counts`: lists of the members' distinct keys and
+    occurrences, int64.
+    """
+
+    def __init__(self, tables, keys, row_splits=None, combiners="sum", weights=None, max_norms=None, train=False):
+        """Looks up.
+
+        Args:
+          tables: list of `Table`. With train each table once: join its keys.
+          keys: list of integers [n], one a member.
+          row_splits: list of integers [batch + 1], rising from 0 to n: which keys each row pools; None: every key is a row.
+          combiners: list of "sum", "mean" or "sqrtn", or one for all.
+          weights: list of floats [n] or None, or None: all one.
+          max_norms: list of numbers or None, or None: values with a larger norm are scaled down to it.
+          train: whether `apply` will be called.
+
+        Raises:
+          ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner.
+        """
+        n = len(tables)
+        splits = [None] * n if row_splits is None else list(row_splits)
+        combiners = [combiners] * n if isinstance(combiners, str) else list(combiners)
+        weights = [None] * n if weights is None else list(weights)
+        max_norms = [None] * n if max_norms is None else list(max_norms)
+        for name, values in (("keys", keys), ("row_splits", splits), ("combiners", combiners), ("weights", weights),
+                             ("max_norms", max_norms)):
+            if len(values) != n:
+                raise ValueError(f"{name}: expected one for each of {n} tables, found {len(values)}")
+        if train and len({id(table) for table in tables}) != n:
+            raise ValueError("tables: a table may be there once where train is set: join its keys")
+        keys = [_integers(f"keys of member {i}", k) for i, k in enumerate(keys)]
+        splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
+        splits = [_integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
+        for i, s in enumerate(splits):
+            if len(s) < 1:
+                raise ValueError(f"row_splits of member {i}: expected at least one number, found none")
+        weights = [None if w is None else _floats(f"weights of member {i}", w, [len(k)])
+                   for i, (w, k) in enumerate(zip(weights, keys))]
+        self._tables = list(tables)
+        self._group = _engine.Group([table._table for table in tables], keys, splits, combiners, weights,
+                                    [-1.0 if m is None else float(m) for m in max_norms], bool(train))
+        self._rows = [len(s) - 1 for s in splits]
+        self._train = bool(train)
+        self.values = self._group.values()
+        self.keys = [self._group.keys(i) for i in range(n)] if train else None
+        self.counts = [self._group.counts(i) for i in range(n)] if train else None
+
+    def apply(self, rule, grads, hyper=None, slots=None, global_step=-1):
+        """Updates every table, one after the other, each wholly or not at all.
+
+        Args:
+          grads: list of [batch, dim], the gradients of `values`.
+          rule, hyper, slots, global_step: see `Table.apply`; slots: the same names in every table.
+
+        Raises:
+          ValueError: an argument does not fit, or the group was made without train; nothing has changed.
+          ResourceExhaustedError: no room for a table's new rows; that table and those after it have not changed.
+        """
+        if not self._train:
+            raise ValueError("apply: the group was looked up without train=True")
+        spec, values = _rule_and_hyper(rule, hyper)
+        if len(grads) != len(self._tables):
+            raise ValueError(f"grads: expected one for each of {len(self._tables)} tables, found {len(grads)}")
+        grads = [_floats(f"grads of member {i}", g, [rows, table.dim])
+                 for i, (g, rows, table) in enumerate(zip(grads, self._rows, self._tables))]
+        slots = [table._ensure_slots(rule, spec, slots) for table in self._tables]
+        self._group.apply(rule, grads, values, slots, int(global_step))
 
 
 class Table:
@@ -412,22 +502,21 @@ class Table:
           ValueError: an argument does not fit; nothing has changed.
           ResourceExhaustedError: no room for the new rows; nothing has changed.
         """
-        rules = _engine.update_rules()
-        if rule not in rules:
-            raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
-        spec = rules[rule]
-        hyper = dict(hyper or {})
-        if sorted(hyper) != sorted(spec["hyperparameters"]):
-            raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
-        slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
-        if len(slots) != len(spec["slots"]):
-            raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
+        spec, values = _rule_and_hyper(rule, hyper)
         keys = _integers("keys", keys)
         grads = _floats("grads", grads, [len(keys), self.dim])
         if counts is not None:
             counts = _integers("counts", counts)
             if len(counts) != len(keys):
                 raise ValueError(f"counts: expected shape [{len(keys)}], found [{len(counts)}]")
+        slots = self._ensure_slots(rule, spec, slots)
+        self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
+
+    def _ensure_slots(self, rule, spec, slots):
+        """The names of the columns that serve as a rule's slots, which exist from then on."""
+        slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
+        if len(slots) != len(spec["slots"]):
+            raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
         known = {name for name, _, _ in self.columns}
         missing = [
             (name, 1 if per_row else self.dim, initial_value)
@@ -436,8 +525,7 @@ class Table:
         ]
         if missing:
             self._table.add_slots(missing)
-        values = [float(hyper[name]) for name in spec["hyperparameters"]]
-        self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
+        return slots
 
     def add_slots(self, slots):
         """Makes sure the columns `slots`, a list of (name, dim, initial value), exist.

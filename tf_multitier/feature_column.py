@@ -22,13 +22,19 @@ Graphs are built by one thread at a time, as everywhere in TensorFlow.
 """
 
 import collections
+import collections.abc
+import contextlib
 import functools
+import itertools
+import sys
 import threading
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
 from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
 
+from tf_multitier import lookup
+from tf_multitier import nn
 from tf_multitier import options
 from tf_multitier import patches
 from tf_multitier.lookup import refuse_eager
@@ -43,8 +49,6 @@ categorical_column_with_identity = _stock.categorical_column_with_identity
 categorical_column_with_vocabulary_file = _stock.categorical_column_with_vocabulary_file
 categorical_column_with_vocabulary_list = _stock.categorical_column_with_vocabulary_list
 crossed_column = _stock.crossed_column
-embedding_column = _stock.embedding_column
-input_layer = _stock.input_layer
 linear_model = _stock.linear_model
 make_parse_example_spec = _stock.make_parse_example_spec
 numeric_column = _stock.numeric_column
@@ -60,7 +64,8 @@ __all__ = [
     "bucketized_column", "categorical_column_with_embedding",
     "categorical_column_with_hash_bucket", "categorical_column_with_identity",
     "categorical_column_with_vocabulary_file", "categorical_column_with_vocabulary_list",
-    "crossed_column", "embedding_column", "indicator_column", "input_layer", "linear_model",
+    "crossed_column", "embedding_column", "group_embedding_column_scope", "indicator_column",
+    "input_layer", "linear_model",
     "make_parse_example_spec", "numeric_column", "sequence_categorical_column_with_embedding",
     "sequence_categorical_column_with_hash_bucket", "sequence_categorical_column_with_identity",
     "sequence_categorical_column_with_vocabulary_file",
@@ -118,7 +123,7 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
                          f"got {dtype.name}")
     if partition_num is not None and partition_num < 1:
         raise ValueError(f"column {key!r}: partition_num must be at least 1, got {partition_num}")
-    return EmbeddingCategoricalColumn(key, dtype, partition_num, ev_option, ignore_value)
+    return _in_scope(EmbeddingCategoricalColumn(key, dtype, partition_num, ev_option, ignore_value))
 
 
 def sequence_categorical_column_with_embedding(key, dtype=tf.string, partition_num=None,
@@ -269,7 +274,144 @@ class WeightedEmbeddingCategoricalColumn(_v2_columns.WeightedCategoricalColumn):
         return ids, tf.SparseTensor(indices, tf.cast(values, tf.float32), shape)
 
 
+# --- Groups of columns ---------------------------------------------------------------------------
+
+# key: what columns of one group have in common. limit: lookups in one op.
+_Group = collections.namedtuple("_Group", ["key", "limit"])
+
+_scopes = threading.local()  # .groups: the scopes this thread is in, the innermost last
+_unnamed = itertools.count()
+
+
+@contextlib.contextmanager
+def group_embedding_column_scope(name=None, params_num_per_group=sys.maxsize):
+    """Columns made inside are looked up by one op in each `input_layer` call that has them.
+
+    Semantics: DeepRec's `tf.feature_column.group_embedding_column_scope`. A group changes no value and
+    no name of a variable. It takes columns over embedding variables: `embedding_column` and
+    `shared_embedding_columns` of this module, and TensorFlow's over a categorical column that was made
+    inside. Other columns may be made inside and are looked up as ever, as are sequence columns.
+
+    Args:
+      name: scopes of one name are one group; None: a group of its own.
+      params_num_per_group: at most so many lookups in one op.
+    """
+    groups = _scopes.__dict__.setdefault("groups", [])
+    groups.append(_Group(next(_unnamed) if name is None else str(name), params_num_per_group))
+    try:
+        yield
+    finally:
+        groups.pop()
+
+
+def _in_scope(column):
+    """`column`, of the group whose scope this is."""
+    groups = getattr(_scopes, "groups", None)
+    if groups:
+        column.tf_multitier_group = groups[-1]
+    return column
+
+
+# Columns that do nothing with the result of their lookup but return it.
+_GROUPABLE = (_v2_columns.EmbeddingColumn, _v1_columns._EmbeddingColumn, _v1_columns._SharedEmbeddingColumn)
+
+
+def _group_of(column):
+    """The _Group of a dense column, or None."""
+    base = embedding_base(column)
+    if base is None or type(column) not in _GROUPABLE:
+        return None
+    return getattr(column, "tf_multitier_group", getattr(base, "tf_multitier_group", None))
+
+
+def _columns_of(feature_columns):
+    if isinstance(feature_columns, dict):
+        return feature_columns.values()
+    return feature_columns if isinstance(feature_columns, (list, tuple, set, frozenset)) else [feature_columns]
+
+
+def _has_groups(feature_columns):
+    return any(_group_of(column) is not None for column in _columns_of(feature_columns))
+
+
+def _grouped_input_layer(group_of, features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
+                         scope=None, cols_to_output_tensors=None, from_template=False):
+    """TensorFlow's `_internal_input_layer` with the lookups of each group in one op.
+
+    Every column makes its variables under the name and in the order it always does; what it would look
+    up is collected, looked up together, and takes its column's place.
+
+    Args:
+      group_of: function of a column giving its _Group or None.
+      others: as TensorFlow's.
+    """
+    columns = _v1_columns._normalize_feature_columns(feature_columns)
+    for column in columns:
+        if not isinstance(column, _v1_columns._DenseColumn):
+            raise ValueError(f"items of feature_columns must be dense columns, such as an embedding_column; got {column!r}")
+    collections_of_weights = list(weight_collections or [])
+    for name in (tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.MODEL_VARIABLES):
+        if name not in collections_of_weights:
+            collections_of_weights.append(name)
+    if not from_template:  # a template has made the scope
+        with tf.compat.v1.variable_scope(scope, default_name="input_layer", values=features.values()):
+            return _grouped_input_layer(group_of, features, columns, collections_of_weights, trainable, cols_to_vars, None,
+                                        cols_to_output_tensors, from_template=True)
+
+    inputs = _v1_columns._LazyBuilder(features)
+    columns = sorted(columns, key=lambda column: column.name)
+    tensors, pending = [], collections.OrderedDict()
+    for number, column in enumerate(columns):
+        with tf.compat.v1.variable_scope(None, default_name=column._var_scope_name) as column_scope:
+            group = group_of(column)
+            with contextlib.nullcontext() if group is None else lookup.pending_lookups():
+                tensors.append(column._get_dense_tensor(inputs, weight_collections=collections_of_weights, trainable=trainable))
+            if isinstance(tensors[-1], lookup.PendingLookup):
+                pending.setdefault(group.key, (group, []))[1].append(number)
+            if cols_to_vars is not None:
+                cols_to_vars[column] = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, scope=column_scope.name)
+    for group, numbers in pending.values():
+        asked = [tensors[number] for number in numbers]
+        found = nn.group_embedding_lookup_sparse(
+            [p.variable for p in asked], [p.ids for p in asked], [p.combiner for p in asked], [p.weights for p in asked],
+            max_norms=[p.max_norm for p in asked], params_num_per_group=group.limit)
+        for number, values in zip(numbers, found):
+            tensors[number] = values
+    outputs = []
+    for column, tensor in zip(columns, tensors):
+        outputs.append(tf.reshape(tensor, [tf.shape(tensor)[0], column._variable_shape.num_elements()]))
+        if cols_to_output_tensors is not None:
+            cols_to_output_tensors[column] = outputs[-1]
+    _v1_columns._verify_static_batch_size_equality(outputs, columns)
+    return tf.concat(outputs, 1)
+
+
+def input_layer(features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
+                cols_to_output_tensors=None):
+    """TensorFlow's `tf.compat.v1.feature_column.input_layer`, with all columns over embedding variables looked up by one op.
+
+    Columns made in a `group_embedding_column_scope` stay in its group. Values, names of variables and
+    arguments are TensorFlow's.
+    """
+    if isinstance(feature_columns, collections.abc.Iterator):
+        feature_columns = list(feature_columns)
+    if not any(embedding_base(column) is not None for column in _columns_of(feature_columns)):
+        return _stock.input_layer(features, feature_columns, weight_collections, trainable, cols_to_vars, cols_to_output_tensors)
+    rest = _Group(object(), sys.maxsize)
+    group_of = lambda column: _group_of(column) or (
+        rest if type(column) in _GROUPABLE and embedding_base(column) is not None else None)
+    return _grouped_input_layer(group_of, features, feature_columns, weight_collections, trainable, cols_to_vars,
+                                cols_to_output_tensors=cols_to_output_tensors)
+
+
 # --- Dense columns -------------------------------------------------------------------------------
+
+@functools.wraps(_stock.embedding_column)
+def embedding_column(categorical_column, *args, **kwargs):
+    """TensorFlow's `embedding_column`, of the group whose scope it is made in."""
+    return _in_scope(_stock.embedding_column(categorical_column, *args, **kwargs))
+
+
 
 def shared_embedding_columns(categorical_columns, dimension, **kwargs):
     """TensorFlow's `shared_embedding_columns`, refusing columns of ours with unlike options.
@@ -298,7 +440,8 @@ def shared_embedding_columns(categorical_columns, dimension, **kwargs):
                 f"ev_option and partition_num (pass the same objects), got "
                 f"{ours[0].ev_option!r}, {ours[0].partition_num} and "
                 f"{column.ev_option!r}, {column.partition_num}")
-    return _stock.shared_embedding_columns(categorical_columns, dimension, **kwargs)
+    return [_in_scope(column)
+            for column in _stock.shared_embedding_columns(categorical_columns, dimension, **kwargs)]
 
 
 def indicator_column(categorical_column):
@@ -454,4 +597,5 @@ def _without_initializer(ev_option):
             default_value_no_permission=init.default_value_no_permission))
 
 
+patches.on_input_layer(_has_groups, lambda original, args, kwargs: _grouped_input_layer(_group_of, *args, **kwargs))
 patches.on_linear_weights(prepare_linear_weights)

@@ -10,12 +10,14 @@ Training through a lookup inside a loop is refused when the graph is built. Insi
 """
 
 import collections
+import contextlib
 
 import tensorflow as tf
 from tensorflow.python.framework import func_graph as tf_func_graph
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops import control_flow_v2_func_graphs
+from tensorflow.python.ops import resource_variable_ops
 
 from tf_multitier import graph_state
 from tf_multitier._library import ops
@@ -153,6 +155,76 @@ def _refuse_second_derivative(op, *unused_grads):
     """LookupError, as TensorFlow raises where an operation has no gradient."""
     raise LookupError(f"the gradient of a pooled lookup of an embedding variable ('{op.name}') has no gradient of its own: second "
                       "derivatives work through tf.nn.embedding_lookup, or end them with tf.stop_gradient")
+
+
+# ---- grouped lookups
+
+def _is_no_gradient(op, number, grad):
+    """Whether `grad` is what TensorFlow gives an output of `op` that the loss does not depend on: zeros like that output."""
+    return grad is None or (isinstance(grad, tf.Tensor) and grad.op.type == "ZerosLike" and
+                            grad.op.inputs[0].name == op.outputs[number].name)
+
+
+def _group_lookup_grad(op, *grads):
+    """A member without a gradient trains nothing, as if it were a lookup of its own."""
+    _refuse_control_flow(op)
+    count, num_handles, num_matrices = op.get_attr("N"), op.get_attr("H"), op.get_attr("M")
+    sources, units, weighted = op.get_attr("sources"), op.get_attr("units"), op.get_attr("weighted")
+    dims = op.get_attr("dims")
+    members = [i for i in range(count) if not _is_no_gradient(op, i, grads[i])]
+    input_grads = [None] * len(op.inputs)
+    if not members:
+        return input_grads
+    graph = tf_ops.get_default_graph()
+    # The plan stays where it was made. (In a function, whose ops are placed with its caller's.)
+    with contextlib.nullcontext() if graph.building_function else tf_ops.colocate_with(op, ignore_existing=True):
+        result = ops.multitier_group_lookup_grad(
+            op.outputs[count], [tf.convert_to_tensor(grads[i]) for i in members], members=members,
+            units=[units[i] for i in members], weighted=[weighted[i] for i in members], U=sum(units[i] for i in members),
+            W=sum(weighted[i] for i in members))
+    state = None if graph.building_function else graph_state.state_of(graph)
+    first_input = group_inputs(sources, units, num_handles)
+    weights_input = len(op.inputs) - sum(weighted)
+    unit = weight = 0
+    for i in members:
+        for part in range(units[i]):
+            source = op.inputs[first_input[i] + part]
+            keys, sums, counts = result.keys[unit], result.sums[unit], result.counts[unit]
+            sums.set_shape([None, dims[i]])
+            unit += 1
+            if sources[i] == b"table":
+                input_grads[first_input[i] + part] = _slices(sums, keys, dims[i])
+                if state is not None:
+                    state.counts[keys.name] = counts
+                    state.raw_gradients[sums.name] = RawGradient(keys, sums, keys.name, source.name)
+            elif sources[i] == b"variable":
+                shape = resource_variable_ops.variable_shape(source)
+                input_grads[first_input[i] + part] = tf.IndexedSlices(sums, keys, dense_shape=shape)
+            else:
+                input_grads[first_input[i] + part] = tf.IndexedSlices(sums, keys, dense_shape=tf.shape(source))
+        if weighted[i]:
+            input_grads[weights_input + sum(weighted[:i])] = result.weights_grads[weight]
+            weight += 1
+    return input_grads
+
+
+def group_inputs(sources, units, num_handles):
+    """For each member of a MultitierGroupLookup, the number of the input that its first part is."""
+    first, handles, matrices = [], 0, num_handles
+    for source, count in zip(sources, units):
+        if source == b"tensor":
+            first.append(matrices)
+            matrices += count
+        else:
+            first.append(handles)
+            handles += count
+    return first
+
+
+def register_group():
+    """Registers the gradient of grouped lookups; called once, when nn.py is imported."""
+    tf_ops.RegisterGradient("MultitierGroupLookup")(_group_lookup_grad)
+    tf_ops.RegisterGradient("MultitierGroupLookupGrad")(_refuse_second_derivative)
 
 
 def register():

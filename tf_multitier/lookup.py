@@ -16,8 +16,11 @@ Occurrences are counted, not batches: a key that a batch has three times adds th
 order of occurrence. Set TF_MULTITIER_LOG=1 to see on stderr which calls came here.
 """
 
+import collections
+import contextlib
 import os
 import sys
+import threading
 import typing
 
 import numpy as np
@@ -37,6 +40,26 @@ from tf_multitier.queries import route
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
+# A pooled lookup that was asked for and not made, see pending_lookups. ids, weights: SparseTensor; weights may be None.
+PendingLookup = collections.namedtuple("PendingLookup", ["variable", "ids", "weights", "combiner", "max_norm"])
+
+_pending = threading.local()
+
+
+@contextlib.contextmanager
+def pending_lookups():
+    """Inside, on this thread, pooled lookups of sparse ids of rank 2 give a PendingLookup instead of a tensor: whoever collects
+    them makes one grouped lookup of them. Only around code that does nothing with what it gets but return it."""
+    before, _pending.on = getattr(_pending, "on", False), True
+    try:
+        yield
+    finally:
+        _pending.on = before
+
+
+def _is_pending(ids):
+    return getattr(_pending, "on", False) and ids.dense_shape.shape.num_elements() == 2
+
 
 def _log(message):
     if os.environ.get("TF_MULTITIER_LOG") == "1":
@@ -55,7 +78,7 @@ def refuse_eager(what):
         graph = graph.outer_graph
 
 
-def _one_variable(params):
+def one_variable(params):
     """The embedding variable in `params`; ValueError, naming the object to pass, for a list of parts."""
     if is_embedding_variable(params):
         return params
@@ -70,7 +93,7 @@ def _one_variable(params):
     raise ValueError(f"params must be one embedding variable, found a list of {len(params)}: {', '.join(names)}")
 
 
-def _max_norm(max_norm):
+def max_norm_attribute(max_norm):
     """The op attribute of a max_norm argument: -1 is none."""
     if max_norm is None:
         return -1.0
@@ -98,8 +121,8 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
       TypeError: for ids that are not integers.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    max_norm = _max_norm(max_norm)
+    variable = one_variable(variable)
+    max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         keys = as_keys(variable, ids)
         read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=variable.dtype)
@@ -107,7 +130,7 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
         return values if max_norm < 0 else ops.multitier_clip_by_norm(values, max_norm=max_norm)
 
 
-def _from_ragged(ids, weights):
+def from_ragged(ids, weights):
     """Ragged ids [batch, (any)] and weights as SparseTensors: the same entries in the same rows and order; others unchanged."""
     if not isinstance(ids, tf.RaggedTensor):
         return ids, weights
@@ -152,7 +175,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
     """float32 [batch, dim] of int64 keys [n], their rows int64 [n] (nondecreasing) and weights float32 [n] or None."""
     if combiner not in COMBINERS:
         raise ValueError(f"combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}")
-    max_norm = _max_norm(max_norm)
+    max_norm = max_norm_attribute(max_norm)
     parts = variable.parts
     if len({part.device for part in parts}) == 1:
         with colocated(parts[0]):
@@ -196,12 +219,14 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
       tf.errors.InvalidArgumentError, when run: lengths that differ, rows that are not in order or out of range.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
+    variable = one_variable(variable)
+    sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
         raise ValueError(f"sp_ids must have rank 2, found rank {rank}")
+    if _is_pending(sp_ids):
+        return PendingLookup(variable, sp_ids, sp_weights, combiner or "mean", max_norm)
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys = as_keys(variable, sp_ids.values)
         weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
@@ -230,10 +255,16 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
       As embedding_lookup_sparse.
     """
     refuse_eager("looking up an embedding variable")
-    variable = _one_variable(variable)
-    sp_ids, sp_weights = _from_ragged(sp_ids, sp_weights)
+    variable = one_variable(variable)
+    sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
+    if _is_pending(sp_ids) and default_id is None:
+        if sp_weights is not None and combiner != "sum":
+            kept = _one_a_key(tf.cast(sp_weights.values, variable.dtype), sp_ids.values) > 0
+            sp_ids, sp_weights = (tf.SparseTensor(*(tf.boolean_mask(part, kept) for part in (sp_ids.indices, entries.values)),
+                                                  sp_ids.dense_shape) for entries in (sp_ids, sp_weights))
+        return PendingLookup(variable, sp_ids, sp_weights, combiner, max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         shape = sp_ids.dense_shape
         rank = shape.shape.num_elements()

@@ -130,12 +130,17 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
             initial_values.append(slot.initial_value)
         dims = [1 if slot.per_row else variable.embedding_dim for slot in binding.slots]
         variable.ensure_slots(list(zip(names, dims, initial_values)))
-        keys, grads, counts, before = unsummed(g, variable.handle)
         hyper = [tf.cast(h, tf.float32) for h in binding.hyper(optimizer, variable)]
+        rule = dict(rule=binding.rule, slot_names=names, slot_initial_values=initial_values,
+                    use_locking=bool(optimizer._use_locking))
+        planned = plan_of(g, variable.handle)
+        if planned is not None:
+            plan, unit = planned
+            return ops.multitier_group_apply(variable.handle, plan, g.values, _global_step(variable), hyper, unit=unit, **rule)
+        keys, grads, counts, before = unsummed(g, variable.handle)
         with tf_ops.control_dependencies(before):
             return ops.multitier_apply(
-                variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, rule=binding.rule,
-                slot_names=names, slot_initial_values=initial_values, use_locking=bool(optimizer._use_locking))
+                variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, **rule)
 
 
 def _global_step(variable):
@@ -227,6 +232,44 @@ def _leaves(values, indices, handle, state, before):
     return None
 
 
+def _group_unit(keys):
+    """(forward op, number of the part in its group, handle) of keys that a grouped lookup's gradient gave; None for others."""
+    op = keys.op
+    if op.type != "MultitierGroupLookupGrad" or keys.value_index >= op.get_attr("U"):
+        return None
+    forward = _skip_identities(op.inputs[0], []).op
+    if forward.type != "MultitierGroupLookup":
+        return None
+    units = forward.get_attr("units")
+    first_input = gradients.group_inputs(forward.get_attr("sources"), units, forward.get_attr("H"))
+    output = keys.value_index
+    for member in op.get_attr("members"):
+        if output < units[member]:
+            return forward, sum(units[:member]) + output, forward.inputs[first_input[member] + output]
+        output -= units[member]
+    return None
+
+
+def plan_of(g, handle):
+    """(plan, number of the part) where the keys of a gradient are those that one member of a grouped lookup found in the
+    variable, whatever was done to the values; else None."""
+    keys = _skip_identities(g.indices, [])
+    found = _group_unit(keys)
+    if found is None or found[2].name != handle.name:
+        return None
+    return keys.op.inputs[0], found[1]
+
+
+def _in_group_order(leaves):
+    """Several members of groups that look up one variable: in the order in which they were built, so that a key's gradients are
+    added in that order, whether the members share an op or have one each."""
+    units = [_group_unit(_skip_identities(leaf[0], [])) for leaf in leaves]
+    if any(unit is None for unit in units):
+        return leaves
+    order = sorted(range(len(leaves)), key=lambda i: (units[i][0]._id, units[i][1]))
+    return [leaves[i] for i in order]
+
+
 def unsummed(g, handle):
     """Takes an IndexedSlices of keys apart into what an apply op takes.
 
@@ -247,6 +290,7 @@ def unsummed(g, handle):
     leaves = _leaves(g.values, g.indices, handle, state, before)
     if leaves is None:
         leaves, before = [(g.indices, g.values, _counts_of(g.indices, state))], []
+    leaves = _in_group_order(leaves)
     keys, grads, counts = zip(*leaves)
     if all(c is None for c in counts):
         all_counts = tf.zeros([0], tf.int64)

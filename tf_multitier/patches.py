@@ -12,6 +12,7 @@ tests/test_import_purity.py compares stock graphs byte by byte before and after 
 functions with what it was when this was written.
 """
 
+import collections.abc
 import functools
 
 from tensorflow.python.feature_column import feature_column
@@ -85,6 +86,8 @@ def _create_slot_var(original):
 
 def _internal_input_layer(original):
     def internal_input_layer(features, feature_columns, *args, **kwargs):
+        if isinstance(feature_columns, collections.abc.Iterator):
+            feature_columns = list(feature_columns)  # as the original does; looked at twice
         if _input_layer is not None and _input_layer[0](feature_columns):
             return _input_layer[1](original, (features, feature_columns, *args), kwargs)
         return original(features, feature_columns, *args, **kwargs)

@@ -16,11 +16,11 @@ def _is_empty_list(ids):
     return isinstance(ids, (list, tuple)) and all(_is_empty_list(i) for i in ids)
 
 
-def as_keys(variable, ids, what="ids"):
-    """`ids` as a tensor of int64 keys, of the same shape.
+def checked_keys(variable, ids, what="ids"):
+    """`ids` as a tensor of integers that a variable takes as keys.
 
-    Integers are widened (uint64 is refused: it does not fit). A variable with int32 keys takes no int64 ids. An empty list has
-    no dtype of its own and is fine.
+    uint64 is refused: it does not fit. A variable with int32 keys takes no int64 ids. An empty list has no dtype of its own and
+    is fine.
 
     Raises:
       TypeError: for another dtype, naming the variable, what was expected and what was found.
@@ -34,6 +34,12 @@ def as_keys(variable, ids, what="ids"):
     if key_dtype == tf.int32 and ids.dtype in (tf.int64, tf.uint32):
         raise TypeError(f"embedding variable '{name}' has int32 keys: {what} must be int32, found {ids.dtype.name}; create it "
                         "with key_dtype=tf.int64")
+    return ids
+
+
+def as_keys(variable, ids, what="ids"):
+    """`ids` as a tensor of int64 keys, of the same shape: see checked_keys."""
+    ids = checked_keys(variable, ids, what)
     return ids if ids.dtype == tf.int64 else tf.cast(ids, tf.int64)
 
 

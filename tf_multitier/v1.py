@@ -1,7 +1,7 @@
 """tf.compat.v1 with the names of tf_multitier added: `import tf_multitier.v1 as tf`.
 
-A v1 script that uses embedding variables changes its import line. `tf.train`, `tf.feature_column` and `tf.data` are
-those of tf.compat.v1 with our optimizers, columns and pipeline stages added; `tf.nn`'s lookups take embedding variables as they are. Where
+A v1 script that uses embedding variables changes its import line. `tf.train`, `tf.feature_column`, `tf.data` and `tf.nn` are those of
+tf.compat.v1 with our optimizers, columns, pipeline stages and grouped lookups added; `tf.nn`'s lookups take embedding variables as they are. Where
 both have a name, the one in `tf` itself is ours; `tf.feature_column` and `tf.train` prefer ours too, which fall through to
 TensorFlow's for what is not ours. `from tf_multitier.v1 import *` gives the same
 names. This is a module, not a package: `import tf_multitier.v1.math` fails, `from tf_multitier.v1 import math` is
@@ -21,6 +21,7 @@ from tensorflow.python.eager import context as _context
 import tf_multitier as _ours
 from tf_multitier import data as _data
 from tf_multitier import feature_column as _feature_column
+from tf_multitier import nn as _nn
 from tf_multitier import train as _train
 
 
@@ -55,7 +56,7 @@ def _refuse_special(module, name):
 data = _Overlay(__name__ + ".data", _data, _v1.data)
 feature_column = _Overlay(__name__ + ".feature_column", _feature_column, _v1.feature_column)
 train = _Overlay(__name__ + ".train", _train, _v1.train)
-nn = _Overlay(__name__ + ".nn", types.ModuleType("none"), _v1.nn)
+nn = _Overlay(__name__ + ".nn", _nn, _v1.nn)
 
 for _module in (data, feature_column, train, nn):
     sys.modules.setdefault(_module.__name__, _module)

@@ -1,4 +1,4 @@
-// The kernel of MultitierApply: one optimizer step on the rows of a batch of keys.
+// The kernels of MultitierApply and MultitierGroupApply: one optimizer step on the rows of a batch of keys.
 
 #include <memory>
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/optimizer/update_rule.h"
@@ -20,9 +21,10 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-class ApplyKernel : public OpKernel {
+// What both have: the rule, its slots and hyperparameters.
+class ApplyKernelBase : public OpKernel {
  public:
-  explicit ApplyKernel(OpKernelConstruction* context) : OpKernel(context) {
+  explicit ApplyKernelBase(OpKernelConstruction* context) : OpKernel(context) {
     std::string rule;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
     OP_REQUIRES_OK(context, context->GetAttr("slot_names", &slot_names_));
@@ -37,15 +39,36 @@ class ApplyKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckCount("slot_initial_values", rule_->slots().size(), slot_initial_values_.size()));
   }
 
-  void Compute(OpKernelContext* context) override {
-    std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
-    const KeyInput keys(context->input(1));
-    ApplyRequest request;
-    OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
-    OP_REQUIRES_OK(context, AddMissingSlots(state->table.get()));
+ protected:
+  // Inputs `step`: the global step, and from there the hyperparameters; `grads`: a gradient for each of the keys.
+  absl::Status ParseStep(OpKernelContext* context, const EmbeddingTable& table, int grads, int step,
+                         ApplyRequest* request) const {
+    const Tensor& given = context->input(grads);
+    TF_RETURN_IF_ERROR(CheckRank(context, "grads", given, 2));
+    TF_RETURN_IF_ERROR(CheckRank(context, "global_step", context->input(step), 0));
+    const int64_t n = static_cast<int64_t>(request->keys.size());
+    if (given.dim_size(0) != n || given.dim_size(1) != table.dim()) {
+      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                     "': expected grads of shape [", n, ",", table.dim(), "], found ",
+                                                     given.shape().DebugString()));
+    }
+    request->grads = given.flat<float>().data();
+    request->rule = rule_;
+    request->slot_columns = slot_names_;
+    request->global_step = context->input(step).scalar<int64_t>()();
+    for (int i = step + 1; i < context->num_inputs(); ++i) {
+      TF_RETURN_IF_ERROR(CheckRank(context, rule_->hyperparameters()[i - step - 1], context->input(i), 0));
+      request->hyper.push_back(context->input(i).scalar<float>()());
+    }
+    return ToAbsl(rule_->Validate(request->hyper.data()));
+  }
+
+  // Small updates take no threads: a model's many run beside each other, an op each.
+  absl::Status Apply(OpKernelContext* context, const ApplyRequest& request, EmbeddingTable* table) const {
+    constexpr size_t kWorthThreads = 8192;
+    TF_RETURN_IF_ERROR(AddMissingSlots(table));
     IntraOpExecutor executor(context);
-    OP_REQUIRES_OK(context, ToAbsl(state->table->Apply(request, &executor)));
+    return ToAbsl(table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor));
   }
 
  private:
@@ -53,47 +76,6 @@ class ApplyKernel : public OpKernel {
     if (expected == found) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("rule ", rule_->name(), " takes ", expected, " ", what, ", found ", found));
-  }
-
-  // Everything that can be refused without a look at the rows.
-  absl::Status ParseRequest(OpKernelContext* context, const EmbeddingTable& table, const KeyInput& keys,
-                            ApplyRequest* request) const {
-    const Tensor& grads = context->input(2);
-    const Tensor& counts = context->input(3);
-    const Tensor& global_step = context->input(4);
-    TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "grads", grads, 2));
-    TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "global_step", global_step, 0));
-    const int64_t n = static_cast<int64_t>(keys.keys().size());
-    if (grads.dim_size(0) != n || grads.dim_size(1) != table.dim()) {
-      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
-                                                     "': expected grads of shape [", n, ",", table.dim(), "], found ",
-                                                     grads.shape().DebugString()));
-    }
-    if (counts.dim_size(0) != n && counts.dim_size(0) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
-                                                     "': expected counts of shape [", n, "] or [0], found ",
-                                                     counts.shape().DebugString()));
-    }
-    request->keys = keys.keys();
-    request->grads = grads.flat<float>().data();
-    request->counts = Elements<int64_t>(counts);
-    request->rule = rule_;
-    request->slot_columns = slot_names_;
-    request->global_step = global_step.scalar<int64_t>()();
-    for (int i = 5; i < context->num_inputs(); ++i) {
-      TF_RETURN_IF_ERROR(CheckRank(context, rule_->hyperparameters()[i - 5], context->input(i), 0));
-      request->hyper.push_back(context->input(i).scalar<float>()());
-    }
-    for (size_t i = 0; i < request->counts.size(); ++i) {
-      if (request->counts[i] < 0) {
-        return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
-                                                       "': expected counts >= 0, found counts[", i,
-                                                       "] = ", request->counts[i]));
-      }
-    }
-    return ToAbsl(rule_->Validate(request->hyper.data()));
   }
 
   // The first apply of an optimizer whose slots were not declared widens the rows.
@@ -113,6 +95,75 @@ class ApplyKernel : public OpKernel {
   std::vector<float> slot_initial_values_;
 };
 
+class ApplyKernel : public ApplyKernelBase {
+ public:
+  using ApplyKernelBase::ApplyKernelBase;
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    const KeyInput keys(context->input(1));
+    ApplyRequest request;
+    OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
+    OP_REQUIRES_OK(context, Apply(context, request, state->table.get()));
+  }
+
+ private:
+  // Everything that can be refused without a look at the rows.
+  absl::Status ParseRequest(OpKernelContext* context, const EmbeddingTable& table, const KeyInput& keys,
+                            ApplyRequest* request) const {
+    const Tensor& counts = context->input(3);
+    TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
+    TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
+    request->keys = keys.keys();
+    request->counts = Elements<int64_t>(counts);
+    TF_RETURN_IF_ERROR(ParseStep(context, table, 2, 4, request));
+    const int64_t n = static_cast<int64_t>(keys.keys().size());
+    if (counts.dim_size(0) != n && counts.dim_size(0) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                     "': expected counts of shape [", n, "] or [0], found ",
+                                                     counts.shape().DebugString()));
+    }
+    for (size_t i = 0; i < request->counts.size(); ++i) {
+      if (request->counts[i] < 0) {
+        return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                       "': expected counts >= 0, found counts[", i,
+                                                       "] = ", request->counts[i]));
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+class GroupApplyKernel : public ApplyKernelBase {
+ public:
+  explicit GroupApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("unit", &unit_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    std::shared_ptr<const KeptPlan> kept;
+    OP_REQUIRES_OK(context, GetPlan(context, 1, &kept));
+    OP_REQUIRES(context, unit_ < kept->plan.num_units(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("unit: expected one of ", kept->plan.num_units(), " parts, found ", unit_)));
+    ApplyRequest request;
+    request.keys = kept->plan.keys(unit_);
+    request.counts = kept->plan.counts(unit_);
+    request.places = kept->plan.places(unit_);
+    request.distinct = true;
+    OP_REQUIRES_OK(context, ParseStep(context, *state->table, 2, 3, &request));
+    OP_REQUIRES_OK(context, Apply(context, request, state->table.get()));
+  }
+
+ private:
+  int unit_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierGroupApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        GroupApplyKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"), ApplyKernel);
 
 }  // namespace

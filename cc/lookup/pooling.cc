@@ -208,6 +208,12 @@ void Pool(const SparseBatch& batch, const EntryValues& values, float* out, Execu
   });
 }
 
+void PoolRange(const SparseBatch& batch, const EntryValues& values, int64_t row_begin, int64_t row_end, size_t entry,
+               float* out) {
+  const ScopedIeeeArithmetic ieee;
+  pooling_internal::PoolRows(batch, values, out, row_begin, row_end, entry);
+}
+
 void PoolGradient(const SparseBatch& batch, const float* grad, float* out, Executor* executor) {
   pooling_internal::ForRowRanges(batch, executor, [&](int64_t begin, int64_t end, size_t entry) {
     pooling_internal::GradientRows(batch, grad, out, begin, end, entry);

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -22,6 +23,7 @@
 
 #include "cc/env/env.h"
 #include "cc/env/instance_dir.h"
+#include "cc/lookup/group_lookup.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/python/exceptions.h"
 #include "cc/storage/storage.h"
@@ -348,7 +350,6 @@ class PyTable {
     ThrowIfError(status);
   }
 
- private:
   static Status Take(Result<Rows> result, Rows* rows) {
     MT_RETURN_IF_ERROR(result.status());
     *rows = *std::move(result);
@@ -378,6 +379,31 @@ class PyTable {
       py::gil_scoped_release release;
       std::shared_lock<std::shared_mutex> lock(mutex_);
       status = table_ == nullptr ? FailedPreconditionError("table '", name_, "' is closed") : operation();
+    }
+    ThrowIfError(status);
+  }
+
+  friend class PyGroup;
+
+  // The same with several tables, which may be named more than once: operation() runs while all of them are open.
+  template <typename Operation>
+  static void RunAll(const std::vector<std::shared_ptr<PyTable>>& tables, const Operation& operation) {
+    std::vector<PyTable*> distinct;
+    for (const auto& table : tables) distinct.push_back(table.get());
+    std::sort(distinct.begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    Status status;
+    for (const PyTable* table : distinct) {
+      if (status.ok()) status = table->CheckProcess();
+    }
+    if (status.ok()) {
+      py::gil_scoped_release release;
+      std::vector<std::shared_lock<std::shared_mutex>> locks;
+      for (PyTable* table : distinct) {
+        locks.emplace_back(table->mutex_);
+        if (table->table_ == nullptr && status.ok()) status = FailedPreconditionError("table '", table->name_, "' is closed");
+      }
+      if (status.ok()) status = operation();
     }
     ThrowIfError(status);
   }
@@ -438,6 +464,83 @@ py::dict SalvageDirectory(const std::string& directory) {
   return out;
 }
 
+// A grouped lookup of NumPy arrays, and the update that follows it. Keeps what its plan points to.
+class PyGroup {
+ public:
+  PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys, std::vector<Array<int64_t>> row_splits,
+          const std::vector<std::string>& combiners, std::vector<std::optional<Array<float>>> weights,
+          const std::vector<float>& max_norms, bool train)
+      : tables_(std::move(tables)), weights_(std::move(weights)) {
+    std::vector<GroupUnit> units(tables_.size());
+    std::vector<GroupMember> members(tables_.size());
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      GroupMember& member = members[i];
+      member.name = StrCat("member ", i, " ('", tables_[i]->name(), "')");
+      member.units = Span<const GroupUnit>(&units[i], 1);
+      member.dim = tables_[i]->dim();
+      member.combiner = ValueOrThrow(ParseCombiner(combiners[i]));
+      member.max_norm = max_norms[i];
+      member.form = GroupForm::kRagged;
+      member.keys = View(keys[i]);
+      member.indices = View(row_splits[i]);
+      if (weights_[i]) member.weights = View(*weights_[i]);
+      member.batch = row_splits[i].size() - 1;
+      values_.emplace_back(std::vector<py::ssize_t>{static_cast<py::ssize_t>(member.batch), member.dim});
+      member.out = values_.back().mutable_data();
+    }
+    PyTable::RunAll(tables_, [&] {
+      for (size_t i = 0; i < units.size(); ++i) units[i].table = tables_[i]->table_.get();
+      return LookupGroup(members, train ? &plan_ : nullptr);
+    });
+  }
+
+  std::vector<Array<float>> Values() const { return values_; }
+  py::array Keys(int member) const { return Copy(plan_.keys(member)); }
+  py::array Counts(int member) const { return Copy(plan_.counts(member)); }
+
+  // slot_columns: of each table.
+  void Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
+             const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step) {
+    const UpdateRule* const found = ValueOrThrow(FindUpdateRule(rule));
+    std::vector<std::vector<float>> sums(tables_.size());
+    std::vector<const float*> from;
+    std::vector<float*> to;
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      sums[i].resize(plan_.keys(static_cast<int>(i)).size() * static_cast<size_t>(tables_[i]->dim()));
+      from.push_back(grads[i].data());
+      to.push_back(sums[i].data());
+    }
+    PyTable::RunAll(tables_, [&] {
+      GroupGradients gradients;
+      gradients.grads = Span<const float* const>(from.data(), from.size());
+      gradients.sums = Span<float* const>(to.data(), to.size());
+      GradientOfGroup(plan_, gradients);
+      for (size_t i = 0; i < tables_.size(); ++i) {
+        ApplyRequest request;
+        request.keys = plan_.keys(static_cast<int>(i));
+        request.counts = plan_.counts(static_cast<int>(i));
+        request.places = plan_.places(static_cast<int>(i));
+        request.distinct = true;
+        request.grads = sums[i].data();
+        request.rule = found;
+        request.hyper = hyper;
+        request.slot_columns = slot_columns[i];
+        request.global_step = global_step;
+        MT_RETURN_IF_ERROR(tables_[i]->table_->Apply(request));
+      }
+      return OkStatus();
+    });
+  }
+
+ private:
+  static py::array Copy(Span<const int64_t> values) { return Own(std::vector<int64_t>(values.begin(), values.end())); }
+
+  std::vector<std::shared_ptr<PyTable>> tables_;
+  std::vector<std::optional<Array<float>>> weights_;
+  std::vector<Array<float>> values_;
+  GroupPlan plan_;
+};
+
 // Name -> {"slots": [(name, per_row, default initial value)], "hyperparameters": [name]}
 py::dict UpdateRules() {
   py::dict out;
@@ -465,7 +568,15 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyInstance>(module, "Instance")
       .def(py::init<const std::string&>())
       .def("release", &PyInstance::Release);
-  py::class_<PyTable>(module, "Table")
+  py::class_<PyGroup>(module, "Group")
+      .def(py::init<std::vector<std::shared_ptr<PyTable>>, std::vector<Array<int64_t>>, std::vector<Array<int64_t>>,
+                    const std::vector<std::string>&, std::vector<std::optional<Array<float>>>, const std::vector<float>&, bool>())
+      .def("values", &PyGroup::Values)
+      .def("keys", &PyGroup::Keys)
+      .def("counts", &PyGroup::Counts)
+      .def("apply", &PyGroup::Apply);
+
+  py::class_<PyTable, std::shared_ptr<PyTable>>(module, "Table")
       .def(py::init<const py::dict&>())
       .def_property_readonly("dim", &PyTable::dim)
       .def_property_readonly("name", &PyTable::name)

@@ -26,6 +26,10 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   MT_RETURN_IF_ERROR(CheckProcess());
   const size_t n = request.keys.size();
   if (request.rule == nullptr) return InvalidArgumentError("table '", options_.name, "': apply without an update rule");
+  if (!request.places.empty() && (!request.distinct || request.places.size() != n)) {
+    return InvalidArgumentError("table '", options_.name, "': apply expects places of ", n, " distinct keys or none, found ",
+                                request.places.size(), request.distinct ? "" : " of keys that may repeat");
+  }
   if (!request.counts.empty() && request.counts.size() != n) {
     return InvalidArgumentError("table '", options_.name, "': apply expects a count for each of ", n, " keys, found ",
                                 request.counts.size());
@@ -69,12 +73,13 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   }
 
   BorrowedKeyBatch batch;
-  batch->Partition(request.keys, log2_shards_);
+  batch->Partition(request.keys, log2_shards_, request.distinct);
   batch->PrepareDedup();
   Gathered gathered;
   ApplyContext context;
   context.batch = &*batch;
   context.counts = request.counts;
+  context.places = request.places;
   context.gathered = &gathered;
   MT_RETURN_IF_ERROR(Gather(&context, executor));
 

@@ -304,8 +304,8 @@ const TableOptions& EmbeddingTable::options() const { return impl_->options(); }
 int EmbeddingTable::dim() const { return impl_->options().dim; }
 std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return impl_->layout(); }
 
-Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor) {
-  return impl_->Lookup(keys, out, executor);
+Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places) {
+  return impl_->Lookup(keys, out, executor, places);
 }
 Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) { return impl_->Apply(request, executor); }
 Status EmbeddingTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {

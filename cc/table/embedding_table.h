@@ -129,6 +129,11 @@ struct ApplyRequest {
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
   std::vector<std::string> slot_columns;
   std::vector<float> hyper;  // rule->hyperparameters(), in that order
+  // No key is there twice, so none is looked for. REQUIRES: that this is so.
+  bool distinct = false;
+  // [n] what Lookup gave as the places of these keys, or empty. A hint: under the shard's lock the row at a place is taken
+  // where it is the key's, and the index is asked where it is not (any more).
+  Span<const uint32_t> places;
   int64_t global_step = -1;  // the version to set; -1: the table's own count of applies
 };
 
@@ -210,7 +215,10 @@ class EmbeddingTable {
 
   // Writes the value of keys[i] to out[i * dim, (i + 1) * dim): the row's, or, where there is none, the initial value (under
   // an admission filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr);  // out: [n, dim]
+  // places (may be null): where each row was found, for ApplyRequest::places; kNoPlace where in no DRAM.
+  static constexpr uint32_t kNoPlace = 0xffffffffu;
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
+                uint32_t* places = nullptr);                                         // places: [n]
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
   // passed, or until ReleasePrefetched(). Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that

@@ -75,12 +75,23 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
   std::lock_guard<SharedMutex> lock(shard->mutex);
   const ShardIndex& index = shard->index;
   RowHeader* rows[2][kGroup];
+  auto place_of = [&](uint32_t e) {
+    if (context->places.empty()) return kNoPlace;
+    const uint32_t place = context->places[batch.first_position(e)];
+    return place < shard->dram.end() ? place : kNoPlace;  // the table may be another one since
+  };
   auto fetch_buckets = [&](uint32_t from) {
-    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) index.Prefetch(batch.hash(e));
+    for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
+      if (place_of(e) == kNoPlace) index.Prefetch(batch.hash(e));
+    }
+  };
+  auto locate = [&](uint32_t e) {
+    const uint32_t place = place_of(e);
+    return place != kNoPlace ? place : index.FindHomeDram(batch.hash(e));
   };
   auto fetch_rows = [&](uint32_t from, RowHeader** to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      const uint32_t location = index.FindHomeDram(batch.hash(e));
+      const uint32_t location = locate(e);
       to[e - from] = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
       if (to[e - from] != nullptr) __builtin_prefetch(to[e - from], 1);
     }
@@ -95,7 +106,7 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
     fetch_rows(from + kGroup, rows[current ^ 1]);
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       RowHeader* row = rows[current][e - from];
-      if (row == nullptr || row->key != batch.key(e)) {
+      if (row == nullptr || row->key != batch.key(e) || row->has(kRowFree)) {
         const Found found = shard->Find(batch.key(e), batch.hash(e));
         row = found.row;
         if (found.maybe_below) {

@@ -12,10 +12,11 @@ thread_local std::unique_ptr<KeyBatch> spare_batch;
 
 }  // namespace
 
-void KeyBatch::Partition(Span<const int64_t> keys, int log2_shards) {
+void KeyBatch::Partition(Span<const int64_t> keys, int log2_shards, bool distinct) {
   const size_t n = keys.size();
   const size_t shards = size_t{1} << log2_shards;
   num_keys_ = n;
+  distinct_ = distinct;
   begin_.assign(shards, 0);
   end_.assign(shards, 0);
   if (keys_.size() < n) {
@@ -51,12 +52,13 @@ void KeyBatch::Partition(Span<const int64_t> keys, int log2_shards) {
 }
 
 void KeyBatch::PrepareDedup() {
-  if (next_.size() >= num_keys_) return;
+  if (distinct_ || next_.size() >= num_keys_) return;
   next_.resize(num_keys_);
   last_.resize(num_keys_);
 }
 
 void KeyBatch::Dedup(int shard) {
+  if (distinct_) return;
   const uint32_t begin = begin_[shard], end = end_[shard];
   std::vector<uint32_t>& seen = seen_[shard];
   size_t slots = 16;

@@ -26,7 +26,8 @@ class KeyBatch {
   static constexpr uint32_t kEnd = 0xffffffffu;
 
   // Sorts `keys` (fewer than 2^32 - 1) into 2^log2_shards shards by the top bits of their hashes.
-  void Partition(Span<const int64_t> keys, int log2_shards);
+  // `distinct`: no key is there twice, and there is nothing to dedup.
+  void Partition(Span<const int64_t> keys, int log2_shards, bool distinct = false);
   // Makes room for Dedup: once after Partition, before the first Dedup.
   void PrepareDedup();
   // Makes the entries of the shard unique; occurrences are then found by first_position() and next().
@@ -41,10 +42,11 @@ class KeyBatch {
   uint64_t hash(uint32_t entry) const { return hashes_[entry]; }
   uint32_t first_position(uint32_t entry) const { return positions_[entry]; }
   // The next position of the same key, or kEnd. After Dedup only.
-  uint32_t next(uint32_t position) const { return next_[position]; }
+  uint32_t next(uint32_t position) const { return distinct_ ? kEnd : next_[position]; }
 
  private:
   size_t num_keys_ = 0;
+  bool distinct_ = false;
   std::vector<uint32_t> begin_, end_;   // [shards]
   std::vector<int64_t> keys_;           // [n] by shard
   std::vector<uint64_t> hashes_;        // [n] by shard

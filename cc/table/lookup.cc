@@ -28,7 +28,7 @@ inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor) {
+Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (keys.empty()) return OkStatus();
   InsideGate inside(&gate_);
@@ -40,7 +40,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   ParallelFor(executor, slices, [&](int s) {
     const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
     const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
-    LookupSlice(keys, from, to, stamp, out, &missed[static_cast<size_t>(s)]);
+    LookupSlice(keys, from, to, stamp, out, places, &missed[static_cast<size_t>(s)]);
   });
   for (auto& shard : shards_) shard->mutex.unlock_shared();
 
@@ -66,12 +66,13 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
 }
 
 void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out,
-                                       Missed* missed) {
+                                       uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
   const bool newborn_is_absent = filters();  // else a newborn holds what an absent key reads
   uint64_t hashes[4][kBlock];
   RowHeader* rows[2][kBlock];
+  uint32_t locations[2][kBlock];
   auto fetch_buckets = [&](size_t from) {
     uint64_t* to = hashes[from / kBlock % 4];
     for (size_t i = from; i < std::min(end, from + kBlock); ++i) {
@@ -83,11 +84,13 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
   auto fetch_rows = [&](size_t from) {
     const uint64_t* hash = hashes[from / kBlock % 4];
     RowHeader** to = rows[from / kBlock % 2];
+    uint32_t* at = locations[from / kBlock % 2];
     for (size_t i = from; i < std::min(end, from + kBlock); ++i, ++hash) {
       Shard* shard = shard_of(*hash);
       const uint32_t location = shard->index.FindHomeDram(*hash);
       RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
       to[i - from] = row;
+      at[i - from] = location;
       if (row == nullptr) continue;
       // Non-temporal: a row is read once and would only push the index out of the cache.
       const char* const first = reinterpret_cast<const char*>(row);
@@ -100,6 +103,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
   const uint32_t step = static_cast<uint32_t>(2 * keys.size());
   keys = keys.subspan(base, end - base);
   out += base * dim;
+  if (places != nullptr) places += base;
   end -= base;
   fetch_buckets(0);
   fetch_buckets(kBlock);
@@ -113,11 +117,14 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         const uint64_t hash = hashes[from / kBlock % 4][i - from];
         const Found found = shard_of(hash)->Find(keys[i], hash);
         row = found.row;
+        locations[from / kBlock % 2][i - from] = row == nullptr ? kNoPlace : ShardIndex::location(*found.word);
         if (found.maybe_below) {
+          if (places != nullptr) places[i] = kNoPlace;
           missed->below.push_back(base + i);
           continue;
         }
       }
+      if (places != nullptr) places[i] = locations[from / kBlock % 2][i - from];
       if (row == nullptr || (newborn_is_absent && (__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & kRowNewborn) != 0)) {
         missed->absent.push_back(base + i);
         continue;

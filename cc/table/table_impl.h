@@ -50,12 +50,13 @@ namespace multitier {
 
 class EmbeddingTable::Impl {
  public:
+  static constexpr uint32_t kNoPlace = EmbeddingTable::kNoPlace;
   explicit Impl(TableOptions options);
   ~Impl();
 
   Status Init();
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor);
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places);
   Status Apply(const ApplyRequest& request, Executor* executor);
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
   void ReleasePrefetched();
@@ -194,6 +195,7 @@ class EmbeddingTable::Impl {
   struct ApplyContext {
     KeyBatch* batch = nullptr;
     Span<const int64_t> counts;
+    Span<const uint32_t> places;  // see ApplyRequest
     bool admit_all = false;  // Import: what is imported was admitted before
     Status no_room;          // the sticky error: nothing may be created or promoted
     uint64_t stamp = 0;      // access number of the batch's first position; 0 where nothing is ever demoted
@@ -246,7 +248,8 @@ class EmbeddingTable::Impl {
     std::vector<size_t> below;  // perhaps in the lower tier
   };
   // REQUIRES: every shard's lock is held, shared.
-  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, Missed* missed);
+  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, uint32_t* places,
+                   Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out, size_t dim);
 

@@ -1,0 +1,73 @@
+"""The work of grouped.py: a click model's embedding layer and nothing else. NumPy and absl only.
+
+--features tables of --vocabulary ids each. A batch has --batch examples with --hot ids a feature, drawn Zipf-like; a step is
+
+  lookup   the pooled (summed) embeddings of all features, concatenated: [batch, features x dim]; they stay in the framework
+  train    the same, loss = the mean of their squares, its gradient, one Adagrad step on every table
+
+Static tables get row numbers as ids, hash tables 64-bit hashes of them. All start from one constant; every system trains all batches
+before it is timed, and all must hold the same values in the end.
+"""
+
+from absl import flags
+import numpy as np
+
+import workload
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("features", 26, "Features, a table each.", lower_bound=1)
+flags.DEFINE_integer("vocabulary", 1_000_000, "Ids of a feature.", lower_bound=1)
+flags.DEFINE_integer("hot", 1, "Ids of a feature in an example.", lower_bound=1)
+
+NAMES = ("features", "vocabulary", "hot", "dim", "batch", "alpha", "batches", "threads", "learning_rate", "seed")
+OPERATIONS = ("lookup", "train")
+
+
+def batches():
+    """Row numbers: int64 [batches, features, batch x hot]; the ids of an example stand together."""
+    random = np.random.default_rng(FLAGS.seed)
+    u = random.random((FLAGS.batches, FLAGS.features, FLAGS.batch * FLAGS.hot))
+    if FLAGS.alpha == 0.0:
+        return (u * FLAGS.vocabulary).astype(np.int64)
+    limit, e = FLAGS.vocabulary + 1.0, 1.0 - FLAGS.alpha
+    x = np.exp(u * np.log(limit)) if abs(e) < 1e-9 else (1.0 + u * (limit**e - 1.0)) ** (1.0 / e)
+    return np.clip(x.astype(np.int64) - 1, 0, FLAGS.vocabulary - 1)
+
+
+def keys(ranks):
+    """Keys of row numbers [..., features, n]: no two features have one in common."""
+    feature = np.arange(FLAGS.features, dtype=np.int64)[:, None]
+    return workload.keys_of(ranks + feature * FLAGS.vocabulary)
+
+
+def indices():
+    """Sparse indices of a feature: int64 [batch x hot, 2]."""
+    return np.stack([np.repeat(np.arange(FLAGS.batch), FLAGS.hot), np.tile(np.arange(FLAGS.hot), FLAGS.batch)], 1).astype(np.int64)
+
+
+def parameters():
+    """The flags that say what the work is."""
+    return {name: FLAGS[name].value for name in NAMES}
+
+
+def serve(tf, pooled, placeholders, train, ids, about):
+    """workload.serve of a TensorFlow graph.
+
+    Args:
+      tf: the v1 module.
+      pooled: list of [batch, dim], one a feature.
+      placeholders: of the ids, one a feature.
+      train: op of a step.
+      ids: int64 [batches, features, batch x hot].
+      about: versions.
+    """
+    whole = tf.concat(pooled, 1)
+    session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=FLAGS.threads))
+    session.run(tf.global_variables_initializer())
+    feeds = [list(batch) for batch in ids]
+    run = {"lookup": session.make_callable(whole.op, feed_list=placeholders),
+           "train": session.make_callable(train, feed_list=placeholders)}
+    for feed in feeds:
+        run["train"](*feed)
+    system = {name: (lambda i, step=step: step(*feeds[i % len(feeds)])) for name, step in run.items()}
+    workload.serve(system, lambda: session.run(whole, dict(zip(placeholders, feeds[0])))[:64], about)

@@ -1,0 +1,345 @@
+// The kernels of the grouped lookup and of its gradient: they parse, call lookup/group_lookup.h, and wrap.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/group_plan.h"
+#include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/lookup/group_lookup.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+
+namespace multitier {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept) {
+  TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));
+  const auto* found = context->input(input).scalar<tensorflow::Variant>()().get<GroupPlanVariant>();
+  if (found == nullptr || found->kept() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": plan is not that of a grouped lookup"));
+  }
+  *kept = found->kept();
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The resource variables of a group, held against dense assignments while their rows are read: in the order of their locks'
+// addresses, as TensorFlow takes several, and each once.
+class HeldVariables {
+ public:
+  ~HeldVariables() {
+    for (tensorflow::Var* variable : held_) variable->mu()->unlock_shared();
+  }
+  tensorflow::Var* Add(tensorflow::core::RefCountPtr<tensorflow::Var> variable) {
+    variables_.push_back(std::move(variable));
+    return variables_.back().get();
+  }
+  void Lock() {
+    for (const auto& variable : variables_) held_.push_back(variable.get());
+    std::sort(held_.begin(), held_.end(), [](auto* a, auto* b) { return a->mu() < b->mu(); });
+    held_.erase(std::unique(held_.begin(), held_.end()), held_.end());
+    for (tensorflow::Var* variable : held_) variable->mu()->lock_shared();
+  }
+
+ private:
+  std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables_;
+  std::vector<tensorflow::Var*> held_;
+};
+
+absl::Status CheckMatrix(const std::string& name, int dim, const Tensor& matrix) {
+  if (matrix.dtype() == tensorflow::DT_FLOAT && matrix.dims() == 2 && matrix.dim_size(1) == dim) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("group lookup, ", name, ": expected a float variable of shape [rows,", dim,
+                                                 "], found ", tensorflow::DataTypeString(matrix.dtype()), " ",
+                                                 matrix.shape().DebugString()));
+}
+
+class GroupLookupKernel : public OpKernel {
+ public:
+  explicit GroupLookupKernel(OpKernelConstruction* context) : OpKernel(context) {
+    std::vector<std::string> names, sources, strategies, forms, combiners;
+    std::vector<int> units, dims;
+    std::vector<bool> weighted;
+    std::vector<float> max_norms;
+    OP_REQUIRES_OK(context, context->GetAttr("members", &names));
+    OP_REQUIRES_OK(context, context->GetAttr("sources", &sources));
+    OP_REQUIRES_OK(context, context->GetAttr("strategies", &strategies));
+    OP_REQUIRES_OK(context, context->GetAttr("forms", &forms));
+    OP_REQUIRES_OK(context, context->GetAttr("combiners", &combiners));
+    OP_REQUIRES_OK(context, context->GetAttr("units", &units));
+    OP_REQUIRES_OK(context, context->GetAttr("dims", &dims));
+    OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted));
+    OP_REQUIRES_OK(context, context->GetAttr("max_norms", &max_norms));
+    // That the lists have an entry a member, and inputs one for what the lists say, the op's shape function has checked.
+    for (size_t i = 0; i < names.size(); ++i) {
+      MemberSpec spec;
+      spec.name = names[i];
+      spec.source = sources[i] == "table" ? kTable : sources[i] == "variable" ? kVariable : kTensor;
+      spec.routing = spec.source == kTable ? Routing::kHash : strategies[i] == "mod" ? Routing::kMod : Routing::kDiv;
+      spec.form = forms[i] == "dense"      ? GroupForm::kDense
+                  : forms[i] == "sparse"   ? GroupForm::kSparse
+                  : forms[i] == "sequence" ? GroupForm::kSequence
+                  : forms[i] == "ragged"   ? GroupForm::kRagged
+                                           : GroupForm::kRaggedSequence;
+      // A sequence is a pooling in which every entry has a row of its own.
+      const bool sequence = spec.form == GroupForm::kSequence || spec.form == GroupForm::kRaggedSequence;
+      const Result<Combiner> combiner = ParseCombiner(sequence ? "sum" : combiners[i]);
+      OP_REQUIRES_OK(context, ToAbsl(combiner.status()));
+      spec.combiner = *combiner;
+      spec.units = units[i];
+      spec.dim = dims[i];
+      spec.weighted = weighted[i];
+      spec.max_norm = max_norms[i];
+      (spec.source == kTensor ? num_matrices_ : num_handles_) += spec.units;
+      num_indices_ += spec.form != GroupForm::kDense;
+      num_shapes_ += spec.form == GroupForm::kSparse || spec.form == GroupForm::kSequence;
+      specs_.push_back(std::move(spec));
+    }
+    OP_REQUIRES(context, context->num_outputs() == static_cast<int>(specs_.size()) + 1,
+                absl::InvalidArgumentError(absl::StrCat("members: expected ", context->num_outputs() - 1, ", found ",
+                                                        specs_.size())));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Call call;
+    OP_REQUIRES_OK(context, Parse(context, &call));
+    const int plan_output = static_cast<int>(specs_.size());
+    std::shared_ptr<KeptPlan> kept;
+    if (context->output_required(plan_output)) {
+      kept = std::make_shared<KeptPlan>();
+      kept->weights = std::move(call.weights);
+    }
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(LookupGroup(call.members, kept == nullptr ? nullptr : &kept->plan, &executor)));
+    if (kept == nullptr) return;
+    Tensor plan(tensorflow::DT_VARIANT, TensorShape({}));
+    plan.scalar<tensorflow::Variant>()() = GroupPlanVariant(std::move(kept));
+    context->set_output(plan_output, plan);
+  }
+
+ private:
+  enum Source { kTable, kVariable, kTensor };
+  struct MemberSpec {
+    std::string name;
+    Source source;
+    Routing routing;
+    GroupForm form;
+    Combiner combiner;
+    int units, dim;
+    bool weighted;
+    float max_norm;
+  };
+  struct Call {
+    std::vector<GroupMember> members;
+    std::vector<std::vector<GroupUnit>> units;
+    std::vector<std::unique_ptr<KeyInput>> keys;
+    std::vector<Tensor> weights;
+    std::vector<std::shared_ptr<VariableState>> states;
+    HeldVariables variables;
+  };
+
+  absl::Status Parse(OpKernelContext* context, Call* call) const {
+    const size_t n = specs_.size();
+    call->members.resize(n);
+    call->units.resize(n);
+    int handle = 0, matrix = num_handles_;
+    std::vector<std::vector<tensorflow::Var*>> variables(n);
+    for (size_t i = 0; i < n; ++i) {
+      const MemberSpec& spec = specs_[i];
+      for (int u = 0; u < spec.units; ++u) {
+        GroupUnit unit;
+        if (spec.source == kTable) {
+          std::shared_ptr<VariableState> state;
+          TF_RETURN_IF_ERROR(GetState(context, handle++, &state));
+          unit.table = state->table.get();
+          call->states.push_back(std::move(state));
+        } else if (spec.source == kVariable) {
+          tensorflow::ResourceHandle resource;
+          TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, handle++, &resource));
+          tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+          const absl::Status found = tensorflow::LookupResource(context, resource, &variable);
+          if (!found.ok()) {
+            return absl::FailedPreconditionError(
+                absl::StrCat("group lookup, ", spec.name, ": variable '", resource.name(), "' is not initialized"));
+          }
+          variables[i].push_back(call->variables.Add(std::move(variable)));
+        } else {
+          const Tensor& values = context->input(matrix++);
+          TF_RETURN_IF_ERROR(CheckMatrix(spec.name, spec.dim, values));
+          unit.matrix = values.flat<float>().data();
+          unit.rows = values.dim_size(0);
+        }
+        call->units[i].push_back(unit);
+      }
+    }
+    call->variables.Lock();
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t u = 0; u < variables[i].size(); ++u) {
+        tensorflow::Var* variable = variables[i][u];
+        if (!variable->is_initialized) {
+          return absl::FailedPreconditionError(absl::StrCat("group lookup, ", specs_[i].name, ": the variable is not initialized"));
+        }
+        TF_RETURN_IF_ERROR(CheckMatrix(specs_[i].name, specs_[i].dim, *variable->tensor()));
+        call->units[i][u].matrix = variable->tensor()->flat<float>().data();
+        call->units[i][u].rows = variable->tensor()->dim_size(0);
+      }
+    }
+    int keys = num_handles_ + num_matrices_;
+    int indices = keys + static_cast<int>(n), shape = indices + num_indices_, weights = shape + num_shapes_;
+    for (size_t i = 0; i < n; ++i) {
+      GroupMember& member = call->members[i];
+      const MemberSpec& spec = specs_[i];
+      member.name = spec.name;
+      member.units = call->units[i];
+      member.routing = spec.routing;
+      member.dim = spec.dim;
+      member.combiner = spec.combiner;
+      member.max_norm = spec.max_norm;
+      member.form = spec.form;
+      const Tensor& given = context->input(keys++);
+      call->keys.push_back(std::make_unique<KeyInput>(given));
+      member.keys = call->keys.back()->keys();
+      if (spec.weighted) {
+        const Tensor& w = context->input(weights++);
+        if (w.dims() != 1 || w.NumElements() != given.NumElements()) {
+          return absl::InvalidArgumentError(absl::StrCat("group lookup, ", spec.name, ": expected ", given.NumElements(),
+                                                         " weights (one an id), found shape ", w.shape().DebugString()));
+        }
+        member.weights = Elements<float>(w);
+        call->weights.push_back(w);
+      }
+      TensorShape out;
+      TF_RETURN_IF_ERROR(Rows(context, given, &indices, &shape, &member, &out));
+      Tensor* values = nullptr;
+      TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(i), out, &values));
+      member.out = values->flat<float>().data();
+    }
+    return absl::OkStatus();
+  }
+
+  // The rows of a member, and the shape of its values.
+  static absl::Status Rows(OpKernelContext* context, const Tensor& keys, int* indices, int* shape, GroupMember* member,
+                           TensorShape* out) {
+    const bool sequence = member->form == GroupForm::kSequence || member->form == GroupForm::kRaggedSequence;
+    if (member->form == GroupForm::kDense) {
+      member->batch = keys.NumElements();
+      *out = keys.shape();
+      return out->AddDimWithStatus(member->dim);
+    }
+    const Tensor& rows = context->input((*indices)++);
+    const auto refuse = [&](const char* expected, const Tensor& found) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group lookup, ", member->name, ": expected ", expected, ", found shape ", found.shape().DebugString()));
+    };
+    if (keys.dims() != 1) return refuse("ids of rank 1", keys);
+    member->indices = Elements<int64_t>(rows);
+    if (member->form == GroupForm::kRagged || member->form == GroupForm::kRaggedSequence) {
+      if (rows.dims() != 1 || rows.NumElements() < 1) return refuse("row splits [batch + 1]", rows);
+      const Result<int64_t> steps = RaggedSteps(member->name, member->indices, member->keys.size());
+      TF_RETURN_IF_ERROR(ToAbsl(steps.status()));
+      member->batch = rows.NumElements() - 1;
+      if (sequence) member->steps = *steps;
+    } else {
+      if (rows.dims() != 2 || rows.dim_size(1) != 2) return refuse("indices [ids, 2]", rows);
+      const Tensor& dense = context->input((*shape)++);
+      if (dense.dims() != 1 || dense.NumElements() != 2) return refuse("a dense shape of two numbers", dense);
+      member->batch = dense.flat<int64_t>()(0);
+      if (sequence) member->steps = dense.flat<int64_t>()(1);
+    }
+    std::vector<int64_t> dims = {member->batch};
+    if (sequence) dims.push_back(member->steps);
+    dims.push_back(member->dim);
+    return TensorShape::BuildTensorShape(dims, out);
+  }
+
+  std::vector<MemberSpec> specs_;
+  int num_handles_ = 0, num_matrices_ = 0, num_indices_ = 0, num_shapes_ = 0;
+};
+
+class GroupLookupGradKernel : public OpKernel {
+ public:
+  explicit GroupLookupGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("members", &members_));
+    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
+    OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
+    OP_REQUIRES_OK(context, context->GetAttr("U", &num_units_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<const KeptPlan> kept;
+    OP_REQUIRES_OK(context, GetPlan(context, 0, &kept));
+    const GroupPlan& plan = kept->plan;
+    std::vector<const float*> grads(static_cast<size_t>(plan.num_members()), nullptr);
+    std::vector<float*> sums(static_cast<size_t>(plan.num_units()), nullptr);
+    std::vector<float*> weights_gradients(static_cast<size_t>(plan.num_members()), nullptr);
+    int out = 0, weights_out = 3 * num_units_;
+    for (size_t g = 0; g < members_.size(); ++g) {
+      const int member = members_[g];
+      const Tensor& grad = context->input(1 + static_cast<int>(g));
+      OP_REQUIRES(context, member >= 0 && member < plan.num_members() && grads[static_cast<size_t>(member)] == nullptr,
+                  absl::InvalidArgumentError(absl::StrCat("members: expected distinct numbers below ", plan.num_members(),
+                                                          ", found ", member)));
+      const int dim = plan.dim(member), first = plan.first_unit(member);
+      const int end = member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
+      OP_REQUIRES(context, grad.NumElements() == plan.rows(member) * dim && units_[g] == end - first,
+                  absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
+                                                          " rows of dim ", dim, " and ", end - first, " parts, found shape ",
+                                                          grad.shape().DebugString(), " and ", units_[g])));
+      grads[static_cast<size_t>(member)] = grad.flat<float>().data();
+      for (int u = first; u < end; ++u, ++out) {
+        OP_REQUIRES_OK(context, GiveList(context, out, plan.keys(u)));
+        OP_REQUIRES_OK(context, GiveList(context, 2 * num_units_ + out, plan.counts(u)));
+        if (!context->output_required(num_units_ + out)) continue;
+        Tensor* summed = nullptr;
+        OP_REQUIRES_OK(context, context->allocate_output(
+                                    num_units_ + out, TensorShape({static_cast<int64_t>(plan.keys(u).size()), dim}), &summed));
+        sums[static_cast<size_t>(u)] = summed->flat<float>().data();
+      }
+      if (!weighted_[g]) continue;
+      if (context->output_required(weights_out)) {
+        Tensor* gradient = nullptr;
+        OP_REQUIRES_OK(context, context->allocate_output(weights_out, TensorShape({plan.entries(member)}), &gradient));
+        if (plan.weighted(member)) weights_gradients[static_cast<size_t>(member)] = gradient->flat<float>().data();
+      }
+      ++weights_out;
+    }
+    IntraOpExecutor executor(context);
+    GroupGradients gradients;
+    gradients.grads = Span<const float* const>(grads.data(), grads.size());
+    gradients.sums = Span<float* const>(sums.data(), sums.size());
+    gradients.weights_gradients = Span<float* const>(weights_gradients.data(), weights_gradients.size());
+    GradientOfGroup(plan, gradients, &executor);
+  }
+
+ private:
+  static absl::Status GiveList(OpKernelContext* context, int output, Span<const int64_t> list) {
+    if (!context->output_required(output)) return absl::OkStatus();
+    Tensor* given = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(output, TensorShape({static_cast<int64_t>(list.size())}), &given));
+    std::copy(list.begin(), list.end(), given->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+
+  std::vector<int> members_, units_;
+  std::vector<bool> weighted_;
+  int num_units_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        GroupLookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        GroupLookupGradKernel);
+
+}  // namespace
+}  // namespace multitier

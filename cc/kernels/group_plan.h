@@ -1,0 +1,48 @@
+// GroupPlan as a tensor: a scalar variant that the grouped lookup gives to its gradient and to the updates.
+//
+// Counted references to one immutable plan; the weights it points into are kept alive with it. Cannot leave the process: the
+// ops that take it are placed with the lookup.
+
+#ifndef CC_KERNELS_GROUP_PLAN_H_
+#define CC_KERNELS_GROUP_PLAN_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc/lookup/group_lookup.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace multitier {
+
+struct KeptPlan {
+  GroupPlan plan;
+  std::vector<tensorflow::Tensor> weights;
+};
+
+class GroupPlanVariant {
+ public:
+  GroupPlanVariant() = default;
+  explicit GroupPlanVariant(std::shared_ptr<const KeptPlan> kept) : kept_(std::move(kept)) {}
+
+  // Null where the tensor holds no plan.
+  const std::shared_ptr<const KeptPlan>& kept() const { return kept_; }
+
+  std::string TypeName() const { return "tf_multitier::GroupPlan"; }
+  std::string DebugString() const { return "a grouped lookup's plan"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<const KeptPlan> kept_;
+};
+
+// The plan in input `input`; InvalidArgument where there is none.
+absl::Status GetPlan(tensorflow::OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept);
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_GROUP_PLAN_H_

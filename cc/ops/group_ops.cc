@@ -1,0 +1,258 @@
+// The grouped lookup: one op for the lookups of many variables, its gradient, and the update that takes what it found.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/ops/shape_functions.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// A list attr that has an entry for each of `n`.
+template <typename T>
+absl::Status ListOf(InferenceContext* c, const char* attr, size_t n, std::vector<T>* list) {
+  TF_RETURN_IF_ERROR(c->GetAttr(attr, list));
+  if (list->size() == n) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(attr, " must have one entry a member: expected ", n, ", found ", list->size()));
+}
+
+absl::Status Count(InferenceContext* c, const char* attr, int* n) { return c->GetAttr(attr, n); }
+
+absl::Status ExpectTotal(const char* what, int expected, int found) {
+  if (expected == found) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the members have ", expected, " ", what, ", found ", found));
+}
+
+absl::Status GroupLookupShape(InferenceContext* c) {
+  int num_members, num_handles, num_matrices, num_indices, num_shapes, num_weights;
+  TF_RETURN_IF_ERROR(Count(c, "N", &num_members));
+  TF_RETURN_IF_ERROR(Count(c, "H", &num_handles));
+  TF_RETURN_IF_ERROR(Count(c, "M", &num_matrices));
+  TF_RETURN_IF_ERROR(Count(c, "I", &num_indices));
+  TF_RETURN_IF_ERROR(Count(c, "S", &num_shapes));
+  TF_RETURN_IF_ERROR(Count(c, "W", &num_weights));
+  const size_t n = static_cast<size_t>(num_members);
+  std::vector<std::string> names, sources, strategies, forms, combiners;
+  std::vector<int> units, dims;
+  std::vector<bool> weighted;
+  std::vector<float> max_norms;
+  TF_RETURN_IF_ERROR(ListOf(c, "members", n, &names));
+  TF_RETURN_IF_ERROR(ListOf(c, "sources", n, &sources));
+  TF_RETURN_IF_ERROR(ListOf(c, "strategies", n, &strategies));
+  TF_RETURN_IF_ERROR(ListOf(c, "units", n, &units));
+  TF_RETURN_IF_ERROR(ListOf(c, "forms", n, &forms));
+  TF_RETURN_IF_ERROR(ListOf(c, "combiners", n, &combiners));
+  TF_RETURN_IF_ERROR(ListOf(c, "dims", n, &dims));
+  TF_RETURN_IF_ERROR(ListOf(c, "weighted", n, &weighted));
+  TF_RETURN_IF_ERROR(ListOf(c, "max_norms", n, &max_norms));
+  const int keys = num_handles + num_matrices;
+  int handles = 0, matrices = 0, indices = 0, shapes = 0, weights = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (units[i] < 1 || dims[i] < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(names[i], ": expected units and dim of at least 1, found ", units[i], " and ", dims[i]));
+    }
+    (sources[i] == "tensor" ? matrices : handles) += units[i];
+    indices += forms[i] != "dense";
+    shapes += forms[i] == "sparse" || forms[i] == "sequence";
+    weights += weighted[i];
+  }
+  TF_RETURN_IF_ERROR(ExpectTotal("handles", handles, num_handles));
+  TF_RETURN_IF_ERROR(ExpectTotal("matrices", matrices, num_matrices));
+  TF_RETURN_IF_ERROR(ExpectTotal("indices", indices, num_indices));
+  TF_RETURN_IF_ERROR(ExpectTotal("shapes", shapes, num_shapes));
+  TF_RETURN_IF_ERROR(ExpectTotal("weights", weights, num_weights));
+  TF_RETURN_IF_ERROR(ExpectTotal("keys", num_members, c->num_inputs() - keys - num_indices - num_shapes - num_weights));
+  ShapeHandle unused;
+  for (int i = 0; i < num_handles; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  for (int i = 0; i < num_matrices; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles + i), 2, &unused));
+  int at_indices = keys + num_members, at_shape = at_indices + num_indices;
+  for (int i = 0; i < num_members; ++i) {
+    const std::string& form = forms[static_cast<size_t>(i)];
+    const DimensionHandle dim = c->MakeDim(dims[static_cast<size_t>(i)]);
+    ShapeHandle member_keys = c->input(keys + i), out;
+    if (form == "dense") {
+      TF_RETURN_IF_ERROR(c->Concatenate(member_keys, c->Vector(dim), &out));
+    } else {
+      TF_RETURN_IF_ERROR(c->WithRank(member_keys, 1, &unused));
+      DimensionHandle batch = c->UnknownDim(), steps = c->UnknownDim();
+      const bool ragged = form == "ragged" || form == "ragged_sequence";
+      ShapeHandle rows;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(at_indices++), ragged ? 1 : 2, &rows));
+      if (ragged) {
+        if (c->ValueKnown(c->Dim(rows, 0))) TF_RETURN_IF_ERROR(c->Subtract(c->Dim(rows, 0), 1, &batch));
+      } else {
+        ShapeHandle dense;
+        TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(at_shape++, &dense));
+        TF_RETURN_IF_ERROR(c->WithRank(dense, 2, &dense));
+        batch = c->Dim(dense, 0);
+        steps = c->Dim(dense, 1);
+      }
+      out = form == "sparse" || form == "ragged" ? c->Matrix(batch, dim) : c->MakeShape({batch, steps, dim});
+    }
+    c->set_output(i, out);
+  }
+  c->set_output(num_members, c->Scalar());
+  return absl::OkStatus();
+}
+
+absl::Status GroupLookupGradShape(InferenceContext* c) {
+  int num_grads, num_units, num_weights;
+  TF_RETURN_IF_ERROR(Count(c, "G", &num_grads));
+  TF_RETURN_IF_ERROR(Count(c, "U", &num_units));
+  TF_RETURN_IF_ERROR(Count(c, "W", &num_weights));
+  std::vector<int> members, units;
+  std::vector<bool> weighted;
+  TF_RETURN_IF_ERROR(ListOf(c, "members", static_cast<size_t>(num_grads), &members));
+  TF_RETURN_IF_ERROR(ListOf(c, "units", static_cast<size_t>(num_grads), &units));
+  TF_RETURN_IF_ERROR(ListOf(c, "weighted", static_cast<size_t>(num_grads), &weighted));
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  int unit = 0, weights = 0;
+  for (int g = 0; g < num_grads; ++g) {
+    ShapeHandle grad;
+    TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1 + g), 1, &grad));
+    for (int u = 0; u < units[static_cast<size_t>(g)] && unit < num_units; ++u, ++unit) {
+      const DimensionHandle n = c->UnknownDim();
+      c->set_output(unit, c->Vector(n));
+      c->set_output(num_units + unit, c->Matrix(n, c->Dim(grad, -1)));
+      c->set_output(2 * num_units + unit, c->Vector(n));
+    }
+    weights += weighted[static_cast<size_t>(g)];
+  }
+  int total = 0;
+  for (const int u : units) total += u;
+  TF_RETURN_IF_ERROR(ExpectTotal("units", total, num_units));
+  TF_RETURN_IF_ERROR(ExpectTotal("weights", weights, num_weights));
+  for (int w = 0; w < num_weights; ++w) c->set_output(3 * num_units + w, c->Vector(c->UnknownDim()));
+  return absl::OkStatus();
+}
+
+absl::Status GroupApplyShape(InferenceContext* c) {
+  DimensionHandle dim, unused_dim;
+  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
+  ShapeHandle grads, unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &grads));
+  TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(grads, 1), &unused_dim));
+  for (int i = 3; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  std::vector<std::string> names;
+  std::vector<float> initial_values;
+  TF_RETURN_IF_ERROR(c->GetAttr("slot_names", &names));
+  TF_RETURN_IF_ERROR(c->GetAttr("slot_initial_values", &initial_values));
+  if (names.size() == initial_values.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("slot_initial_values must have one entry for each of slot_names: expected ",
+                                                 names.size(), ", found ", initial_values.size()));
+}
+
+REGISTER_OP("MultitierGroupLookup")
+    .Input("handles: H * resource")
+    .Input("matrices: M * dtype")
+    .Input("keys: Tkeys")
+    .Input("indices: I * int64")
+    .Input("shapes: S * int64")
+    .Input("weights: W * dtype")
+    .Output("values: N * dtype")
+    .Output("plan: variant")
+    .Attr("N: int >= 1")
+    .Attr("H: int >= 0")
+    .Attr("M: int >= 0")
+    .Attr("I: int >= 0")
+    .Attr("S: int >= 0")
+    .Attr("W: int >= 0")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("Tkeys: list({int64, int32}) >= 1")
+    .Attr("members: list(string)")
+    .Attr("sources: list({'table', 'variable', 'tensor'})")
+    .Attr("strategies: list({'mod', 'div'})")
+    .Attr("units: list(int)")
+    .Attr("forms: list({'dense', 'sparse', 'sequence', 'ragged', 'ragged_sequence'})")
+    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
+    .Attr("dims: list(int)")
+    .Attr("weighted: list(bool)")
+    .Attr("max_norms: list(float)")
+    .SetIsStateful()
+    .SetShapeFn(GroupLookupShape)
+    .Doc(R"doc(
+The lookups of many variables as one op. A member gets the values that it would get alone.
+
+An absent key of an embedding variable reads as its initial value; none is created. A row without entries is zeros.
+
+handles: of embedding variables (source table) and of resource variables (source variable), in the order of members, each member's
+  parts in order.
+matrices: [rows, dim] values of other variables (source tensor), likewise.
+keys: of each member: [entries]; dense: any shape.
+indices: of each member that is not dense: sparse [entries, 2] in row-major order, ragged row splits [batch + 1].
+shapes: of each sparse member: [batch, steps].
+weights: of each member that is weighted: [entries].
+values: of each member: sparse and ragged [batch, dim], sequences [batch, steps, dim], dense keys.shape + [dim].
+plan: what the gradient and the update take; made only where something takes it.
+members: what messages call them.
+strategies: how variables of several parts are cut, as in tf.nn.embedding_lookup; embedding variables route by hash.
+units: number of parts.
+forms: sequences are not pooled.
+dims: the embedding dimensions.
+max_norms: >= 0: a value with a larger norm is scaled to this norm first.
+)doc");
+
+REGISTER_OP("MultitierGroupLookupGrad")
+    .Input("plan: variant")
+    .Input("grads: G * dtype")
+    .Output("keys: U * int64")
+    .Output("sums: U * dtype")
+    .Output("counts: U * int64")
+    .Output("weights_grads: W * dtype")
+    .Attr("G: int >= 1")
+    .Attr("U: int >= 1")
+    .Attr("W: int >= 0")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("members: list(int)")
+    .Attr("units: list(int)")
+    .Attr("weighted: list(bool)")
+    .SetShapeFn(GroupLookupGradShape)
+    .Doc(R"doc(
+Gradient of MultitierGroupLookup: of each part of each member, its distinct keys with the sums of their gradients.
+
+Outputs that nothing takes are not computed.
+
+grads: of members, shaped as their values.
+keys: [u] of each part.
+sums: [u, dim], each key's in the order of entries.
+counts: [u] occurrences.
+weights_grads: of each of these members that is weighted: [entries].
+members: which member each of grads belongs to.
+units: parts of that member.
+weighted: whether that member has weights.
+)doc");
+
+REGISTER_OP("MultitierGroupApply")
+    .Input("handle: resource")
+    .Input("plan: variant")
+    .Input("grads: dtype")
+    .Input("global_step: int64")
+    .Input("hyper: H * float")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("H: int >= 0")
+    .Attr("unit: int >= 0")
+    .Attr("rule: string")
+    .Attr("slot_names: list(string)")
+    .Attr("slot_initial_values: list(float)")
+    .Attr("use_locking: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(GroupApplyShape)
+    .Doc(R"doc(
+MultitierApply of the keys that a grouped lookup found in one of its parts, with their occurrences.
+
+grads: [u, dim] in the order of MultitierGroupLookupGrad's keys.
+unit: which part of the group.
+The rest: see MultitierApply.
+)doc");
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,529 @@
+"""Grouped lookups: equal to lookups of their own, to stock TensorFlow, to finite differences; what DeepRec's get wrong; errors."""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import feature_column as fc
+from tf_multitier import nn
+
+v1 = tf.compat.v1
+VOCABULARY = 20  # of static variables
+
+
+@pytest.fixture
+def session(graph):
+    del graph
+    with v1.Session() as session:
+        yield session
+
+
+def table(name, dim, parts=1, seed=1):
+    return tf_multitier.get_embedding_variable(
+        name, dim, initializer=v1.random_uniform_initializer(-1.0, 1.0, seed=seed),
+        partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None)
+
+
+def matrix(dim, seed=1, rows=VOCABULARY):
+    return np.random.default_rng(seed).uniform(-1, 1, (rows, dim)).astype(np.float32)
+
+
+def static(name, dim, parts=1, seed=1, use_resource=True):
+    partitioner = v1.fixed_size_partitioner(parts) if parts > 1 else None
+    rows = matrix(dim, seed)
+
+    def initial(shape, dtype=tf.float32, partition_info=None):
+        begin = 0 if partition_info is None else partition_info.var_offset[0]
+        return tf.constant(rows[begin:begin + shape[0]], dtype)
+
+    return v1.get_variable(name, [VOCABULARY, dim], initializer=initial, use_resource=use_resource, partitioner=partitioner)
+
+
+def sparse(rows, dtype=np.int64):
+    """A SparseTensor of a list of lists."""
+    indices = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
+    return tf.SparseTensor(np.array(indices, np.int64).reshape(-1, 2), np.array([x for row in rows for x in row], dtype),
+                           [len(rows), max([1] + [len(row) for row in rows])])
+
+
+def alone(params, sp_ids, combiners, sp_weights=None, **kwargs):
+    """Each member in a group of its own."""
+    weights = sp_weights or [None] * len(params)
+    norms = kwargs.pop("max_norms", None) or [None] * len(params)
+    return [nn.group_embedding_lookup_sparse([p], [i], [c], [w], max_norms=[n], **kwargs)[0]
+            for p, i, c, w, n in zip(params, sp_ids, combiners, weights, norms)]
+
+
+def initialized(session):
+    session.run(v1.global_variables_initializer())
+
+
+# ---- a group never changes a value
+
+
+class RandomMember:
+    """What one member of a random group is, and its batches."""
+
+    def __init__(self, rng, number):
+        self.dim = rng.choice([1, 3, 8, 16, 17])
+        self.kind = rng.choice(["table", "table", "table", "static", "ref"])
+        self.parts = rng.choice([1, 1, 3])
+        self.combiner = rng.choice(["sum", "mean", "sqrtn"])
+        self.weighted = rng.random() < 0.4
+        self.ragged = rng.random() < 0.4
+        self.max_norm = rng.choice([None, None, 0.5])
+        self.longest = rng.choice([0, 1, 4, 30])
+        self.int32 = rng.random() < 0.2
+        self.number = number
+
+    def variable(self, scope):
+        if self.kind == "table":
+            return table(f"{scope}/m{self.number}", self.dim, self.parts, self.number)
+        return static(f"{scope}/m{self.number}", self.dim, self.parts, self.number, self.kind == "static")
+
+    def feeds(self):
+        self.values = v1.placeholder(tf.int32 if self.int32 else tf.int64, [None])
+        self.weights = v1.placeholder(tf.float32, [None])
+        self.lengths = v1.placeholder(tf.int64, [None])
+        splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(self.lengths)], 0)
+        ids = tf.RaggedTensor.from_row_splits(self.values, splits, validate=False)
+        weights = tf.RaggedTensor.from_row_splits(self.weights, splits, validate=False)
+        if not self.ragged:
+            ids, weights = ids.to_sparse(), weights.to_sparse()
+        return ids, weights if self.weighted else None
+
+    def batch(self, rng):
+        lengths = rng.integers(0, self.longest + 1, rng.integers(0, 12))
+        n = int(lengths.sum())
+        low = -VOCABULARY if self.kind == "table" else 0
+        return {self.values: rng.integers(low, VOCABULARY, n), self.weights: rng.uniform(0.1, 2.0, n), self.lengths: lengths}
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("is_sequence", [False, True])
+def test_a_group_has_the_bits_of_its_members_alone_also_after_training(session, is_sequence, optimizer):
+    seed = random.randrange(2**31)
+    print("seed", seed)
+    rng = random.Random(seed)
+    members = [RandomMember(rng, i) for i in range(rng.randint(3, 6))]
+    entries = [m.feeds() for m in members]
+    # One variable twice, or three times: its gradients come together.
+    twice = rng.randrange(len(members))
+    order = list(range(len(members))) + [twice] * rng.randint(1, 2)
+    make = {"adagrad": lambda: v1.train.AdagradOptimizer(0.1), "adam": lambda: v1.train.AdamOptimizer(0.01)}[optimizer]
+    outputs, steps, variables = [], [], []
+    for scope, look_up in (("group", nn.group_embedding_lookup_sparse), ("alone", alone)):
+        params = [m.variable(scope) for m in members]
+        out = look_up([params[i] for i in order], [entries[i][0] for i in order], [members[i].combiner for i in order],
+                      [entries[i][1] for i in order], is_sequence=is_sequence, max_norms=[members[i].max_norm for i in order])
+        # Members share shapes of ragged and sparse ids but not sizes: a sum of squares each, of unlike weights.
+        loss = tf.add_n([tf.reduce_sum(tf.square(o - 0.3 * i)) for i, o in enumerate(out)])
+        steps.append(make().minimize(loss))
+        outputs.append(out)
+        variables.append(params)
+    initialized(session)
+    data = np.random.default_rng(seed)
+    for step in range(20):
+        feed = {}
+        for m in members:
+            feed.update(m.batch(data))
+        ours, theirs = session.run(outputs, feed)
+        for i, (a, b) in enumerate(zip(ours, theirs)):
+            np.testing.assert_array_equal(a, b, err_msg=f"member {i}, step {step}, seed {seed}")
+            assert np.all(np.isfinite(a))
+        session.run(steps, feed)
+    for m, a, b in zip(members, *variables):
+        if m.kind == "table":
+            (keys, values, versions, counts), other = session.run([a.export(), b.export()])
+            np.testing.assert_array_equal(keys, other[0])
+            np.testing.assert_array_equal(values, other[1], err_msg=f"seed {seed}")
+            np.testing.assert_array_equal(versions, other[2])
+            np.testing.assert_array_equal(counts, other[3])
+        else:
+            a, b = (session.run(list(p) if m.parts > 1 else [p]) for p in (a, b))
+            for x, y in zip(a, b):
+                np.testing.assert_array_equal(x, y, err_msg=f"seed {seed}")
+
+
+def test_params_num_per_group_cuts_the_group_and_changes_nothing(session):
+    params = [table(f"t{i}", 4, seed=i) for i in range(5)]
+    ids = [sparse([[i, 2], [], [7]]) for i in range(5)]
+    before = len(session.graph.get_operations())
+    cut = nn.group_embedding_lookup_sparse(params, ids, "mean", params_num_per_group=2)
+    made = [op.type for op in session.graph.get_operations()[before:]]
+    assert made.count("MultitierGroupLookup") == 3
+    whole = nn.group_embedding_lookup_sparse(params, ids, "mean")
+    initialized(session)
+    for a, b in zip(*session.run([cut, whole])):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_planned_step_is_the_step_of_an_ungrouped_stock_lookup(session):
+    """Stock names go to the ungrouped op; values, frequencies and slots agree to the bit."""
+    ids = sparse([[1, 2, 1], [], [2, 2**40, -5]])
+    exports = []
+    for name in ("grouped", "stock"):
+        variable = table(name, 8)
+        for combiner in ("mean",):
+            if name == "grouped":
+                [out] = nn.group_embedding_lookup_sparse([variable], [ids], [combiner])
+            else:
+                out = tf.nn.embedding_lookup_sparse(variable, ids, None, combiner=combiner)
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out * out))
+        initialized(session)
+        for _ in range(20):
+            session.run(train)
+        exports.append(session.run(variable.export_rows()))
+    order = [np.argsort(e.keys) for e in exports]
+    for field in ("rows", "frequencies", "versions", "keys"):
+        np.testing.assert_array_equal(getattr(exports[0], field)[order[0]], getattr(exports[1], field)[order[1]])
+
+
+def test_the_update_takes_the_keys_that_the_lookup_found(graph):
+    variables = [table("a", 4), table("b", 4, parts=2)]
+    out = nn.group_embedding_lookup_sparse(variables, [sparse([[1], [2]])] * 2, "sum")
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    gradients = optimizer.compute_gradients(tf.add_n([tf.reduce_sum(o) for o in out]))
+    clipped, _ = tf.clip_by_global_norm([g for g, _ in gradients], 0.1)
+    optimizer.apply_gradients(zip(clipped, [v for _, v in gradients]))
+    types = [op.type for op in graph.get_operations()]
+    assert types.count("MultitierGroupLookup") == types.count("MultitierGroupLookupGrad") == 1
+    assert types.count("MultitierGroupApply") == 3  # a table each, clipped gradients included
+    assert not {"MultitierApply", "Unique", "UniqueWithCounts", "UniqueWithCountsV2", "UnsortedSegmentSum"} & set(types)
+
+
+def test_a_member_the_loss_does_not_use_is_not_trained(session):
+    used, unused = table("used", 4), table("unused", 4)
+    out = nn.group_embedding_lookup_sparse([used, unused, used], [sparse([[1]]), sparse([[2]]), sparse([[3]])], "sum")
+    loss = tf.reduce_sum(out[0])
+    assert tf.gradients(loss, [unused.handle]) == [None]
+    train = v1.train.AdamOptimizer(0.1).minimize(loss)
+    initialized(session)
+    session.run(train)
+    assert session.run([used.total_count(), unused.total_count()]) == [1, 0]
+    # Zeros that the loss itself gives are a gradient.
+    train = v1.train.GradientDescentOptimizer(0.1).minimize(0.0 * tf.reduce_sum(out[1]))
+    initialized(session)
+    session.run(train)
+    assert session.run(unused.total_count()) == 1
+
+
+# ---- against stock TensorFlow
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_stock_lookups_of_static_variables_agree(session, combiner, weighted):
+    rng = np.random.default_rng(3)
+    rows = [rng.integers(0, VOCABULARY, n).tolist() for n in (3, 1, 25, 4)]  # stock has no empty rows
+    ids = sparse(rows)
+    weights = sparse([rng.uniform(0.2, 2, len(r)).tolist() for r in rows], np.float32) if weighted else None
+    initial = matrix(5)
+    ev = tf_multitier.get_embedding_variable(
+        "ev", 5, ev_option=tf_multitier.EmbeddingVariableOption(init_option=tf_multitier.InitializerOption(
+            initializer=v1.constant_initializer(initial), default_value_dim=VOCABULARY)))
+    ours = [ev, static("ours", 5), static("parts", 5, parts=3), static("ref", 5, use_resource=False)]
+    stock = static("stock", 5)
+    out = nn.group_embedding_lookup_sparse(ours, [ids] * 4, [combiner] * 4, [weights] * 4, partition_strategy="div",
+                                           max_norms=[None, None, None, 0.8])
+    expected = v1.nn.embedding_lookup_sparse(stock, ids, weights, combiner=combiner)
+    clipped = v1.nn.embedding_lookup_sparse(stock, ids, weights, combiner=combiner, max_norm=0.8)
+    optimizer = lambda: v1.train.AdagradOptimizer(0.1)
+    steps = [optimizer().minimize(tf.reduce_sum(tf.square(o - 1.0))) for o in out[:3] + [expected]]
+    initialized(session)
+    np.testing.assert_allclose(*session.run([out[3], clipped]), rtol=2e-6, atol=1e-6)
+    for _ in range(20):
+        results = session.run(out[:3] + [expected])
+        for got in results[:3]:
+            np.testing.assert_allclose(got, results[3], rtol=2e-5, atol=2e-6)
+        session.run(steps)
+
+
+def test_dense_ids_of_any_shape(session):
+    params = [table("ev", 3), static("var", 2), static("div", 2, parts=3, seed=1), table("parts", 3, parts=2)]
+    ids = [np.array([[1, -2], [3, 1]], np.int64), np.array(4, np.int32), np.array([0, 19, 7], np.int64), np.zeros([0, 2], np.int64)]
+    out = nn.group_embedding_lookup(params, ids, partition_strategy="div")
+    by_hand = [tf.nn.embedding_lookup(params[0], ids[0]), tf.nn.embedding_lookup(params[1], ids[1])]
+    assert [o.shape.as_list() for o in out] == [[2, 2, 3], [2], [3, 2], [0, 2, 3]]
+    initialized(session)
+    got, expected = session.run([out, by_hand])
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_array_equal(got[1], expected[1])
+    np.testing.assert_array_equal(got[2], matrix(2)[[0, 19, 7]])
+    assert got[3].shape == (0, 2, 3)
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out[0]) + tf.reduce_sum(out[2]))
+    session.run(train)
+    keys, _, _, counts = session.run(params[0].export())
+    assert dict(zip(keys.tolist(), counts.tolist())) == {1: 2, -2: 1, 3: 1}
+    np.testing.assert_array_equal(session.run(out[2]), matrix(2)[[0, 19, 7]] - 1)
+
+
+@pytest.mark.parametrize("is_sequence", [False, True])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("max_norm", [None, 0.7])
+def test_gradients_of_weights_and_values_are_finite_differences(session, combiner, max_norm, is_sequence):
+    rng = np.random.default_rng(9)
+    rows = [[3, 1, 3], [], [0, 2]]
+    start = rng.uniform(0.5, 2.0, 5).astype(np.float32)
+    weights = v1.placeholder_with_default(start, [5])
+    ids = sparse(rows)
+    variable = static("var", 3, seed=4)
+    ev = table("ev", 3)
+    target = rng.normal(size=(3, 3, 3) if is_sequence else (3, 3)).astype(np.float32)
+    losses, gradients = [], []
+    for param in (variable, ev):
+        [out] = nn.group_embedding_lookup_sparse([param], [ids], [combiner], [tf.SparseTensor(ids.indices, weights, ids.dense_shape)],
+                                                 is_sequence=is_sequence, max_norms=max_norm)
+        losses.append(tf.reduce_sum(out * target))
+        gradients.append(tf.gradients(losses[-1], [weights, param.handle]))
+    place = v1.placeholder(tf.float32, [VOCABULARY, 3])
+    assign = variable.assign(place)
+    initialized(session)
+    slope = lambda f: (f(1e-2) - f(-1e-2)) / 2e-2
+    for loss, (for_weights, _) in zip(losses, gradients):
+        found = session.run(for_weights)
+        for i in range(5):
+            moved = lambda step: session.run(loss, {weights: start + step * (np.arange(5) == i)})
+            assert found[i] == pytest.approx(slope(moved), abs=2e-2)
+    dense = session.run(tf.convert_to_tensor(gradients[0][1]))
+    initial = session.run(variable)
+    for row in range(4):
+        for column in range(3):
+            def moved(step):
+                value = initial.copy()
+                value[row, column] += step
+                session.run(assign, {place: value})
+                return session.run(losses[0])
+            assert dense[row, column] == pytest.approx(slope(moved), abs=2e-2)
+
+
+# ---- graph, placement, errors
+
+
+def test_fifty_features_make_a_fifth_of_the_ops_of_stock_lookups():
+    def count(grouped):
+        with tf.Graph().as_default() as graph:
+            placeholders = [v1.sparse_placeholder(tf.int64, [None, None]) for _ in range(50)]
+            variables = [table(f"t{i}", 8) if grouped else static(f"t{i}", 8) for i in range(50)]
+            before = len(graph.get_operations())
+            if grouped:
+                out = nn.group_embedding_lookup_sparse(variables, placeholders, ["mean"] * 50)
+            else:
+                out = [v1.nn.embedding_lookup_sparse(v, p, None, combiner="mean") for v, p in zip(variables, placeholders)]
+            forward = len(graph.get_operations()) - before
+            v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(o) for o in out]))
+            return forward, len(graph.get_operations())
+    (ours, ours_training), (stock, stock_training) = count(True), count(False)
+    assert 5 * ours <= stock and ours <= 4
+    assert 2 * ours_training <= stock_training
+
+
+def test_shapes_are_known_when_the_graph_is_built(graph):
+    del graph
+    ids = v1.sparse_placeholder(tf.int64, [32, None])
+    ragged = v1.ragged.placeholder(tf.int64, 1, [])
+    params = [table("a", 4), table("b", 5)]
+    pooled = nn.group_embedding_lookup_sparse(params, [ids, ragged], "sum")
+    assert [o.shape.as_list() for o in pooled] == [[32, 4], [None, 5]]
+    steps = nn.group_embedding_lookup_sparse(params, [ids, ragged], "sum", is_sequence=True)
+    assert [o.shape.as_list() for o in steps] == [[32, None, 4], [None, None, 5]]
+
+
+def test_variables_on_several_devices_make_a_group_each(graph):
+    with tf.device("/cpu:0"):
+        a = table("a", 2)
+    with tf.device("/job:ps/task:1/cpu:0"):
+        b = table("b", 2)
+    nn.group_embedding_lookup_sparse([a, b, a], [sparse([[1]])] * 3, "sum")
+    groups = [op for op in graph.get_operations() if op.type == "MultitierGroupLookup"]
+    assert sorted(op.get_attr("N") for op in groups) == [1, 2]
+    assert {op.device for op in groups} == {a.handle.device, b.handle.device}
+
+
+def test_errors_name_the_member(session):
+    ev, other = table("ev", 4), table("other", 4)
+    ids, weights = sparse([[1, 2]]), sparse([[1.0, 2.0]], np.float32)
+    def refused(error, message, *args, **kwargs):
+        with pytest.raises(error, match=message):
+            nn.group_embedding_lookup_sparse(*args, **kwargs)
+    refused(ValueError, r"sp_ids must have one entry for each of 2 params, found 1: member 1", [ev, other], [ids], "sum")
+    refused(ValueError, r"combiners must have one entry for each of 1 params, found 2", [ev], [ids], ["sum", "sum"])
+    refused(ValueError, r"sp_weights must have one entry", [ev], [ids], ["sum"], [None, None])
+    refused(ValueError, r"params must not be empty", [], [], [])
+    refused(TypeError, r"params must be a list", ev, [ids], ["sum"])
+    refused(ValueError, r"member 1 \('other'\): combiner must be one of .* found 'max'", [ev, other], [ids, ids], ["sum", "max"])
+    refused(ValueError, r"member 1 \('other'\): weights must have one value for each of sp_ids: expected 2, found 1",
+            [ev, other], [ids, ids], "sum", [None, sparse([[1.0]], np.float32)])
+    refused(TypeError, r"member 1 \('other'\): sp_ids must be a SparseTensor or a RaggedTensor, found", [ev, other],
+            [ids, tf.constant([1])], "sum")
+    refused(TypeError, r"member 0 \('ev'\): weights must be a SparseTensor as the ids are", [ev], [ids], "sum",
+            [tf.RaggedTensor.from_row_lengths([1.0, 1.0], [2])])
+    narrow = tf_multitier.get_embedding_variable("narrow", 4, key_dtype=tf.int32)
+    refused(TypeError, r"member 1 \('narrow'\): .*int32 keys", [ev, narrow], [ids, ids], "sum")
+    refused(TypeError, r"member 1 \('other'\): .*string", [ev, other], [ids, sparse([["a"]], str)], "sum")
+    refused(ValueError, r"member 0 \('ev'\): max_norm must be at least 0", [ev], [ids], "sum", max_norms=[-1.0])
+    refused(ValueError, r"member 0 .*\[rows, dim\]", [v1.get_variable("flat", [3])], [ids], "sum")
+    refused(ValueError, "partition_strategy", [ev], [ids], "sum", partition_strategy="hash")
+    refused(ValueError, "params_num_per_group", [ev], [ids], "sum", params_num_per_group=0)
+    with pytest.raises(ValueError, match=r"ids must have one entry for each of 2 params"):
+        nn.group_embedding_lookup([ev, other], [[1]])
+    # Found when run.
+    values = v1.placeholder(tf.int64, [None])
+    late = tf.SparseTensor(ids.indices, values, ids.dense_shape)
+    length = v1.placeholder(tf.float32, [None])
+    out = nn.group_embedding_lookup_sparse([ev, static("var", 4), other], [ids, late, late], "sum",
+                                           [weights, None, tf.SparseTensor(ids.indices, length, ids.dense_shape)])
+    initialized(session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('var'\): expected ids in \[0, 20\), found 20"):
+        session.run(out, {values: [1, 20], length: [1, 1]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 2 \('other'\): expected 2 weights"):
+        session.run(out, {values: [1, 2], length: [1]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('var'\): expected one row index for each of 3"):
+        session.run(out, {values: [1, 2, 3], length: [1, 1, 1]})
+    with pytest.raises(tf.errors.FailedPreconditionError, match="not initialized"):
+        with v1.Session() as fresh:
+            fresh.run(out, {values: [1, 2], length: [1, 1]})
+
+
+def test_loops_and_eager_execution_are_refused(graph):
+    del graph
+    ev = table("ev", 2)
+    def body(i, total):
+        [out] = nn.group_embedding_lookup_sparse([ev], [sparse([[1]])], "sum")
+        return i + 1, total + tf.reduce_sum(out)
+    _, total = tf.while_loop(lambda i, _: i < 3, body, [0, 0.0])
+    # Under control flow v1 TensorFlow stops first, where it wants zeros for the plan.
+    with pytest.raises((NotImplementedError, TypeError), match="inside a loop|variant"):
+        tf.gradients(total, [ev.handle])
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            with pytest.raises(RuntimeError, match="graphs and Sessions only"):
+                nn.group_embedding_lookup_sparse([], [], [])
+
+
+# ---- what is wrong in DeepRec's
+
+
+def test_defect_1_members_of_one_dim_keep_their_own_combiners(session):
+    a, b = static("a", 4), static("b", 4)
+    ids = sparse([[1, 2]])
+    out = nn.group_embedding_lookup_sparse([a, b], [ids, ids], ["sum", "mean"])
+    initialized(session)
+    total, mean = session.run(out)
+    np.testing.assert_array_equal(total, 2 * mean)
+
+
+def test_defect_2_a_variable_may_be_there_twice(session):
+    ev = table("ev", 4)
+    out = nn.group_embedding_lookup([ev, ev], [[1], [2]])
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.add_n([tf.reduce_sum(o) for o in out]))
+    initialized(session)
+    before = session.run(out)
+    assert not np.array_equal(*before)
+    session.run(train)
+    for was, now in zip(before, session.run(out)):
+        np.testing.assert_array_equal(was - 1.0, now)
+
+
+def test_defect_3_ragged_ids_work_in_every_place(session):
+    ev, other = table("ev", 4), table("other", 4, seed=1)
+    ragged = tf.RaggedTensor.from_row_lengths(tf.constant([1, 2, 1], tf.int64), [2, 0, 1])
+    out = nn.group_embedding_lookup_sparse([ev, other, ev], [ragged, sparse([[1, 2], [], [1]]), ragged], "mean")
+    initialized(session)
+    a, b, c = session.run(out)
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(a, c)
+    assert a.shape == (3, 4) and not a[1].any()
+
+
+def test_defect_4_gradients_use_the_weights(session):
+    ev = table("ev", 1)
+    [out] = nn.group_embedding_lookup_sparse([ev], [sparse([[1, 2]])], ["sum"], [sparse([[3.0, 0.5]], np.float32)])
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
+    values = tf.nn.embedding_lookup(ev, [1, 2])
+    initialized(session)
+    before = session.run(values)
+    session.run(train)
+    np.testing.assert_allclose(before - session.run(values), [[3.0], [0.5]], rtol=1e-6)
+
+
+def test_defect_5_repeated_ids_train_their_own_rows(session):
+    ev = table("ev", 1)
+    [out] = nn.group_embedding_lookup_sparse([ev], [sparse([[7, 7, 9], [9], [7]])], ["sum"])
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out * [[1.0], [10.0], [100.0]]))
+    values = tf.nn.embedding_lookup(ev, [7, 9])
+    initialized(session)
+    before = session.run(values)
+    session.run(train)
+    np.testing.assert_allclose(before - session.run(values), [[102.0], [11.0]], rtol=1e-5)
+    assert session.run(ev.get_frequency([7, 9])).tolist() == [3, 2]
+
+
+def test_defect_6_dense_lookups_of_static_variables_have_gradients(session):
+    variable = static("var", 2)
+    [out] = nn.group_embedding_lookup([variable], [[[3], [3]]])
+    [g] = tf.gradients(tf.reduce_sum(out), [variable])
+    initialized(session)
+    dense = session.run(tf.convert_to_tensor(g))
+    assert dense.shape == (VOCABULARY, 2) and dense[3].tolist() == [2, 2] and dense.sum() == 4
+
+
+def test_defect_7_empty_rows_and_batches_are_zeros(session):
+    ev, parts, variable = table("ev", 3), table("parts", 3, parts=2), static("var", 3)
+    empty = sparse([[], [5], []])
+    none = tf.SparseTensor(np.zeros([0, 2], np.int64), np.zeros([0], np.int64), [0, 1])
+    for combiner in ("sum", "mean", "sqrtn"):
+        out = nn.group_embedding_lookup_sparse([ev, parts, variable] * 2, [empty] * 3 + [none] * 3, combiner)
+        gradients = tf.gradients(tf.add_n([tf.reduce_sum(o) for o in out]), [ev.handle, variable])
+        initialized(session)
+        results, found = session.run([out, gradients])
+        for got in results[:3]:
+            assert not got[[0, 2]].any() and got[1].any() and np.isfinite(got).all()
+        assert all(got.shape == (0, 3) for got in results[3:])
+        assert all(np.isfinite(g.values).all() for g in found)
+
+
+def test_defect_8_an_absent_key_reads_its_own_initial_value(session):
+    initial = matrix(2, rows=4)
+    ev = tf_multitier.get_embedding_variable(
+        "ev", 2, ev_option=tf_multitier.EmbeddingVariableOption(init_option=tf_multitier.InitializerOption(
+            initializer=v1.constant_initializer(initial), default_value_dim=4)))
+    filtered = tf_multitier.get_embedding_variable(
+        "filtered", 2, ev_option=tf_multitier.EmbeddingVariableOption(
+            filter_option=tf_multitier.CounterFilter(filter_freq=3),
+            init_option=tf_multitier.InitializerOption(default_value_no_permission=0.25)))
+    out = nn.group_embedding_lookup([table("first", 2), ev, filtered], [[1], [5, 2, -1], [8]])
+    initialized(session)
+    _, values, refused = session.run(out)
+    np.testing.assert_array_equal(values, initial[[1, 2, 3]])
+    np.testing.assert_array_equal(refused, [[0.25, 0.25]])
+
+
+def test_defect_9_partitioned_variables_are_members(session):
+    ids = sparse([[1, 2, 3, 2**50], [-7, 1]])
+    whole, parts = table("whole", 4), table("parts", 4, parts=4)
+    out = nn.group_embedding_lookup_sparse([whole, parts], [ids, ids], "sqrtn")
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(tf.square(o)) for o in out]))
+    initialized(session)
+    for _ in range(5):
+        a, b = session.run(out)
+        np.testing.assert_array_equal(a, b)
+        session.run(train)
+    assert session.run([whole.total_count(), parts.total_count()]) == [5, 5]
+
+
+def test_defect_10_columns_belong_to_the_graph_they_are_used_in():
+    def build():
+        with tf.Graph().as_default() as graph, v1.Session() as session:
+            out = v1.feature_column.input_layer({"a": sparse([[1]])}, columns)
+            assert out.graph is graph
+            initialized(session)
+            return session.run(out)
+
+    with fc.group_embedding_column_scope("once"):
+        columns = [fc.embedding_column(fc.categorical_column_with_embedding("a", tf.int64), 3,
+                                       initializer=v1.random_normal_initializer(seed=1))]
+    np.testing.assert_array_equal(build(), build())

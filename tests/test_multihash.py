@@ -1,0 +1,69 @@
+"""Multihash variables: an id's embedding is made of its quotient's and its remainder's."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+
+v1 = tf.compat.v1
+
+
+def make(operation, parts=1, dims=((3, 2), (4, 2))):
+    return tf_multitier.get_multihash_variable(
+        "mh", dims, operation=operation, initializer=v1.random_uniform_initializer(0.5, 1.5, seed=3),
+        partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None)
+
+
+def by_hand(operation, quotients, remainders, ids):
+    q, r = quotients[np.floor_divide(ids, 4) % 3], remainders[np.mod(ids, 4)]
+    return {"concat": lambda: np.concatenate([q, r], -1), "add": lambda: q + r, "mul": lambda: q * r}[operation]()
+
+
+@pytest.mark.parametrize("operation", ["concat", "add", "mul"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_lookups_pool_and_train_both_tables(graph, operation, parts):
+    del graph
+    table = make(operation, parts)
+    ids = np.array([[0, 5, 11], [12, -1, 7]])
+    dense = tf.nn.embedding_lookup(table, ids)
+    sparse = tf.SparseTensor(np.array([[0, 0], [0, 1], [2, 0]], np.int64), np.array([5, 11, 7], np.int64), [3, 2])
+    weights = tf.SparseTensor(sparse.indices, np.array([0.5, 2.0, 3.0], np.float32), [3, 2])
+    pooled = v1.nn.embedding_lookup_sparse(table, sparse, weights, combiner="mean")
+    assert dense.shape.as_list() == [2, 3, table.embedding_dim]
+    train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(pooled))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        tables = lambda: [np.concatenate(session.run(list(p) if parts > 1 else [p])) for p in table.parts]
+        before = tables()
+        values = by_hand(operation, *before, np.array([5, 11, 7]))
+        np.testing.assert_allclose(session.run(dense), by_hand(operation, *before, ids), rtol=1e-6)
+        np.testing.assert_allclose(
+            session.run(pooled), [(values[0] * 0.5 + values[1] * 2) / 2.5, np.zeros(table.embedding_dim), values[2]], rtol=1e-5)
+        session.run(train)
+        quotients, remainders = (np.any(a != b, axis=1).tolist() for a, b in zip(before, tables()))
+    assert quotients == [False, True, True] and remainders == [False, True, False, True]
+
+
+def test_a_reusing_scope_finds_both_tables_and_ids_have_embeddings_of_their_own(graph):
+    del graph
+    first = make("concat")
+    with v1.variable_scope("", reuse=True):
+        assert make("concat").parts[0] is first.parts[0]
+    values = tf.nn.embedding_lookup(first, list(range(12)))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert len(np.unique(session.run(values), axis=0)) == 12
+
+
+def test_bad_arguments_are_named(graph):
+    del graph
+    for message, kwargs in (("operation must be one of concat, add, mul, found 'max'", dict(operation="max")),
+                            ("dims must be", dict(operation="add", dims=[[3, 2]])),
+                            ("needs equal dims, found 2 and 3", dict(operation="mul", dims=[[3, 2], [4, 3]]))):
+        with pytest.raises(ValueError, match=message):
+            make(**kwargs)
+    with pytest.raises(ValueError, match="complementary_strategy must be 'Q-R'"):
+        tf_multitier.get_multihash_variable("mh", [[1, 1], [1, 1]], complementary_strategy="x")
+    with pytest.raises(TypeError, match="ids must be integers"):
+        tf.nn.embedding_lookup(make("add"), [0.5])

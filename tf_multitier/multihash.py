@@ -1,0 +1,134 @@
+"""Multihash variables: many ids from two small static tables, by quotient and remainder.
+
+    table = tf_multitier.get_multihash_variable("users", [[1000, 16], [1000, 16]], operation="add")  # a million ids
+    pooled = tf.nn.embedding_lookup_sparse(table, sparse_ids, None, combiner="mean")
+
+An id is two row numbers: id // rows of the second table, and id mod rows of the second. Ids below the product of both tables' rows
+have embeddings of their own; beyond it they repeat. Semantics: DeepRec's `tf.get_multihash_variable`. The tables are TensorFlow's own
+variables, `<name>/quotient` and `<name>/remainder`, and are looked up, trained and saved as such, in one grouped lookup.
+"""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.util import dispatch
+
+from tf_multitier import lookup
+from tf_multitier import nn
+
+_OPERATIONS = ("concat", "add", "mul")
+
+
+@dispatch.register_dispatchable_type
+class MultiHashVariable:
+    """What `get_multihash_variable` returns. Attributes: `name`, `operation`, `parts` (the quotients' and the remainders' table),
+    `embedding_dim` (of a lookup)."""
+
+    def __init__(self, name, parts, operation):
+        self.name = name
+        self.parts = list(parts)
+        self.operation = operation
+        dims = [part.shape.as_list()[1] for part in parts]
+        self.embedding_dim = sum(dims) if operation == "concat" else dims[0]
+
+    def __repr__(self):
+        return f"<tf_multitier.MultiHashVariable '{self.name}' {[p.shape.as_list() for p in self.parts]} by {self.operation}>"
+
+    def rows_of(self, ids):
+        """The two row numbers of integers of any shape: int64."""
+        ids = tf.convert_to_tensor(ids)
+        if not ids.dtype.is_integer or ids.dtype == tf.uint64:
+            raise TypeError(f"multihash variable '{self.name}': ids must be integers, found {ids.dtype.name}")
+        ids = tf.cast(ids, tf.int64)
+        quotients, remainders = (part.shape.as_list()[0] for part in self.parts)
+        return tf.math.floormod(tf.math.floordiv(ids, remainders), quotients), tf.math.floormod(ids, remainders)
+
+    def combine(self, values):
+        """Of both tables' values, what `operation` makes of them."""
+        if self.operation == "concat":
+            return tf.concat(values, -1)
+        return values[0] + values[1] if self.operation == "add" else values[0] * values[1]
+
+
+def get_multihash_variable(name, dims, complementary_strategy="Q-R", operation="concat", dtype=tf.float32, initializer=None,
+                           regularizer=None, trainable=True, collections=None, partitioner=None):
+    """Makes or, in a reusing variable scope, finds a multihash variable.
+
+    Args:
+      name: of the variable; its tables are `<name>/quotient` and `<name>/remainder`.
+      dims: [[rows, dim], [rows, dim]] of the two tables. "add" and "mul" need equal dims.
+      complementary_strategy: "Q-R", the only one.
+      operation: what is made of the two embeddings of an id: "concat", "add" or "mul".
+      dtype: float32.
+      initializer, regularizer, trainable, collections, partitioner: as of tf.compat.v1.get_variable, for both tables.
+
+    Raises:
+      ValueError: an argument is none of these.
+    """
+    lookup.refuse_eager("a multihash variable")
+    if complementary_strategy != "Q-R":
+        raise ValueError(f"multihash variable '{name}': complementary_strategy must be 'Q-R', found {complementary_strategy!r}")
+    if operation not in _OPERATIONS:
+        raise ValueError(f"multihash variable '{name}': operation must be one of {', '.join(_OPERATIONS)}, found {operation!r}")
+    shapes = [tuple(int(n) for n in shape) for shape in dims]
+    if len(shapes) != 2 or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
+        raise ValueError(f"multihash variable '{name}': dims must be [[rows, dim], [rows, dim]], found {dims!r}")
+    if operation != "concat" and shapes[0][1] != shapes[1][1]:
+        raise ValueError(f"multihash variable '{name}': operation {operation!r} needs equal dims, found {shapes[0][1]} and "
+                         f"{shapes[1][1]}")
+    if tf.as_dtype(dtype) != tf.float32:
+        raise ValueError(f"multihash variable '{name}': dtype must be float32, found {tf.as_dtype(dtype).name}")
+    with tf.compat.v1.variable_scope(name, reuse=tf.compat.v1.get_variable_scope().reuse):
+        parts = [tf.compat.v1.get_variable(part, shape, tf.float32, initializer, regularizer, trainable, collections,
+                                           partitioner=partitioner, use_resource=True)
+                 for part, shape in zip(("quotient", "remainder"), shapes)]
+    return MultiHashVariable(name, parts, operation)
+
+
+def embedding_lookup(variable, ids, max_norm=None, name=None):
+    """The embeddings of integers of any shape: float32 ids.shape + [embedding_dim]. max_norm is of each table's rows."""
+    with tf.name_scope(name or "embedding_lookup"):
+        return variable.combine(nn.group_embedding_lookup(
+            variable.parts, variable.rows_of(ids), partition_strategy="div", max_norms=max_norm))
+
+
+def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", max_norm=None, name=None):
+    """Embeddings of sparse or ragged ids, pooled by row, as `tf_multitier.nn.group_embedding_lookup_sparse` does."""
+    with tf.name_scope(name or "embedding_lookup_sparse"):
+        sp_ids, sp_weights = lookup.from_ragged(sp_ids, sp_weights)
+        make = lambda values: tf.SparseTensor(sp_ids.indices, values, sp_ids.dense_shape)
+        if variable.operation != "mul":  # pooling commutes with the others
+            ids = [make(rows) for rows in variable.rows_of(sp_ids.values)]
+            return variable.combine(nn.group_embedding_lookup_sparse(
+                variable.parts, ids, combiner or "mean", [sp_weights] * 2, partition_strategy="div",
+                max_norms=max_norm))
+        values = embedding_lookup(variable, sp_ids.values, max_norm)
+        entries = make(tf.range(tf.size(sp_ids.values), dtype=tf.int64))
+        return nn.group_embedding_lookup_sparse([values], [entries], combiner or "mean", [sp_weights])[0]
+
+
+_Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.embedding_lookup)
+def _embedding_lookup_v1(params: MultiHashVariable, ids: _Ids, partition_strategy="mod", name=None, validate_indices=True,
+                         max_norm=None):
+    return embedding_lookup(params, ids, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.embedding_lookup)
+def _embedding_lookup_v2(params: MultiHashVariable, ids: _Ids, max_norm=None, name=None):
+    return embedding_lookup(params, ids, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.embedding_lookup_sparse)
+def _embedding_lookup_sparse_v1(params: MultiHashVariable, sp_ids: tf.SparseTensor, sp_weights, partition_strategy="mod",
+                                name=None, combiner=None, max_norm=None, allow_fast_lookup=False):
+    return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
+def _embedding_lookup_sparse_v2(params: MultiHashVariable, sp_ids: typing.Union[tf.SparseTensor, tf.RaggedTensor], sp_weights,
+                                combiner=None, max_norm=None, name=None, allow_fast_lookup=False):
+    return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)

@@ -1,0 +1,304 @@
+"""Grouped lookups: many features, one op.
+
+    tables = [tf_multitier.get_embedding_variable(name, embedding_dim=16) for name in names]
+    pooled = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse_ids, ["mean"] * len(tables))
+
+A click model looks up hundreds of features, and a lookup each costs more in dispatch than in memory. A group is one op for all of
+them, spread over the intra-op threads; its gradient is one op too, and each variable's update takes the distinct keys and their
+counts that the lookup found. Optimizers need to know nothing of it.
+
+A group never changes a value: each member gets, bit by bit, what it gets in a group of its own, in training too. A member whose
+output the loss does not use is not trained, and gets no gradient. Every integer is a key of an embedding variable; static
+variables (tf.Variable, tf.compat.v1.get_variable, partitioned ones) take row numbers. Variables on several devices make a group a
+device; where the parts of one embedding variable are on several, it is looked up by ops of its own.
+
+Names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` and `group_embedding_lookup`.
+"""
+
+import collections
+import sys
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import variables as tf_variables
+
+from tf_multitier import gradients
+from tf_multitier import lookup
+from tf_multitier._library import ops
+from tf_multitier.partitioned import StoredParts
+from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.queries import checked_keys
+
+__all__ = ["group_embedding_lookup", "group_embedding_lookup_sparse"]
+
+# What the op takes of one member.
+#   where: what messages call it.
+#   source: "table" (parts are EmbeddingVariables), "variable" (resource variables) or "tensor" (values).
+#   keys, indices, shape, weights: tensors; indices, shape and weights may be None. form: as the op's attribute.
+#   variable: the embedding variable, or None.
+_Member = collections.namedtuple("_Member", [
+    "where", "source", "parts", "variable", "dim", "strategy", "form", "combiner", "max_norm", "keys", "indices", "shape",
+    "weights"])
+
+
+def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, partition_strategy="mod", is_sequence=False,
+                                  params_num_per_group=sys.maxsize, name=None, max_norms=None):
+    """Embeddings of sparse ids of many variables, pooled by row.
+
+    Args:
+      params: list of variables, one a member; a variable may be there more than once. Each an embedding variable, a static
+        variable [rows, dim], or a partitioned one or a list of its parts. Dims may differ.
+      sp_ids: list of SparseTensor [batch, any], indices in row-major order, or RaggedTensor [batch, (any)]: integers.
+      combiners: list of "sum", "mean" (by the sum of weights) or "sqrtn" (by the root of the sum of squared weights); one string
+        is for all; None is "mean".
+      sp_weights: None, or a list of None, or of what sp_ids are with the same indices: floats. None: all one.
+      partition_strategy: "mod" or "div": how static variables in parts are cut, as in tf.nn.embedding_lookup. Embedding
+        variables are cut by hash.
+      is_sequence: True: do not pool. An entry (b, t), times its weight, stands at [b, t] of the result; entries of one place are
+        added up. Combiners are then not used.
+      params_num_per_group: at most so many members in one op.
+      name: name scope of the ops.
+      max_norms: None, a number, or a list of them: embeddings with a larger L2 norm are scaled down to it before pooling.
+
+    Returns:
+      List of float32 [batch, dim]; sequences [batch, steps, dim], steps being the second number of the ids' dense shape, or the
+      longest row of ragged ids. Rows without ids, and places without an entry, are zeros.
+
+    Raises:
+      TypeError, ValueError: naming the member: lists of other lengths, an unknown combiner, ids that are no integers or of another
+        type than the variable's keys, weights of another shape.
+      tf.errors.InvalidArgumentError, when run: naming the member: lengths that differ, rows that are not in order or out of range,
+        ids that a static variable has no row for.
+    """
+    lookup.refuse_eager("a grouped lookup")
+    params = _as_list(params, "params")
+    sp_ids = _as_list(sp_ids, "sp_ids", len(params))
+    combiners = _as_list([combiners] * len(params) if combiners is None or isinstance(combiners, str) else combiners, "combiners",
+                         len(params))
+    sp_weights = [None] * len(params) if sp_weights is None else _as_list(sp_weights, "sp_weights", len(params))
+    max_norms = _as_list([max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms, "max_norms",
+                         len(params))
+    _check_strategy(partition_strategy)
+    with tf.name_scope(name or "group_embedding_lookup_sparse"):
+        members, batches = [], []
+        for number, (param, ids, combiner, weights, max_norm) in enumerate(zip(params, sp_ids, combiners, sp_weights, max_norms)):
+            target = _resolve(param, number)
+            combiner = combiner or "mean"
+            if combiner not in lookup.COMBINERS:
+                raise ValueError(f"{target.where}: combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}")
+            keys, indices, shape, weights, form = _entries(target, ids, weights, is_sequence)
+            members.append(target._replace(
+                strategy=partition_strategy, form=form, combiner=combiner, max_norm=_norm(target, max_norm), keys=keys,
+                indices=indices, shape=shape, weights=weights))
+            batches.append(_first(ids.shape))
+        return _look_up(members, batches, params_num_per_group)
+
+
+def group_embedding_lookup(params, ids, partition_strategy="mod", params_num_per_group=sys.maxsize, name=None, max_norms=None):
+    """The embeddings of ids of many variables.
+
+    Args:
+      params, partition_strategy, params_num_per_group, name, max_norms: see group_embedding_lookup_sparse.
+      ids: list of integers of any shape, one a member.
+
+    Returns:
+      List of float32 ids.shape + [dim].
+
+    Raises:
+      As group_embedding_lookup_sparse.
+    """
+    lookup.refuse_eager("a grouped lookup")
+    params = _as_list(params, "params")
+    ids = _as_list(ids, "ids", len(params))
+    max_norms = _as_list([max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms, "max_norms",
+                         len(params))
+    _check_strategy(partition_strategy)
+    with tf.name_scope(name or "group_embedding_lookup"):
+        members = []
+        for number, (param, its_ids, max_norm) in enumerate(zip(params, ids, max_norms)):
+            target = _resolve(param, number)
+            members.append(target._replace(strategy=partition_strategy, form="dense", combiner="sum",
+                                           max_norm=_norm(target, max_norm), keys=_keys(target, its_ids)))
+        return _look_up(members, [_first(m.keys.shape) for m in members], params_num_per_group)
+
+
+# ---- arguments
+
+def _as_list(values, what, length=None):
+    if not isinstance(values, (list, tuple)) or isinstance(values, StoredParts):
+        raise TypeError(f"{what} must be a list with an entry for each member of the group, found {type(values).__name__}")
+    if length is None and not values:
+        raise ValueError(f"{what} must not be empty")
+    if length is not None and len(values) != length:
+        first = min(length, len(values))
+        raise ValueError(f"{what} must have one entry for each of {length} params, found {len(values)}: member {first} has "
+                         f"{'none' if len(values) < length else 'no params'}")
+    return list(values)
+
+
+def _first(shape):
+    """The first dimension of a static shape, None where it is not known or there is none."""
+    return shape.as_list()[0] if shape.rank else None
+
+
+def _check_strategy(partition_strategy):
+    if partition_strategy not in ("mod", "div"):
+        raise ValueError(f"partition_strategy must be 'mod' or 'div', found {partition_strategy!r}")
+
+
+def _norm(target, max_norm):
+    try:
+        return lookup.max_norm_attribute(max_norm)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{target.where}: {error}") from None
+
+
+def _resolve(param, number):
+    """A _Member that says where the values are, and nothing yet of what is looked up."""
+    where = f"member {number}"
+    if is_embedding_variable(param) or isinstance(param, StoredParts) or (
+            isinstance(param, (list, tuple)) and param and is_embedding_variable(param[0])):
+        try:
+            variable = lookup.one_variable(param)
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{where}: {error}") from None
+        if len(variable.parts) == 1 and variable.num_partitions > 1:
+            raise ValueError(f"{where}: '{variable.name}' is one part of the embedding variable '{variable.variable_name}': pass "
+                             f"the object that get_embedding_variable('{variable.variable_name}', ...) returned")
+        return _member(f"{where} ('{variable.variable_name}')", "table", variable.parts, variable, variable.embedding_dim)
+    if isinstance(param, tf_variables.PartitionedVariable):
+        name, parts = param.name, list(param)
+    elif isinstance(param, (list, tuple)) and param:
+        name, parts = getattr(param[0], "name", "list of parts"), list(param)
+    else:
+        name, parts = getattr(param, "name", type(param).__name__), [param]
+    where = f"{where} ('{name.partition(':')[0]}')"
+    source = "variable" if all(resource_variable_ops.is_resource_variable(part) for part in parts) else "tensor"
+    if source == "tensor":
+        parts = [tf.convert_to_tensor(part) for part in parts]
+    for part in parts:
+        if part.dtype.base_dtype != tf.float32:
+            raise TypeError(f"{where}: variables must be float32, found {part.dtype.base_dtype.name}")
+        if part.shape.rank != 2 or part.shape.as_list()[1] is None or part.shape.as_list()[1:] != parts[0].shape.as_list()[1:]:
+            raise ValueError(f"{where}: variables must have the shape [rows, dim], the same dim in each part, found {part.shape}")
+    return _member(where, source, parts, None, parts[0].shape.as_list()[1])
+
+
+def _member(where, source, parts, variable, dim):
+    return _Member(where, source, parts, variable, dim, *[None] * 8)
+
+
+def _keys(target, ids, what="ids"):
+    """int64 or int32 keys."""
+    try:
+        if target.variable is not None:
+            ids = checked_keys(target.variable, ids, what)
+        else:
+            ids = tf.convert_to_tensor(ids, name=what)
+            if not ids.dtype.is_integer or ids.dtype == tf.uint64:
+                raise TypeError(f"{what} must be integers, found {ids.dtype.name}")
+    except TypeError as error:
+        raise TypeError(f"{target.where}: {error}") from None
+    return ids if ids.dtype in (tf.int64, tf.int32) else tf.cast(ids, tf.int64)
+
+
+def _entries(target, ids, weights, is_sequence):
+    """(keys, indices or splits, dense shape or None, weights or None, form) of a member."""
+    where = target.where
+    if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(f"{where}: sp_ids must be a SparseTensor or a RaggedTensor, found {type(ids).__name__}")
+    if weights is not None and type(weights) is not type(ids):
+        raise TypeError(f"{where}: weights must be a {type(ids).__name__} as the ids are, or None, found {type(weights).__name__}")
+    if isinstance(ids, tf.RaggedTensor):
+        if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
+            raise ValueError(f"{where}: ragged ids must have the shape [batch, (any)], found {ids.shape}: merge their inner "
+                             "dimensions, ids.merge_dims(1, -1)")
+        form = "ragged_sequence" if is_sequence else "ragged"
+        indices, shape = tf.cast(ids.row_splits, tf.int64), None
+    else:
+        rank = ids.dense_shape.shape.num_elements()
+        if rank not in (None, 2):
+            raise ValueError(f"{where}: sp_ids must have rank 2, found rank {rank}")
+        form = "sequence" if is_sequence else "sparse"
+        indices, shape = ids.indices, ids.dense_shape
+    keys = _keys(target, ids.values, "sp_ids")
+    if weights is None:
+        return keys, indices, shape, None, form
+    weights = tf.cast(weights.values, tf.float32)
+    if not keys.shape.is_compatible_with(weights.shape):
+        raise ValueError(f"{where}: weights must have one value for each of sp_ids: expected {_first(keys.shape)}, found "
+                         f"{_first(weights.shape)}")
+    return keys, indices, shape, weights, form
+
+
+# ---- ops
+
+def _anchor(part):
+    return part if isinstance(part, tf.Tensor) else part.handle
+
+
+def _look_up(members, batches, members_per_op):
+    """The values of each member, in order: one op for those on one device, of at most members_per_op.
+
+    batches: static first dimensions of the values, None where not known.
+    """
+    if members_per_op < 1:
+        raise ValueError(f"params_num_per_group must be at least 1, found {members_per_op}")
+    values = [None] * len(members)
+    groups = collections.defaultdict(list)
+    for number, member in enumerate(members):
+        devices = {_anchor(part).device for part in member.parts}
+        if len(devices) > 1 and member.source == "table":
+            values[number] = _over_devices(member)
+        else:
+            groups[min(devices)].append(number)
+    for numbers in groups.values():
+        for begin in range(0, len(numbers), members_per_op):
+            some = numbers[begin:begin + members_per_op]
+            for number, value in zip(some, _one_op([members[n] for n in some])):
+                if batches[number] is not None:
+                    value.set_shape([batches[number]] + [None] * (value.shape.rank - 1))
+                values[number] = value
+    return values
+
+
+def _one_op(members):
+    anchors = [_anchor(part) for member in members for part in member.parts if member.source != "tensor"]
+    anchors += [_anchor(part) for member in members for part in member.parts if member.source == "tensor"]
+    with tf_ops.colocate_with(anchors[0], ignore_existing=True):
+        return ops.multitier_group_lookup(
+            handles=[part.handle for member in members if member.source != "tensor" for part in member.parts],
+            matrices=[part for member in members if member.source == "tensor" for part in member.parts],
+            keys=[member.keys for member in members],
+            indices=[member.indices for member in members if member.indices is not None],
+            shapes=[member.shape for member in members if member.shape is not None],
+            weights=[member.weights for member in members if member.weights is not None],
+            N=len(members), members=[member.where for member in members], sources=[member.source for member in members],
+            strategies=[member.strategy for member in members], units=[len(member.parts) for member in members],
+            forms=[member.form for member in members], combiners=[member.combiner for member in members],
+            dims=[member.dim for member in members], weighted=[member.weights is not None for member in members],
+            max_norms=[member.max_norm for member in members]).values
+
+
+def _over_devices(member):
+    """The values of a member whose parts are on several devices, by ops that send keys and values between them."""
+    max_norm = None if member.max_norm < 0 else member.max_norm
+    if member.form == "dense":
+        return lookup.embedding_lookup(member.variable, member.keys, max_norm=max_norm)
+    if member.shape is None:
+        ids = tf.RaggedTensor.from_row_splits(member.keys, member.indices)
+        weights = None if member.weights is None else tf.RaggedTensor.from_row_splits(member.weights, member.indices)
+        ids, weights = lookup.from_ragged(ids, weights)
+    else:
+        ids = tf.SparseTensor(member.indices, member.keys, member.shape)
+        weights = None if member.weights is None else tf.SparseTensor(member.indices, member.weights, member.shape)
+    if member.form in ("sparse", "ragged"):
+        return lookup.embedding_lookup_sparse(member.variable, ids, weights, member.combiner, max_norm)
+    values = lookup.embedding_lookup(member.variable, ids.values, max_norm=max_norm)
+    if weights is not None:
+        values *= weights.values[:, None]
+    return tf.scatter_nd(ids.indices, values, tf.concat([ids.dense_shape, tf.constant([member.dim], tf.int64)], 0))
+
+
+gradients.register_group()
