@@ -27,7 +27,7 @@ Status EmbeddingTable::Impl::Flush() {
   const int last = levels_ - 1;
   if (last < 0 || !durable_[last]) {
     return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
-                                   last < 0 ? "dram" : lower_[last]->name());
+                                   last < 0 ? first_tier_name() : lower_[last]->name());
   }
   if (bounded(last)) {
     ClosedGate closed(&gate_);
