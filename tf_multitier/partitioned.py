@@ -29,7 +29,7 @@ class _RefuseGradient(composite_tensor_gradient.CompositeTensorGradient):
 class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
     """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
 
-    A key belongs to the partition that owns its bucket, `hash(key) mod 1024`; a partition owns a range of buckets. Its parts are
+    A key belongs to the partition that owns its bucket, ten bits of its hash; a partition owns a range of buckets. Its parts are
     EmbeddingVariables named `<name>/part_<i>` and stand in the graph's collections; as a sequence it is those parts, so
     `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
     """

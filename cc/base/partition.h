@@ -2,6 +2,9 @@
 //
 // The hash of a key names one of 1024 buckets; partition p of P owns the buckets [p * 1024 / P, (p + 1) * 1024 / P). A
 // checkpoint written with n partitions is read with m by moving buckets. A change here changes every checkpoint.
+//
+// The bucket is taken from the hash times a constant: the index uses the hash's own low and high bits, which would otherwise
+// all be alike in a partition and leave most of its table's index empty.
 
 #ifndef CC_BASE_PARTITION_H_
 #define CC_BASE_PARTITION_H_
@@ -14,7 +17,9 @@ namespace multitier {
 
 constexpr int kPartitionBuckets = 1024;
 
-inline int PartitionBucket(int64_t key) { return static_cast<int>(HashKey(key) % kPartitionBuckets); }
+inline int PartitionBucket(int64_t key) {
+  return static_cast<int>((HashKey(key) * 0x9e3779b97f4a7c15u) >> 54);  // the top 10 bits
+}
 
 // First bucket of a partition; that of partition `num_partitions` is kPartitionBuckets.
 constexpr int PartitionBegin(int partition, int num_partitions) {

@@ -20,6 +20,23 @@ TEST(PartitionTest, OwnerIsTheRangeThatHoldsTheBucket) {
   }
 }
 
+TEST(PartitionTest, KeysOfAPartitionFillItsIndexEvenly) {
+  // Homes and shards of the index are the low and the high bits of the hash.
+  int homes[64] = {}, shards[64] = {};
+  int keys = 0;
+  for (int64_t key = 0; key < 64000; ++key) {
+    if (PartitionOf(key, 8) != 3) continue;
+    ++homes[HashKey(key) % 64];
+    ++shards[HashKey(key) >> 58];
+    ++keys;
+  }
+  EXPECT_NEAR(keys, 8000, 500);
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_NEAR(homes[i], 125, 60);
+    EXPECT_NEAR(shards[i], 125, 60);
+  }
+}
+
 TEST(PartitionTest, RangesCoverAllBuckets) {
   for (int num_partitions = 1; num_partitions <= kPartitionBuckets; ++num_partitions) {
     EXPECT_EQ(PartitionBegin(0, num_partitions), 0);

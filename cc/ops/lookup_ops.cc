@@ -204,7 +204,7 @@ REGISTER_OP("MultitierPartitionKeys")
     .Attr("num_partitions: int >= 1")
     .SetShapeFn(PartitionKeysShape)
     .Doc(R"doc(
-Splits keys by the partition that owns them: hash(key) mod 1024 is the bucket of a key, partition p of P owns the buckets
+Splits keys by the partition that owns them: ten bits of the key's hash are its bucket, partition p of P owns the buckets
 [p * 1024 / P, (p + 1) * 1024 / P).
 
 keys: [n].
