@@ -298,7 +298,7 @@ Status EmbeddingTable::Impl::Clear() {
   }
   dram_rows_ = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
-  MT_RETURN_IF_ERROR(RemoveAllOwed());
+  Status status = RemoveAllOwed();  // what is still owed is told again later
   {
     std::lock_guard<std::mutex> lock(trim_mutex_);
     trim_error_ = OkStatus();
@@ -306,15 +306,17 @@ Status EmbeddingTable::Impl::Clear() {
   }
   // Nothing names a record any more, so none is moved from here on.
   for (int level = 0; level < levels_; ++level) {
-    MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) {
+    const Status scanned = lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) {
       gone.at[level].push_back(KeyLocation{record.key, location});
       for (int deeper = level + 1; deeper < levels_; ++deeper) {
         if (durable_[deeper]) gone.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
       }
       return OkStatus();
-    }));
+    });
+    if (status.ok()) status = scanned;
   }
-  return RemoveGone(&gone);
+  const Status removed = RemoveGone(&gone);
+  return status.ok() ? removed : status;
 }
 
 }  // namespace multitier

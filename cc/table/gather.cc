@@ -244,7 +244,8 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_
     if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
       const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
       return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ",
-                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", options_.dram_budget_bytes, " bytes); no room for ", n, " more");
+                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", options_.dram_budget_bytes,
+                                    " bytes); no room for ", n, " more");
     }
   } else {
     dram_rows_ += static_cast<int64_t>(n);

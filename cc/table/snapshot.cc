@@ -2,8 +2,8 @@
 //
 // The gate is closed and the tiers' relocators are taken back while it runs, so nothing moves: every word is as it was at the
 // start. Rows in DRAM are given in the order of the index. Rows below are read in the order of their locations, as a device
-// likes it (damaged ones are left out where on_corruption says so), a pass for each range of locations that holds at most kPassRows of them: what a pass remembers is bounded, and it
-// costs a walk over the index (8 bytes a key) beside the reading.
+// likes it, a pass for each range of locations that holds at most kPassRows of them: what a pass remembers is bounded, and it
+// costs a walk over the index (8 bytes a key) beside the reading. Damaged ones are left out where on_corruption says so.
 
 #include <algorithm>
 

@@ -162,8 +162,9 @@ class Tier {
     (void)record, (void)from, (void)to;
     return false;
   }
-  // Calls visit for every record held, in any order, stopping at its first error. A tier that has just recovered holds one
-  // record of each key, its newest, and reads no row data here where it can avoid it.
+  // Calls visit for every record held, in any order, stopping at its first error; for one that moves meanwhile perhaps more than
+  // once. A tier that has just recovered holds one record of each key, its newest, and reads no row data here where it can avoid
+  // it.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.
   virtual Status Sync() = 0;

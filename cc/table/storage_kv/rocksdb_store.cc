@@ -26,9 +26,9 @@ struct Library {
   void (*block_based_options_set_filter_policy)(void*, void*);
   void* (*cache_create_lru)(size_t);
   void* (*filterpolicy_create_bloom_full)(double);
-  void* (*open)(const void*, const char*, char**);
+  void* (*open_column_families)(const void*, const char*, int, const char* const*, const void* const*, void**, char**);
+  void (*column_family_handle_destroy)(void*);
   void (*close)(void*);
-  void* (*get_default_column_family_handle)(void*);
   void* (*readoptions_create)();
   void* (*writeoptions_create)();
   void (*writeoptions_disable_WAL)(void*, int);
@@ -70,9 +70,9 @@ Result<const Library*> LoadLibrary() {
   MT_FIND(block_based_options_set_filter_policy);
   MT_FIND(cache_create_lru);
   MT_FIND(filterpolicy_create_bloom_full);
-  MT_FIND(open);
+  MT_FIND(open_column_families);
+  MT_FIND(column_family_handle_destroy);
   MT_FIND(close);
-  MT_FIND(get_default_column_family_handle);
   MT_FIND(readoptions_create);
   MT_FIND(writeoptions_create);
   MT_FIND(writeoptions_disable_WAL);
@@ -94,6 +94,7 @@ class RocksDbStore : public KvStore {
  public:
   RocksDbStore(const Library& library, const KvOptions& options) : lib_(library), row_bytes_(options.row_bytes) {}
   ~RocksDbStore() override {
+    if (family_ != nullptr) lib_.column_family_handle_destroy(family_);
     if (db_ != nullptr) lib_.close(db_);
   }
 
@@ -110,9 +111,10 @@ class RocksDbStore : public KvStore {
     lib_.block_based_options_set_filter_policy(table, lib_.filterpolicy_create_bloom_full(10));
     lib_.options_set_block_based_table_factory(o, table);
     char* error = nullptr;
-    db_ = lib_.open(o, options.directory.c_str(), &error);
+    const char* const name = "default";
+    const void* const family_options = o;
+    db_ = lib_.open_column_families(o, options.directory.c_str(), 1, &name, &family_options, &family_, &error);
     MT_RETURN_IF_ERROR(Taken(error));
-    family_ = lib_.get_default_column_family_handle(db_);
     read_ = lib_.readoptions_create();
     write_ = lib_.writeoptions_create();
     lib_.writeoptions_disable_WAL(write_, 1);

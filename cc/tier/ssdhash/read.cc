@@ -197,6 +197,11 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
   });
 }
 
+bool SsdHashTier::Impl::IsHeld(const Segment* segment) const {
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  return set_.segments.count(const_cast<Segment*>(segment)) > 0;
+}
+
 std::shared_ptr<CachedFile> SsdHashTier::Impl::FileOf(const Segment& segment) const {
   std::lock_guard<std::mutex> lock(set_.mutex);
   return segment.file;
@@ -260,7 +265,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     bool open = false;
   };
   std::vector<View> views;
-  {
+  const auto look = [&] {
+    views.clear();
     // No relocation is between its steps while compact_mutex_ is held, and no writer between appending and publishing.
     std::lock_guard<std::mutex> compact(compact_mutex_);
     std::lock_guard<std::mutex> append(append_mutex_);
@@ -271,10 +277,22 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
       if (!segment->sealed) view.entries = segment->entries;
       views.push_back(std::move(view));
     }
-  }
-  for (View& view : views) {
+  };
+  look();
+  for (size_t i = 0; i < views.size(); ++i) {
+    View& view = views[i];
     const Segment& segment = *view.segment;
-    if (!view.open) MT_RETURN_IF_ERROR(LoadEntries(segment, &view.entries));
+    if (!view.open) {
+      const Status loaded = LoadEntries(segment, &view.entries);
+      if (loaded.code() == StatusCode::kNotFound && !IsHeld(&segment)) {
+        // Compaction has moved its records and deleted it, while its file was closed for want of descriptors: again from the
+        // beginning, for they may be where the scan has been.
+        look();
+        i = static_cast<size_t>(-1);
+        continue;
+      }
+      MT_RETURN_IF_ERROR(loaded);
+    }
     for (uint32_t slot = 0; slot < segment.geometry.slots; ++slot) {
       if (!segment.has(view.live, slot)) continue;
       if (slot >= view.entries.size() || view.entries[slot].damaged) {

@@ -71,6 +71,8 @@ class SsdHashTier::Impl {
   // Opens files as far as descriptors go, and reads what is in them.
   void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files);
   void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files);
+  // Whether the segment is one of the tier's still.
+  bool IsHeld(const Segment* segment) const;
   std::shared_ptr<CachedFile> FileOf(const Segment& segment) const;
   // Row data and header of a good record, or NotFound.
   void Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const;

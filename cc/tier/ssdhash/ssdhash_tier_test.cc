@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/env/file_cache.h"
@@ -131,6 +132,37 @@ TEST_P(CompactionTest, RandomOverwriteStaysWithinTheSpaceBoundAndLosesNothing) {
               static_cast<double>(stats.device_written_bytes) / static_cast<double>(stats.appended_bytes),
               static_cast<double>(stats.stored_bytes) / static_cast<double>(bytes_per_row * kKeys));
   owner.Detach();
+}
+
+TEST_P(CompactionTest, ScansFindWhatMovesWhileItsFileIsClosed) {
+  const size_t capacity = CachedFile::capacity();
+  CachedFile::SetCapacity(1);
+  SsdHashOptions options = Small();
+  options.async_compaction = GetParam();
+  options.min_segment_bytes = 64 << 10;
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  constexpr int64_t kKeys = 20000;
+  for (int64_t from = 0; from < kKeys; from += 1000) ASSERT_TRUE(owner.Put(Range(from, from + 1000), 1).ok());
+  std::vector<int64_t> most;
+  for (int64_t key = 0; key < kKeys; ++key) {
+    if (key % 8 != 0) most.push_back(key);
+  }
+  std::vector<bool> seen(kKeys);
+  bool first = true;
+  const Status scanned = tier->Scan([&](const RecordHeader& header, uint32_t) {
+    seen[static_cast<size_t>(header.key)] = true;
+    if (!std::exchange(first, false)) return OkStatus();
+    EXPECT_TRUE(owner.Remove(most).ok());
+    EXPECT_TRUE(tier->Compact().ok());
+    return OkStatus();
+  });
+  EXPECT_TRUE(scanned.ok()) << scanned.ToString();
+  EXPECT_GT(tier->stats().relocated_rows, 0);
+  for (int64_t key = 0; key < kKeys; key += 8) ASSERT_TRUE(seen[static_cast<size_t>(key)]) << key;
+  owner.Detach();
+  CachedFile::SetCapacity(capacity);
 }
 
 TEST_P(CompactionTest, RemovedKeysLeaveNoTombstonesBehindForever) {
