@@ -19,6 +19,7 @@ LAYERS = [
     "policy",
     "tier",
     "table",
+    "storage",
     "lookup",
     "checkpoint",
     "ops",

@@ -202,7 +202,7 @@ def test_statistics_say_what_each_tier_holds_and_did(graph, kind, tmp_path):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_prefetch_brings_rows_up_and_keeps_them_until_they_are_used(graph, parts, tmp_path):
     model = Model(option("DRAM_SSDHASH", tmp_path, rows=16, cache_strategy="LRU"), parts=parts)
-    keys = np.arange(100)
+    keys = np.arange(200)
     prefetch = model.ev.prefetch(model.ids, timeout=1000)
     with started() as session:
         for key in keys:

@@ -259,7 +259,8 @@ def _ssdhash(rows, bytes_per_row):
     segment = min(max(live // 64, _MIB), 256 * _MIB)
     disk = live * 3 // 2 + 4 * segment + 4 * _KIB * (6 + live // segment)
     slots = disk // record
-    buffers = 2 * (min(segment, 4 * _MIB) + 32 * segment // record)
+    # Two open segments, and those that wait to be written behind them.
+    buffers = 2 * (min(segment, 4 * _MIB) + 32 * segment // record) + min(live, 8 * _MIB)
     return slots // 4 + buffers, disk
 
 
