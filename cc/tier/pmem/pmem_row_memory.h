@@ -1,4 +1,5 @@
-// PmemRowMemory: files mapped by libpmem as the memory of a slab: the tier PMEM alone, its rows read and updated in place.
+// PmemRowMemory: files mapped by libpmem as the memory of a slab: rows read and updated in place. No storage type chooses it
+// yet (storage/storage.h): PMEM alone goes through rows of DRAM.
 //
 // Pieces are cut from files slab-*.pmem, each at most as large as all before together (and 1 GiB) and fully allocated, so that
 // a full disk is an error of Allocate and never of a store. A file none of whose pieces is in use is removed. Nothing is
