@@ -22,6 +22,7 @@ sys.modules["tf_multitier"] = package
 sys.path.insert(0, {_HERE!r})
 import numpy as np
 engine = importlib.import_module("tf_multitier.engine")
+_engine = importlib.import_module("tf_multitier._engine")
 arguments = json.loads(sys.argv[1])
 
 def say(value):

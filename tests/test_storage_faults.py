@@ -300,7 +300,7 @@ FORK = """
     value = table.lookup(np.arange(100)).tolist() == np.ones((100, 4)).tolist()
     locked = os.fork()
     if locked == 0:  # another process still finds it locked
-        refused = error(lambda: engine._engine.Instance(table._table.path))
+        refused = error(lambda: _engine.Instance(table._table.path))
         os._exit(0 if refused and f"in use by process {os.getppid()}" in refused[1] else 1)
     say([bad, value, os.waitpid(locked, 0)[1]])
 """

@@ -44,7 +44,8 @@ TEST(JsonTest, MembersOfAnotherTypeAreNamed) {
 }
 
 TEST(JsonTest, WhatIsNotJsonIsRefused) {
-  for (const char* text : {"", "{", "[1, 2", "{\"a\"}", "{\"a\": }", "tru", "1 2", "\"open", "[1,]", "{1: 2}", "-", "\"\\u00e9\""}) {
+  for (const char* text :
+       {"", "{", "[1, 2", "{\"a\"}", "{\"a\": }", "tru", "1 2", "\"open", "[1,]", "{1: 2}", "-", "\"\\u00e9\""}) {
     EXPECT_EQ(Json::Parse(text).status().code(), StatusCode::kInvalidArgument) << text;
   }
   EXPECT_FALSE(Json::Parse(std::string(1000, '[')).ok());

@@ -225,7 +225,9 @@ class PosixEnv : public Env {
                                                              bool direct) override {
     const int access = mode == OpenMode::kRead ? O_RDONLY : mode == OpenMode::kWrite ? O_RDWR : O_RDWR | O_CREAT | O_EXCL;
     const int flags = O_CLOEXEC | access;
-    const char* call = mode == OpenMode::kCreate ? "create" : mode == OpenMode::kWrite ? "open for writing" : "open for reading";
+    const char* call = mode == OpenMode::kCreate  ? "create"
+                       : mode == OpenMode::kWrite ? "open for writing"
+                                                  : "open for reading";
     int fd = -1;
     if (direct) {
       fd = Retry([&] { return ::open(path.c_str(), flags | O_DIRECT, 0644); });

@@ -125,8 +125,8 @@ REGISTER_OP("MultitierRestore")
 Replaces the content of the variable (or partition) by that of a checkpoint.
 
 Reads `<variable_name>/part_<i>-of-<n>/manifest` and its file, of all n saved parts, whatever the number of partitions now is,
-and keeps the keys that belong here. Everything is read and checked before the variable changes. The checkpoint's initializer replaces the attrs'; slots that
-the variable has and the checkpoint lacks are kept, with their initial value.
+and keeps the keys that belong here. Everything is read and checked before the variable changes. The checkpoint's initializer
+replaces the attrs'; slots that the variable has and the checkpoint lacks are kept, with their initial value.
 
 prefix: of the checkpoint, as given to the saver.
 variable_name: the variable's name in the checkpoint, without partition suffix.

@@ -111,8 +111,8 @@ filter_counter_bits: bloom: 8, 16, 32 or 64.
 filter_probability: probabilistic: probability that one occurrence admits a key.
 steps_to_live: > 0: MultitierExpire removes rows that many steps after their last update.
 l2_weight_threshold: >= 0: MultitierExpire removes rows with half the squared norm of the value below it.
-storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVELDB, SSDHASH, DRAM_PMEM, DRAM_LEVELDB, DRAM_SSDHASH,
-  DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; those with HBM are refused.
+storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVELDB, SSDHASH, DRAM_PMEM, DRAM_LEVELDB,
+  DRAM_SSDHASH, DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; those with HBM are refused.
 storage_path: directory of the tiers that keep files; each table makes one of its own below it.
 storage_sizes: bytes of row data of each tier, fastest first; one that is missing is 1 GiB, of the last tier: unbounded.
 cache_strategy: DEFAULT, LRU or LFU: which rows leave a tier first.

@@ -1,0 +1,59 @@
+// What crosses between NumPy and the engine: arrays, columns, rows.
+//
+// Every array that arrives is contiguous and has the dtype and shape that the signatures name: tf_multitier/engine converts.
+
+#ifndef CC_PYTHON_ARRAYS_H_
+#define CC_PYTHON_ARRAYS_H_
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cc/base/span.h"
+#include "cc/table/embedding_table.h"
+
+namespace multitier {
+
+namespace py = pybind11;
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style>;
+using ColumnTuple = std::tuple<std::string, int, float>;  // name, dim, initial value
+
+template <typename T>
+Span<const T> View(const Array<T>& array) {
+  return Span<const T>(array.data(), static_cast<size_t>(array.size()));
+}
+
+// Gives a vector to NumPy without a copy.
+template <typename T>
+py::array Own(std::vector<T> values, std::vector<py::ssize_t> shape) {
+  auto owner = std::make_unique<std::vector<T>>(std::move(values));
+  const T* data = owner->data();
+  py::capsule free(owner.get(), [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  owner.release();
+  return py::array_t<T>(std::move(shape), data, free);
+}
+
+template <typename T>
+py::array Own(std::vector<T> values) {
+  const auto n = static_cast<py::ssize_t>(values.size());
+  return Own(std::move(values), {n});
+}
+
+std::vector<ColumnSpec> ToSpecs(const std::vector<ColumnTuple>& columns);
+std::vector<ColumnTuple> ToTuples(const std::vector<ColumnSpec>& columns);
+
+// Rows as the dict that Python's `Rows` is made of, and back.
+py::dict ToDict(Rows rows);
+Rows FromDict(const py::dict& dict);
+
+}  // namespace multitier
+
+#endif  // CC_PYTHON_ARRAYS_H_

@@ -1,0 +1,45 @@
+// A grouped lookup of NumPy arrays, and the update that follows it.
+
+#ifndef CC_PYTHON_PY_GROUP_H_
+#define CC_PYTHON_PY_GROUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc/lookup/group_lookup.h"
+#include "cc/python/arrays.h"
+#include "cc/python/py_table.h"
+
+namespace multitier {
+
+// Keeps the tables and weights that its plan points to.
+class PyGroup {
+ public:
+  // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. train: whether Apply may be called.
+  PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys,
+          std::vector<Array<int64_t>> row_splits, const std::vector<std::string>& combiners,
+          std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms, bool train);
+
+  std::vector<Array<float>> Values() const { return values_; }
+
+  // Of a group made with train: a member's distinct keys, and how often each occurs.
+  py::array Keys(int member) const;
+  py::array Counts(int member) const;
+
+  // slot_columns: of each table.
+  void Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
+             const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step);
+
+ private:
+  std::vector<std::shared_ptr<PyTable>> tables_;
+  std::vector<std::optional<Array<float>>> weights_;
+  std::vector<Array<float>> values_;
+  GroupPlan plan_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_PYTHON_PY_GROUP_H_

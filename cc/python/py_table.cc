@@ -1,0 +1,261 @@
+#include "cc/python/py_table.h"
+
+#include <algorithm>
+
+#include "cc/env/env.h"
+#include "cc/optimizer/update_rule.h"
+#include "cc/table/option_names.h"
+#include "cc/table/stats_json.h"
+
+namespace multitier {
+namespace {
+
+// Member `name` of the options dict, which tf_multitier/engine fills completely.
+template <typename T>
+T Get(const py::dict& options, const char* name) {
+  return options[name].cast<T>();
+}
+
+Status WriteFiles(const std::string& directory, const Files& files) {
+  Env* const env = Env::Posix();
+  for (const auto& [name, content] : files) {
+    MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, env->NewWritableFile(directory + "/" + name));
+    MT_RETURN_IF_ERROR(file->Append(content.data(), content.size()));
+    MT_RETURN_IF_ERROR(file->Sync());
+    MT_RETURN_IF_ERROR(file->Close());
+  }
+  return OkStatus();
+}
+
+TableOptions ToOptions(const py::dict& dict) {
+  TableOptions options;
+  options.name = Get<std::string>(dict, "name");
+  options.dim = Get<int>(dict, "dim");
+  options.initializer.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "initializer")));
+  options.initializer.a = Get<float>(dict, "a");
+  options.initializer.b = Get<float>(dict, "b");
+  options.initializer.seed = Get<uint64_t>(dict, "seed");
+  if (!dict["matrix"].is_none()) {
+    const auto matrix = Get<Array<float>>(dict, "matrix");
+    options.initializer.matrix = std::make_shared<const std::vector<float>>(matrix.data(), matrix.data() + matrix.size());
+    options.initializer.matrix_rows = matrix.shape(0);
+  }
+  options.slots = ToSpecs(Get<std::vector<ColumnTuple>>(dict, "slots"));
+  options.admission.kind = ValueOrThrow(ParseAdmissionKind(Get<std::string>(dict, "filter")));
+  options.admission.filter_freq = Get<uint32_t>(dict, "filter_freq");
+  options.admission.max_element_size = Get<int64_t>(dict, "filter_max_elements");
+  options.admission.false_positive_probability = Get<double>(dict, "filter_false_positive");
+  options.admission.counter_bits = Get<int>(dict, "filter_counter_bits");
+  options.admission.probability = Get<double>(dict, "filter_probability");
+  options.admission.seed = options.initializer.seed;
+  options.default_value_no_permission = Get<float>(dict, "default_value_no_permission");
+  options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
+  options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
+  options.num_shards = Get<int>(dict, "num_shards");
+  return options;
+}
+
+StorageSpec ToStorage(const py::dict& dict) {
+  StorageSpec storage;
+  storage.type = Get<std::string>(dict, "storage_type");
+  storage.path = Get<std::string>(dict, "storage_path");
+  storage.sizes = Get<std::vector<int64_t>>(dict, "storage_sizes");
+  storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
+  storage.drop_coldest = Get<bool>(dict, "drop_coldest");
+  storage.keep = Get<bool>(dict, "keep");
+  storage.on_corruption = ValueOrThrow(ParseOnCorruption(Get<std::string>(dict, "on_corruption")));
+  if (!dict["recover"].is_none()) storage.recover = Get<PyInstance*>(dict, "recover")->Take();
+  return storage;
+}
+
+// Moves what an operation gave out of it.
+Status Take(Result<Rows> result, Rows* rows) {
+  MT_RETURN_IF_ERROR(result.status());
+  *rows = *std::move(result);
+  return OkStatus();
+}
+
+}  // namespace
+
+PyTable::PyTable(const py::dict& dict) {
+  TableOptions options = ToOptions(dict);
+  StorageSpec storage = ToStorage(dict);
+  const Files files = Get<Files>(dict, "files");
+  name_ = options.name;
+  dim_ = options.dim;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = Make(std::move(storage), files, std::move(options));
+  }
+  ThrowIfError(status);
+}
+
+PyTable::~PyTable() {
+  py::gil_scoped_release release;
+  table_.reset();
+  instance_.reset();
+}
+
+std::vector<ColumnTuple> PyTable::Columns() {
+  std::shared_ptr<const RowLayout> layout;
+  Run([&] {
+    layout = table_->layout();
+    return OkStatus();
+  });
+  std::vector<ColumnTuple> columns;
+  for (const Column& column : layout->columns()) columns.emplace_back(column.name, column.dim, column.initial_value);
+  return columns;
+}
+
+py::array PyTable::Lookup(const Array<int64_t>& keys) {
+  Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
+  Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data); });
+  return out;
+}
+
+void PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
+                    const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
+                    const std::vector<std::string>& slot_columns, int64_t global_step) {
+  ApplyRequest request;
+  request.keys = View(keys);
+  request.grads = grads.data();
+  if (counts) request.counts = View(*counts);
+  request.rule = ValueOrThrow(FindUpdateRule(rule));
+  request.hyper = hyper;
+  request.slot_columns = slot_columns;
+  request.global_step = global_step;
+  Run([&] { return table_->Apply(request); });
+}
+
+void PyTable::AddSlots(const std::vector<ColumnTuple>& slots) {
+  const std::vector<ColumnSpec> specs = ToSpecs(slots);
+  Run([&] { return table_->AddSlots(specs); });
+}
+
+int64_t PyTable::Remove(const Array<int64_t>& keys) {
+  int64_t removed = 0;
+  Run([&] { return table_->Remove(View(keys), &removed); });
+  return removed;
+}
+
+int64_t PyTable::Expire(int64_t step) {
+  int64_t expired = 0;
+  Run([&] { return table_->Expire(step, &expired); });
+  return expired;
+}
+
+void PyTable::Clear() {
+  Run([&] { return table_->Clear(); });
+}
+
+py::dict PyTable::Export(bool all_columns) {
+  Rows rows;
+  Run([&] { return Take(table_->Export(all_columns), &rows); });
+  return ToDict(std::move(rows));
+}
+
+std::pair<py::dict, uint64_t> PyTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns) {
+  Rows rows;
+  uint64_t next = 0;
+  Run([&] { return Take(table_->Scan(cursor, max_rows, all_columns, &next), &rows); });
+  return {ToDict(std::move(rows)), next};
+}
+
+void PyTable::Import(const py::dict& dict) {
+  const Rows rows = FromDict(dict);
+  Run([&] { return table_->Import(rows); });
+}
+
+int64_t PyTable::TotalCount() {
+  int64_t count = 0;
+  Run([&] {
+    count = table_->TotalCount();
+    return OkStatus();
+  });
+  return count;
+}
+
+std::string PyTable::StatsJson() {
+  std::string text;
+  Run([&] {
+    text = StatsToJson(table_->Stats());
+    return OkStatus();
+  });
+  return text;
+}
+
+void PyTable::Drain() {
+  Run([&] { return table_->Drain(); });
+}
+
+void PyTable::Flush() {
+  Run([&] { return table_->Flush(); });
+}
+
+int64_t PyTable::Prefetch(const Array<int64_t>& keys, uint64_t timeout_us) {
+  int64_t pinned = 0;
+  Run([&] { return table_->Prefetch(View(keys), timeout_us, &pinned); });
+  return pinned;
+}
+
+void PyTable::ReleasePrefetched() {
+  Run([&] {
+    table_->ReleasePrefetched();
+    return OkStatus();
+  });
+}
+
+py::array PyTable::PopDropped() {
+  std::vector<int64_t> keys;
+  Run([&] {
+    keys = table_->PopDropped();
+    return OkStatus();
+  });
+  return Own(std::move(keys));
+}
+
+void PyTable::Close() {
+  Status status = CheckProcess();
+  if (status.ok()) {
+    py::gil_scoped_release release;
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    if (table_ == nullptr) return;
+    if (table_->options().keep) status = table_->Flush();
+    if (status.ok()) {
+      table_.reset();
+      instance_.reset();
+    }
+  }
+  ThrowIfError(status);
+}
+
+Status PyTable::Make(StorageSpec storage, const Files& files, TableOptions options) {
+  MT_RETURN_IF_ERROR(ComposeStorage(storage, &options, &instance_));
+  MT_ASSIGN_OR_RETURN(table_, EmbeddingTable::Create(std::move(options)));
+  if (instance_ == nullptr) return OkStatus();
+  path_ = instance_->path();
+  MT_RETURN_IF_ERROR(WriteFiles(path_, files));
+  return storage.keep || storage.recover != nullptr ? instance_->SetKeep(storage.keep) : OkStatus();
+}
+
+Status PyTable::CheckProcess() const {
+  if (::getpid() == pid_) return OkStatus();
+  return FailedPreconditionError("table '", name_, "' belongs to process ", pid_, "; a forked child (here ", ::getpid(),
+                                 ") cannot use it");
+}
+
+Result<std::vector<std::shared_lock<std::shared_mutex>>> PyTable::LockAll(const std::vector<std::shared_ptr<PyTable>>& tables) {
+  std::vector<PyTable*> distinct;
+  for (const auto& table : tables) distinct.push_back(table.get());
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  std::vector<std::shared_lock<std::shared_mutex>> locks;
+  for (PyTable* table : distinct) {
+    locks.emplace_back(table->mutex_);
+    if (table->table_ == nullptr) return table->Closed();
+  }
+  return locks;
+}
+
+}  // namespace multitier

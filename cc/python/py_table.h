@@ -1,0 +1,134 @@
+// EmbeddingTable as a Python object, and the instance directory that one can be made from.
+
+#ifndef CC_PYTHON_PY_TABLE_H_
+#define CC_PYTHON_PY_TABLE_H_
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/env/instance_dir.h"
+#include "cc/python/arrays.h"
+#include "cc/python/exceptions.h"
+#include "cc/storage/storage.h"
+#include "cc/table/embedding_table.h"
+
+namespace multitier {
+
+// A kept instance whose owner is gone: locked until it is released, or a table has taken it and is gone.
+class PyInstance {
+ public:
+  explicit PyInstance(const std::string& path) : held_(ValueOrThrow(InstanceDirectory::Open(path, /*keep=*/true))) {}
+
+  std::shared_ptr<InstanceDirectory> Take() { return std::move(held_); }
+  void Release() { held_.reset(); }
+
+ private:
+  std::shared_ptr<InstanceDirectory> held_;
+};
+
+// What stands beside the tiers' files of a kept table, so that it can be made again.
+using Files = std::vector<std::pair<std::string, std::string>>;  // name, content
+
+// One EmbeddingTable, its methods without the GIL. Close waits for the operations that run, and ends all later ones.
+class PyTable {
+ public:
+  // The options, by name, all of them. "recover": a PyInstance to make it from, or None. "files": to be written beside its own
+  // where they are kept.
+  explicit PyTable(const py::dict& dict);
+  ~PyTable();
+
+  int dim() const { return dim_; }
+  std::string name() const { return name_; }
+  std::string path() const { return path_; }
+
+  std::vector<ColumnTuple> Columns();
+  py::array Lookup(const Array<int64_t>& keys);
+  void Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
+             const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
+             const std::vector<std::string>& slot_columns, int64_t global_step);
+  void AddSlots(const std::vector<ColumnTuple>& slots);
+
+  // One number for each key, of an EmbeddingTable's method.
+  template <typename T, Status (EmbeddingTable::*Method)(Span<const int64_t>, T*)>
+  py::array PerKey(const Array<int64_t>& keys) {
+    Array<T> out(keys.size());
+    Run([&, data = out.mutable_data()] { return (table_.get()->*Method)(View(keys), data); });
+    return out;
+  }
+
+  int64_t Remove(const Array<int64_t>& keys);
+  int64_t Expire(int64_t step);
+  void Clear();
+  py::dict Export(bool all_columns);
+  std::pair<py::dict, uint64_t> Scan(uint64_t cursor, int64_t max_rows, bool all_columns);
+  void Import(const py::dict& dict);
+  int64_t TotalCount();
+  std::string StatsJson();
+  void Drain();
+  void Flush();
+  int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us);
+  void ReleasePrefetched();
+  py::array PopDropped();
+  void Close();
+
+  // Runs operation() while all of the tables, which may be named more than once, are open.
+  template <typename Operation>
+  static void RunAll(const std::vector<std::shared_ptr<PyTable>>& tables, const Operation& operation);
+
+  // For an operation of RunAll.
+  EmbeddingTable* table() const { return table_.get(); }
+
+ private:
+  Status Make(StorageSpec storage, const Files& files, TableOptions options);
+
+  // Before any lock: a thread that a forked child does not have may hold it.
+  Status CheckProcess() const;
+  Status Closed() const { return FailedPreconditionError("table '", name_, "' is closed"); }
+
+  template <typename Operation>
+  void Run(const Operation& operation) {
+    Status status = CheckProcess();
+    if (status.ok()) {
+      py::gil_scoped_release release;
+      std::shared_lock<std::shared_mutex> lock(mutex_);
+      status = table_ == nullptr ? Closed() : operation();
+    }
+    ThrowIfError(status);
+  }
+
+  // A lock for each of the distinct tables, or the error of one that is not open.
+  static Result<std::vector<std::shared_lock<std::shared_mutex>>> LockAll(const std::vector<std::shared_ptr<PyTable>>& tables);
+
+  const pid_t pid_ = ::getpid();
+  std::string name_;
+  std::string path_;  // of the instance; empty: no files
+  int dim_ = 0;
+  std::shared_mutex mutex_;  // exclusive: Close
+  std::shared_ptr<InstanceDirectory> instance_;
+  std::unique_ptr<EmbeddingTable> table_;
+};
+
+template <typename Operation>
+void PyTable::RunAll(const std::vector<std::shared_ptr<PyTable>>& tables, const Operation& operation) {
+  Status status;
+  for (const auto& table : tables) {
+    if (status.ok()) status = table->CheckProcess();
+  }
+  if (status.ok()) {
+    py::gil_scoped_release release;
+    const auto locks = LockAll(tables);
+    status = locks.ok() ? operation() : locks.status();
+  }
+  ThrowIfError(status);
+}
+
+}  // namespace multitier
+
+#endif  // CC_PYTHON_PY_TABLE_H_

@@ -1,0 +1,62 @@
+#include "cc/python/salvage.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cc/env/env.h"
+#include "cc/python/arrays.h"
+#include "cc/python/exceptions.h"
+#include "cc/tier/ssdhash/salvage.h"
+
+namespace multitier {
+namespace {
+
+// Records as rows of all columns; those that a record was written without hold their initial value.
+Status AppendSalvaged(const Salvage& found, Rows* rows) {
+  for (const ColumnSpec& column : found.columns) {
+    if (column.dtype != DType::kFloat32) return UnimplementedError("salvage: column '", column.name, "' is not float32");
+  }
+  for (size_t i = 0; i < found.headers.size(); ++i) {
+    const RecordHeader& header = found.headers[i];
+    rows->keys.push_back(header.key);
+    rows->frequencies.push_back(header.frequency);
+    rows->versions.push_back(header.version);
+    const uint8_t* data = found.row_data.data() + i * found.row_bytes;
+    for (size_t c = 0; c < found.columns.size(); ++c) {
+      const auto dim = static_cast<size_t>(found.columns[c].dim);
+      const size_t at = rows->data.size();
+      rows->data.resize(at + dim, found.columns[c].initial_value);
+      if (c < header.num_columns) std::memcpy(rows->data.data() + at, data, dim * sizeof(float));
+      data += (dim * sizeof(float) + 15) / 16 * 16;
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+py::dict SalvageDirectory(const std::string& directory) {
+  Salvage found;
+  Status status;
+  Rows rows;
+  {
+    py::gil_scoped_release release;
+    status = [&] {
+      MT_ASSIGN_OR_RETURN(found, SalvageSegments(Env::Posix(), directory));
+      rows.columns = found.columns;
+      return AppendSalvaged(found, &rows);
+    }();
+  }
+  ThrowIfError(status);
+  py::dict out;
+  out["rows"] = ToDict(std::move(rows));
+  out["stale_keys"] = Own(std::move(found.stale_keys));
+  out["lost_keys"] = Own(std::move(found.lost_keys));
+  out["segments"] = found.segments;
+  out["records"] = found.records;
+  out["damaged_records"] = found.damaged_records;
+  out["damage"] = found.damage;
+  return out;
+}
+
+}  // namespace multitier

@@ -1,0 +1,82 @@
+"""The options of a kept table, in its instance directory (docs/formats/instance.md).
+
+A line "multitier-table <format version> <crc32 of the rest, 8 hex digits>", then a JSON object. The matrix of an initializer is a
+file of its own.
+"""
+
+import json
+import os
+import zlib
+
+import numpy as np
+
+from tf_multitier import _engine
+from tf_multitier._engine import DataLossError
+from tf_multitier._engine import FailedPreconditionError
+from tf_multitier.engine import arguments
+
+_OPTIONS_FILE = "instance.table"
+_MATRIX_FILE = "instance.matrix"
+_OPTIONS_VERSION = 1
+
+
+def encode_options(options):
+    """The files that hold `options`: a list of (name, bytes)."""
+    options = dict(options)
+    files = []
+    matrix = options.pop("matrix")
+    if matrix is not None:
+        data = matrix.astype("<f4").tobytes()
+        options["matrix"] = {"shape": list(matrix.shape), "crc32": zlib.crc32(data)}
+        files.append((_MATRIX_FILE, data))
+    text = json.dumps(options, indent=1).encode() + b"\n"
+    files.append((_OPTIONS_FILE, b"multitier-table %d %08x\n" % (_OPTIONS_VERSION, zlib.crc32(text)) + text))
+    return files
+
+
+def decode_options(path):
+    """What `encode_options` wrote in the instance directory `path`."""
+    name = os.path.join(path, _OPTIONS_FILE)
+    try:
+        with open(name, "rb") as file:
+            head, _, text = file.read().partition(b"\n")
+    except FileNotFoundError:
+        raise FailedPreconditionError(
+            f"open of '{path}': {_OPTIONS_FILE} is missing: no engine.Table with keep=True made it"
+        ) from None
+    fields = head.split()
+    if len(fields) != 3 or fields[0] != b"multitier-table" or not fields[1].isdigit():
+        raise DataLossError(f"'{name}' at offset 0 is damaged")
+    if int(fields[1]) > _OPTIONS_VERSION:
+        raise NotImplementedError(
+            f"'{name}' has format version {int(fields[1])}, this program reads up to {_OPTIONS_VERSION}"
+        )
+    if b"%08x" % zlib.crc32(text) != fields[2]:
+        raise DataLossError(f"'{name}' at offset {len(head) + 1}: checksum does not match")
+    options = json.loads(text)
+    options["slots"] = arguments.columns(options["slots"])
+    matrix = options.setdefault("matrix", None)
+    if matrix is not None:
+        name = os.path.join(path, _MATRIX_FILE)
+        try:
+            with open(name, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            raise DataLossError(f"'{name}' is missing") from None
+        if zlib.crc32(data) != matrix["crc32"]:
+            raise DataLossError(f"'{name}' at offset 0: checksum does not match")
+        options["matrix"] = np.frombuffer(data, "<f4").reshape(matrix["shape"]).astype(np.float32)
+    return options
+
+
+def instance_of_name(storage_path, name):
+    """The one kept instance of the table `name` below a storage path."""
+    directory = _engine.path_of_name(os.fspath(storage_path), name)
+    found = []
+    if os.path.isdir(directory):
+        found = sorted(i for i in os.listdir(directory) if os.path.exists(os.path.join(directory, i, _OPTIONS_FILE)))
+    if not found:
+        raise KeyError(f"open of table '{name}': no kept instance in '{directory}'")
+    if len(found) > 1:
+        raise ValueError(f"open of table '{name}': expected one kept instance in '{directory}', found {', '.join(found)}")
+    return os.path.join(directory, found[0])

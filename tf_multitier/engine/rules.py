@@ -1,0 +1,40 @@
+"""Update rules: their names, slots and hyperparameters."""
+
+import dataclasses
+
+from tf_multitier import _engine
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An update rule.
+
+    Attributes:
+      name: canonical name, as `Table.apply` takes it.
+      slots: tuple of (name, per_row, default initial value); per_row slots have one element a row, others `dim`.
+      hyperparameters: names of the scalars that every apply passes, in order.
+    """
+
+    name: str
+    slots: tuple
+    hyperparameters: tuple
+
+
+def update_rules():
+    """All update rules: a dict from name to `Rule`."""
+    return {
+        name: Rule(name, tuple(entry["slots"]), tuple(entry["hyperparameters"]))
+        for name, entry in _engine.update_rules().items()
+    }
+
+
+def rule_and_hyper(rule, hyper):
+    """What `_engine.update_rules` says of a rule, and its hyperparameters in its order."""
+    rules = _engine.update_rules()
+    if rule not in rules:
+        raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
+    spec = rules[rule]
+    hyper = dict(hyper or {})
+    if sorted(hyper) != sorted(spec["hyperparameters"]):
+        raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
+    return spec, [float(hyper[name]) for name in spec["hyperparameters"]]

@@ -1,0 +1,345 @@
+"""The table."""
+
+import json
+import os
+
+from tf_multitier import _engine
+from tf_multitier.engine import arguments
+from tf_multitier.engine import kept
+from tf_multitier.engine import rules
+from tf_multitier.engine.rows import Rows
+
+
+class Table:
+    """A hash table from int64 keys to rows [value | slot 1 | ... | slot n] of float32.
+
+    A lookup never creates a key; an update does. Thread-safe: every method, from any thread; the GIL is released meanwhile.
+    """
+
+    def __init__(
+        self,
+        dim,
+        initializer="constant",
+        a=0.0,
+        b=0.0,
+        seed=0,
+        matrix=None,
+        slots=(),
+        filter="none",
+        filter_freq=0,
+        filter_max_elements=0,
+        filter_false_positive=0.01,
+        filter_counter_bits=32,
+        filter_probability=1.0,
+        default_value_no_permission=0.0,
+        steps_to_live=0,
+        l2_weight_threshold=-1.0,
+        storage_type="DRAM",
+        storage_path=None,
+        storage_size=(),
+        cache_strategy="DEFAULT",
+        drop_coldest=False,
+        keep=False,
+        on_corruption="error",
+        num_shards=0,
+        name="table",
+    ):
+        """Makes an empty table.
+
+        Args:
+          dim: elements of a value, 1 to 2**20.
+          initializer: "constant", "uniform", "normal", "truncated_normal" or "matrix": the initial value of a key.
+          a: the constant, the minimum, or the mean.
+          b: the maximum (exclusive), or the standard deviation.
+          seed: of the random initializers, 0 to 2**64 - 1.
+          matrix: float32 [N, dim] for "matrix": key k starts from row k mod N.
+          slots: list of (name, dim, initial value): columns beside the value.
+          filter: "none", "counter", "bloom" or "probabilistic": which keys get a row.
+          filter_freq: occurrences after which a key gets a row.
+          filter_max_elements: bloom: number of keys expected.
+          filter_false_positive: bloom: probability to admit a key early.
+          filter_counter_bits: bloom: 8, 16, 32 or 64.
+          filter_probability: probabilistic: probability that one occurrence admits a key.
+          default_value_no_permission: what the elements of a key that has not been admitted read as.
+          steps_to_live: > 0: `expire` removes rows that many steps after their last update.
+          l2_weight_threshold: >= 0: `expire` removes rows with 0.5 * ||value||**2 below it.
+          storage_type: name of a `StorageType` without HBM: the tiers, fastest first.
+          storage_path: directory of the tiers that keep files; the table makes one of its own below it.
+          storage_size: list of bytes of row data in each tier, fastest first, each > 0. One that is missing is 1 GiB, of the last
+            tier: unbounded.
+          cache_strategy: "DEFAULT", "LRU" or "LFU": which rows leave a tier first.
+          drop_coldest: whether a last tier of a given size drops its coldest rows when it is full (see `pop_dropped`); else an
+            update that needs room is refused.
+          keep: whether the files stay when the table goes, so that `open` makes it again. Needs LEVELDB or SSDHASH as the last
+            tier.
+          on_corruption: what becomes of a row whose record in a lower tier is damaged: "error" (operations that need it raise
+            DataLossError; `remove` removes it), "reinit" (it starts anew) or "drop" (it is removed, see `pop_dropped`).
+          num_shards: a power of two up to 64; 0: chosen by the table. Changes no result.
+          name: for messages.
+
+        Raises:
+          ValueError: an argument is out of range, or the storage path is no directory.
+          NotImplementedError: the storage type needs a GPU; or `keep` with PMEM as the last tier.
+          KeyError: the storage path's parent does not exist.
+          EngineError: the storage path may not be written.
+        """
+        if matrix is not None:
+            matrix = arguments.floats("matrix", matrix, [len(matrix), dim])
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
+        if filter_freq < 0:
+            raise ValueError(f"filter_freq: expected at least 0, found {filter_freq}")
+        self._make(
+            {
+                "name": name,
+                "dim": int(dim),
+                "initializer": initializer,
+                "a": float(a),
+                "b": float(b),
+                "seed": int(seed),
+                "matrix": matrix,
+                "slots": arguments.columns(slots),
+                "filter": filter,
+                "filter_freq": int(filter_freq),
+                "filter_max_elements": int(filter_max_elements),
+                "filter_false_positive": float(filter_false_positive),
+                "filter_counter_bits": int(filter_counter_bits),
+                "filter_probability": float(filter_probability),
+                "default_value_no_permission": float(default_value_no_permission),
+                "steps_to_live": int(steps_to_live),
+                "l2_weight_threshold": float(l2_weight_threshold),
+                "storage_type": storage_type,
+                "storage_path": "" if storage_path is None else os.fspath(storage_path),
+                "storage_sizes": [int(size) for size in storage_size],
+                "cache_strategy": cache_strategy,
+                "drop_coldest": bool(drop_coldest),
+                "keep": bool(keep),
+                "on_corruption": on_corruption,
+                "num_shards": int(num_shards),
+            }
+        )
+
+    def _make(self, options, recover=None):
+        files = kept.encode_options(options) if options["keep"] and recover is None else []
+        self._table = _engine.Table({**options, "recover": recover, "files": files})
+
+    @classmethod
+    def open(cls, path, name=None, recover=True, keep=True):
+        """Makes the table again that an instance directory holds, with the options and columns that it had.
+
+        The table's process may have closed it, or have died. Each key has its newest row that was acknowledged, or one that is
+        newer: acknowledged is what was done before a `flush` or `close` that returned, and what the last tier has written and
+        synced by itself since. Keys removed before are absent. What is not there: keys that a filter had counted and not
+        admitted, a Bloom filter's counts, and how recently rows were used.
+
+        Args:
+          path: the instance directory (`Table.path`), or, with `name`, the storage path.
+          name: the table's name; there must be exactly one instance of it that was kept.
+          recover: True: says that rows may be older than memory was when the process died.
+          keep: whether the files stay when the table goes. False: they go with it.
+
+        Raises:
+          KeyError: there is nothing at `path`.
+          ValueError: there are several instances of that name; or `recover` is not True.
+          FailedPreconditionError: the instance is in use (names the process), or was not made with keep=True.
+          DataLossError: a file is damaged (names it); nothing was changed.
+          NotImplementedError: a newer format.
+        """
+        if recover is not True:
+            raise ValueError(f"open: expected recover=True, found {recover!r}: a table begins empty, or with what is recovered")
+        path = os.fspath(path) if name is None else kept.instance_of_name(path, name)
+        instance = _engine.Instance(path)
+        try:
+            options = kept.decode_options(path)
+            options["keep"] = bool(keep)
+            table = cls.__new__(cls)
+            table._make(options, instance)
+        finally:
+            instance.release()
+        return table
+
+    def close(self):
+        """Ends the table: waits for running operations, flushes it where its files stay, and lets go of them.
+
+        Every later call but this raises FailedPreconditionError. An error of the flush is raised, and the table stays open. A
+        table that is not closed is when it is garbage collected, where nobody sees such an error; not for sure at the end of the
+        process.
+        """
+        self._table.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    @property
+    def path(self):
+        """The instance directory, below the storage path; None where no tier keeps files."""
+        return self._table.path or None
+
+    @property
+    def dim(self):
+        """Elements of a value."""
+        return self._table.dim
+
+    @property
+    def name(self):
+        """The table's name."""
+        return self._table.name
+
+    @property
+    def columns(self):
+        """The row's columns: a list of (name, dim, initial value), the value first."""
+        return self._table.columns()
+
+    def lookup(self, keys):
+        """The values of `keys` (integers [n]): float32 [n, dim]. An absent key reads as its initial value."""
+        return self._table.lookup(arguments.integers("keys", keys))
+
+    def apply(self, rule, keys, grads, counts=None, hyper=None, slots=None, global_step=-1):
+        """Updates every distinct key once, with the sum of its gradients; absent keys get a row first.
+
+        Args:
+          rule: name of the update rule, see `update_rules`.
+          keys: integers [n], repeats allowed.
+          grads: [n, dim].
+          counts: integers [n], occurrences that each entry stands for; None: one each.
+          hyper: dict with exactly the rule's hyperparameters.
+          slots: names of the columns that serve as the rule's slots, in its order; None: the rule's own names. Columns that do not
+            exist are added, with the rule's default initial value.
+          global_step: version to give the rows; -1: the table's own count of applies.
+
+        Raises:
+          ValueError: an argument does not fit; nothing has changed.
+          ResourceExhaustedError: no room for the new rows; nothing has changed.
+        """
+        spec, values = rules.rule_and_hyper(rule, hyper)
+        keys = arguments.integers("keys", keys)
+        grads = arguments.floats("grads", grads, [len(keys), self.dim])
+        if counts is not None:
+            counts = arguments.integers("counts", counts)
+            if len(counts) != len(keys):
+                raise ValueError(f"counts: expected shape [{len(keys)}], found [{len(counts)}]")
+        slots = self._ensure_slots(rule, spec, slots)
+        self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
+
+    def _ensure_slots(self, rule, spec, slots):
+        """The names of the columns that serve as a rule's slots, which exist from then on."""
+        slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
+        if len(slots) != len(spec["slots"]):
+            raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
+        known = {name for name, _, _ in self.columns}
+        missing = [
+            (name, 1 if per_row else self.dim, initial_value)
+            for name, (_, per_row, initial_value) in zip(slots, spec["slots"])
+            if name not in known
+        ]
+        if missing:
+            self._table.add_slots(missing)
+        return slots
+
+    def add_slots(self, slots):
+        """Makes sure the columns `slots`, a list of (name, dim, initial value), exist.
+
+        Raises:
+          AlreadyExistsError: a column of that name has another dim.
+        """
+        self._table.add_slots(arguments.columns(slots))
+
+    def frequency(self, keys):
+        """Occurrences of each key trained on: int64 [n]; 0 without a row, or the count of a key that a filter counts."""
+        return self._table.frequency(arguments.integers("keys", keys))
+
+    def version(self, keys):
+        """Step of the last update of each key: int64 [n]; -1 without a row."""
+        return self._table.version(arguments.integers("keys", keys))
+
+    def lookup_tier(self, keys):
+        """The tier of each key: int32 [n]; 0 the first that the storage type names, and so on; -1 without a row."""
+        return self._table.lookup_tier(arguments.integers("keys", keys))
+
+    def remove(self, keys):
+        """Forgets keys; gives how many of them had a row."""
+        return self._table.remove(arguments.integers("keys", keys))
+
+    def expire(self, step):
+        """Removes the rows that steps_to_live and l2_weight_threshold call expired at `step`; gives how many."""
+        return self._table.expire(int(step))
+
+    def clear(self):
+        """Removes every key."""
+        self._table.clear()
+
+    def export(self, all_columns=True):
+        """Everything in the table as of one moment, in any order: `Rows`. all_columns False: the value column only."""
+        return Rows(**self._table.export(bool(all_columns)))
+
+    def scan(self, cursor=0, max_rows=65536, all_columns=True):
+        """About max_rows rows (at most a bucket more) from `cursor` on: (`Rows`, next cursor), the next cursor 0 at the end.
+
+        A key that is present from the first call to the last is given exactly once; others may be.
+        """
+        rows, following = self._table.scan(int(cursor), int(max_rows), bool(all_columns))
+        return Rows(**rows), following
+
+    def import_rows(self, rows):
+        """Sets rows and counted keys, replacing what a key had. Columns that `rows` lacks get their initial value.
+
+        Raises:
+          ValueError: the value's dim is another, or sizes differ.
+        """
+        columns = arguments.columns(rows.columns)
+        elements = sum(dim for _, dim, _ in columns)
+        arrays = {"columns": columns, "data": arguments.floats("data", rows.data, [len(rows.keys), elements])}
+        for name in ("keys", "frequencies", "versions"):
+            arrays[name] = arguments.integers(name, getattr(rows, name))
+            if len(arrays[name]) != len(rows.keys):
+                raise ValueError(f"{name}: expected shape [{len(rows.keys)}], found [{len(arrays[name])}]")
+        for name in ("counted_keys", "counted_frequencies", "counted_versions"):
+            arrays[name] = arguments.integers(name, getattr(rows, name))
+            if len(arrays[name]) != len(rows.counted_keys):
+                raise ValueError(f"{name}: expected shape [{len(rows.counted_keys)}], found [{len(arrays[name])}]")
+        self._table.import_rows(arrays)
+
+    def total_count(self):
+        """Number of keys that have a row."""
+        return self._table.total_count()
+
+    def __len__(self):
+        return self.total_count()
+
+    def stats(self):
+        """Statistics as a dict: counts since the table was made, gauges as of now, "tiers": a list with one dict a tier."""
+        return json.loads(self._table.stats_json())
+
+    def flush(self):
+        """Makes durable what was done before: writes rows that are only in memory to the last tier, and syncs it. They stay in
+        memory too. Other operations run on meanwhile, but where the last tier's size is given.
+
+        Raises:
+          FailedPreconditionError: the last tier does not survive its process: DRAM, PMEM, or LEVELDB without keep=True.
+          ResourceExhaustedError: the disk is full; nothing is lost.
+        """
+        self._table.flush()
+
+    def drain(self):
+        """Waits until the background work due now is done; raises its error where it failed."""
+        self._table.drain()
+
+    def prefetch(self, keys, timeout=10.0):
+        """Brings rows of `keys` (integers [n]) up into DRAM and keeps them there until their next use, at most `timeout` seconds.
+
+        A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. Gives how many rows it keeps.
+        """
+        if not 0 <= timeout <= 1e9:
+            raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
+        return self._table.prefetch(arguments.integers("keys", keys), int(timeout * 1e6))
+
+    def release_prefetched(self):
+        """Lets go all rows that `prefetch` keeps."""
+        self._table.release_prefetched()
+
+    def pop_dropped(self):
+        """Keys that a full last tier has dropped since the last call (see drop_coldest): int64 [n], at most the newest 2**20."""
+        return self._table.pop_dropped()
