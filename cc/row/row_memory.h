@@ -20,6 +20,10 @@ class RowMemory {
   virtual Result<void*> Allocate(size_t bytes) = 0;
   // REQUIRES: what Allocate gave for that many bytes
   virtual void Free(void* memory, size_t bytes) = 0;
+  // Taken from the machine, what is not in use included.
+  virtual size_t bytes() const = 0;
+  // Whether it is files on a device rather than memory.
+  virtual bool in_files() const = 0;
 };
 
 }  // namespace multitier

@@ -9,6 +9,7 @@
 #include "cc/env/env.h"
 #include "cc/table/demotion_pool.h"
 #include "cc/tier/leveldb/leveldb_tier.h"
+#include "cc/tier/pmem/pmem_row_memory.h"
 #include "cc/tier/pmem/pmem_tier.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
@@ -42,49 +43,52 @@ Result<bool> AsyncCompactionFromEnvironment() {
   return InvalidArgumentError("environment variable ", kAsyncCompactionVariable, ": expected 0 or 1, found '", value, "'");
 }
 
-// The tier keeps the instance's directory for as long as it lives.
-template <typename T>
-Result<std::shared_ptr<Tier>> Holding(std::shared_ptr<InstanceDirectory> instance, Result<std::unique_ptr<T>> tier) {
-  MT_RETURN_IF_ERROR(tier.status());
-  return std::shared_ptr<Tier>(tier->release(), [instance = std::move(instance)](Tier* gone) mutable {
+// What has files in the instance's directory keeps it for as long as it lives.
+template <typename Base, typename T>
+Result<std::shared_ptr<Base>> Holding(std::shared_ptr<InstanceDirectory> instance, Result<std::unique_ptr<T>> made) {
+  MT_RETURN_IF_ERROR(made.status());
+  return std::shared_ptr<Base>(made->release(), [instance = std::move(instance)](Base* gone) mutable {
     delete gone;
     instance.reset();
   });
 }
 
 // The folder of a tier, made where the tier begins empty.
-Status PrepareFolder(const std::string& path, bool recover) {
+Result<std::string> PrepareFolder(const InstanceDirectory& instance, const std::string& tier, bool recover) {
+  std::string path = instance.path() + "/";
+  for (const char c : tier) path.push_back(static_cast<char>(c - 'A' + 'a'));
   Env* const env = Env::Posix();
-  if (!recover) return env->CreateDir(path);
+  if (!recover) {
+    MT_RETURN_IF_ERROR(env->CreateDir(path));
+    return path;
+  }
   MT_ASSIGN_OR_RETURN(const bool exists, env->FileExists(path));
-  return exists ? OkStatus() : DataLossError("recovery: '", path, "' is missing");
+  if (!exists) return DataLossError("recovery: '", path, "' is missing");
+  return path;
 }
 
 // Makes a tier of that name in its folder of the instance. `recover`: it takes over what it has there.
 Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool recover,
                                        const std::shared_ptr<InstanceDirectory>& instance) {
-  std::string folder = instance->path() + "/";
-  for (const char c : name) folder.push_back(static_cast<char>(c - 'A' + 'a'));
-  MT_RETURN_IF_ERROR(PrepareFolder(folder, recover));
+  MT_ASSIGN_OR_RETURN(std::string folder, PrepareFolder(*instance, name, recover));
   if (name == "SSDHASH") {
     SsdHashOptions options;
     MT_ASSIGN_OR_RETURN(options.async_compaction, AsyncCompactionFromEnvironment());
     options.directory = std::move(folder);
     options.keep = keep;
     options.recover = recover;
-    return Holding(instance, SsdHashTier::Open(std::move(options)));
+    return Holding<Tier>(instance, SsdHashTier::Open(std::move(options)));
   }
   if (name == "LEVELDB") {
     LevelDbOptions options;
     options.directory = std::move(folder);
     options.durable = keep;
     options.recover = recover;
-    return Holding(instance, LevelDbTier::Open(options));
+    return Holding<Tier>(instance, LevelDbTier::Open(options));
   }
   PmemOptions options;
   options.directory = std::move(folder);
-  options.keep = keep;
-  return Holding(instance, PmemTier::Open(options));
+  return Holding<Tier>(instance, PmemTier::Open(options));
 }
 
 }  // namespace
@@ -138,8 +142,8 @@ Status ValidateStorage(const StorageSpec& spec) {
     return InvalidArgumentError("keep: expected a storage_type with files, found DRAM");
   }
   if ((spec.keep || spec.recover != nullptr) && tiers.back() == "PMEM") {
-    return UnimplementedError("keep: storage_type ", spec.type, " is not recovered: a slot of a PMEM file that was freed keeps its "
-                              "row, so the files do not tell which rows the table had; use LEVELDB, SSDHASH or a checkpoint");
+    return UnimplementedError("keep: storage_type ", spec.type, " is not recovered: its files are memory of their process, and do "
+                              "not tell which rows the table had; use LEVELDB, SSDHASH or a checkpoint");
   }
   if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
@@ -156,14 +160,20 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
     const bool last = i + 1 == names.size();
     budgets.push_back(static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes));
   }
-  const bool dram_named = names[0] == "DRAM";
+  const bool in_place = names[0] == "PMEM";  // its rows are the slab, as those of DRAM are
+  const bool dram_named = names[0] == "DRAM" || in_place;
   std::vector<LowerTierOptions> lower;
+  std::shared_ptr<RowMemory> row_memory;
   std::shared_ptr<InstanceDirectory> directory = spec.recover;
   if (names.back() != "DRAM") {
     MT_RETURN_IF_ERROR(DemotionPool::ThreadsFromEnvironment().status());
     MT_RETURN_IF_ERROR(AsyncCompactionFromEnvironment().status());
     if (directory == nullptr) {
       MT_ASSIGN_OR_RETURN(directory, InstanceDirectory::Create(spec.path, options->name, /*keep=*/false));
+    }
+    if (in_place) {
+      MT_ASSIGN_OR_RETURN(const std::string folder, PrepareFolder(*directory, names[0], /*recover=*/false));
+      MT_ASSIGN_OR_RETURN(row_memory, Holding<RowMemory>(directory, PmemRowMemory::Open(folder)));
     }
     for (size_t i = dram_named ? 1 : 0; i < names.size(); ++i) {
       const bool last = i + 1 == names.size();
@@ -177,6 +187,7 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   }
   options->dram_named = dram_named;
   options->dram_budget_bytes = dram_named ? budgets[0] : 0;
+  options->row_memory = std::move(row_memory);
   options->keep = spec.keep;
   options->adopt = spec.recover != nullptr;
   options->on_corruption = spec.on_corruption;

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 
 #include "cc/table/demotion_pool.h"
 
@@ -63,8 +64,11 @@ TEST_F(StorageTest, EveryTypeHoldsRowsBeyondItsFirstTier) {
     TableOptions options;
     const bool dram = type.rfind("DRAM", 0) == 0;
     ASSERT_TRUE(Compose(Spec(type, dram ? std::vector<int64_t>{64} : std::vector<int64_t>()), &options).ok());
-    EXPECT_EQ(options.dram_named, dram);
-    EXPECT_EQ(options.lower_tiers.back().budget_bytes, 0u);
+    EXPECT_EQ(options.dram_named, dram || type == "PMEM");
+    EXPECT_EQ(options.lower_tiers.empty(), type == "PMEM");
+    if (type != "PMEM") {
+      EXPECT_EQ(options.lower_tiers.back().budget_bytes, 0u);
+    }
     Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
     ASSERT_TRUE(table.ok()) << table.status().ToString();
     std::vector<int64_t> keys(100);
@@ -88,6 +92,48 @@ TEST_F(StorageTest, EveryTypeHoldsRowsBeyondItsFirstTier) {
     }
     EXPECT_EQ(Instances(), 1);
     table = Status(StatusCode::kUnknown, "gone");
+    EXPECT_EQ(Instances(), 0);
+  }
+}
+
+// The rows of PMEM alone are in its files, and nowhere else.
+TEST_F(StorageTest, PmemAloneIsOneTierOfThatNameWithItsRowsInPlace) {
+  for (const bool drop : {false, true}) {
+    StorageSpec spec = Spec("PMEM", {100 * 16});
+    spec.drop_coldest = drop;
+    TableOptions options;
+    std::shared_ptr<InstanceDirectory> instance;
+    ASSERT_TRUE(Compose(spec, &options, &instance).ok());
+    EXPECT_EQ(options.dram_budget_bytes, 100u * 16);
+    Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    std::vector<int64_t> keys(60);
+    const std::vector<float> grads(240, 1.0f);
+    ApplyRequest request;
+    request.grads = grads.data();
+    request.rule = *FindUpdateRule("sgd");
+    request.hyper = {0.5f};
+    Status status;
+    for (int64_t from : {0, 60}) {
+      std::iota(keys.begin(), keys.end(), from);
+      request.keys = keys;
+      status = (*table)->Apply(request);
+    }
+    EXPECT_EQ(status.code(), drop ? StatusCode::kOk : StatusCode::kResourceExhausted);
+    std::vector<int32_t> tiers(keys.size());
+    ASSERT_TRUE((*table)->LookupTier(keys, tiers.data()).ok());
+    EXPECT_EQ(tiers, std::vector<int32_t>(keys.size(), drop ? 0 : -1));
+    const TableStats stats = (*table)->Stats();
+    ASSERT_EQ(stats.tiers.size(), 1u);
+    EXPECT_EQ(stats.tiers[0].name, "pmem");
+    EXPECT_EQ(stats.tiers[0].rows, drop ? 100 : 60);
+    int64_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(instance->path() + "/pmem")) bytes += static_cast<int64_t>(file.file_size());
+    EXPECT_EQ(stats.tiers[0].device.stored_bytes + stats.tiers[0].resident_bytes, bytes);
+    EXPECT_GE(bytes, stats.tiers[0].rows * stats.stride_bytes);
+    EXPECT_EQ((*table)->Flush().code(), StatusCode::kFailedPrecondition);
+    table = Status(StatusCode::kUnknown, "gone");
+    instance.reset();
     EXPECT_EQ(Instances(), 0);
   }
 }

@@ -3,10 +3,12 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
 
+#include "cc/table/demotion_pool.h"
 #include "cc/table/table_test_util.h"
 
 namespace multitier {
@@ -63,6 +65,36 @@ TEST(Background, FailedDemotionIsTriedAgainWithoutAnOperation) {
     MT_EXPECT_OK(table->Stats().sticky_error);
     EXPECT_LE(table->Stats().tiers[0].rows, budget);
   }
+}
+
+// One step is a slice: others have their turn between two of them.
+TEST(Background, RetryOfALargeTrimLeavesThePoolToOthersBetweenItsSlices) {
+  constexpr int64_t kRows = 50000;
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = *EmbeddingTable::Create(TieredOptions(kDim, 16, lower));
+  lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+  TrainKeys(table.get(), 0, kRows);
+  ASSERT_EQ(table->Stats().tiers[0].rows, kRows);
+  DemotionPool* const pool = *DemotionPool::Get();
+  ASSERT_EQ(pool->threads(), 1);
+  int64_t left = 0;
+  DemotionPool::Job other([&] {
+    left = table->Stats().tiers[0].rows;
+    return DemotionPool::kDone;
+  });
+  std::atomic<bool> asked{false};
+  lower->SetHook([&](MemoryTier::Point point) {
+    if (point == MemoryTier::Point::kAfterWrite && lower->counters().records_written > 0 && !asked.exchange(true)) {
+      pool->Schedule(&other);
+    }
+  });
+  lower->FailWrite(1, OkStatus(), 0);
+  while (!table->Stats().sticky_error.ok()) std::this_thread::yield();
+  pool->Wait(&other);
+  EXPECT_EQ(table->Stats().tiers[0].rows, 16);
+  EXPECT_GT(left, kRows / 2);
+  lower->SetHook(nullptr);
+  pool->Cancel(&other);
 }
 
 // A snapshot closes its table for as long as it takes: the pool's thread goes on with other tables.

@@ -55,6 +55,13 @@ size_t EmbeddingTable::Impl::lower_share(int level) const {
   return std::max<size_t>(1, budget / layout()->row_bytes() >> log2_shards_);
 }
 
+size_t EmbeddingTable::Impl::capacity(const RowLayout& layout) const {
+  if (levels_ == 0 || !bounded(levels_ - 1) || options_.drop_coldest) return ~size_t{0} >> 1;
+  size_t rows = budget_rows(layout) >> log2_shards_;
+  for (int level = 0; level < levels_; ++level) rows += lower_share(level);
+  return rows;
+}
+
 void EmbeddingTable::Impl::Remember(Status status) {
   if (status.ok()) return;
   std::lock_guard<std::mutex> lock(trim_mutex_);
@@ -67,10 +74,14 @@ Status EmbeddingTable::Impl::RetryTrim() {
   if (!trim_failed_) return OkStatus();
   // What the pool could not do is tried here.
   MT_RETURN_IF_ERROR(Trim(in_background_ ? kStartPercent : 100));
+  ForgetTrimError();
+  return OkStatus();
+}
+
+void EmbeddingTable::Impl::ForgetTrimError() {
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = OkStatus();
   trim_failed_ = false;
-  return OkStatus();
 }
 
 Status EmbeddingTable::Impl::Trim(int percent) {
@@ -100,11 +111,11 @@ void EmbeddingTable::Impl::Duel() {
   } else if (duel_step_ == 1) {
     std::copy(missed, missed + 2, duel_missed_);
   } else {
-    const uint64_t filtering = missed[0] - duel_missed_[0], not_filtering = missed[1] - duel_missed_[1];
-    const uint64_t here = filters_ ? filtering : not_filtering, there = filters_ ? not_filtering : filtering;
+    const uint64_t with = missed[0] - duel_missed_[0], without = missed[1] - duel_missed_[1];
+    const uint64_t here = filtering_ ? with : without, there = filtering_ ? without : with;
     const bool changes = there + here / kDuelMargin < here;
-    if (changes) filters_ = !filters_;
-    for (auto& shard : shards_) shard->dram_order.SetFiltering(filters_);
+    if (changes) filtering_ = !filtering_;
+    for (auto& shard : shards_) shard->dram_order.SetFiltering(filtering_);
     rounds = duel_pause_ = changes ? 1 : std::min(kMaxDuelPause, 2 * duel_pause_);
   }
   duel_step_ = (duel_step_ + 1) % 3;
@@ -130,9 +141,22 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
 }
 
 uint64_t EmbeddingTable::Impl::RetryInBackground() {
+  const uint64_t begun = env_->NowMicros();
   const MaybeInsideGate gate(&gate_);
   if (!gate.inside()) return DemotionPool::kNotNow;
-  return RetryTrim().ok() ? DemotionPool::kDone : kRetryMicros;
+  if (!trim_failed_) return DemotionPool::kDone;
+  if (!RemoveAllOwed().ok()) return kRetryMicros;
+  const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
+  const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
+  for (auto& shard : shards_) {
+    if (dram_rows_.load() <= budget) break;
+    bool more = false;
+    const size_t share = static_cast<size_t>(budget) >> log2_shards_;
+    if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;
+    if (more) return env_->NowMicros() - begun;  // the rest in further steps
+  }
+  ForgetTrimError();
+  return DemotionPool::kDone;
 }
 
 Status EmbeddingTable::Impl::TrimLower() {
@@ -200,7 +224,7 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
     std::lock_guard<SharedMutex> lock(shard->mutex);
     DramTier& dram = shard->dram;
     row_bytes = dram.layout()->row_bytes();
-    if (!shard->prefetches.empty()) SweepPrefetched(shard, env_->NowMicros(), shard->prefetches.size());
+    if (!shard->prefetches.empty()) SweepPrefetched(shard, env_->NowMicros());
     const std::vector<uint32_t> victims = shard->dram_order.Choose(n, accesses_.load());
     if (levels_ == 0) {
       *moved = victims.size();

@@ -205,6 +205,7 @@ TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   TableStats::PerTier dram, below[kMaxLowerTiers];
+  const uint64_t now = env_->NowMicros();
   dram.name = first_tier_name();
   dram.budget_bytes = static_cast<int64_t>(options_.dram_budget_bytes);
   for (auto& shard : shards_) {
@@ -218,6 +219,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.expired += c.expired;
     stats.dropped += c.dropped;
     stats.corrupt += c.corrupt;
+    SweepPrefetched(shard.get(), now);
     stats.prefetched += shard->prefetched.load();
     stats.false_matches += c.false_matches;
     stats.index_bytes += static_cast<int64_t>(shard->index.bytes());
@@ -246,7 +248,11 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.hits += lookup_hits_.load();
   if (bloom_ != nullptr) stats.filter_bytes += static_cast<int64_t>(bloom_->bytes());
   dram.row_bytes = dram.rows * stats.row_bytes;
-  if (options_.row_memory != nullptr) std::swap(dram.resident_bytes, dram.device.stored_bytes);  // files
+  if (options_.row_memory != nullptr) {
+    const auto bytes = static_cast<int64_t>(options_.row_memory->bytes());
+    dram.device.stored_bytes = options_.row_memory->in_files() ? bytes : 0;
+    dram.resident_bytes = bytes - dram.device.stored_bytes;
+  }
   if (options_.dram_named) stats.tiers.push_back(dram);
   for (int level = 0; level < levels_; ++level) {
     TableStats::PerTier& tier = below[level];

@@ -551,16 +551,63 @@ TEST(EmbeddingTable, FullLastTierRefusesOrDropsTheColdest) {
     options.drop_coldest = drop;
     auto table = MakeTable(options);
     MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
-    MT_ASSERT_OK(Sgd({5, 6}, 1.0f, 4).Run(table.get()));
-    EXPECT_EQ(table->Stats().sticky_error.ok(), drop);
-    EXPECT_EQ(Sgd({7}, 1.0f, 4).Run(table.get()).code(), drop ? StatusCode::kOk : StatusCode::kResourceExhausted);
-    EXPECT_EQ(table->TotalCount(), drop ? 5 : 7);
+    EXPECT_EQ(Sgd({4, 5, 6}, 1.0f, 4).Run(table.get()).code(), drop ? StatusCode::kOk : StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->TotalCount(), 5);
     std::vector<int64_t> dropped = table->PopDropped();
-    EXPECT_EQ(dropped, drop ? Range(0, 3) : std::vector<int64_t>());
+    EXPECT_EQ(dropped, drop ? Range(0, 2) : std::vector<int64_t>());
     EXPECT_TRUE(table->PopDropped().empty());
+    MT_EXPECT_OK(table->Stats().sticky_error);
+    ExpectTiersInOrder(table.get());
     if (drop) continue;
-    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{0, 1}, nullptr));
+    // Nothing changed, rows in every tier are trained, and what is removed makes room.
+    EXPECT_EQ(LookupAll(table.get(), {4}), LookupAll(table.get(), {4}));
+    std::vector<int64_t> frequency(1);
+    MT_ASSERT_OK(table->Frequency(std::vector<int64_t>{4}, frequency.data()));
+    EXPECT_EQ(frequency[0], 1);
+    MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{0}, nullptr));
     MT_ASSERT_OK(Sgd({7}, 1.0f, 4).Run(table.get()));
+    EXPECT_EQ(Sgd({8}, 1.0f, 4).Run(table.get()).code(), StatusCode::kResourceExhausted);
+    EXPECT_LE(table->Stats().tiers[0].rows, 2);
+    EXPECT_LE(table->Stats().tiers[1].rows, 3);
+  }
+}
+
+// In any order of tiers, whichever row is asked for, no tier is ever over its size when an operation has ended.
+TEST(EmbeddingTable, GivenSizesHoldAfterEveryOperation) {
+  for (const Replacement strategy : {Replacement::kLru, Replacement::kLfu}) {
+    for (const int64_t dram : {0, 3}) {
+      for (const bool middle : {false, true}) {
+        TableOptions options = TieredOptions(4, dram, std::make_shared<MemoryTier>());
+        options.dram_named = dram > 0;
+        options.cache_strategy = strategy;
+        options.lower_tiers[0].budget_bytes = 5 * kRowBytes;
+        if (middle) options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 7 * kRowBytes});
+        const int64_t most = dram + 5 + (middle ? 7 : 0);
+        auto table = MakeTable(options);
+        auto plain = MakeTable(BasicOptions(4));
+        std::mt19937_64 random(7);
+        int refused = 0;
+        for (int step = 0; step < 400; ++step) {
+          std::vector<int64_t> keys;
+          for (uint64_t i = 1 + random() % 4; i > 0; --i) keys.push_back(static_cast<int64_t>(random() % 20));
+          if (random() % 6 == 0) {
+            for (auto* one : {table.get(), plain.get()}) MT_ASSERT_OK(one->Remove(keys, nullptr));
+          } else if (const Status status = Sgd(keys, 1.0f, 4).Run(table.get()); status.ok()) {
+            MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(plain.get()));
+          } else {
+            ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+            ++refused;
+          }
+          const TableStats stats = table->Stats();
+          MT_ASSERT_OK(stats.sticky_error);
+          ASSERT_LE(stats.rows, most);
+          for (const TableStats::PerTier& tier : stats.tiers) ASSERT_LE(tier.row_bytes, tier.budget_bytes) << tier.name;
+        }
+        EXPECT_GT(refused, 20);
+        ExpectSameTables(table.get(), plain.get());
+      }
+    }
   }
 }
 
@@ -616,6 +663,35 @@ TEST(EmbeddingTable, PrefetchedRowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
   MT_ASSERT_OK(table->Prefetch(Range(100, 110), kHour, &pinned));
   EXPECT_EQ(pinned, 0) << "absent keys are not created";
   EXPECT_EQ(table->TotalCount(), 19);
+}
+
+TEST(EmbeddingTable, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  for (int round = 0; round < 100; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(0, 2), 0, &pinned));
+    ASSERT_EQ(pinned, 2) << round;
+  }
+  EXPECT_EQ(table->Stats().prefetched, 0);
+  // Behind one that ends later, too.
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
+  EXPECT_EQ(pinned, 1);
+  for (int round = 0; round < 3; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(5, 8), 0, &pinned));
+    EXPECT_EQ(pinned, 1);
+    EXPECT_EQ(table->Stats().prefetched, 1);
+  }
+  // Used and kept again and again: what remembers the pins does not grow, nor ends them.
+  for (int round = 0; round < 1000; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(10, 11), kHour, &pinned));
+    ASSERT_EQ(pinned, 1) << round;
+    LookupAll(table.get(), {10});
+  }
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  table->ReleasePrefetched();
+  EXPECT_EQ(table->Stats().prefetched, 0);
 }
 
 // The n-th write or read fails, for every n: no wrong value ever, and the table goes on.

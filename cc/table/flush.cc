@@ -199,7 +199,7 @@ Status EmbeddingTable::Impl::MoveAllToLast() {
     {
       std::lock_guard<SharedMutex> lock(shard->mutex);
       rows = static_cast<size_t>(shard->rows);
-      SweepPrefetched(shard.get(), ~uint64_t{0}, shard->prefetches.size());
+      SweepPrefetched(shard.get(), ~uint64_t{0});
     }
     if (rows > share) {
       return ResourceExhaustedError("table '", options_.name, "': flush: tier ", lower_[last]->name(), " of ",

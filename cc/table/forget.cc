@@ -217,11 +217,11 @@ bool EmbeddingTable::Impl::ExpiredBySteps(int64_t step, int64_t version) const {
 Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
-  MT_RETURN_IF_ERROR(lower_[level]->Scan([&](const RecordHeader& record, uint32_t) {
+  Status status = lower_[level]->Scan([&](const RecordHeader& record, uint32_t) {
     if (by_weight || ExpiredBySteps(step, record.version)) candidates.push_back(record.key);
     return OkStatus();
-  }));
-  Status status;
+  });
+  if (!status.ok()) status = TierError("looking for expired rows", level, status);
   for (size_t from = 0; from < candidates.size(); from += kChunkRows) {
     BorrowedKeyBatch batch;
     batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(kChunkRows, candidates.size() - from)),

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "cc/tier/dram/dram_tier.h"
@@ -68,10 +69,10 @@ TEST(PmemRowMemoryTest, PiecesDoNotOverlapAndFilesGoWithTheirLastPiece) {
     for (size_t b = 0; b < piece.bytes; b += 511) ASSERT_EQ(piece.at[b], piece.fill);
     memory->Free(piece.at, piece.bytes);
     pieces.erase(pieces.begin() + static_cast<long>(which));
-    EXPECT_EQ(BytesIn(directory), memory->file_bytes());
+    EXPECT_EQ(BytesIn(directory), memory->bytes());
   }
   for (const Piece& piece : pieces) memory->Free(piece.at, piece.bytes);
-  EXPECT_EQ(memory->file_bytes(), 0u);
+  EXPECT_EQ(memory->bytes(), 0u);
   EXPECT_EQ(BytesIn(directory), 0u);
 }
 
@@ -96,6 +97,17 @@ TEST(PmemRowMemoryTest, FullDiskIsResourceExhaustedNamingTheFile) {
   EXPECT_NE(piece.status().message().find(directory), std::string::npos) << piece.status().message();
   EXPECT_EQ(BytesIn(directory), 0u);
   EXPECT_TRUE(memory->Allocate(4096).ok());
+}
+
+TEST(PmemRowMemoryTest, NameThatIsTakenIsPassedOver) {
+  const std::string directory = NewDirectory();
+  auto memory = Open(directory);
+  fs::create_directories(directory + "/slab-1.pmem");
+  std::ofstream(directory + "/slab-2.pmem") << "mine";
+  ASSERT_TRUE(memory->Allocate(8192).ok());
+  EXPECT_TRUE(fs::exists(directory + "/slab-3.pmem"));
+  memory.reset();
+  EXPECT_EQ(fs::file_size(directory + "/slab-2.pmem"), 4u);
 }
 
 TEST(PmemRowMemoryTest, ForkedChildGetsNothingAndLeavesTheFiles) {

@@ -1,18 +1,22 @@
 // Prefetch: rows come up ahead of the batch that will use them, and stay until it does.
 //
 //   pinned -- used by a lookup or an apply, demotion is free to take it again (it is the most recent row then)
-//          -- its time is over: seen by the next trim of its shard
+//          -- its time is over: seen by the next trim of its shard, by the next prefetch, and by statistics
 //          -- ReleasePrefetched()
 //
-// A pin is the flag kRowPrefetched of the row; an entry of the shard's queue remembers until when. Pins take a quarter of the
+// A pin is the flag kRowPrefetched of the row; an entry of the shard's heap remembers until when. Pins take a quarter of the
 // DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation ever waits for a pin to end.
+
+#include <algorithm>
 
 #include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
 
-constexpr size_t kSweepPerPin = 2;
+constexpr size_t kFewEntries = 64;
+
+bool EndsLater(const Shard::PrefetchedKey& a, const Shard::PrefetchedKey& b) { return a.until > b.until; }
 
 }  // namespace
 
@@ -25,8 +29,13 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   InsideGate inside(&gate_);
   MT_RETURN_IF_ERROR(RetryTrim());
   int64_t room = static_cast<int64_t>(budget_rows(*layout()) / 4);
-  for (auto& shard : shards_) room -= shard->prefetched.load();
-  const uint64_t until = env_->NowMicros() + timeout_us;
+  const uint64_t now = env_->NowMicros();
+  for (auto& shard : shards_) {
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    SweepPrefetched(shard.get(), now);
+    room -= shard->prefetched.load();
+  }
+  const uint64_t until = now + timeout_us;
   const uint64_t stamp = accesses_.fetch_add(keys.size());
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
@@ -63,24 +72,39 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
 }
 
 bool EmbeddingTable::Impl::PinPrefetched(Shard* shard, RowHeader* row, uint64_t until) {
-  SweepPrefetched(shard, 0, kSweepPerPin);
   if (row->has(kRowNewborn | kRowPrefetched)) return false;
+  std::vector<Shard::PrefetchedKey>& entries = shard->prefetches;
+  if (entries.size() > kFewEntries + 2 * static_cast<size_t>(shard->prefetched.load())) {
+    // Most are of rows that were used: one a pin is kept, the last to end.
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+      return a.key != b.key ? a.key < b.key : EndsLater(a, b);
+    });
+    const auto same = [](const auto& a, const auto& b) { return a.key == b.key; };
+    entries.erase(std::unique(entries.begin(), entries.end(), same), entries.end());
+    const auto ended = [&](const Shard::PrefetchedKey& entry) {
+      const RowHeader* kept = shard->Find(entry.key, HashKey(entry.key)).row;
+      return kept == nullptr || !kept->has(kRowPrefetched);
+    };
+    entries.erase(std::remove_if(entries.begin(), entries.end(), ended), entries.end());
+    std::make_heap(entries.begin(), entries.end(), EndsLater);
+  }
   row->flags |= kRowPrefetched;
   ++shard->prefetched;
-  shard->prefetches.push_back(Shard::PrefetchedKey{row->key, until});
+  entries.push_back(Shard::PrefetchedKey{row->key, until});
+  std::push_heap(entries.begin(), entries.end(), EndsLater);
   return true;
 }
 
-void EmbeddingTable::Impl::SweepPrefetched(Shard* shard, uint64_t now, size_t limit) {
-  for (; limit > 0 && !shard->prefetches.empty(); --limit) {
-    const Shard::PrefetchedKey& first = shard->prefetches.front();
-    RowHeader* row = shard->Find(first.key, HashKey(first.key)).row;
-    if (row != nullptr && row->has(kRowPrefetched)) {
-      if (first.until > now) return;
-      row->flags = static_cast<uint16_t>(row->flags & ~kRowPrefetched);
-      --shard->prefetched;
-    }
-    shard->prefetches.pop_front();
+void EmbeddingTable::Impl::SweepPrefetched(Shard* shard, uint64_t now) {
+  std::vector<Shard::PrefetchedKey>& entries = shard->prefetches;
+  while (!entries.empty() && entries.front().until <= now) {
+    const int64_t key = entries.front().key;
+    std::pop_heap(entries.begin(), entries.end(), EndsLater);
+    entries.pop_back();
+    RowHeader* row = shard->Find(key, HashKey(key)).row;
+    if (row == nullptr || !row->has(kRowPrefetched)) continue;
+    row->flags = static_cast<uint16_t>(row->flags & ~kRowPrefetched);
+    --shard->prefetched;
   }
 }
 
@@ -89,7 +113,7 @@ void EmbeddingTable::Impl::ReleasePrefetched() {
   InsideGate inside(&gate_);
   for (auto& shard : shards_) {
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    SweepPrefetched(shard.get(), ~uint64_t{0}, shard->prefetches.size());
+    SweepPrefetched(shard.get(), ~uint64_t{0});
   }
   if (evicts_) TrimAndRemember();
 }

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -96,7 +95,7 @@ struct alignas(64) Shard {
     int64_t key;
     uint64_t until;  // of Env's clock, in us
   };
-  std::deque<PrefetchedKey> prefetches;  // the oldest first; of rows that were used, too
+  std::vector<PrefetchedKey> prefetches;  // a heap, the next to end on top; of rows that were used, too
   std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
   int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier

@@ -255,8 +255,8 @@ class EmbeddingTable::Impl {
 
   // Under the shard's lock: keeps a row; false where it is kept already.
   bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until);
-  // Ends pins whose time is over, and forgets up to `limit` that have ended.
-  void SweepPrefetched(Shard* shard, uint64_t now, size_t limit);
+  // Ends pins whose time is over.
+  void SweepPrefetched(Shard* shard, uint64_t now);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
   // `percent` of the budget is what may stay.
@@ -308,12 +308,13 @@ class EmbeddingTable::Impl {
   // after the second all shards do what missed less, for one round, or, each time the outcome was as before, twice as many as
   // the last time, at most 16. Of tables of four shards and more.
   void Duel();
-  // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and RetryTrim.
+  // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what RetryTrim does.
   uint64_t DemoteInBackground(Shard* shard);
   uint64_t RetryInBackground();
   void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
+  void ForgetTrimError();
   // Takes a DRAM row out of the shard, wherever operations hold it; `gone` gets its records below. Counts nothing.
   void ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone);
   // The batch's keys of one shard.
@@ -369,6 +370,8 @@ class EmbeddingTable::Impl {
   bool filters() const { return !options_.admission.admits_all(); }
   // Rows of DRAM. 0 where DRAM is not named.
   uint64_t budget_rows(const RowLayout& layout) const;
+  // Rows that a shard may have in all tiers together, where the last has a given size and drops nothing; else no bound.
+  size_t capacity(const RowLayout& layout) const;
   // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
   size_t lower_share(int level) const;
   const char* first_tier_name() const { return options_.row_memory == nullptr ? "dram" : options_.row_memory->name(); }
@@ -423,7 +426,7 @@ class EmbeddingTable::Impl {
   int duel_step_ = 0;              // what is due: 0: they part, 1: they begin to be compared, 2: the outcome
   uint64_t duel_pause_ = 1;        // rounds from the last outcome to the next duel
   uint64_t duel_missed_[2] = {};   // misses of the two when they began to be compared
-  bool filters_ = true;
+  bool filtering_ = true;
 };
 
 }  // namespace multitier

@@ -125,7 +125,6 @@ struct TierStats {
 struct TierCapabilities {
   bool durable = false;       // records survive the process
   bool bounded = false;       // refuses when its own bound is reached
-  bool addressable = false;   // rows can be read and updated in place (DRAM, PMEM)
   bool relocates = false;     // moves records, and never reclaims their space without a relocator
   bool middle = false;        // keeps below, recency and flags of a record: may have a tier below it
 };
@@ -164,7 +163,7 @@ class Tier {
   }
   // Calls visit for every record held, in any order, stopping at its first error; for one that moves meanwhile perhaps more than
   // once. A tier that has just recovered holds one record of each key, its newest, and reads no row data here where it can avoid
-  // it.
+  // it. Records that cannot be read are passed over, and at the end DataLoss names the first place.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.
   virtual Status Sync() = 0;

@@ -155,7 +155,6 @@ void DramTier::MoveInto(std::unique_ptr<DramTier> room) {
 
 TierCapabilities DramTier::capabilities() const {
   TierCapabilities capabilities;
-  capabilities.addressable = true;
   capabilities.middle = true;
   return capabilities;
 }

@@ -372,7 +372,7 @@ Status LevelDbTier::Remove(Span<const KeyLocation> records) {
   return OkStatus();
 }
 
-Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice) {
+Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage) {
   slice->clear();
   std::shared_lock<std::shared_mutex> lock;
   MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
@@ -381,19 +381,26 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
   options.fill_cache = false;
   LevelDbEnv::last_read().path.clear();
   std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
-  for (it->Seek(from); it->Valid() && slice->size() < kScanSlice; it->Next()) {
+  for (it->Seek(from); slice->size() < kScanSlice; it->Next()) {
+    // A bad block is passed over, and told by the status from then on.
+    if (damage->ok() && it->status().IsCorruption()) {
+      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path, "': ",
+                              it->status().ToString());
+    }
+    if (!it->Valid()) break;
     if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
     uint32_t generation = 0;
-    if (const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation)) {
-      return DataLossError("leveldb tier: scan of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ", bad);
+    const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation);
+    if (bad == nullptr) {
+      slice->emplace_back(header, generation);
+    } else if (damage->ok()) {
+      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ", bad);
     }
-    slice->emplace_back(header, generation);
   }
-  if (it->status().ok()) return OkStatus();
-  const std::string message = StrCat("leveldb tier: scan of '", options_.directory, "', last read of '",
-                                     LevelDbEnv::last_read().path, "': ", it->status().ToString());
-  return it->status().IsCorruption() ? DataLossError(message) : UnavailableError(message);
+  if (it->status().ok() || it->status().IsCorruption()) return OkStatus();
+  return UnavailableError("leveldb tier: scan of '", options_.directory, "', last read of '", LevelDbEnv::last_read().path, "': ",
+                          it->status().ToString());
 }
 
 Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
@@ -441,8 +448,9 @@ Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_
   auto at = held.begin();
   std::vector<std::pair<RecordHeader, uint32_t>> slice;
   std::string from;
+  Status damage;
   do {
-    MT_RETURN_IF_ERROR(ReadSlice(from, &slice));
+    MT_RETURN_IF_ERROR(ReadSlice(from, &slice, &damage));
     if (!slice.empty()) from = EntryKey(slice.back().first.key).slice().ToString() + '\0';
     for (const auto& [header, generation] : slice) {
       while (at != held.end() && at->key < header.key) ++at;
@@ -451,7 +459,7 @@ Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_
       }
     }
   } while (slice.size() == kScanSlice);
-  return OkStatus();
+  return damage;
 }
 
 Status LevelDbTier::Sync() {

@@ -122,8 +122,8 @@ class LevelDbTier : public Tier {
   Status UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock);
   // REQUIRES: write_mutex_ held
   Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch);
-  // The next entries from that key on, live or not.
-  Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice);
+  // The next entries from that key on, live or not. What is damaged is passed over, and the first of it told in *damage.
+  Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage);
   void ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const;
   Status WriteError(const char* operation, const leveldb::Status& status) const;
   Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;

@@ -117,14 +117,6 @@ void PmemFile::WriteSlot(uint32_t slot, const WriteRecord& record, size_t row_by
   Copy(to, header, kSlotHeaderBytes);
 }
 
-void PmemFile::UpdateSlot(uint32_t slot, const RecordHeader& record_header, size_t row_bytes) {
-  uint8_t header[kSlotHeaderBytes];
-  EncodeSlotHeader(record_header, header);
-  EncodeFixed32(header, SlotChecksum(header, row_data(slot), row_bytes));
-  if (is_pmem_) pmem_flush(row_data(slot), row_bytes);
-  Copy(SlotAddress(slot), header, kSlotHeaderBytes);
-}
-
 Status PmemFile::ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* record) const {
   const uint8_t* from = SlotAddress(slot);
   const uint8_t* row = from + kSlotHeaderBytes;

@@ -37,11 +37,8 @@ class PmemFile {
   void WriteSlot(uint32_t slot, const WriteRecord& record, size_t row_bytes);
   // Copies a slot out: DataLoss naming key, file and offset where it is damaged, or has other columns than `layout`.
   Status ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* record) const;
-  // Makes a slot valid whose row data was changed in place.
-  void UpdateSlot(uint32_t slot, const RecordHeader& header, size_t row_bytes);
   // The header without a check.
   RecordHeader ReadHeader(uint32_t slot) const;
-  uint8_t* row_data(uint32_t slot) const { return SlotAddress(slot) + kSlotHeaderBytes; }
   // Waits until what this thread wrote is durable; nothing where there is no persistent memory.
   void Drain() const;
   // Makes everything durable where Drain does not.

@@ -39,17 +39,20 @@ PmemRowMemory::~PmemRowMemory() {
 
 Status PmemRowMemory::AddFile(size_t bytes) {
   File file;
-  file.path = StrCat(directory_, "/slab-", made_ + 1, ".pmem");
-  // Without PMEM_FILE_SPARSE it allocates the whole file.
   int is_pmem = 0;
-  void* base = pmem_map_file(file.path.c_str(), bytes, PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file.bytes, &is_pmem);
+  void* base = nullptr;
+  do {  // a name that somebody else has taken is passed over
+    file.path = StrCat(directory_, "/slab-", ++named_, ".pmem");
+    // Without PMEM_FILE_SPARSE it allocates the whole file.
+    base = pmem_map_file(file.path.c_str(), bytes, PMEM_FILE_CREATE | PMEM_FILE_EXCL, 0644, &file.bytes, &is_pmem);
+  } while (base == nullptr && errno == EEXIST);
   if (base == nullptr) {
     const int error = errno;
-    if (error != EEXIST) ::unlink(file.path.c_str());
+    ::unlink(file.path.c_str());
     const Status status = PosixError(StrCat("allocation of ", bytes, " bytes").c_str(), file.path, error);
     return Status(status.code(), StrCat("pmem tier: ", status.message()));
   }
-  ++made_;
+  is_pmem_ = is_pmem != 0;
   file.base = static_cast<uint8_t*>(base);
   file_bytes_ += file.bytes;
   files_.push_back(std::move(file));
@@ -106,9 +109,14 @@ void PmemRowMemory::Free(void* memory, size_t bytes) {
   }
 }
 
-size_t PmemRowMemory::file_bytes() const {
+size_t PmemRowMemory::bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return file_bytes_;
+}
+
+bool PmemRowMemory::in_files() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !is_pmem_;
 }
 
 }  // namespace multitier

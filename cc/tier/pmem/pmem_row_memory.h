@@ -1,9 +1,9 @@
-// PmemRowMemory: files mapped by libpmem as the memory of a slab: rows read and updated in place. No storage type chooses it
-// yet (storage/storage.h): PMEM alone goes through rows of DRAM.
+// PmemRowMemory: files mapped by libpmem as the memory of a slab: rows read and updated in place. What storage type PMEM is.
 //
 // Pieces are cut from files slab-*.pmem, each at most as large as all before together (and 1 GiB) and fully allocated, so that
 // a full disk is an error of Allocate and never of a store. A file none of whose pieces is in use is removed. Nothing is
-// flushed and nothing has a checksum: the rows are a cache of the process, as in DRAM, and the index is in DRAM.
+// flushed and nothing has a checksum: the rows are memory of the process, as in DRAM, and the index is in DRAM. What changes
+// the files behind the process's back changes its rows.
 //
 // Owns the files, not the directory. A device error under a mapped page is a signal that nobody can turn into a Status.
 //
@@ -34,8 +34,8 @@ class PmemRowMemory : public RowMemory {
   const char* name() const override { return "pmem"; }
   Result<void*> Allocate(size_t bytes) override;
   void Free(void* memory, size_t bytes) override;
-  // Of all files.
-  size_t file_bytes() const;
+  size_t bytes() const override;     // of all files
+  bool in_files() const override;  // false on a DAX mount
 
  private:
   struct Piece {
@@ -60,7 +60,8 @@ class PmemRowMemory : public RowMemory {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<File> files_;
   size_t file_bytes_ = 0;
-  size_t made_ = 0;  // files ever made
+  size_t named_ = 0;  // names of files ever tried
+  bool is_pmem_ = false;
 };
 
 }  // namespace multitier

@@ -42,14 +42,13 @@ Result<std::unique_ptr<PmemTier>> PmemTier::Open(const PmemOptions& options) {
 PmemTier::~PmemTier() {
   if (::getpid() != pid_) return;
   for (File& file : files_) {
-    if (file.pmem != nullptr && !options_.keep) ::unlink(file.pmem->path().c_str());
+    if (file.pmem != nullptr) ::unlink(file.pmem->path().c_str());
   }
 }
 
 TierCapabilities PmemTier::capabilities() const {
   TierCapabilities capabilities;
   capabilities.bounded = options_.capacity_bytes > 0;
-  capabilities.addressable = true;
   capabilities.middle = true;
   return capabilities;
 }
@@ -386,24 +385,6 @@ TierStats PmemTier::stats() const {
   const size_t words = file_of_unit_.capacity() + free_.capacity() + limbo_[0].capacity() + limbo_[1].capacity();
   stats.resident_bytes += static_cast<int64_t>(words * sizeof(uint32_t));
   return stats;
-}
-
-uint8_t* PmemTier::row_data(uint32_t location) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const Slot slot = SlotOf(location);
-  return slot.file->row_data(slot.index);
-}
-
-void PmemTier::Update(uint32_t location, const RecordHeader& header) {
-  Slot slot;
-  size_t row_bytes = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    slot = SlotOf(location);
-    row_bytes = BytesOfColumns(*layout_, header.num_columns);
-  }
-  slot.file->UpdateSlot(slot.index, header, row_bytes);
-  slot.file->Drain();
 }
 
 }  // namespace multitier

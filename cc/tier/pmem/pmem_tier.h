@@ -40,7 +40,6 @@ namespace multitier {
 struct PmemOptions {
   std::string directory;       // exists; rows-*.pmem files in it are removed
   int64_t capacity_bytes = 0;  // > 0: at most capacity_bytes / row_bytes rows; more are ResourceExhausted
-  bool keep = false;           // the files stay when the tier goes
 };
 
 class PmemTier : public Tier {
@@ -63,12 +62,6 @@ class PmemTier : public Tier {
   Status Sync() override;
   // row_bytes counts every row at the layout's full width. Files on persistent memory are resident, others stored.
   TierStats stats() const override;
-
-  // --- In place. The row data at a location that is held; it stays there until it is freed.
-  uint8_t* row_data(uint32_t location) const;
-  // Takes over what was changed in place: a new header, checksum and flush. The record's row_data is not looked at.
-  // REQUIRES: the location holds a record; nobody reads or changes it now
-  void Update(uint32_t location, const RecordHeader& header);
 
  private:
   // What only this process needs of a row, kept in its memory.

@@ -1,4 +1,4 @@
-// Rows per second of PmemTier: batches written, read at random, and updated in place, 128-byte rows. The directory is
+// Rows per second of PmemTier: batches written and read at random, 128-byte rows. The directory is
 // PMEM_BENCHMARK_DIR (a DAX mount, tmpfs, any file system), else the working directory. PMEM_IS_PMEM_FORCE=1 takes the
 // persistent-memory path.
 
@@ -81,24 +81,6 @@ void BM_Read(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
 }
 BENCHMARK(BM_Read)->Iterations(100)->UseRealTime()->Unit(benchmark::kMillisecond);
-
-void BM_UpdateInPlace(benchmark::State& state) {
-  FilledTier filled;
-  while (filled.rows() < kRows) filled.WriteBatch();
-  std::mt19937_64 random(1);
-  RecordHeader header;
-  header.num_columns = 1;
-  for (auto _ : state) {
-    for (size_t i = 0; i < kBatch; ++i) {
-      const uint32_t location = filled.location(random() % kRows);
-      float* value = reinterpret_cast<float*>(filled.tier()->row_data(location));
-      for (int d = 0; d < 32; ++d) value[d] += 1.0f;
-      filled.tier()->Update(location, header);
-    }
-  }
-  state.SetItemsProcessed(state.iterations() * static_cast<int64_t>(kBatch));
-}
-BENCHMARK(BM_UpdateInPlace)->Iterations(100)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace multitier

@@ -67,11 +67,10 @@ INSTANTIATE_TEST_SUITE_P(Pmem, TierConformanceTest,
 
 class PmemTierTest : public testing::Test {
  protected:
-  void Open(const std::string& directory = Directories::New(), bool keep = false) {
+  void Open(const std::string& directory = Directories::New()) {
     directory_ = directory;
     PmemOptions options;
     options.directory = directory;
-    options.keep = keep;
     tier_.reset();
     tier_ = *PmemTier::Open(options);
     ASSERT_TRUE(tier_->SetLayout(TierTestLayout(2)).ok());
@@ -183,11 +182,10 @@ TEST_F(PmemTierTest, FilesAreFullyAllocatedAndDoubleAsRowsCome) {
   EXPECT_TRUE(Files().empty());
 }
 
-TEST_F(PmemTierTest, KeptFilesStayAndAreClearedByTheNext) {
-  Open(Directories::New(), /*keep=*/true);
-  ASSERT_TRUE(Write(1, 1).ok());
-  tier_.reset();
-  ASSERT_EQ(Files().size(), 1u);
+TEST_F(PmemTierTest, FilesOfAnEarlierOneAreRemoved) {
+  Open();
+  const std::string left = directory_ + "/rows-000007.pmem";
+  std::ofstream(left) << "of a killed process";
   Open(directory_);
   EXPECT_TRUE(Files().empty());
 }
@@ -232,18 +230,6 @@ TEST_F(PmemTierTest, FlippedBitIsDataLossNamingKeyFileAndLocation) {
     flip();
     EXPECT_EQ(ReadableRows(), 100);
   }
-}
-
-TEST_F(PmemTierTest, RowsAreUpdatedInPlace) {
-  Open();
-  ASSERT_TRUE(Write(5, 2).ok());
-  const TestRecord newer(5, 9, 2);
-  std::memcpy(tier_->row_data(held_.at(5)), newer.row_data.data(), newer.row_data.size());
-  tier_->Update(held_.at(5), newer.header);
-  std::vector<uint8_t> row_data(TierTestLayout(2)->row_bytes());
-  ASSERT_TRUE(Read(5, &row_data).ok());
-  EXPECT_EQ(row_data, newer.row_data);
-  EXPECT_TRUE(Read(6).ok());
 }
 
 // In a mount namespace of a child, so that nothing stays.

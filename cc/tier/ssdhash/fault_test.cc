@@ -7,14 +7,17 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/env/fault_env.h"
+#include "cc/env/file_cache.h"
 #include "cc/env/memory_env.h"
 #include "cc/tier/ssdhash/log_owner.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
@@ -93,6 +96,59 @@ class FaultTest : public testing::Test {
   std::unique_ptr<LogOwner> owner_;
   std::unique_ptr<SsdHashTier> tier_;
 };
+
+// Calls back before a file is opened for reading, once.
+class ReopenEnv : public FaultEnv {
+ public:
+  using FaultEnv::FaultEnv;
+  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override {
+    if (mode == OpenMode::kRead && before_read != nullptr) std::exchange(before_read, nullptr)();
+    return FaultEnv::OpenPositionedFile(path, mode, direct);
+  }
+  std::function<void()> before_read;
+};
+
+TEST_F(FaultTest, RecordIsReadFromTheFileThatReplacesTheOneWhereItWasLookedFor) {
+  memory_ = std::make_unique<InMemoryEnv>();
+  ASSERT_TRUE(memory_->CreateDir("d").ok());
+  auto* const env = new ReopenEnv(memory_.get());
+  env_.reset(env);
+  Open();
+  env_->FailFrom(FaultKind::kSync, 1, UnavailableError("cable"));
+  ASSERT_TRUE(owner_->Put(Range(0, 3000), 1).ok());
+  EXPECT_FALSE(tier_->Sync().ok());
+  env_->Disarm();
+  const size_t capacity = CachedFile::capacity();
+  CachedFile::SetCapacity(1);  // every file is closed after its use
+  bool repaired = false;
+  env->before_read = [&] {
+    EXPECT_TRUE(tier_->Sync().ok());  // rewrites what could not be synced, and deletes the old files
+    repaired = true;
+  };
+  std::vector<ReadRecord> reads(3000);
+  std::vector<uint8_t> row(TierTestLayout(LogOwner::kColumns)->row_bytes());
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].key = static_cast<int64_t>(i);
+    reads[i].location = owner_->location(reads[i].key);
+    reads[i].row_data = row.data();
+  }
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(reads)).ok());
+  EXPECT_TRUE(repaired);
+  for (const ReadRecord& read : reads) ASSERT_TRUE(read.status.ok()) << read.status.ToString();
+  // A file that somebody took away is not a record that was freed.
+  const Result<std::vector<std::string>> names = memory_->ListDir("d");
+  for (const std::string& name : *names) {
+    if (name != "ssd.id") {
+      ASSERT_TRUE(memory_->DeleteFile("d/" + name).ok());
+    }
+  }
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(reads)).ok());
+  EXPECT_EQ(reads[0].status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(reads[0].status.message().find("the file is missing"), std::string::npos) << reads[0].status.ToString();
+  CachedFile::SetCapacity(capacity);
+  owner_->Detach();
+  tier_.reset();
+}
 
 class EveryCallTest : public FaultTest, public testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Modes, EveryCallTest, testing::Bool(),

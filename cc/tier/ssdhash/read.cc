@@ -3,7 +3,8 @@
 //                segment is pinned and the place noted
 //   2. coalesce  the places sorted by file and offset; blocks that are equal or adjacent become one read, up to 16 KiB
 //   3. read      all at once through the BatchReader, each answered as it completes: checksum, then the row data
-// A segment's bytes are never overwritten while it is pinned, so a record freed meanwhile is old, not torn.
+// A segment's bytes are never overwritten while it is pinned, so a record freed meanwhile is old, not torn. A file that was
+// closed may be gone when it is opened, because its segment was rewritten or deleted: its records are looked up again.
 
 #include <algorithm>
 #include <cstring>
@@ -21,27 +22,6 @@ constexpr uint64_t kScanBytes = 1 << 20;
 Status NoRecord(const ReadRecord& out) {
   return NotFoundError("ssdhash tier: no record at location ", out.location, " for key ", out.key);
 }
-
-// Memory that direct reads can fill.
-class ReadPages {
- public:
-  explicit ReadPages(Env* env) : env_(env) {}
-  ~ReadPages() { env_->FreePages(data_, bytes_); }
-  ReadPages(const ReadPages&) = delete;
-  ReadPages& operator=(const ReadPages&) = delete;
-  uint8_t* Get(uint64_t bytes) {
-    if (bytes <= bytes_) return data_;
-    env_->FreePages(data_, bytes_);
-    data_ = static_cast<uint8_t*>(env_->AllocatePages(bytes, false));
-    bytes_ = data_ == nullptr ? 0 : bytes;
-    return data_;
-  }
-
- private:
-  Env* const env_;
-  uint8_t* data_ = nullptr;
-  uint64_t bytes_ = 0;
-};
 
 }  // namespace
 
@@ -66,49 +46,65 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
 }
 
 Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
-  std::vector<FileRead> files;
+  std::vector<FileRead> files, gone;
   std::vector<std::shared_ptr<Segment>> pinned;
   std::vector<std::shared_ptr<CachedFile>> pinned_files;  // a repair may replace a file between two look-ups
   uint64_t batch = 0;
   const uint64_t begun = options_.env->NowMicros();
+  // `missing`: the file in which it was looked for in vain.
+  const auto look_up = [&](uint32_t i, const CachedFile* missing) {
+    ReadRecord& out = records[i];
+    uint32_t slot = 0;
+    Segment* segment = set_.Find(out.location, &slot);
+    if (segment == nullptr || !segment->is_live(slot)) {
+      out.status = NoRecord(out);
+      return;
+    }
+    const SegmentGeometry& geometry = segment->geometry;
+    const uint64_t offset = geometry.RecordOffset(slot);
+    if (segment->buffer != nullptr && offset + geometry.record_bytes > segment->file_end) {
+      RecordFields fields;
+      (void)DecodeRecord(geometry, slot, segment->buffer + (offset - segment->buffer_begin), false, &fields);
+      Answer(*segment, fields, &out);
+      return;
+    }
+    if (segment->file.get() == missing) {
+      out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", missing->path(), "' at offset ", offset,
+                                 ": the file is missing");
+      return;
+    }
+    const bool seen = std::exchange(segment->read_batch, batch) == batch;
+    if (!seen || pinned_files[segment->read_index] != segment->file) {
+      segment->read_index = static_cast<uint32_t>(pinned.size());
+      pinned.push_back(set_.Pin(segment));
+      pinned_files.push_back(segment->file);
+    }
+    CachedFile* file = pinned_files[segment->read_index].get();
+    files.push_back(FileRead{segment, file, offset, slot, i});
+  };
   for (size_t from = 0; from < records.size(); from += kLookUpBatch) {
     const size_t to = std::min(records.size(), from + kLookUpBatch);
     std::lock_guard<std::mutex> lock(set_.mutex);
     if (batch == 0) batch = ++set_.read_batches;
-    for (size_t i = from; i < to; ++i) {
-      ReadRecord& out = records[i];
-      uint32_t slot = 0;
-      Segment* segment = set_.Find(out.location, &slot);
-      if (segment == nullptr || !segment->is_live(slot)) {
-        out.status = NoRecord(out);
-        continue;
-      }
-      const SegmentGeometry& geometry = segment->geometry;
-      const uint64_t offset = geometry.RecordOffset(slot);
-      if (segment->buffer != nullptr && offset + geometry.record_bytes > segment->file_end) {
-        RecordFields fields;
-        (void)DecodeRecord(geometry, slot, segment->buffer + (offset - segment->buffer_begin), false, &fields);
-        Answer(*segment, fields, &out);
-        continue;
-      }
-      const bool seen = std::exchange(segment->read_batch, batch) == batch;
-      if (!seen || pinned_files[segment->read_index] != segment->file) {
-        segment->read_index = static_cast<uint32_t>(pinned.size());
-        pinned.push_back(set_.Pin(segment));
-        pinned_files.push_back(segment->file);
-      }
-      CachedFile* file = pinned_files[segment->read_index].get();
-      files.push_back(FileRead{segment, file, offset, slot, static_cast<uint32_t>(i)});
-    }
+    for (size_t i = from; i < to; ++i) look_up(static_cast<uint32_t>(i), nullptr);
   }
-  ReadFromFiles(records, &files);
+  ReadFromFiles(records, &files, &gone);
+  while (!gone.empty()) {
+    files.clear();
+    {
+      std::lock_guard<std::mutex> lock(set_.mutex);
+      for (const FileRead& read : gone) look_up(read.index, read.file);
+    }
+    gone.clear();
+    ReadFromFiles(records, &files, &gone);
+  }
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
   std::lock_guard<std::mutex> lock(set_.mutex);
   ++set_.read_latency[bucket];
   return OkStatus();
 }
 
-void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files) {
+void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone) {
   if (files->empty()) return;
   std::sort(files->begin(), files->end(), [](const FileRead& a, const FileRead& b) {
     return a.segment != b.segment ? a.segment->header.id < b.segment->header.id : a.offset < b.offset;
@@ -135,7 +131,7 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
       if (file.ok()) {
         (*files)[r].open = file->get();
       } else if (file.status().code() == StatusCode::kNotFound) {
-        out.status = NoRecord(out);  // freed or moved since, and its file deleted
+        gone->push_back((*files)[r]);
       } else {
         out.status = Status(file.status().code(), StrCat("ssdhash tier: key ", out.key, ": ", file.status().message()));
       }
@@ -209,27 +205,25 @@ std::shared_ptr<CachedFile> SsdHashTier::Impl::FileOf(const Segment& segment) co
 
 Status SsdHashTier::Impl::ScanRecords(const Segment& segment, std::vector<FooterEntry>* entries) const {
   const SegmentGeometry& geometry = segment.geometry;
-  ReadPages pages(options_.env);
+  const uint64_t window = std::max(kScanBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes);
+  const PageBuffer pages(options_.env, window);
+  if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", window, " bytes");
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(segment)->Open());
   MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   const uint64_t whole = RoundDownToBlock(size);
   uint64_t have_begin = 0, have_end = 0;
-  const uint8_t* have = nullptr;
   size_t good = 0;
   for (uint32_t slot = 0; slot < geometry.slots; ++slot) {
     const uint64_t offset = geometry.RecordOffset(slot);
     if (RoundUpToBlock(offset + geometry.record_bytes) > whole) break;
     if (offset + geometry.record_bytes > have_end) {
       have_begin = RoundDownToBlock(offset);
-      have_end = std::min(whole, have_begin + std::max(kScanBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes));
-      uint8_t* data = pages.Get(have_end - have_begin);
-      if (data == nullptr) return ResourceExhaustedError("no memory for ", have_end - have_begin, " bytes");
-      MT_RETURN_IF_ERROR(file->Read(have_begin, have_end - have_begin, data));
-      have = data;
+      have_end = std::min(whole, have_begin + window);
+      MT_RETURN_IF_ERROR(file->Read(have_begin, have_end - have_begin, pages.data()));
     }
     RecordFields fields;
     FooterEntry entry;
-    if (DecodeRecord(geometry, slot, have + (offset - have_begin), true, &fields) && fields.seq != 0) {
+    if (DecodeRecord(geometry, slot, pages.data() + (offset - have_begin), true, &fields) && fields.seq != 0) {
       const RecordHeader& header = fields.header;
       entry = FooterEntry{header.key, fields.seq, header.version, header.frequency, static_cast<uint16_t>(header.num_columns),
                           (fields.flags & kTombstoneFlag) != 0};
@@ -246,12 +240,11 @@ Status SsdHashTier::Impl::ScanRecords(const Segment& segment, std::vector<Footer
 Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries) const {
   entries->clear();
   if (segment.footer_bytes > 0) {
-    ReadPages pages(options_.env);
-    uint8_t* data = pages.Get(segment.footer_bytes);
-    if (data == nullptr) return ResourceExhaustedError("no memory for ", segment.footer_bytes, " bytes");
+    const PageBuffer pages(options_.env, segment.footer_bytes);
+    if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", segment.footer_bytes, " bytes");
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(segment)->Open());
-    MT_RETURN_IF_ERROR(file->Read(segment.footer_offset, segment.footer_bytes, data));
-    if (DecodeFooter(segment.geometry.seed, data, segment.footer_bytes, entries)) return OkStatus();
+    MT_RETURN_IF_ERROR(file->Read(segment.footer_offset, segment.footer_bytes, pages.data()));
+    if (DecodeFooter(segment.geometry.seed, pages.data(), segment.footer_bytes, entries)) return OkStatus();
     entries->clear();
   }
   return ScanRecords(segment, entries);
@@ -279,6 +272,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     }
   };
   look();
+  Status damage;
+  int64_t damaged = 0;
   for (size_t i = 0; i < views.size(); ++i) {
     View& view = views[i];
     const Segment& segment = *view.segment;
@@ -288,6 +283,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
         // Compaction has moved its records and deleted it, while its file was closed for want of descriptors: again from the
         // beginning, for they may be where the scan has been.
         look();
+        damage = OkStatus();
+        damaged = 0;
         i = static_cast<size_t>(-1);
         continue;
       }
@@ -296,8 +293,10 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     for (uint32_t slot = 0; slot < segment.geometry.slots; ++slot) {
       if (!segment.has(view.live, slot)) continue;
       if (slot >= view.entries.size() || view.entries[slot].damaged) {
-        return DataLossError("ssdhash tier: scan of '", FileOf(segment)->path(), "' at offset ", segment.geometry.RecordOffset(slot),
-                             ": the footer and this record are damaged");
+        if (damaged++ > 0) continue;
+        damage = DataLossError("ssdhash tier: scan of '", FileOf(segment)->path(), "' at offset ",
+                               segment.geometry.RecordOffset(slot), ": the footer and this record are damaged");
+        continue;
       }
       const FooterEntry& entry = view.entries[slot];
       const RecordHeader header{entry.key, entry.version, entry.frequency, entry.num_columns};
@@ -306,7 +305,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
       MT_RETURN_IF_ERROR(visit(header, location));
     }
   }
-  return OkStatus();
+  if (damaged > 1) return DataLossError(damage.message(), "; ", damaged, " records are damaged in all");
+  return damage;
 }
 
 }  // namespace multitier

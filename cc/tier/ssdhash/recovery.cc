@@ -1,6 +1,9 @@
 // Recovery:
 //   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. An empty or zero-filled
-//      file is a segment whose making was interrupted before anything was acknowledged: deleted
+//      file is a segment whose making was interrupted before anything was acknowledged: deleted. Where a sector of the header
+//      is zero and something else is not, the header was lost with the power (it is written with the first records) or is
+//      damaged, and records may have been acknowledged: the segment is read with the layout of another one, since a record's
+//      checksum is right in one place of one segment only. Where none fits it is DataLoss, and the file stays
 //   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
 //      one up to the last good one. Bad ones before that were lost with the power (different writes of one file may survive in
 //      any order) or are damaged: they are counted, and the first is named
@@ -28,7 +31,12 @@ constexpr size_t kBucketRecords = 1 << 14;
 constexpr size_t kLoadThreads = 4;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
 constexpr size_t kSectorBytes = 512;
+constexpr size_t kZeroCheckBytes = 1 << 20;
 constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
+
+bool AnySegment(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return ParseSegmentName(name, nullptr); });
+}
 
 std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
 
@@ -85,13 +93,13 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
   if (file.status().code() == StatusCode::kNotFound) {
     // Nothing was ever acknowledged here, unless the file was lost.
     MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.env->ListDir(options_.directory));
-    if (std::any_of(names.begin(), names.end(), IsSegmentName)) return DataLossError("'", path, "' is missing");
+    if (AnySegment(names)) return DataLossError("'", path, "' is missing");
     return OkStatus();
   }
   if (!file.ok()) return file.status();
   MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.env->ListDir(options_.directory));
-  const bool segments = std::any_of(names.begin(), names.end(), IsSegmentName);
+  const bool segments = AnySegment(names);
   if (size == 0 && !segments) return OkStatus();
   uint8_t bytes[kIdBytes] = {};
   if (size == kIdBytes) MT_RETURN_IF_ERROR((*file)->Read(0, kIdBytes, bytes));
@@ -107,58 +115,105 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
   return OkStatus();
 }
 
-Status SsdHashTier::Impl::LoadSegment(const std::string& path, std::shared_ptr<Segment>* segment,
-                                      std::vector<FooterEntry>* entries) const {
+namespace {
+
+// Whether the file holds nothing but zeros.
+Result<bool> IsZero(Env* env, const PositionedFile& file, uint64_t size) {
+  PageBuffer pages(env, kZeroCheckBytes);
+  if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", kZeroCheckBytes, " bytes");
+  for (uint64_t at = 0; at < size; at += kZeroCheckBytes) {
+    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kZeroCheckBytes, size - at));
+    MT_RETURN_IF_ERROR(file.Read(at, bytes, pages.data()));
+    if (!AllZero(pages.data(), bytes)) return false;
+  }
+  return true;
+}
+
+// Decodes the header of a segment's file. *lost: there is none, for a sector of it is zero.
+Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header, bool* lost) {
+  *lost = false;
+  for (size_t needed = kBlockBytes;;) {
+    if (size < needed) return DataLossError("segment '", path, "' is cut at offset ", size);
+    const PageBuffer pages(env, needed);
+    if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", needed, " bytes");
+    const size_t have = needed;
+    MT_RETURN_IF_ERROR(file.Read(0, have, pages.data()));
+    Result<SegmentHeader> decoded = SegmentHeader::Decode(pages.data(), have, path, &needed);
+    if (decoded.ok()) {
+      *header = *std::move(decoded);
+      return OkStatus();
+    }
+    *lost = AllZero(pages.data(), kSectorBytes) || AllZero(pages.data() + kBlockBytes - kSectorBytes, kSectorBytes);
+    if (*lost) return OkStatus();
+    if (decoded.status().code() != StatusCode::kOutOfRange || needed <= have) return decoded.status();
+  }
+}
+
+}  // namespace
+
+Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) const {
   std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
   MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
-  struct FreeAtEnd {
-    Env* env;
-    void* data = nullptr;
-    size_t bytes = 0;
-    ~FreeAtEnd() { env->FreePages(data, bytes); }
-  } pages{options_.env};
-  uint8_t* data = nullptr;
-  size_t have = 0, needed = kBlockBytes;
+  if (size == 0) return OkStatus();
   SegmentHeader header;
-  while (have < needed) {
-    if (size < needed && size >= kBlockBytes) return DataLossError("segment '", path, "' is cut at offset ", size);
-    if (size < needed) return OkStatus();  // its making was interrupted
-    pages.env->FreePages(pages.data, pages.bytes);
-    pages.data = options_.env->AllocatePages(needed, false);
-    pages.bytes = needed;
-    data = static_cast<uint8_t*>(pages.data);
-    if (data == nullptr) return ResourceExhaustedError("no memory for ", needed, " bytes");
-    have = needed;
-    MT_RETURN_IF_ERROR(file->Read(0, have, data));
-    Result<SegmentHeader> decoded = SegmentHeader::Decode(data, have, path, &needed);
-    if (decoded.ok()) {
-      header = *std::move(decoded);
-      break;
-    }
-    // The header is written with the first records, and not synced on its own: a sector of it that is missing tells of that.
-    if (AllZero(data, kSectorBytes) || AllZero(data + kBlockBytes - kSectorBytes, kSectorBytes)) return OkStatus();
-    if (decoded.status().code() != StatusCode::kOutOfRange) return decoded.status();
+  bool lost = false;
+  MT_RETURN_IF_ERROR(ReadHeader(options_.env, *file, path, size, &header, &lost));
+  if (lost) {
+    MT_ASSIGN_OR_RETURN(const bool zero, IsZero(options_.env, *file, size));
+    loaded->headless = !zero;
+    return OkStatus();
   }
   if (header.instance != instance_) return DataLossError("segment '", path, "' is of another instance");
-  auto loaded = std::make_shared<Segment>(std::move(header), std::move(cached));
+  return LoadRecords(std::move(header), std::move(cached), size, loaded);
+}
+
+Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const {
+  const std::string path = file->path();
+  auto loaded = std::make_shared<Segment>(std::move(header), std::move(file));
   loaded->file_bytes = size;
   loaded->sealed = true;
   loaded->writes = loaded->synced_writes = 1;
   loaded->entry_synced = true;
   if (size % kBlockBytes == 0 && size >= loaded->geometry.header_bytes + kBlockBytes) {
-    MT_RETURN_IF_ERROR(file->Read(size - kBlockBytes, kBlockBytes, data));
+    const PageBuffer block(options_.env, kBlockBytes);
+    if (block.data() == nullptr) return ResourceExhaustedError("no memory for ", kBlockBytes, " bytes");
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> open, loaded->file->Open());
+    MT_RETURN_IF_ERROR(open->Read(size - kBlockBytes, kBlockBytes, block.data()));
     uint64_t offset = 0, bytes = 0;
-    if (DecodeTrailer(loaded->geometry.seed, data, &offset, &bytes) && offset + bytes == size) {
+    if (DecodeTrailer(loaded->geometry.seed, block.data(), &offset, &bytes) && offset + bytes == size) {
       loaded->footer_offset = offset;
       loaded->footer_bytes = bytes;
     }
   }
-  MT_RETURN_IF_ERROR(LoadEntries(*loaded, entries));
-  if (entries->size() > loaded->geometry.slots) return DataLossError("segment '", path, "' has an impossible footer");
-  loaded->used = static_cast<uint32_t>(entries->size());
-  *segment = std::move(loaded);
+  MT_RETURN_IF_ERROR(LoadEntries(*loaded, &out->entries));
+  if (out->entries.size() > loaded->geometry.slots) return DataLossError("segment '", path, "' has an impossible footer");
+  loaded->used = static_cast<uint32_t>(out->entries.size());
+  out->segment = std::move(loaded);
   return OkStatus();
+}
+
+Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const {
+  for (SegmentHeader header : layouts) {
+    std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
+    MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
+    if (size < header.header_bytes()) continue;
+    header.id = id;
+    header.slots = static_cast<uint32_t>(std::min<uint64_t>((size - header.header_bytes()) / header.record_bytes() + 1, 1u << 30));
+    *loaded = Loaded();
+    MT_RETURN_IF_ERROR(LoadRecords(header, cached, size, loaded));
+    const bool footer = loaded->segment->footer_bytes > 0;
+    std::vector<FooterEntry> records;  // what stands there, whatever a footer says: that has no layout of its own
+    if (footer) MT_RETURN_IF_ERROR(ScanRecords(*loaded->segment, &records));
+    const std::vector<FooterEntry>& found = footer ? records : loaded->entries;
+    if (std::all_of(found.begin(), found.end(), [](const FooterEntry& entry) { return entry.damaged; })) continue;
+    header.slots = static_cast<uint32_t>(loaded->entries.size());
+    *loaded = Loaded();
+    return LoadRecords(std::move(header), std::move(cached), size, loaded);
+  }
+  *loaded = Loaded();
+  return DataLossError("segment '", path, "' at offset 0: the header is gone, and what follows it has the layout of no other segment");
 }
 
 void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const {
@@ -168,13 +223,17 @@ void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<
   const auto load = [&] {
     for (size_t i = next++; i < paths.size(); i = next++) {
       Loaded& loaded = (*out)[i];
-      loaded.status = LoadSegment(paths[i], &loaded.segment, &loaded.entries);
+      loaded.status = LoadSegment(paths[i], &loaded);
     }
   };
   std::vector<std::thread> threads;
   for (size_t t = 1; t < std::min(kLoadThreads, paths.size()); ++t) threads.emplace_back(load);
   load();
   for (std::thread& thread : threads) thread.join();
+}
+
+void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {
+  if (recovery_.first_damage.empty()) recovery_.first_damage = StrCat("'", path, "' at offset ", offset);
 }
 
 Status SsdHashTier::Impl::Recover() {
@@ -187,40 +246,66 @@ Status SsdHashTier::Impl::Recover() {
   }
   buckets.resize(size_t{1} << log2_buckets);
   std::vector<std::string> paths;
-  for (const std::string& name : names) {
-    if (IsSegmentName(name)) paths.push_back(options_.directory + "/" + name);
-  }
   uint64_t max_seq = 0, max_id = 0;
+  for (const std::string& name : names) {
+    uint64_t id = 0;
+    if (!ParseSegmentName(name, &id)) continue;
+    paths.push_back(options_.directory + "/" + name);
+    max_id = std::max(max_id, id);
+  }
+  const auto take = [&](const std::string& path, const Loaded& loaded) {
+    const std::shared_ptr<Segment>& segment = loaded.segment;
+    if (segment == nullptr || loaded.entries.empty()) {
+      (void)options_.env->DeleteFile(path);
+      return;
+    }
+    const auto index = static_cast<uint32_t>(segments.size());
+    for (uint32_t slot = 0; slot < loaded.entries.size(); ++slot) {
+      const FooterEntry& entry = loaded.entries[slot];
+      if (entry.damaged) {
+        ++recovery_.damaged_records;
+        NoteDamage(path, segment->geometry.RecordOffset(slot));
+        continue;
+      }
+      max_seq = std::max(max_seq, entry.seq);
+      const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
+      buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
+    }
+    recovery_.records += static_cast<int64_t>(loaded.entries.size());
+    recovery_.unsealed_segments += segment->footer_bytes == 0 ? 1 : 0;
+    if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
+    segments.push_back(segment);
+  };
+  std::vector<std::string> headless;
+  std::vector<SegmentHeader> layouts;  // one of each width
   std::vector<Loaded> group;
   for (size_t begin = 0; begin < paths.size(); begin += kLoadGroup) {
     const Span<const std::string> part(paths.data() + begin, std::min(kLoadGroup, paths.size() - begin));
     LoadSegments(part, &group);
     for (size_t i = 0; i < part.size(); ++i) {
       MT_RETURN_IF_ERROR(group[i].status);
-      const std::shared_ptr<Segment>& segment = group[i].segment;
-      if (segment != nullptr) max_id = std::max(max_id, segment->header.id);
-      if (segment == nullptr || group[i].entries.empty()) {
-        (void)options_.env->DeleteFile(part[i]);
+      if (group[i].headless) {
+        headless.push_back(part[i]);
         continue;
       }
-      const auto index = static_cast<uint32_t>(segments.size());
-      for (uint32_t slot = 0; slot < group[i].entries.size(); ++slot) {
-        const FooterEntry& entry = group[i].entries[slot];
-        if (entry.damaged) {
-          if (recovery_.damaged_records++ == 0) {
-            recovery_.first_damage = StrCat("'", part[i], "' at offset ", segment->geometry.RecordOffset(slot));
-          }
-          continue;
-        }
-        max_seq = std::max(max_seq, entry.seq);
-        const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
-        buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
+      if (group[i].segment != nullptr) {
+        const SegmentHeader& header = group[i].segment->header;
+        const bool known = std::any_of(layouts.begin(), layouts.end(), [&](const SegmentHeader& layout) {
+          return layout.columns.size() == header.columns.size();
+        });
+        if (!known) layouts.push_back(header);
       }
-      recovery_.records += static_cast<int64_t>(group[i].entries.size());
-      recovery_.unsealed_segments += segment->footer_bytes == 0 ? 1 : 0;
-      if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
-      segments.push_back(segment);
+      take(part[i], group[i]);
     }
+  }
+  for (const std::string& path : headless) {
+    uint64_t id = 0;
+    MT_CHECK(ParseSegmentName(path.substr(path.rfind('/') + 1), &id));
+    Loaded loaded;
+    MT_RETURN_IF_ERROR(LoadHeadless(path, id, layouts, &loaded));
+    ++recovery_.lost_headers;
+    NoteDamage(path, 0);
+    take(path, loaded);
   }
   std::lock_guard<std::mutex> lock(set_.mutex);
   set_.next_segment_id = max_id + 1;

@@ -77,6 +77,15 @@ class RecoveryTest : public testing::Test {
       ASSERT_TRUE((*to->NewWritableFile("d/" + name))->Append(bytes.data(), bytes.size()).ok());
     }
   }
+  // *was_zero: the whole file was zero already.
+  static void ZeroSector(InMemoryEnv* env, const std::string& path, uint64_t offset, bool* was_zero) {
+    std::unique_ptr<RandomAccessFile> file = *env->NewRandomAccessFile(path);
+    std::string bytes(*file->Size(), '\0');
+    ASSERT_TRUE(file->Read(0, bytes.size(), bytes.data()).ok());
+    *was_zero = bytes.find_first_not_of('\0') == std::string::npos;
+    bytes.replace(offset, 512, 512, '\0');
+    ASSERT_TRUE((*env->NewWritableFile(path))->Append(bytes.data(), bytes.size()).ok());
+  }
   // That a read of the key names it, its file, and the offset of its record, which holds the damaged byte.
   void ExpectDataLoss(int64_t key, const std::string& path, uint64_t damaged) {
     ReadRecord read;
@@ -304,6 +313,27 @@ TEST_F(RecoveryTest, BitFlippedUnderALiveTierIsReportedOrHarmless) {
   EXPECT_EQ(reported, 90 * 68);
 }
 
+TEST_F(RecoveryTest, ScanGoesPastDamagedRecordsAndNamesTheFirst) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(Open().ok());  // sealed
+  const std::string path = Segments()[0];
+  const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+  ASSERT_TRUE(memory_.FlipBit(path, size - 4096 + 8, 3).ok());  // the footer
+  for (const int slot : {20, 40}) ASSERT_TRUE(memory_.FlipBit(path, 4096 + static_cast<uint64_t>(slot) * 68 + 1, 3).ok());
+  std::set<int64_t> seen;
+  const Status status = tier_->Scan([&](const RecordHeader& header, uint32_t) {
+    seen.insert(header.key);
+    return OkStatus();
+  });
+  EXPECT_EQ(seen.size(), 88u);
+  EXPECT_EQ(seen.count(20) + seen.count(40), 0u);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  for (const std::string& part : {path, StrCat("offset ", 4096 + 20 * 68), std::string("2 records")}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.ToString();
+  }
+}
+
 TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMovesOn) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
@@ -348,6 +378,62 @@ TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCoun
   EXPECT_EQ(owner_.generation(20), 0u);
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
   Close();
+}
+
+// A header that was acknowledged and is gone is no segment that was never written.
+TEST_F(RecoveryTest, HeaderOfZerosIsReadWithTheLayoutOfAnotherSegment) {
+  for (const bool sealed : {true, false}) {
+    SCOPED_TRACE(sealed);
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
+    ASSERT_TRUE(owner_.Remove(Range(5, 10)).ok());
+    ASSERT_TRUE(tier_->Sync().ok());
+    if (sealed) Close();
+    for (const std::string& path : Segments()) {
+      for (const uint64_t sector : {0, 7}) {
+        InMemoryEnv copy;
+        CopyFiles(&copy);
+        bool reserve = false;
+        ASSERT_NO_FATAL_FAILURE(ZeroSector(&copy, path, sector * 512, &reserve));
+        LogOwner owner;
+        Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(&copy, "d"));
+        ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+        owner.Attach(tier->get());
+        EXPECT_EQ((*tier)->recovery().lost_headers, reserve ? 0 : 1) << path;
+        EXPECT_EQ((*tier)->recovery().first_damage, reserve ? "" : StrCat("'", path, "' at offset 0"));
+        EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+        EXPECT_EQ(owner.size(), 2995u) << path;
+        EXPECT_EQ(owner.Wrong(), std::vector<int64_t>()) << path;
+        EXPECT_TRUE(owner.Put(Range(0, 3000), 2).ok());  // compaction goes over it
+        EXPECT_TRUE((*tier)->Compact().ok());
+        EXPECT_EQ(owner.Wrong(), std::vector<int64_t>()) << path;
+        owner.Detach();
+      }
+    }
+    Close();
+    for (const std::string& path : Segments()) ASSERT_TRUE(memory_.DeleteFile(path).ok());
+  }
+}
+
+TEST_F(RecoveryTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhichStays) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 1u);
+  const std::string path = Segments()[0];
+  bool reserve = false;
+  ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, 0, &reserve));
+  for (int again = 0; again < 2; ++again) {
+    const Status refused = Open();
+    EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+    EXPECT_NE(refused.message().find(StrCat("'", path, "' at offset 0")), std::string::npos) << refused.ToString();
+  }
+  ASSERT_TRUE(memory_.Truncate(path, 1000).ok());
+  EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(Segments().size(), 1u);
+  ASSERT_TRUE(memory_.Truncate(path, 0).ok());  // made, and never written
+  EXPECT_TRUE(Open().ok());
 }
 
 TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {

@@ -1,7 +1,6 @@
 #include "cc/tier/ssdhash/salvage.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -34,14 +33,6 @@ struct Known {
 
 bool AllZero(const uint8_t* data, size_t bytes) {
   return std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; });
-}
-
-// "ssd-<16 hex digits>-<attempt>.seg"
-bool ParseName(const std::string& name, uint64_t* id) {
-  if (name.rfind("ssd-", 0) != 0 || name.size() < 26 || name.substr(name.size() - 4) != ".seg") return false;
-  char* end = nullptr;
-  *id = std::strtoull(name.substr(4, 16).c_str(), &end, 16);
-  return *end == '\0';
 }
 
 Status ReadAll(Env* env, const SegmentFile& segment, std::vector<uint8_t>* data) {
@@ -178,7 +169,7 @@ Result<Salvage> SalvageSegments(Env* env, const std::string& directory) {
   std::vector<SegmentFile> segments;
   for (const std::string& name : names) {
     SegmentFile segment;
-    if (!ParseName(name, &segment.id)) continue;
+    if (!ParseSegmentName(name, &segment.id)) continue;
     segment.path = directory + "/" + name;
     segment.header_status = ReadHeader(env, &segment);
     segments.push_back(std::move(segment));

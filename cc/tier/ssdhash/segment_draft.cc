@@ -77,10 +77,6 @@ std::string SegmentPath(const std::string& directory, uint64_t id, uint32_t atte
   return directory + name;
 }
 
-bool IsSegmentName(const std::string& name) {
-  return name.size() > 25 && name.rfind("ssd-", 0) == 0 && name[20] == '-' && name.compare(name.size() - 4, 4, ".seg") == 0;
-}
-
 Result<std::shared_ptr<CachedFile>> CreateSegmentFile(const SegmentWriterOptions& options, const SegmentHeader& header,
                                                       uint32_t attempt) {
   const std::string path = SegmentPath(options.directory, header.id, attempt);

@@ -127,8 +127,6 @@ class SegmentDraft {
 
 // "ssd-<id in 16 hex digits>-<attempt>.seg" in the directory.
 std::string SegmentPath(const std::string& directory, uint64_t id, uint32_t attempt);
-// Whether a file name is of that form.
-bool IsSegmentName(const std::string& name);
 
 // Makes the preallocated file of a segment. On an error nothing is left.
 Result<std::shared_ptr<CachedFile>> CreateSegmentFile(const SegmentWriterOptions& options, const SegmentHeader& header,

@@ -1,6 +1,7 @@
 #include "cc/tier/ssdhash/segment_format.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "cc/base/crc32c.h"
@@ -318,6 +319,15 @@ bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vecto
     entry.num_columns = columns_width == 0 ? same_columns : static_cast<uint16_t>(columns[2 * i] | columns[2 * i + 1] << 8);
     entry.tombstone = (tombstones[i / 8] >> i % 8 & 1) != 0;
   }
+  return true;
+}
+
+bool ParseSegmentName(const std::string& name, uint64_t* id) {
+  if (name.size() < 26 || name.rfind("ssd-", 0) != 0 || name[20] != '-' || name.compare(name.size() - 4, 4, ".seg") != 0) return false;
+  char* end = nullptr;
+  const uint64_t parsed = std::strtoull(name.substr(4, 16).c_str(), &end, 16);
+  if (*end != '\0') return false;
+  if (id != nullptr) *id = parsed;
   return true;
 }
 

@@ -113,6 +113,9 @@ bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, uint64_t* offset, u
 // From the `bytes` bytes of a footer. False: damaged.
 bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vector<FooterEntry>* entries);
 
+// "ssd-<id in 16 hex digits>-<attempt>.seg": true, and the id (may be null).
+bool ParseSegmentName(const std::string& name, uint64_t* id);
+
 }  // namespace multitier
 
 #endif  // CC_TIER_SSDHASH_SEGMENT_FORMAT_H_

@@ -57,6 +57,7 @@ struct Segment {
   uint64_t writes = 0, synced_writes = 0;
   bool entry_synced = false;  // of the directory
   bool sync_failed = false;   // nobody knows what the file holds: to be rewritten
+  Status sync_error;          // of that sync
   bool dirty() const { return synced_writes != writes || !entry_synced; }
 
   uint32_t used = 0;  // slots taken

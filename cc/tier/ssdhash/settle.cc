@@ -72,7 +72,8 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
       const bool due = everything || (options_.keep && segment->sealed);
       if (!due || segment->condemned || segment->writes == 0 || !segment->dirty()) continue;
       if (segment->sync_failed) {
-        note(UnavailableError("ssdhash tier: sync of '", segment->file->path(), "' failed, and it is not yet rewritten"));
+        note(Status(segment->sync_error.code(), StrCat("ssdhash tier: '", segment->file->path(), "' is not yet rewritten since its "
+                                                       "sync failed: ", segment->sync_error.message())));
         continue;
       }
       targets.push_back(Target{owner, segment->file, segment->writes});
@@ -90,6 +91,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
       target.segment->synced_writes = std::max(target.segment->synced_writes, target.writes);
     } else {
       target.segment->sync_failed = file.ok();
+      target.segment->sync_error = synced;
       target.segment = nullptr;
     }
   }

@@ -32,6 +32,22 @@
 
 namespace multitier {
 
+// Memory that direct reads can fill.
+class PageBuffer {
+ public:
+  // data() is null where there is no memory.
+  PageBuffer(Env* env, uint64_t bytes) : env_(env), bytes_(bytes), data_(static_cast<uint8_t*>(env->AllocatePages(bytes, false))) {}
+  ~PageBuffer() { env_->FreePages(data_, bytes_); }
+  PageBuffer(const PageBuffer&) = delete;
+  PageBuffer& operator=(const PageBuffer&) = delete;
+  uint8_t* data() const { return data_; }
+
+ private:
+  Env* const env_;
+  const uint64_t bytes_;
+  uint8_t* const data_;
+};
+
 class SsdHashTier::Impl {
  public:
   explicit Impl(SsdHashOptions options);
@@ -69,7 +85,8 @@ class SsdHashTier::Impl {
   // --- read.cc
   struct FileRead;
   // Opens files as far as descriptors go, and reads what is in them.
-  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files);
+  // `gone` receives those whose file is not there.
+  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone);
   void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files);
   // Whether the segment is one of the tier's still.
   bool IsHeld(const Segment* segment) const;
@@ -120,10 +137,16 @@ class SsdHashTier::Impl {
   Status Recover();
   struct Loaded {
     Status status;
-    std::shared_ptr<Segment> segment;  // null: its making was interrupted
+    std::shared_ptr<Segment> segment;  // null: its making was interrupted, or headless
+    bool headless = false;             // its header is lost, and there is something else
     std::vector<FooterEntry> entries;
   };
-  Status LoadSegment(const std::string& path, std::shared_ptr<Segment>* segment, std::vector<FooterEntry>* entries) const;
+  Status LoadSegment(const std::string& path, Loaded* loaded) const;
+  // The same with the header of another segment, whichever fits. DataLoss where none does
+  Status LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const;
+  // What follows a header.
+  Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const;
+  void NoteDamage(const std::string& path, uint64_t offset);
   void LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const;
   Status ReadInstanceId(bool* found);
   Status WriteInstanceId();

@@ -73,6 +73,7 @@ struct SsdHashRecovery {
   int64_t segments = 0;
   int64_t unsealed_segments = 0;  // read record by record, up to the last good one
   int64_t damaged_records = 0;    // bad ones before that: lost with the power, or damaged; older ones of their keys may be held
+  int64_t lost_headers = 0;       // segments read with the layout of another one
   std::string first_damage;       // file and offset; empty: none
   int64_t records = 0;            // in them, older ones and tombstones included
   int64_t rows = 0;               // held now

@@ -98,7 +98,8 @@ void Overwrite(LogOwner* owner, int64_t keys, int rounds, size_t batch_keys, uin
     while (batch.size() < batch_keys) batch[static_cast<int64_t>(random() % static_cast<uint64_t>(keys))] = true;
     std::vector<int64_t> list;
     for (const auto& [key, unused] : batch) list.push_back(key);
-    ASSERT_TRUE(owner->Put(list, random() >> 2 | 1).ok());
+    const Status put = owner->Put(list, random() >> 2 | 1);
+    ASSERT_TRUE(put.ok()) << put.ToString();
   }
 }
 
@@ -384,7 +385,8 @@ TEST(SsdHashTierTest, TiersOfMoreSegmentsThanDescriptorsWork) {
     EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
     EXPECT_EQ(other_owner.Wrong(), std::vector<int64_t>());
     Overwrite(&owner, 25000, 40, 500, 3);
-    ASSERT_TRUE(tier->Sync().ok());
+    const Status synced = tier->Sync();
+    ASSERT_TRUE(synced.ok()) << synced.ToString();
     EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
     EXPECT_LE(CachedFile::open_files(), capacity);
     owner.Detach();
