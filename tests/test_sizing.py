@@ -33,6 +33,7 @@ def filled(kind, path, sizes, rows, dim, **options):
 @pytest.mark.parametrize("strategy", ["DEFAULT", "LRU"])
 @pytest.mark.parametrize("kind, rows, dim, dram_rows", [
     ("DRAM", 30_000, 8, None), ("DRAM", 200_000, 5, None), ("SSDHASH", 20_000, 8, None), ("PMEM", 20_000, 8, None),
+    ("PMEM", 200_000, 5, None),
     ("LEVELDB", 20_000, 8, None), ("DRAM_SSDHASH", 30_000, 8, 2_000), ("DRAM_SSDHASH", 200_000, 4, 70_000),
     ("DRAM_LEVELDB", 30_000, 16, 3_000), ("DRAM_PMEM", 30_000, 8, 3_000), ("DRAM_PMEM_SSDHASH", 30_000, 8, 3_000)])
 def test_tables_stay_within_what_was_computed(kind, rows, dim, dram_rows, strategy, tmp_path):
@@ -82,6 +83,20 @@ def test_resident_memory_of_a_process_stays_within_what_was_computed(kind, dram_
     bound = tf_multitier.memory(rows, 16, "adagrad", option, batch_keys=BATCH).memory_bytes
     assert int(done.stdout) <= bound, str(tf_multitier.memory(rows, 16, "adagrad", option, batch_keys=BATCH))
     assert int(done.stdout) >= bound / 8
+
+
+@pytest.mark.parametrize("rows", [20_000, 100_000])
+@pytest.mark.parametrize("kind", ["DRAM", "PMEM"])
+def test_a_single_tier_that_drops_its_coldest_stays_within_what_was_computed(kind, rows, tmp_path):
+    sizes = [64 * rows]
+    table = filled(kind, str(tmp_path), sizes, 2 * rows, 8, drop_coldest=True)
+    (tier,) = table.stats()["tiers"]
+    option = tf_multitier.StorageOption(kind, str(tmp_path), sizes, drop_coldest=True)
+    bound = tf_multitier.memory(2 * rows, 8, "adagrad", option, batch_keys=BATCH)
+    assert tier["rows"] == rows == bound.rows and tier["name"] == bound.tiers[0].name.lower() == kind.lower()
+    assert tier["resident_bytes"] <= bound.tiers[0].memory_bytes
+    assert tier["stored_bytes"] <= bound.tiers[0].disk_bytes <= 4 * 96 * rows
+    assert (kind == "PMEM") == (tier["stored_bytes"] > 0) == (bound.tiers[0].disk_bytes > 0)
 
 
 def test_rows_and_bytes_of_each_tier_by_hand():

@@ -13,6 +13,7 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 _HEADER = 32                  # in front of a row in DRAM
 _HUGE_PAGE = 2 * _MIB
+_PIECE = 64 * _KIB            # of a slab in files
 _DEFAULT_SIZE = _GIB          # of a tier that is not the last, where no size is given
 _ONE_SHARD_ROWS = 64 * _KIB   # budgets below it have one shard, and an exact order of their rows
 _SHARDS = 8
@@ -134,16 +135,20 @@ def memory(rows, embedding_dim, optimizer="adagrad", storage_option=None, num_pa
     share = _share(rows, parts)
     if None not in budgets:  # a row stands in one tier only
         share = min(share, sum(budgets))
-    has_lower = names != ("DRAM",)
-    in_dram = budgets[0] if names[0] == "DRAM" else 0
+    in_place = names[0] == "PMEM"  # its files are the memory of the rows
+    has_lower = len(names) > 1 or names[0] in _LOWER and not in_place
+    in_dram = budgets[0] if names[0] == "DRAM" or in_place else 0
     exact = in_dram is not None and in_dram < _ONE_SHARD_ROWS
     shards = 1 if exact else _SHARDS
+    evicting = storage if has_lower or storage.drop_coldest else None
 
     tiers = []
     for name, budget in zip(names, budgets):
         held = share if budget is None else min(share, budget)
         if name == "DRAM":
-            resident, disk = _dram(held, batch, bytes_per_row, shards, storage if has_lower else None, exact), 0
+            resident, disk = _dram(held, batch, bytes_per_row, shards, evicting, exact), 0
+        elif in_place:
+            resident, disk = _pmem_in_place(held, bytes_per_row, shards, evicting, exact)
         else:
             resident, disk = _LOWER[name](held, bytes_per_row)
             if budget is not None:
@@ -151,7 +156,7 @@ def memory(rows, embedding_dim, optimizer="adagrad", storage_option=None, num_pa
         most = min(rows, held * parts)
         tiers.append(TierMemory(name, most, most * bytes_per_row, resident * parts, disk * parts))
     buffers = batch * (_BATCH_KEY + bytes_per_row + 2 * _HEADER)
-    if names[0] != "DRAM":  # which then has the rows of operations in flight and no others
+    if names[0] != "DRAM" and not in_place:  # DRAM then has the rows of operations in flight and no others
         buffers += _dram(0, batch, bytes_per_row, shards, storage, exact)
     return Memory(
         rows=min(rows, share * parts), bytes_per_row=bytes_per_row, tiers=tiers,
@@ -222,14 +227,17 @@ def _pages(size, shards):
 
 def _dram(rows, batch, bytes_per_row, shards, evicting, exact):
     """Bytes of rows in DRAM with their headers, room for a batch more, and what says who leaves first."""
-    slots = sum(_share(rows + batch, shards) for _ in range(shards))
-    order = 0
-    if evicting is not None:
-        if exact:
-            order = slots * 40  # a heap and the places in it, which double
-        elif evicting.cache_strategy is None:
-            order = slots * 3   # a byte a row; four more for one in ten
-    return _pages(slots * (bytes_per_row + _HEADER), shards) + order
+    slots = shards * _share(rows + batch, shards)
+    return _pages(slots * (bytes_per_row + _HEADER), shards) + _order(slots, evicting, exact)
+
+
+def _order(slots, evicting, exact):
+    """Bytes of what says which rows leave first."""
+    if evicting is None:
+        return 0
+    if exact:
+        return slots * 40  # a heap and the places in it, which double
+    return slots * 3 if evicting.cache_strategy is None else 0  # a byte a row; four more for one in ten
 
 
 def _index(keys, shards, has_lower):
@@ -277,6 +285,15 @@ def _pmem(rows, bytes_per_row):
     data = rows * slot
     disk = data + min(data, _GIB) + max(data // 8, 1024 * slot) + _MIB
     return 24 * (disk // slot), disk
+
+
+def _pmem_in_place(rows, bytes_per_row, shards, evicting, exact):
+    """Rows in pieces of 64 KiB, cut from files that double up to 1 GiB."""
+    slots = shards * _share(rows, shards)
+    in_piece = 1 << max(0, _PIECE // (bytes_per_row + _HEADER)).bit_length() - 1
+    piece = -(-in_piece * (bytes_per_row + _HEADER) // (4 * _KIB)) * 4 * _KIB
+    data = (slots // in_piece + shards) * piece
+    return 64 * (data // piece) + _order(slots, evicting, exact), data + min(data, _GIB) + piece
 
 
 _LOWER = {"PMEM": _pmem, "LEVELDB": _leveldb, "SSDHASH": _ssdhash}

@@ -4,11 +4,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "cc/table/demotion_pool.h"
 
@@ -136,6 +143,91 @@ TEST_F(StorageTest, PmemAloneIsOneTierOfThatNameWithItsRowsInPlace) {
     instance.reset();
     EXPECT_EQ(Instances(), 0);
   }
+}
+
+int64_t ResidentBytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(StorageTest, EmptyTableWithADiskTierCostsAtMostOneMebibyteOfMemoryAndOfDisk) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's memory is measured along";
+#endif
+  constexpr int kTables = 200, kAllowed = 1 << 20;
+  for (const std::string& type : StorageTypes()) {
+    if (type.rfind("HBM", 0) == 0 || type == "DRAM") continue;
+    SCOPED_TRACE(type);
+    std::vector<std::unique_ptr<EmbeddingTable>> tables;
+    int64_t before = 0;
+    for (int i = -1; i < kTables; ++i) {
+      TableOptions options;
+      ASSERT_TRUE(Compose(Spec(type), &options).ok());
+      Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+      ASSERT_TRUE(table.ok()) << table.status().ToString();
+      std::vector<float> out(4);
+      const std::vector<int64_t> keys{7};
+      ASSERT_TRUE((*table)->Lookup(keys, out.data()).ok());
+      tables.push_back(*std::move(table));
+      if (i < 0) before = ResidentBytes();  // the first one makes what all share
+    }
+    const int64_t each = (ResidentBytes() - before) / kTables;
+    int64_t disk = 0;
+    for (const auto& file : fs::recursive_directory_iterator(root_ + "/store")) {
+      struct stat info;
+      if (::stat(file.path().c_str(), &info) == 0) disk += info.st_blocks * 512;
+    }
+    std::printf("%s: %lld KiB of memory, %lld KiB of disk\n", type.c_str(), static_cast<long long>(each >> 10),
+                static_cast<long long>(disk / (kTables + 1) >> 10));
+    EXPECT_LE(each, kAllowed);
+    EXPECT_LE(disk / (kTables + 1), kAllowed);
+  }
+}
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST_F(StorageTest, IdleProcessWithATableOfEachTypeUsesNoCpu) {
+  setenv(kAsyncCompactionVariable, "1", 1);
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  std::vector<int64_t> keys(50000);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<float> grads(keys.size() * 4, 1.0f);
+  for (const std::string& type : StorageTypes()) {
+    if (type.rfind("HBM", 0) == 0 || type == "DRAM") continue;
+    TableOptions options;
+    // With room for many rows the pool demotes, with room for few the operations.
+    const int64_t rows = tables.size() % 2 == 0 ? 1000 : 70000;
+    ASSERT_TRUE(Compose(Spec(type, type.rfind("DRAM_", 0) == 0 ? std::vector<int64_t>{16 * rows} : std::vector<int64_t>()),
+                        &options).ok());
+    Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    ApplyRequest request;
+    request.grads = grads.data();
+    request.rule = *FindUpdateRule("sgd");
+    request.hyper = {0.5f};
+    for (int64_t round = 0; round < 3; ++round) {
+      for (int64_t& key : keys) key += round * 20000;
+      request.keys = keys;
+      ASSERT_TRUE((*table)->Apply(request).ok());
+    }
+    int64_t pinned = 0;
+    ASSERT_TRUE((*table)->Prefetch(keys, 100000, &pinned).ok());  // its time is over while nothing happens
+    ASSERT_TRUE((*table)->Drain().ok());
+    tables.push_back(*std::move(table));
+  }
+  double least = 1;
+  for (int second = 0; second < 15 && least > 0.002; ++second) {  // files may still be written and synced behind
+    const double before = CpuSeconds();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    least = std::min(least, CpuSeconds() - before);
+  }
+  EXPECT_LE(least, 0.002) << "seconds of CPU in a second";
 }
 
 TEST_F(StorageTest, SizesAreGivenOrOneGibibyteOrUnbounded) {

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "cc/table/demotion_pool.h"
 #include "cc/table/table_test_util.h"
@@ -47,6 +49,37 @@ TEST(Background, DrainLeavesRowsBelowTheWatermarkAndEveryOperationAtTheBudget) {
   EXPECT_LE(stats.tiers[0].rows, kBudgetRows * 97 / 100);
   EXPECT_GE(stats.tiers[0].rows, kBudgetRows * 94 / 100);
   EXPECT_EQ(stats.rows, 4 * kBudgetRows);
+}
+
+// Under training that the pool can keep up with it leaves the machine alone half of the time.
+TEST(Background, DemotionPausesWhileRowsComeSlowly) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kBudget = 1000000;
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = *EmbeddingTable::Create(TieredOptions(kDim, kBudget, lower));
+  std::mutex mutex;
+  std::vector<Clock::time_point> begun, ended;  // of writes
+  lower->SetHook([&](MemoryTier::Point point) {
+    if (point == MemoryTier::Point::kBeforeWrite) {
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        begun.push_back(Clock::now());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    } else if (point == MemoryTier::Point::kAfterWrite) {
+      std::lock_guard<std::mutex> lock(mutex);
+      ended.push_back(Clock::now());
+    }
+  });
+  TrainKeys(table.get(), 0, kBudget * 965 / 1000);
+  TrainKeys(table.get(), kBudget * 965 / 1000, kBudget * 985 / 1000);  // above 97 %, below 99 %
+  while (table->Stats().tiers[0].rows > kBudget * 951 / 1000) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  lower->SetHook(nullptr);
+  std::lock_guard<std::mutex> lock(mutex);
+  ASSERT_GT(ended.size(), 20u);
+  Clock::duration busy{0};
+  for (size_t i = 0; i < ended.size(); ++i) busy += ended[i] - begun[i];  // one thread
+  EXPECT_LT(busy.count(), (ended.back() - begun.front()).count() * 6 / 10);
 }
 
 // With room for few rows operations demote, with room for many the pool: both come back.

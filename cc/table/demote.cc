@@ -15,9 +15,9 @@
 // last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
 //
 // Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
-// the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted, it
-// pauses after each slice for as long as the slice took: operations have the locks, the disk and the processor at least half
-// of the time. From 99 % on it does not pause, and beyond the budget operations demote, too, before they end: the bound holds
+// the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted,
+// jobs pause after each slice, so that all of the table's together work half of the time at most: operations have the locks, the
+// disk and the processor for the rest. From 99 % on it does not pause, and beyond the budget operations demote, too, before they end: the bound holds
 // however far the pool is behind, and who makes rows faster than they can go waits for them.
 //
 // A failed write puts everything back: the rows are still where they were. It is tried again a second later, and by each
@@ -136,8 +136,13 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
   }
   const bool done = !status.ok() || !more;
   Remember(std::move(status));
+  if (shard->demoting == done) demoting_ += done ? -1 : 1;
+  shard->demoting = !done;
   if (done) return DemotionPool::kDone;
-  return dram_rows_.load() > budget / 100 * kBehindPercent ? 0 : env_->NowMicros() - begun;
+  if (dram_rows_.load() > budget / 100 * kBehindPercent) return 0;
+  // A slice of each of the other shards may come in the pause: it is long enough for all of them and as much again.
+  const uint64_t slices = 2 * static_cast<uint64_t>(demoting_.load()) / static_cast<uint64_t>(pool_->threads());
+  return (env_->NowMicros() - begun) * (slices > 2 ? slices - 1 : 1);
 }
 
 uint64_t EmbeddingTable::Impl::RetryInBackground() {

@@ -3,9 +3,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <map>
+#include <set>
 #include <thread>
 
+#include "cc/env/fault_env.h"
+#include "cc/env/memory_env.h"
 #include "cc/table/storage_test_util.h"
 
 namespace multitier {
@@ -262,6 +267,71 @@ TEST_P(Recovery, LastTierOfGivenSizeTakesAllRowsOrRefusesAndLosesNone) {
   std::vector<int64_t> newest(4);
   MT_ASSERT_OK(table->Version(IdsOf({20, 21, 22, 23}), newest.data()));
   EXPECT_EQ(newest, std::vector<int64_t>(4, 2));
+}
+
+// The power goes at any moment, and the disk keeps nothing that was not synced: each key is as it was flushed, or as it was at
+// some time since; its row is whole, and its own.
+TEST(PowerLoss, LeavesWhatWasFlushedOrNewer) {
+  constexpr int64_t kKeys = 60;
+  const char* text = std::getenv("MT_CRASH_ROUNDS");
+  const int rounds = text == nullptr ? 8 : std::atoi(text);
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < rounds; ++round) {
+    InMemoryEnv memory;
+    MT_ASSERT_OK(memory.CreateDir("d"));
+    FaultEnv env(&memory);
+    std::map<int64_t, int64_t> flushed;           // frequency; 0: no row
+    std::map<int64_t, std::set<int64_t>> later;   // since
+    for (int life = 0; life < 4; ++life) {
+      SsdHashOptions ssdhash;
+      ssdhash.env = &env;
+      ssdhash.directory = "d";
+      ssdhash.keep = true;
+      ssdhash.recover = life > 0;
+      ssdhash.min_segment_bytes = 16 << 10;
+      TableOptions options = TieredOptions(kDim, 4, Must(SsdHashTier::Open(ssdhash)));
+      options.initializer.kind = InitializerKind::kConstant;
+      options.initializer.a = 0.0f;
+      options.adopt = life > 0;
+      if (round % 2 == 1) {
+        options.lower_tiers.insert(options.lower_tiers.begin(), {std::make_shared<MemoryTier>(), 7 * options.dram_budget_bytes / 4});
+      }
+      auto table = MakeTable(options);
+      std::vector<int64_t> frequency(kKeys);
+      MT_ASSERT_OK(table->Frequency(Keys(0, kKeys), frequency.data()));
+      const std::vector<float> values = LookupAll(table.get(), Keys(0, kKeys));
+      for (int64_t key = 0; key < kKeys; ++key) {
+        const int64_t found = frequency[static_cast<size_t>(key)];
+        ASSERT_TRUE(found == flushed[key] || later[key].count(found) > 0)
+            << "round " << round << " life " << life << " key " << key << ": found " << found << ", flushed " << flushed[key];
+        for (size_t d = 0; d < kDim; ++d) ASSERT_EQ(values[static_cast<size_t>(key) * kDim + d], -static_cast<float>(found)) << key;
+        flushed[key] = found;
+      }
+      later.clear();
+      std::map<int64_t, int64_t> now = flushed;
+      for (uint64_t n = 30 + random() % 100; n > 0; --n) {
+        std::vector<int64_t> keys;
+        for (uint64_t i = 1 + random() % 12; i > 0; --i) keys.push_back(static_cast<int64_t>(random() % kKeys));
+        const bool removes = random() % 6 == 0;
+        if (removes) {
+          MT_ASSERT_OK(table->Remove(keys, nullptr));
+        } else {
+          MT_ASSERT_OK(Sgd(keys, 1.0f, kDim).Run(table.get()));
+        }
+        for (const int64_t key : keys) {
+          now[key] = removes ? 0 : now[key] + 1;
+          later[key].insert(now[key]);
+        }
+        if (random() % 20 != 0) continue;
+        MT_ASSERT_OK(table->Flush());
+        flushed = now;
+        later.clear();
+      }
+      MT_ASSERT_OK(env.DropUnsyncedData());
+    }
+  }
 }
 
 TEST(RecoveryOptions, NeedADurableLastTier) {

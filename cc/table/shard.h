@@ -80,6 +80,7 @@ struct alignas(64) Shard {
   Signal resolved;                   // a pending word was resolved, or a trim ended
   uint64_t resolutions = 0;          // how often
   std::unique_ptr<DemotionPool::Job> demotion;  // in tables that demote in the background
+  bool demoting = false;             // that job is between slices; its own
   bool trimming = false;             // a thread holds the shard's trim: see TrimHold
   GoneRecords owed;                  // removals that are still to be told to the tiers
   ShardIndex index;

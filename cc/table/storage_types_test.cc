@@ -48,6 +48,34 @@ TEST_P(StorageTypes, GivesTheBitsOfDramAloneUnderEachFilter) {
   for (const AdmissionSpec& admission : AllFilters()) Run(admission, 3);
 }
 
+// The index names the rows of all tiers: at most 25 bytes for each, after every doubling.
+TEST_P(StorageTypes, IndexCostsAtMost25BytesAKeyOverAllTiers) {
+  constexpr int64_t kBatch = 512, kRows = 30000;
+  const StorageCase storage = GetParam();
+  StorageDirectory root(std::string("index_bytes_") + storage.name);
+  for (const int shards : {1, 8}) {
+    TableOptions options = BasicOptions(4);
+    options.num_shards = shards;
+    options.dram_named = storage.dram;
+    if (storage.dram && !storage.lower.empty()) options.dram_budget_bytes = 16 * 2000;
+    if (storage.lower.empty()) options.row_memory = root.OpenRowMemory("slab");
+    for (const std::string& type : storage.lower) options.lower_tiers.push_back({root.Open(type, type + StrCat(shards), false), 0});
+    if (storage.lower.size() > 1) options.lower_tiers[0].budget_bytes = 16 * 5000;
+    auto table = MakeTable(options);
+    const int64_t least = (storage.lower.empty() ? 64 : 1024) * 8 * 7 / 10 * shards;  // what the smallest index is for
+    double worst = 0;
+    for (int64_t from = 0; from < kRows * (shards == 1 ? 1 : 3); from += kBatch) {
+      std::vector<int64_t> keys(kBatch);
+      std::iota(keys.begin(), keys.end(), from);
+      MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(table.get()));
+      const TableStats stats = table->Stats();
+      if (stats.rows >= least) worst = std::max(worst, static_cast<double>(stats.index_bytes) / static_cast<double>(stats.rows));
+    }
+    EXPECT_LE(worst, 25.0) << shards << " shards";
+    EXPECT_GE(worst, 10.0);
+  }
+}
+
 TEST(PmemAlone, OfGivenSizeRefusesWhatDoesNotFitOrDropsTheColdest) {
   StorageDirectory root("pmem_alone");
   TableOptions options = BasicOptions(4);

@@ -414,6 +414,7 @@ class EmbeddingTable::Impl {
   std::atomic<uint64_t> accesses_{1};   // stamps recency; starts behind 0, which stands for none
   // A failed write of rows that do not know of it: every key may have a record in a durable tier.
   std::atomic<bool> any_key_below_{false};
+  std::atomic<int> demoting_{0};        // shards whose job is between slices
   std::atomic<int64_t> owed_{0};        // removals in Shard::owed, over all shards
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter

@@ -14,6 +14,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -432,6 +435,76 @@ TEST_F(LevelDbTierTest, WhatWasSyncedIsThereAfterTheProcessWasKilled) {
   }).ok());
   EXPECT_EQ(held_.size(), 300u * (rounds - 1) + 600);
   ExpectAllHeld();
+}
+
+// A disk that keeps of each file what was synced, and nothing else: several lives of random writes, removals and syncs.
+TEST_F(LevelDbTierTest, PowerLossKeepsWhatWasSynced) {
+  constexpr int64_t kKeys = 1500;
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  LevelDbOptions options = SmallOptions();
+  options.durable = true;
+  std::map<int64_t, uint64_t> synced;            // generation; 0: none
+  std::map<int64_t, std::set<uint64_t>> later;   // generations since
+  uint64_t generation = 0;
+  for (int life = 0; life < 6; ++life) {
+    held_.clear();
+    Open(options);
+    ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+      held_[header.key] = Held{location, static_cast<uint64_t>(header.version)};
+      return OkStatus();
+    }).ok());
+    ExpectAllHeld();
+    for (int64_t key = 0; key < kKeys; ++key) {
+      const uint64_t found = held_.count(key) > 0 ? held_[key].data_generation : 0;
+      ASSERT_TRUE(found == synced[key] || later[key].count(found) > 0) << "life " << life << " key " << key << ": found " << found
+                                                                       << ", synced " << synced[key];
+      synced[key] = found;
+    }
+    later.clear();
+    std::mutex mutex;
+    std::map<std::string, uintmax_t> on_disk;
+    for (const auto& file : fs::directory_iterator(directory_)) on_disk[file.path()] = file.file_size();
+    tier_->env()->set_fault([&](const char* call, const std::string& path) {
+      std::lock_guard<std::mutex> lock(mutex);  // not while the power goes
+      if (std::strcmp(call, "sync") == 0) on_disk[path] = fs::file_size(path);
+      return 0;
+    });
+    for (int64_t n = 10 + static_cast<int64_t>(random() % 40); n > 0; --n) {
+      const int64_t first = static_cast<int64_t>(random() % (kKeys - 300)), count = 1 + static_cast<int64_t>(random() % 299);
+      ++generation;
+      if (random() % 4 == 0) {
+        std::vector<KeyLocation> removed;
+        for (int64_t key = first; key < first + count; ++key) {
+          removed.push_back({key, held_.count(key) > 0 ? held_[key].location : kNoLocation});
+          held_.erase(key);
+          later[key].insert(0);
+        }
+        ASSERT_TRUE(tier_->Remove(removed).ok());
+      } else {
+        ASSERT_TRUE(Write(first, count, generation).ok());
+        for (int64_t key = first; key < first + count; ++key) later[key].insert(generation);
+      }
+      if (random() % 8 != 0) continue;
+      ASSERT_TRUE(tier_->Sync().ok());
+      for (const auto& [key, unused] : later) synced[key] = held_.count(key) > 0 ? held_[key].data_generation : 0;
+      later.clear();
+    }
+    options.directory = Directories::New();
+    options.recover = true;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      for (const auto& file : fs::directory_iterator(directory_)) {
+        const std::string name = file.path().filename();
+        if (name == "LOCK" || (name != "CURRENT" && on_disk[file.path()] == 0)) continue;
+        std::error_code gone;  // by the database's thread, which needs it no more
+        fs::copy_file(file.path(), options.directory + "/" + name, gone);
+        if (!gone && name != "CURRENT") fs::resize_file(options.directory + "/" + name, on_disk[file.path()]);
+      }
+    }
+    tier_->env()->set_fault(nullptr);
+  }
 }
 
 TEST_F(LevelDbTierTest, ReserveIsKeptFree) {
