@@ -9,7 +9,7 @@ constexpr uint32_t kNone = 0xffffffffu;
 constexpr uint32_t kFrequent = 3;
 constexpr uint32_t kMaxFrequency = 15;      // what a frequency counts for before it is halved
 constexpr uint64_t kIdlePerHalving = 8;     // uses a row of the cache
-constexpr size_t kProbationShare = 10;      // one in so many rows
+constexpr size_t kProbationShare = 2;       // one in so many rows
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void ProbationClock::Insert(Span<const RowUse> rows) {
     }
     uint8_t& state = state_[row.location];
     const uint8_t queued = state & kQueued;
-    if (!filters_ || IsFrequent(row)) {
+    if (IsFrequent(row)) {
       state = queued | kMain;
       ++rows_in_main_;
       continue;
@@ -37,11 +37,7 @@ void ProbationClock::Insert(Span<const RowUse> rows) {
   }
 }
 
-void ProbationClock::Clear() {
-  const bool filters = filters_;
-  *this = ProbationClock();
-  filters_ = filters;
-}
+void ProbationClock::Clear() { *this = ProbationClock(); }
 
 void ProbationClock::Touch(Span<const RowUse> rows) {
   for (const RowUse& row : rows) {
@@ -102,7 +98,7 @@ void ProbationClock::ChooseVictims(size_t n, const Pinned& pinned, std::vector<u
   while (n > 0 && (probation_left || main_left)) {
     const size_t rows_left = rows() - (victims->size() - first);
     const size_t in_probation = rows_in_probation_ - chosen_in_probation;
-    const bool too_many = filters_ ? in_probation * kProbationShare > rows_left : in_probation > 0;
+    const bool too_many = in_probation * kProbationShare > rows_left;
     const bool take_probation = probation_left && (!main_left || too_many);
     const size_t in_main = rows_in_main_;
     const uint32_t victim = take_probation ? NextOfProbation(pinned) : NextOfMain(pinned);

@@ -10,7 +10,7 @@
 //   policy          order                                              bytes a row
 //   kLru            least recently used first, exact                   8
 //   kLfu            least frequency first, of equals the least recently used, exact    12
-//   kDefault        probation_clock.h: scan-resistant, near kLfu's hit rate at less than kLru's cost    1.4
+//   kDefault        probation_clock.h: scan-resistant, near kLfu's hit rate at less than kLru's cost    3
 //
 // Not thread-safe: used under the shard's lock.
 

@@ -1,4 +1,3 @@
-#include "cc/policy/probation_clock.h"
 #include "cc/policy/replacement.h"
 
 #include <gtest/gtest.h>
@@ -52,23 +51,6 @@ TEST_F(ReplacementTest, LruChoosesTheLeastRecentlyUsed) {
   EXPECT_EQ(Choose(1), (Locations{2}));
 }
 
-TEST(ProbationClockTest, WithoutFilteringNewRowsStayAndProbationGoesFirst) {
-  ProbationClock policy;
-  const auto insert = [&](uint32_t location) {
-    const RowUse row{location, 1, 0};
-    policy.Insert(Span<const RowUse>(&row, 1));
-  };
-  for (uint32_t location = 0; location < 4; ++location) insert(location);  // into probation
-  policy.SetFiltering(false);
-  for (uint32_t location = 4; location < 40; ++location) insert(location);
-  Locations victims;
-  policy.ChooseVictims(6, kNonePinned, &victims);
-  EXPECT_EQ(victims, (Locations{0, 1, 2, 3, 4, 5}));
-  policy.SetFiltering(true);
-  policy.Clear();
-  EXPECT_EQ(policy.rows(), 0u);
-}
-
 TEST_F(ReplacementTest, LfuChoosesTheLeastFrequentAndOfEqualsTheOldest) {
   Make(Replacement::kLfu);
   Insert(0, 5);
@@ -85,11 +67,11 @@ TEST_F(ReplacementTest, LfuChoosesTheLeastFrequentAndOfEqualsTheOldest) {
 TEST_F(ReplacementTest, DefaultLetsRowsUsedOncePassThrough) {
   Make(Replacement::kDefault);
   for (uint32_t location = 0; location < 100; ++location) Insert(location);
-  for (uint32_t location = 0; location < 50; ++location) Touch(location, 2);
-  EXPECT_EQ(Choose(10), (Locations{50, 51, 52, 53, 54, 55, 56, 57, 58, 59}));
+  for (uint32_t location = 0; location < 40; ++location) Touch(location, 2);
+  EXPECT_EQ(Choose(10), (Locations{40, 41, 42, 43, 44, 45, 46, 47, 48, 49}));
   // A scan: each new row takes the place of one of the scan, none of those in use.
   std::set<uint32_t> used_twice;
-  for (uint32_t location = 0; location < 50; ++location) used_twice.insert(location);
+  for (uint32_t location = 0; location < 40; ++location) used_twice.insert(location);
   for (int i = 0; i < 1000; ++i) {
     const Locations victim = Choose(1);
     ASSERT_EQ(victim.size(), 1u);
@@ -102,7 +84,7 @@ TEST_F(ReplacementTest, DefaultLetsRowsUsedOncePassThrough) {
 TEST_F(ReplacementTest, DefaultKeepsRowsThatComeBackFrequent) {
   Make(Replacement::kDefault);
   for (uint32_t location = 0; location < 100; ++location) Insert(location, location < 20 ? 3 : 2);
-  for (const uint32_t victim : Choose(70)) EXPECT_GE(victim, 20u);
+  for (const uint32_t victim : Choose(60)) EXPECT_GE(victim, 20u);
   // A frequency that was earned long ago counts for less.
   policy_->Clear();
   for (uint32_t location = 0; location < 100; ++location) Insert(location, location < 20 ? 3 : 1, location < 20 ? 100000 : 0);
@@ -230,7 +212,7 @@ class ProbationClockModel : public Model {
       size_t in_probation = 0;
       for (const auto& [location, count] : probation_) in_probation += !chosen(location);
       const size_t rows = probation_.size() + main_.size() - victims.size();
-      const uint32_t victim = in_probation * 10 > rows ? FromProbation(pinned, chosen) : FromMain(pinned, chosen);
+      const uint32_t victim = in_probation * 2 > rows ? FromProbation(pinned, chosen) : FromMain(pinned, chosen);
       if (victim == kNone) break;
       victims.push_back(victim);
     }

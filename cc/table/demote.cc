@@ -36,8 +36,6 @@ constexpr size_t kSliceRows = 4096;
 constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
 constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
 constexpr uint64_t kRetryMicros = 1000000;
-constexpr uint64_t kMaxDuelPause = 16;
-constexpr uint64_t kDuelMargin = 40;  // one in so many misses: what chance may make of it
 constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
 
@@ -92,34 +90,9 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   if (in_background_ && dram_rows_.load() > all / 100 * kStartPercent) {
     for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
   }
-  if (duels_) Duel();
   if (dram_rows_.load() <= budget) return OkStatus();
   for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
   return OkStatus();
-}
-
-void EmbeddingTable::Impl::Duel() {
-  const uint64_t missed[2] = {shards_[0]->missed.load(std::memory_order_relaxed), shards_[1]->missed.load(std::memory_order_relaxed)};
-  if (missed[0] + missed[1] < duel_due_.load()) return;
-  const uint64_t rows = budget_rows(*layout()) >> log2_shards_;
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  if (missed[0] + missed[1] < duel_due_.load()) return;
-  uint64_t rounds = 1;
-  if (duel_step_ == 0) {
-    shards_[0]->dram_order.SetFiltering(true);
-    shards_[1]->dram_order.SetFiltering(false);
-  } else if (duel_step_ == 1) {
-    std::copy(missed, missed + 2, duel_missed_);
-  } else {
-    const uint64_t with = missed[0] - duel_missed_[0], without = missed[1] - duel_missed_[1];
-    const uint64_t here = filtering_ ? with : without, there = filtering_ ? without : with;
-    const bool changes = there + here / kDuelMargin < here;
-    if (changes) filtering_ = !filtering_;
-    for (auto& shard : shards_) shard->dram_order.SetFiltering(filtering_);
-    rounds = duel_pause_ = changes ? 1 : std::min(kMaxDuelPause, 2 * duel_pause_);
-  }
-  duel_step_ = (duel_step_ + 1) % 3;
-  duel_due_ = missed[0] + missed[1] + 2 * rows * rounds;
 }
 
 uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {

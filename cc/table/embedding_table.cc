@@ -131,8 +131,6 @@ Status EmbeddingTable::Impl::Init() {
     MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
     retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
     in_background_ = !exact;
-    duels_ = !exact && options_.cache_strategy == Replacement::kDefault && shards >= 4;
-    duel_due_ = 2 * (budget_rows(*layout_) >> log2_shards_);  // once both are full
   }
   for (auto& shard : shards_) {
     if (!in_background_) break;

@@ -17,6 +17,27 @@ constexpr size_t kBlock = 32;
 constexpr size_t kSliceKeys = 4096;
 constexpr int kMaxSlices = 64;
 
+#if defined(__x86_64__)
+const bool is_intel = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel") != 0;
+}();
+#else
+constexpr bool is_intel = false;
+#endif
+
+// A row is read once and would only push the index out of the cache: non-temporal. But for Intel's processors, which fetch
+// non-temporal lines a few at a time: into the second level there (40 ns a key, not 62, at 1 M keys of 128 bytes).
+inline void PrefetchRow(const char* first, const char* last, bool to_second_level) {
+  if (to_second_level) {
+    for (const char* line = first; line < last; line += 64) __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(last, 0, 2);
+  } else {
+    for (const char* line = first; line < last; line += 64) __builtin_prefetch(line, 0, 0);
+    __builtin_prefetch(last, 0, 0);
+  }
+}
+
 // Rows end on 16 bytes, outputs do not: whole vectors where the value is a multiple of 16 bytes.
 inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
   if (dim % 4 != 0) {
@@ -70,6 +91,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
   const bool newborn_is_absent = filters();  // else a newborn holds what an absent key reads
+  const bool to_second_level = is_intel;
   uint64_t hashes[4][kBlock];
   RowHeader* rows[2][kBlock];
   uint32_t locations[2][kBlock];
@@ -92,10 +114,8 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
       to[i - from] = row;
       at[i - from] = location;
       if (row == nullptr) continue;
-      // Non-temporal: a row is read once and would only push the index out of the cache.
       const char* const first = reinterpret_cast<const char*>(row);
-      for (const char* line = first; line < first + row_end; line += 64) __builtin_prefetch(line, 0, 0);
-      __builtin_prefetch(first + row_end, 0, 0);
+      PrefetchRow(first, first + row_end, to_second_level);
     }
   };
   // Blocks are numbered from the first key of the slice.

@@ -4,10 +4,10 @@
 //               marked pending: its location becomes an id in the shard's side table, which keeps the word as it was. Nobody
 //               else moves, frees or reads that record until it is resolved, so one read serves all.
 //   2. read     all records of the batch in one call of each tier, no lock held.
-//   3. install  under the shard's lock: the record's key is verified. Another key's record: the word is put back, its location
-//               excluded, and the key probes on. Ours: the row goes into DRAM, or the word is put back where it only was to
-//               be read. A record of the last tier stays as the row's clean copy, named by `below`; any other tier hands
-//               over the `below` it was given, and its record is freed.
+//   3. install  under the shard's lock, a group at a time while the tier reads on: the record's key is verified. Another
+//               key's record: the word is put back, its location excluded, and the key probes on. Ours: the row goes into
+//               DRAM, or the word is put back where it only was to be read. A record of the last tier stays as the row's
+//               clean copy, named by `below`; any other tier hands over the `below` it was given, and its record is freed.
 //   4. wait     for words that other operations hold, after all own words are resolved; then from 1 for what is left.
 //
 // An error puts every own word back and unpins every row this call pinned: nothing has changed.
@@ -30,6 +30,7 @@ namespace {
 
 constexpr size_t kRun = 1024;   // keys of a shard under one hold of its lock
 constexpr size_t kAhead = 8;    // buckets on their way
+constexpr size_t kGroup = 128;  // records that are installed while others are read
 
 // A place below memory, as one number.
 uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
@@ -75,22 +76,42 @@ Status EmbeddingTable::Impl::Promote(BelowKeys* keys, Promotion promotion, const
         record.key = record.header.key = key.key;
         record.location = key.location;
         record.row_data = key.data.data();
+        key.record = static_cast<uint32_t>(read.size());
         read.push_back(i);
       }
       if (read.empty()) continue;
-      const Status batch = marked.ok() ? lower_[level]->Read(records) : marked;
-      ForEachRun(*keys, read, [&](Shard* shard, size_t from, size_t to) {
-        std::lock_guard<SharedMutex> lock(shard->mutex);
-        for (size_t i = from; i < to; ++i) {
-          if (i + kAhead < to) shard->index.Prefetch((*keys)[read[i + kAhead]].hash);
-          BelowKey& key = (*keys)[read[i]];
-          const Status installed =
-              Install(shard, &key, records[i], batch.ok() ? records[i].status : batch, promotion, forgetting, &gone);
-          Status* const first = promotion == Promotion::kForget && batch.ok() ? &forget_error : &status;
-          if (!installed.ok() && first->ok()) *first = installed;
-          if (installed.ok() && key.outcome == BelowKey::kUnresolved) unresolved.push_back(read[i]);
-        }
-      });
+      Status batch = marked;
+      const auto install = [&](const std::vector<size_t>& which) {
+        ForEachRun(*keys, which, [&](Shard* shard, size_t from, size_t to) {
+          std::lock_guard<SharedMutex> lock(shard->mutex);
+          for (size_t i = from; i < to; ++i) {
+            if (i + kAhead < to) shard->index.Prefetch((*keys)[which[i + kAhead]].hash);
+            BelowKey& key = (*keys)[which[i]];
+            const ReadRecord& record = records[key.record];
+            const Status installed =
+                Install(shard, &key, record, batch.ok() ? record.status : batch, promotion, forgetting, &gone);
+            Status* const first = promotion == Promotion::kForget && batch.ok() ? &forget_error : &status;
+            if (!installed.ok() && first->ok()) *first = installed;
+            if (installed.ok() && key.outcome == BelowKey::kUnresolved) unresolved.push_back(which[i]);
+          }
+        });
+      };
+      std::vector<bool> told(read.size());
+      std::vector<size_t> group;
+      const auto answered = [&](size_t i) {
+        told[i] = true;
+        group.push_back(read[i]);
+        if (group.size() < kGroup) return;
+        std::sort(group.begin(), group.end());
+        install(group);
+        group.clear();
+      };
+      if (marked.ok()) batch = lower_[level]->ReadAndTell(records, answered);
+      for (size_t i = 0; i < read.size(); ++i) {
+        if (!told[i]) group.push_back(read[i]);
+      }
+      std::sort(group.begin(), group.end());
+      install(group);
     }
     FreeGone(&gone);
     if (!status.ok()) break;

@@ -88,7 +88,6 @@ struct alignas(64) Shard {
   CountedKeys counted;
   const bool orders_dram;            // rows of DRAM may be demoted or dropped
   VictimOrder dram_order;
-  std::atomic<uint64_t> missed{0};     // rows that came into DRAM; counted under the lock
   LowerOrder lower_order[kMaxLowerTiers];  // of bounded tiers
   std::vector<uint64_t> pending;       // by id: the word as it was
   std::vector<uint32_t> free_pending;  // ids
@@ -179,7 +178,6 @@ struct alignas(64) Shard {
   // `frequency` and `idle`: see RowUse.
   uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
     const uint32_t location = dram.Allocate();
-    missed.store(missed.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     dram.Header(location)->recency = static_cast<uint32_t>(clock);
     if (orders_dram) dram_order.Insert(RowUse{location, frequency, idle}, clock);
     return location;

@@ -110,6 +110,7 @@ class EmbeddingTable::Impl {
     uint32_t location = 0;            // and its location
     uint64_t touched = 0;             // the access it is read for; 0: none that counts
     uint32_t pending_id = 0;
+    uint32_t record = 0;              // of those being read
     uint64_t seen_resolutions = 0;    // of the shard, when another operation held the word
   };
   static BelowKey BelowKeyOf(const KeyBatch& batch, uint32_t entry, int shard) {
@@ -303,11 +304,6 @@ class EmbeddingTable::Impl {
   void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
-  // Whether the default replacement filters (probation_clock.h) is found out by set dueling. A round is as many misses as two
-  // shards have rows. For two rounds the first shard filters and the second does not, which have the same traffic but for chance;
-  // after the second all shards do what missed less, for one round, or, each time the outcome was as before, twice as many as
-  // the last time, at most 16. Of tables of four shards and more.
-  void Duel();
   // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what RetryTrim does.
   uint64_t DemoteInBackground(Shard* shard);
   uint64_t RetryInBackground();
@@ -397,8 +393,6 @@ class EmbeddingTable::Impl {
   std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
   bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   bool notes_lazily_ = false;                // see NoteUse
-  bool duels_ = false;                       // see Duel
-  std::atomic<uint64_t> duel_due_{0};        // misses of the two shards at which the next round begins
   const pid_t pid_;
   bool ready_ = false;                       // Init succeeded
   int log2_shards_ = 0;
@@ -424,10 +418,6 @@ class EmbeddingTable::Impl {
   // Guarded by trim_mutex_.
   Status trim_error_;
   std::deque<int64_t> dropped_;    // keys, the oldest first
-  int duel_step_ = 0;              // what is due: 0: they part, 1: they begin to be compared, 2: the outcome
-  uint64_t duel_pause_ = 1;        // rounds from the last outcome to the next duel
-  uint64_t duel_missed_[2] = {};   // misses of the two when they began to be compared
-  bool filtering_ = true;
 };
 
 }  // namespace multitier

@@ -13,10 +13,7 @@ bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.r
 }  // namespace
 
 void VictimOrder::Insert(const RowUse& row, uint64_t clock) {
-  if (policy_ != nullptr) {
-    policy_->SetFiltering(filters_.load(std::memory_order_relaxed));
-    policy_->Insert(Span<const RowUse>(&row, 1));
-  }
+  if (policy_ != nullptr) policy_->Insert(Span<const RowUse>(&row, 1));
   if (!exact_) return;
   const uint32_t location = row.location;
   if (location >= place_.size()) place_.resize(std::max<size_t>(location + 1, place_.size() * 2), kNoLocation);

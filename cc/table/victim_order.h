@@ -16,7 +16,6 @@
 #ifndef CC_TABLE_VICTIM_ORDER_H_
 #define CC_TABLE_VICTIM_ORDER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -70,8 +69,6 @@ class VictimOrder {
   // A row's values may have become smaller.
   void Refresh(uint32_t location, uint64_t clock);
   void Clear();
-  // See ProbationClock; of other orders it does nothing. Not under the lock: it counts from the next row or choice on.
-  void SetFiltering(bool filters) { filters_.store(filters, std::memory_order_relaxed); }
   // Up to n rows that may be demoted, the coldest first. They stay in the order.
   std::vector<uint32_t> Choose(size_t n, uint64_t clock);
 
@@ -104,7 +101,6 @@ class VictimOrder {
   const Replacement strategy_;
   const bool exact_;
   const std::unique_ptr<ProbationClock> policy_;
-  std::atomic<bool> filters_{true};
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;

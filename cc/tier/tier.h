@@ -149,6 +149,13 @@ class Tier {
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status; the call's Status is for what hits the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
+  // The same, and calls answered(i), on the calling thread and with no lock of the tier held, for records whose answer is there
+  // while others are still being read: which ones is up to the tier, each at most once.
+  using Answered = std::function<void(size_t)>;
+  virtual Status ReadAndTell(Span<ReadRecord> records, const Answered& answered) {
+    (void)answered;
+    return Read(records);
+  }
   // Frees records. REQUIRES: each location holds a record of that key. One that is `newest` is all that recovery would find of
   // its key: a durable tier whose files are kept does not lose it before a newer record, or a removal, is written.
   virtual void Free(Span<const KeyLocation> records) = 0;

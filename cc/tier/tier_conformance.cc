@@ -144,6 +144,44 @@ void TierConformanceTest::ExpectHeld(const std::map<uint32_t, TestRecord>& recor
 
 namespace {
 
+TEST_P(TierConformanceTest, WhatIsToldWhileOthersAreReadIsWhole) {
+  constexpr int64_t kKeys = 3000;
+  std::vector<TestRecord> records;
+  for (int64_t key = 0; key < kKeys; ++key) records.emplace_back(key, 5, 2);
+  std::vector<uint32_t> locations;
+  for (size_t from = 0; from < records.size(); from += 100) {
+    const auto at = records.begin() + static_cast<std::ptrdiff_t>(from);
+    for (const uint32_t location : Write(std::vector<TestRecord>(at, at + 100))) locations.push_back(location);
+  }
+  Free(7, locations[7]);
+  std::vector<std::vector<uint8_t>> rows(records.size(), std::vector<uint8_t>(layout_->row_bytes()));
+  std::vector<ReadRecord> reads(records.size());
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].key = records[i].header.key;
+    reads[i].location = locations[i];
+    reads[i].row_data = rows[i].data();
+  }
+  const auto expect_whole = [&](size_t i) {
+    if (i == 7) return;
+    EXPECT_TRUE(reads[i].status.ok()) << reads[i].status.ToString();
+    EXPECT_EQ(reads[i].header.key, records[i].header.key);
+    EXPECT_TRUE(IsWhole(reads[i].header, rows[i])) << "key " << i;
+  };
+  std::vector<int> told(reads.size());
+  const std::thread::id caller = std::this_thread::get_id();
+  const Status status = tier_->ReadAndTell(reads, [&](size_t i) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    ++told[i];
+    expect_whole(i);
+    EXPECT_GE(tier_->stats().rows, kKeys - 1);  // no lock of the tier is held
+  });
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_LE(told[i], 1);
+    expect_whole(i);
+  }
+}
+
 TEST_P(TierConformanceTest, NewTierIsEmptyAndNamed) {
   EXPECT_STRNE(tier_->name(), "");
   ExpectHeld({});

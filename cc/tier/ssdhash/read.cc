@@ -2,12 +2,13 @@
 //   1. look up   under the set's mutex, a thousand at a time: records in a writer's buffer are copied out; of the others the
 //                segment is pinned and the place noted
 //   2. coalesce  the places sorted by file and offset; blocks that are equal or adjacent become one read, up to 16 KiB
-//   3. read      all at once through the BatchReader, each answered as it completes: checksum, then the row data
+//   3. read      all at once through the BatchReader, each answered, and told, as it completes: checksum, then the row data
 // A segment's bytes are never overwritten while it is pinned, so a record freed meanwhile is old, not torn. A file that was
 // closed may be gone when it is opened, because its segment was rewritten or deleted: its records are looked up again.
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "cc/tier/ssdhash/ssdhash_impl.h"
@@ -45,7 +46,7 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
   out->status = OkStatus();
 }
 
-Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
+Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* answered) {
   std::vector<FileRead> files, gone;
   std::vector<std::shared_ptr<Segment>> pinned;
   std::vector<std::shared_ptr<CachedFile>> pinned_files;  // a repair may replace a file between two look-ups
@@ -88,7 +89,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
     if (batch == 0) batch = ++set_.read_batches;
     for (size_t i = from; i < to; ++i) look_up(static_cast<uint32_t>(i), nullptr);
   }
-  ReadFromFiles(records, &files, &gone);
+  ReadFromFiles(records, &files, &gone, answered);
   while (!gone.empty()) {
     files.clear();
     {
@@ -96,7 +97,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
       for (const FileRead& read : gone) look_up(read.index, read.file);
     }
     gone.clear();
-    ReadFromFiles(records, &files, &gone);
+    ReadFromFiles(records, &files, &gone, answered);
   }
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
   std::lock_guard<std::mutex> lock(set_.mutex);
@@ -104,7 +105,8 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records) {
   return OkStatus();
 }
 
-void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone) {
+void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone,
+                                      const Tier::Answered* answered) {
   if (files->empty()) return;
   std::sort(files->begin(), files->end(), [](const FileRead& a, const FileRead& b) {
     return a.segment != b.segment ? a.segment->header.id < b.segment->header.id : a.offset < b.offset;
@@ -116,7 +118,7 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
     size_t next = i + 1;
     while (next < files->size() && (*files)[next].file == (*files)[i].file) ++next;
     const auto read_open = [&] {
-      ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, i - begin));
+      ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, i - begin), answered);
       open.clear();
       begin = i;
     };
@@ -139,10 +141,11 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
     if (file.ok()) open.push_back(*std::move(file));
     i = next;
   }
-  ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, files->size() - begin));
+  ReadOpenFiles(records, Span<const FileRead>(files->data() + begin, files->size() - begin), answered);
 }
 
-void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files) {
+void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files,
+                                      const Tier::Answered* answered) {
   std::vector<BlockRead> reads;
   std::vector<uint32_t> first;  // of each read in files
   reads.reserve(files.size());
@@ -173,7 +176,9 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
     set_.reads += static_cast<int64_t>(reads.size());
     set_.read_bytes += bytes;
   }
+  const std::thread::id caller = std::this_thread::get_id();
   reader_->Read(reads, [&](size_t r, const Status& status, const uint8_t* data) {
+    const bool tells = answered != nullptr && std::this_thread::get_id() == caller;
     for (size_t i = first[r]; i < first[r + 1]; ++i) {
       const FileRead& record = files[i];
       if (record.open == nullptr) continue;
@@ -189,6 +194,7 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
       } else {
         Answer(*record.segment, fields, &out);
       }
+      if (tells) (*answered)(record.index);
     }
   });
 }

@@ -63,7 +63,7 @@ class SsdHashTier::Impl {
   Status SetLayout(std::shared_ptr<const RowLayout> layout);
   void SetRelocator(Relocator relocator);
   Status Write(Span<const WriteRecord> records, uint32_t* locations);
-  Status Read(Span<ReadRecord> records);
+  Status Read(Span<ReadRecord> records, const Tier::Answered* answered);
   void Free(Span<const KeyLocation> records);
   Status Remove(Span<const KeyLocation> records);
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
@@ -86,8 +86,9 @@ class SsdHashTier::Impl {
   struct FileRead;
   // Opens files as far as descriptors go, and reads what is in them.
   // `gone` receives those whose file is not there.
-  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone);
-  void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files);
+  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone,
+                     const Tier::Answered* answered);
+  void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files, const Tier::Answered* answered);
   // Whether the segment is one of the tier's still.
   bool IsHeld(const Segment* segment) const;
   std::shared_ptr<CachedFile> FileOf(const Segment& segment) const;

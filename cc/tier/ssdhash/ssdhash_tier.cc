@@ -298,7 +298,11 @@ Status SsdHashTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
 }
 Status SsdHashTier::Read(Span<ReadRecord> records) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
-  return impl_->Read(records);
+  return impl_->Read(records, nullptr);
+}
+Status SsdHashTier::ReadAndTell(Span<ReadRecord> records, const Answered& answered) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->Read(records, &answered);
 }
 void SsdHashTier::Free(Span<const KeyLocation> records) {
   if (impl_->CheckProcess().ok()) impl_->Free(records);

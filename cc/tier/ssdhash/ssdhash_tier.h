@@ -97,6 +97,7 @@ class SsdHashTier : public Tier {
   void SetRelocator(Relocator relocator) override;
   Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
   Status Read(Span<ReadRecord> records) override;
+  Status ReadAndTell(Span<ReadRecord> records, const Answered& answered) override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
