@@ -17,13 +17,14 @@ constexpr uint64_t kBlock = 4096, kPiece = 4 << 20;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-}  // namespace
-
+// Seconds of CPU time that the calling thread has used.
 double ThreadCpuSeconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
+
+}  // namespace
 
 struct DiskProbe::Ring {
   io_uring ring;

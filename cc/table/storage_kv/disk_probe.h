@@ -39,9 +39,6 @@ class DiskProbe {
   double reads_ = 0, seconds_ = 0, cpu_seconds_ = 0;
 };
 
-// Seconds of CPU time that the calling thread has used.
-double ThreadCpuSeconds();
-
 }  // namespace multitier
 
 #endif  // CC_TABLE_STORAGE_KV_DISK_PROBE_H_

@@ -7,12 +7,14 @@
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
 //   miss_rate          rows read from the tier below, of them; reads_per_miss: reads of the device for one
-//   cpu_us_per_row     of the whole process; cpu_us_per_miss: the calling thread's CPU beyond what the rows would cost in memory
+//   cpu_us_per_row     of the whole process. What a missed row costs follows from a second run with cache_mb for all rows, which
+//                      tells what one that is in memory does (storage_kv.py --miss_cost)
+//   batch_ms           median and 99th percentile of the time of a batch; demotion and compaction run meanwhile
 //   disk_iops          what DiskProbe gets, in turns with the batches
 //   roofline_rows_s    min(1 / (t_hit + miss_rate * c_io), disk_iops / (miss_rate * reads_per_miss)), t_hit = 30 ns, c_io as
 //                      the probe measures it, for one calling thread; `of_roofline`: what of it was reached
 //   hit_ns             with hits=1, of stores that tell: reading a key that is in memory, over 16 batches of random keys
-//   *_mb               resident set; `peak` since the process began
+//   *_mb               resident set; `peak` since the process began, `base` before there was a store
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -39,6 +41,7 @@ constexpr double kHitSeconds = 30e-9;
 constexpr size_t kLoadBatch = 10000;
 constexpr double kProbeSeconds = 0.15;
 constexpr int kBatchesPerProbe = 5;
+constexpr uint64_t kMaxProbeBytes = uint64_t{4} << 30;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -107,7 +110,7 @@ struct Batch {
 };
 
 struct Totals {
-  double wall = 0, cpu = 0, thread_cpu = 0, unique = 0, missed = 0, reads = 0;
+  double wall = 0, cpu = 0, unique = 0, missed = 0, reads = 0;
 };
 
 Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const Work& work, double base_mb) {
@@ -119,12 +122,14 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
     MT_RETURN_IF_ERROR(store->Load(keys));
   }
   const double load = Now() - load_start;
+  if (work.batches == 0) return InvalidArgumentError("expected batches > 0");
 
   ZipfRanks ranks(work.rows, work.alpha);
   std::unordered_map<int64_t, float> expected;  // of every 64th batch's first keys
   Batch batch;
   Totals sum;
   double first_half = 0;
+  std::vector<double> took;
   for (uint64_t b = 0; b < work.warm + work.batches; ++b) {
     batch.drawn.clear();
     for (uint64_t i = 0; i < work.batch; ++i) batch.drawn.push_back(KeyOfRank(ranks.Next()));
@@ -135,12 +140,12 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
     const bool probes = probe != nullptr && measured && (b - work.warm) % kBatchesPerProbe == 0;
     if (probes) MT_RETURN_IF_ERROR(probe->Run(kProbeSeconds));
     const int64_t missed = store->missed_rows(), reads = store->device_reads();
-    const double start = Now(), cpu = ProcessCpuSeconds(), thread = ThreadCpuSeconds();
+    const double start = Now(), cpu = ProcessCpuSeconds();
     MT_RETURN_IF_ERROR(store->ReadModifyWrite(batch.drawn, batch.unique));
     if (!measured) continue;
-    sum.wall += Now() - start;
+    took.push_back(Now() - start);
+    sum.wall += took.back();
     sum.cpu += ProcessCpuSeconds() - cpu;
-    sum.thread_cpu += ThreadCpuSeconds() - thread;
     sum.unique += static_cast<double>(batch.unique.size());
     sum.missed += static_cast<double>(store->missed_rows() - missed);
     sum.reads += static_cast<double>(store->device_reads() - reads);
@@ -156,18 +161,21 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   const double rate = sum.unique / sum.wall;
+  std::sort(took.begin(), took.end());
   std::printf("{\"store\":\"%s\",\"rows\":%llu,\"row_bytes\":%llu,\"cache_mb\":%llu,\"alpha\":%g,\"batch\":%llu,\"batches\":%llu,",
               name.c_str(), static_cast<unsigned long long>(work.rows), static_cast<unsigned long long>(work.row_bytes),
               static_cast<unsigned long long>(work.cache_mb), work.alpha, static_cast<unsigned long long>(work.batch),
               static_cast<unsigned long long>(work.batches));
-  std::printf("\"load_rows_s\":%.0f,\"unique_per_batch\":%.0f,\"unique_rows_s\":%.0f,\"first_half_rows_s\":%.0f,",
-              static_cast<double>(work.rows) / load, sum.unique / static_cast<double>(work.batches), rate, first_half);
+  std::printf("\"load_rows_s\":%.0f,\"unique_per_batch\":%.0f,\"unique_rows_s\":%.0f,\"first_half_rows_s\":%.0f,"
+              "\"batch_ms\":[%.1f,%.1f],",
+              static_cast<double>(work.rows) / load, sum.unique / static_cast<double>(work.batches), rate, first_half,
+              took[took.size() / 2] * 1e3, took[took.size() * 99 / 100] * 1e3);
   std::printf("\"cpu_us_per_row\":%.3f,\"resident_mb\":%.0f,\"peak_mb\":%.0f,\"base_mb\":%.0f", sum.cpu * 1e6 / sum.unique,
               ResidentMegabytes(), static_cast<double>(usage.ru_maxrss) / 1024, base_mb);
   if (store->missed_rows() >= 0 && sum.missed > 0) {
     const double miss_rate = sum.missed / sum.unique;
-    std::printf(",\"miss_rate\":%.4f,\"reads_per_miss\":%.3f,\"miss_reads_s\":%.0f,\"cpu_us_per_miss\":%.2f", miss_rate,
-                sum.reads / sum.missed, sum.reads / sum.wall, (sum.thread_cpu - sum.unique * kHitSeconds) * 1e6 / sum.missed);
+    std::printf(",\"miss_rate\":%.4f,\"reads_per_miss\":%.3f,\"miss_reads_s\":%.0f", miss_rate,
+                sum.reads / sum.missed, sum.reads / sum.wall);
     if (probe != nullptr) {
       const double by_cpu = 1 / (kHitSeconds + miss_rate * probe->cpu_us_per_read() * 1e-6);
       const double by_disk = probe->reads_per_second() / (sum.reads / sum.unique);
@@ -211,7 +219,7 @@ Status Run(int argc, char** argv) {
   std::unique_ptr<DiskProbe> probe;
   Status status;
   if (work.probe != 0) {
-    Result<std::unique_ptr<DiskProbe>> made = DiskProbe::Create(directory, work.rows * (work.row_bytes + 32));
+    Result<std::unique_ptr<DiskProbe>> made = DiskProbe::Create(directory, std::min(kMaxProbeBytes, work.rows * (work.row_bytes + 32)));
     if (made.ok()) probe = *std::move(made);
     if (probe == nullptr) std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
   }
