@@ -1,4 +1,4 @@
-"""The column that only DeepRec has, and its arguments of TensorFlow's columns."""
+"""The columns that only DeepRec has, and its arguments of TensorFlow's columns."""
 
 import numpy as np
 import pytest
@@ -19,6 +19,37 @@ def _run(tensors):
 def _ids(values, dtype=tf.int64):
     n = len(values)
     return tf.SparseTensor([[i, 0] for i in range(n)], tf.cast(values, dtype), [n, 1])
+
+
+@pytest.mark.parametrize("operation, dimension", [("concat", (2, 3)), ("add", (2, 2)), ("mul", (2, 2))])
+@pytest.mark.parametrize("partition_num", [None, 2])
+def test_a_multihash_column_pools_the_rows_of_both_tables(graph, operation, dimension, partition_num):
+    ids = columns.categorical_column_with_multihash("a", dims=(3, 4), operation=operation, partition_num=partition_num)
+    column = columns.embedding_column(ids, dimension, "sum")
+    features = {"a": tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([5, 11, 7], tf.int32), [3, 2])}
+    owned = {}
+    net = columns.input_layer(features, column, cols_to_vars=owned)
+    assert net.shape.as_list()[1] == (5 if operation == "concat" else 2)
+    step = v1.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(net))
+    names = [f"input_layer/a_embedding/embedding_weights/{part}" for part in ("quotient", "remainder")]
+    tables = [[v for v in v1.trainable_variables() if v.op.name.startswith(name)] for name in names]
+    assert sorted(v.name for v in owned[column]) == sorted(v.name for table in tables for v in table)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        quotients, remainders = (np.concatenate(session.run(table)) for table in tables)
+        assert (len(quotients), len(remainders)) == (3, 4)
+        joined = {"add": np.add, "mul": np.multiply, "concat": lambda a, b: np.concatenate([a, b], -1)}[operation]
+        rows = joined(quotients[[1, 2, 1]], remainders[[1, 3, 3]])
+        np.testing.assert_allclose(session.run(net), [rows[0] + rows[1], 0 * rows[0], rows[2]], rtol=1e-6)
+        session.run(step)
+        changed = (np.concatenate(session.run(tables[0])) != quotients).any(axis=1)
+        assert changed.tolist() == [False, True, True]
+
+
+def test_a_multihash_column_drops_padding_of_dense_features(graph):
+    column = columns.embedding_column(columns.categorical_column_with_multihash("a", (2, 2)), (1, 1),
+                                      initializer=v1.ones_initializer())
+    assert _run(columns.input_layer({"a": np.array([[3, -1], [-1, -1]])}, [column])).tolist() == [[1, 1], [0, 0]]
 
 
 def _adaptive(**kwargs):
@@ -68,7 +99,18 @@ def test_columns_of_tensorflow_take_deeprecs_arguments(graph):
         columns.embedding_column(a, 2, coalesced_scope=object())
 
 
+_MULTIHASH = columns.categorical_column_with_multihash("a", (2, 2))
+
+
 @pytest.mark.parametrize("make, message", [
+    (lambda: columns.categorical_column_with_multihash("a", (2,)), "column 'a': dims must be two numbers"),
+    (lambda: columns.categorical_column_with_multihash("a", (2, 0)), "dims must be two numbers of rows, each at least 1"),
+    (lambda: columns.categorical_column_with_multihash("a", (2, 2), dtype=tf.string), "dtype must be an integer type"),
+    (lambda: columns.categorical_column_with_multihash("a", (2, 2), "hash"), "column 'a': complementary_strategy must be 'Q-R'"),
+    (lambda: columns.embedding_column(_MULTIHASH, 4), "dimension must be two integers"),
+    (lambda: columns.embedding_column(columns.categorical_column_with_multihash("a", (2, 2), operation="add"), (2, 3)),
+     "operation 'add' needs equal dimensions"),
+    (lambda: columns.embedding_column(_MULTIHASH, (2, 2), tensor_name_in_ckpt="t"), "ckpt_to_load_from and tensor_name_in_ckpt"),
     (lambda: columns.categorical_column_with_adaptive_embedding("a", 0), "hash_bucket_size must be at least 1"),
     (lambda: columns.embedding_column(columns.categorical_column_with_adaptive_embedding("a", 2), 0), "dimension must be an integer"),
     (lambda: columns.embedding_column(columns.categorical_column_with_adaptive_embedding("a", 2), 2, ckpt_to_load_from="c",

@@ -1,6 +1,11 @@
-"""`python3 -m tf_multitier.deeprec SCRIPT`: programs as DeepRec's users write them, each run as it is in a process of its own.
+"""Programs as DeepRec's users write them, each run in a process of its own, in up to three ways:
 
-The programs make the calls of the examples in DeepRec's manual (multi-tier storage, grouped lookup), in their order.
+    command    python3 -m tf_multitier.deeprec SCRIPT, the program as it is
+    install    tf_multitier.deeprec.install() before it
+    imports    only its imports changed: tf_multitier.v1 and config_pb2
+
+The programs make the calls of the examples in DeepRec's manual (multi-tier storage, grouped lookup, multihash variables), in their
+order.
 """
 
 import os
@@ -11,20 +16,23 @@ import sys
 import numpy as np
 import pytest
 
-import tf_multitier
-
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-needs_grouped = pytest.mark.skipif(not hasattr(tf_multitier, "nn"), reason="this build has no grouped lookups")
+INSTALL = "import tensorflow as tf\nimport tf_multitier\ntf_multitier.deeprec.install()\n"
+IMPORTS = ("import tensorflow as tf\nfrom tensorflow.core.framework.embedding import config_pb2\n",
+           "import tf_multitier.v1 as tf\nfrom tf_multitier import config_pb2\n")
 
 
-def run_script(directory, text, *arguments):
+def run_program(directory, text, way="command"):
     """What the program prints. Fails the test where the program fails."""
+    if way == "imports":
+        assert IMPORTS[0] in text
+        text = text.replace(*IMPORTS)
     script = directory / "program.py"
-    script.write_text(text)
+    script.write_text(INSTALL + text if way == "install" else text)
     environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run([sys.executable, "-m", "tf_multitier.deeprec", str(script), *arguments], env=environ,
-                          capture_output=True, text=True, check=False, cwd=str(directory))
+    command = [sys.executable] + (["-m", "tf_multitier.deeprec"] if way == "command" else [])
+    done = subprocess.run([*command, str(script)], env=environ, capture_output=True, text=True, check=False, cwd=str(directory))
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -166,29 +174,85 @@ with tf.Session(config=config) as session:
 """
 
 
+MULTIHASH_VARIABLE = """
+import tensorflow as tf
+
+def main(unused_argv):
+  table = tf.get_multihash_variable("table", [[2,2],[2,2]], complementary_strategy="Q-R", operation="concat",
+                                    initializer=tf.ones_initializer)
+  rows = tf.nn.embedding_lookup(table, [0,1,2,3])
+  loss = tf.reduce_sum(tf.multiply(rows, 2.0, name='multiply'), name='reduce_sum')
+  optimizer = tf.train.AdagradOptimizer(0.1)
+  gradients = optimizer.compute_gradients(loss)
+  step = optimizer.apply_gradients(gradients)
+  init = tf.global_variables_initializer()
+  with tf.Session() as session:
+    session.run([init])
+    for _ in range(3):
+      print(session.run([rows, step, loss])[2])
+
+if __name__=="__main__":
+  tf.app.run()
+"""
+
+MULTIHASH_COLUMN = """
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.feature_column import feature_column_v2 as fc2
+
+ids = fc2.categorical_column_with_multihash("key", dims = (2,2))
+column = tf.feature_column.embedding_column(categorical_column=ids, dimension=(2,3),
+                                            initializer=tf.ones_initializer(tf.dtypes.float32))
+features={}
+features["key"] = tf.SparseTensor(indices=[[0,0],[1,1],[2,2],[3,3]], values=tf.cast([0,1,2,3], tf.dtypes.int64),
+                                  dense_shape=[4, 4])
+net = tf.feature_column.input_layer(features, [column])
+loss = tf.reduce_sum(tf.multiply(net, 2.0, name='multiply'), name='reduce_sum')
+optimizer = tf.train.AdagradOptimizer(0.1)
+gradients = optimizer.compute_gradients(loss)
+step = optimizer.apply_gradients(gradients)
+init = tf.global_variables_initializer()
+with tf.Session() as session:
+    session.run(init)
+    for _ in range(3):
+        print(session.run([net, step, loss])[2])
+"""
+
+
 def test_ways_to_ask_for_tiered_storage(tmp_path):
-    assert run_script(tmp_path, STORAGE_WAYS).split() == ["DRAM_SSDHASH", "True", "key"]
+    assert run_program(tmp_path, STORAGE_WAYS).split() == ["DRAM_SSDHASH", "True", "key"]
 
 
+@pytest.mark.parametrize("way", ["command", "install", "imports"])
 @pytest.mark.parametrize("program, elements", [(STORAGE_VARIABLE, 18), (STORAGE_COLUMN, 15)], ids=["variable", "column"])
-def test_training_on_tiered_storage(tmp_path, program, elements):
-    losses = numbers(run_script(tmp_path, program))
+def test_training_on_tiered_storage(tmp_path, program, elements, way):
+    losses = numbers(run_program(tmp_path, program, way))
     np.testing.assert_allclose(losses, [2 * elements * value for value in adagrad_from_ones(2, 3)], rtol=1e-5)
-    assert (tmp_path / "ssd").is_dir()
+    assert os.listdir(tmp_path / "ssd") == []  # the variable's files went with the program
 
 
 STRATEGIES = {"alone": "", "collective": 'tf.config.experimental.enable_distributed_strategy(strategy="collective")'}
 
 
-@needs_grouped
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_grouped_lookup_on_a_gpu_that_is_not_there(tmp_path, strategy):
-    printed = run_script(tmp_path, GROUP_LOOKUP.format(strategy=STRATEGIES[strategy])).splitlines()
+@pytest.mark.parametrize("strategy, way", [("alone", "command"), ("collective", "command"), ("alone", "install")])
+def test_grouped_lookup_on_a_gpu_that_is_not_there(tmp_path, strategy, way):
+    printed = run_program(tmp_path, GROUP_LOOKUP.format(strategy=STRATEGIES[strategy]), way).splitlines()
     assert printed == [f"({5}, {dim}) [4.0, 0.0, 3.0, 1.0, 0.0] True" for dim in (16, 8)]
 
 
-@needs_grouped
-@pytest.mark.parametrize("strategy, device", [("alone", "/gpu:0"), ("collective", "/GPU:0")])
-def test_grouped_columns_on_a_gpu_that_is_not_there(tmp_path, strategy, device):
-    printed = run_script(tmp_path, GROUP_COLUMNS.format(strategy=STRATEGIES[strategy], device=device))
+@pytest.mark.parametrize("strategy, device, way", [
+    ("alone", "/gpu:0", "command"), ("collective", "/GPU:0", "command"), ("alone", "/gpu:0", "install")])
+def test_grouped_columns_on_a_gpu_that_is_not_there(tmp_path, strategy, device, way):
+    printed = run_program(tmp_path, GROUP_COLUMNS.format(strategy=STRATEGIES[strategy], device=device), way)
     assert printed.split() == ["(5,", "70)", "350.0", "True"]
+
+
+def test_training_a_multihash_variable(tmp_path):
+    """Each of its rows is of two ids."""
+    losses = numbers(run_program(tmp_path, MULTIHASH_VARIABLE))
+    np.testing.assert_allclose(losses, [2 * 16 * value for value in adagrad_from_ones(4, 3)], rtol=1e-5)
+
+
+def test_training_a_multihash_column(tmp_path):
+    losses = numbers(run_program(tmp_path, MULTIHASH_COLUMN))
+    np.testing.assert_allclose(losses, [2 * 20 * value for value in adagrad_from_ones(4, 3)], rtol=1e-5)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import column_groups
 from tf_multitier import feature_column as fc
 
 v1 = tf.compat.v1
@@ -26,20 +27,28 @@ def features():
         "a": sparse([[1, 2], [], [-7]]), "b": sparse([["x"], ["y", "x"], []], str), "c": sparse([[5], [5], [6]]),
         "d": sparse([[5, 5], [1], []]), "w": sparse([[1, 1], [], [3]]), "weights": sparse([[2.0, -1.0], [], [0.5]], np.float32),
         "price": np.array([[1.0], [2.0], [3.0]], np.float32), "stock": sparse([[1], [2], [3]]),
+        "hashed": sparse([["x", "z"], [], ["y"]], str), "words": sparse([["no", "red"], ["no"], ["blue"]], str),
+        "first": np.array([[1, 4], [-1, -1], [4, -1]]), "second": sparse([[4], [9, 1], []]),
     }
 
 
 def columns(scope):
-    """Every kind of dense column; those over embedding variables made in `scope()`, a context manager's maker."""
+    """Every kind of dense column, made in `scope(name)`, a context manager."""
     ints = lambda key, **kwargs: fc.categorical_column_with_embedding(key, tf.int64, **kwargs)
     with scope("one"):
         made = [fc.embedding_column(ints("a"), 3, combiner="sqrtn", initializer=normal(1)),
                 stock.embedding_column(fc.categorical_column_with_embedding("b"), 4, combiner="sum", initializer=normal(2)),
                 fc.embedding_column(fc.weighted_categorical_column(ints("w"), "weights"), 3, initializer=normal(3)),
                 stock.embedding_column(stock.categorical_column_with_identity("stock", 10), 2, initializer=normal(4)),
+                tf.feature_column.embedding_column(tf.feature_column.categorical_column_with_hash_bucket("hashed", 5), 3, "mean",
+                                                   initializer=normal(6)),
                 fc.numeric_column("price")]
     with scope("two"):
         made += fc.shared_embedding_columns([ints("c", partition_num=2), ints("d", partition_num=2)], 5, initializer=normal(5))
+        made += stock.shared_embedding_columns([stock.categorical_column_with_identity(key, 10) for key in ("first", "second")], 3,
+                                               "sum", initializer=normal(7))
+        made += [stock.embedding_column(stock.categorical_column_with_vocabulary_list("words", ["red", "blue"]), 2,
+                                        initializer=normal(8))]  # "no" is id -1, which TensorFlow drops
     return made
 
 
@@ -61,7 +70,7 @@ def built(scope, layer):
         by_column, variables = {}, {}
         out = layer(features(), columns(scope), cols_to_vars=variables, cols_to_output_tensors=by_column)
         train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out - 0.5)))
-        session.run(v1.global_variables_initializer())
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         before = session.run([out, list(by_column.values())])
         np.testing.assert_array_equal(before[0], np.concatenate(before[1], 1))
         for _ in range(20):
@@ -132,12 +141,128 @@ def test_the_input_layer_object_and_dense_columns_alone_work(graph):
         np.testing.assert_array_equal(*session.run([first, second]))
 
 
-def test_sequence_columns_made_in_a_scope_are_looked_up_as_ever(graph):
-    del graph
-    with fc.group_embedding_column_scope("g"):
-        column = fc.embedding_column(fc.sequence_categorical_column_with_embedding("a", tf.int64), 2, initializer=normal(1))
-    out, lengths = fc.sequence_input_layer(features(), [column])
+def test_columns_over_static_variables_alone_are_grouped_too(graph):
+    """To stock: the rounding of another order of summation, in bags of 25; partitioned, and restored from a checkpoint."""
+    rows = np.random.default_rng(1).integers(0, 50, (4, 25))
+    make = lambda: [stock.embedding_column(stock.categorical_column_with_identity(key, 50), 8, initializer=normal(1))
+                    for key in ("x", "y")]
+    outs = []
+    for layer in (fc.input_layer, stock.input_layer):
+        with v1.variable_scope(None, "tower", partitioner=v1.fixed_size_partitioner(3)):
+            outs.append(layer({"x": rows, "y": rows[:, ::-1]}, make()))
+    assert [op.type for op in graph.get_operations()].count("MultitierGroupLookup") == 1
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(tf.square(out - 0.5)) for out in outs]))
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
-        values, found = session.run([out, lengths])
-    assert values.shape == (3, 2, 2) and found.tolist() == [2, 0, 1]
+        for _ in range(5):
+            np.testing.assert_allclose(*session.run(outs), rtol=1e-4, atol=1e-5)
+            session.run(train)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_static_column_in_a_group_has_the_bits_of_a_group_of_its_own(combiner):
+    results = []
+    for limit in (10, 1):
+        with tf.Graph().as_default(), v1.Session() as session:
+            weights = sparse(np.random.default_rng(2).uniform(-0.5, 2, (4, 25)).tolist(), np.float32)
+            rows = sparse(np.random.default_rng(1).integers(0, 50, (4, 25)).tolist())
+            with fc.group_embedding_column_scope("g", params_num_per_group=limit):
+                ids = [stock.categorical_column_with_identity(key, 50) for key in ("x", "y")]
+                made = [stock.embedding_column(ids[0], 8, combiner, initializer=normal(1)),
+                        stock.embedding_column(stock.weighted_categorical_column(ids[1], "w"), 8, combiner, initializer=normal(2)),
+                        fc.embedding_column(fc.categorical_column_with_embedding("z", tf.int64), 8, combiner, initializer=normal(3))]
+            out = stock.input_layer({"x": rows, "y": rows, "z": rows, "w": weights}, made)
+            train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out - 0.5)))
+            session.run(v1.global_variables_initializer())
+            before = session.run(out)
+            for _ in range(5):
+                session.run(train)
+            results.append((before, session.run(out)))
+    np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_a_column_that_starts_from_a_checkpoint_is_grouped(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = v1.get_variable("trained", initializer=np.arange(6, dtype=np.float32).reshape(3, 2))
+        session.run(variable.initializer)
+        path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        column = stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2, ckpt_to_load_from=path,
+                                        tensor_name_in_ckpt="trained")
+        out = fc.input_layer({"x": np.array([[2], [0]])}, [column])
+        session.run(v1.global_variables_initializer())
+        assert session.run(out).tolist() == [[4, 5], [0, 1]]
+        assert "MultitierGroupLookup" in [op.type for op in graph.get_operations()]
+
+
+def test_ids_of_unknown_rank_are_looked_up_alone(graph):
+    ids = {key: v1.sparse_placeholder(tf.int64) for key in "ax"}
+    made = [fc.embedding_column(fc.categorical_column_with_embedding("a", tf.int64), 2, initializer=v1.ones_initializer()),
+            stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2, initializer=v1.ones_initializer())]
+    out = fc.input_layer(ids, made)
+    assert "MultitierGroupLookup" not in [op.type for op in graph.get_operations()]
+    fed = v1.SparseTensorValue([[0, 0]], [1], [2, 1])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(out, {value: fed for value in ids.values()}).tolist() == [[1] * 4, [0] * 4]
+
+
+def test_only_columns_made_in_a_scope_are_of_its_group(graph):
+    with fc.group_embedding_column_scope("g"):
+        inside = stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2)
+        with fc.group_embedding_column_scope("h"):
+            inner = stock.embedding_column(stock.categorical_column_with_identity("z", 3), 2)
+        again = stock.embedding_column(stock.categorical_column_with_identity("u", 3), 2)
+    outside = stock.embedding_column(stock.categorical_column_with_identity("y", 3), 2)
+    stock.input_layer({key: np.array([[1]]) for key in "uxyz"}, [inside, again, inner, outside])
+    assert sorted(op.get_attr("N") for op in graph.get_operations() if op.type == "MultitierGroupLookup") == [1, 2]
+
+
+def sequence_columns(scope):
+    with scope("g"):
+        ours = lambda key: fc.sequence_categorical_column_with_embedding(key, tf.int64)
+        hashed = stock.sequence_categorical_column_with_hash_bucket("words", 20)
+        made = [fc.embedding_column(ours("a"), 2, initializer=normal(1)),
+                tf.feature_column.embedding_column(hashed, 3, "sum", initializer=normal(2)),
+                *fc.shared_embedding_columns([ours("c"), ours("d")], 4, "sqrtn", initializer=normal(4))]
+    return made + [fc.sequence_numeric_column("price")]
+
+
+def sequence_features():
+    deep = lambda values, dtype: tf.SparseTensor(  # [3, 2, 2]: two ids in the first step, one in the second; none; one
+        np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0], [2, 0, 0]]), np.array(values, dtype), [3, 2, 2])
+    return {"a": deep([1, 2, 3, -7], np.int64), "words": deep(["x", "y", "z", "x"], str), "c": deep([5, 5, 6, 7], np.int64),
+            "d": sparse([[5, 1], [], [2]]), "price": sparse([[1.0, 2.0], [], [3.0]], np.float32)}
+
+
+def built_sequences(scope):
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        out, lengths = fc.sequence_input_layer(sequence_features(), sequence_columns(scope))
+        assert out.shape.as_list()[2] == 14
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out - 0.5)))
+        session.run(v1.global_variables_initializer())
+        before, found = session.run([out, lengths])
+        for _ in range(20):
+            session.run(train)
+        assert found.tolist() == [2, 0, 1]
+        return before, session.run(out), [v.name for v in v1.global_variables()], [op.type for op in graph.get_operations()]
+
+
+@pytest.mark.parametrize("scope", [NoScope, fc.group_embedding_column_scope])
+def test_sequence_columns_are_looked_up_by_one_op(monkeypatch, scope):
+    grouped = built_sequences(scope)
+    with monkeypatch.context() as patch:
+        patch.setattr(column_groups, "_GROUPABLE", ())
+        alone = built_sequences(NoScope)
+    assert grouped[3].count("MultitierGroupLookup") == 1 and "MultitierGroupLookup" not in alone[3]
+    np.testing.assert_array_equal(grouped[0], alone[0])
+    np.testing.assert_array_equal(grouped[1], alone[1])
+    assert grouped[2] == alone[2]
+    assert grouped[0].shape == (3, 2, 14) and not grouped[0][1].any() and not grouped[0][2, 1].any()
+
+
+def test_a_sequence_column_in_an_input_layer_is_refused_as_ever(graph):
+    del graph
+    column = fc.embedding_column(fc.sequence_categorical_column_with_embedding("a", tf.int64), 2)
+    with pytest.raises(ValueError, match="sequence_input_layer|SequenceFeatures"):
+        fc.input_layer(features(), [column])

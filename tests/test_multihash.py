@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier.deeprec import names
 
 v1 = tf.compat.v1
 
@@ -43,6 +44,39 @@ def test_lookups_pool_and_train_both_tables(graph, operation, parts):
         session.run(train)
         quotients, remainders = (np.any(a != b, axis=1).tolist() for a, b in zip(before, tables()))
     assert quotients == [False, True, True] and remainders == [False, True, False, True]
+
+
+def test_safe_lookups_drop_weights_below_zero_and_fill_empty_rows(graph):
+    del graph
+    table = make("add")
+    ids = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([5, -1, 7], tf.int64), [4, 2])
+    weights = tf.SparseTensor(ids.indices, tf.constant([0.5, -2.0, 3.0]), [4, 2])
+    found = [v1.nn.safe_embedding_lookup_sparse(table, ids, weights, "mean", default_id=9),
+             tf.nn.safe_embedding_lookup_sparse(table, ids, weights, "mean"),
+             tf.nn.safe_embedding_lookup_sparse(table, ids, None, "sum")]
+    rows = tf.nn.embedding_lookup(table, [5, -1, 7, 9])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        (filled, weighted, plain), (five, below, seven, nine) = session.run([found, rows])
+    np.testing.assert_allclose(filled, [five, nine, seven, nine], rtol=1e-6)
+    np.testing.assert_allclose(weighted, [five, 0 * five, seven, 0 * five], rtol=1e-6)
+    np.testing.assert_allclose(plain, [five + below, 0 * five, seven, 0 * five], rtol=1e-6)
+
+
+def test_deeprecs_function_has_its_order_and_defaults(graph):
+    del graph
+    table = names.get_multihash_variable("a", [[3, 2], [3, 2]])
+    assert table.operation == "add" and v1.trainable_variables() == table.parts
+    frozen = names.get_multihash_variable("b", [[3, 2], [3, 2]], "Q-R", "mult", float, tf.ones_initializer, None, False,
+                                          num_of_partitions=2)
+    assert frozen.operation == "mul" and len(v1.trainable_variables()) == 2
+    values = tf.nn.embedding_lookup(frozen, list(range(9)))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert (session.run(values) == 1).all()
+    for argument in (dict(num_of_partitions=3), dict(constraint=abs), dict(operation="max")):
+        with pytest.raises(ValueError, match=f"multihash variable 'c': {next(iter(argument))}"):
+            names.get_multihash_variable("c", [[3, 2], [3, 2]], **argument)
 
 
 def test_a_reusing_scope_finds_both_tables_and_ids_have_embeddings_of_their_own(graph):

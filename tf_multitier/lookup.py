@@ -16,11 +16,8 @@ Occurrences are counted, not batches: a key that a batch has three times adds th
 order of occurrence. Set TF_MULTITIER_LOG=1 to see on stderr which calls came here.
 """
 
-import collections
-import contextlib
 import os
 import sys
-import threading
 import typing
 
 import numpy as np
@@ -39,26 +36,6 @@ from tf_multitier.queries import colocated
 from tf_multitier.queries import route
 
 COMBINERS = ("sum", "mean", "sqrtn")
-
-# A pooled lookup that was asked for and not made, see pending_lookups. ids, weights: SparseTensor; weights may be None.
-PendingLookup = collections.namedtuple("PendingLookup", ["variable", "ids", "weights", "combiner", "max_norm"])
-
-_pending = threading.local()
-
-
-@contextlib.contextmanager
-def pending_lookups():
-    """Inside, on this thread, pooled lookups of sparse ids of rank 2 give a PendingLookup instead of a tensor: whoever collects
-    them makes one grouped lookup of them. Only around code that does nothing with what it gets but return it."""
-    before, _pending.on = getattr(_pending, "on", False), True
-    try:
-        yield
-    finally:
-        _pending.on = before
-
-
-def _is_pending(ids):
-    return getattr(_pending, "on", False) and ids.dense_shape.shape.num_elements() == 2
 
 
 def _log(message):
@@ -160,7 +137,7 @@ def _check_sparse(sp_ids, sp_weights):
                          f"{sp_weights.values.shape[0]}")
 
 
-def _one_a_key(weights, keys):
+def one_a_key(weights, keys):
     """`weights`; InvalidArgument when run, before anything else uses them, where there is not one for each key."""
     if weights.shape.is_fully_defined() and weights.shape == keys.shape:
         return weights
@@ -185,7 +162,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
                 combiner=combiner, has_weights=weights is not None, max_norm=max_norm)
     # Parts on several devices: one op cannot take handles of all. Unsorted segment sums add in order of occurrence too.
     if weights is not None:
-        weights = _one_a_key(weights, keys)
+        weights = one_a_key(weights, keys)
     values = embedding_lookup(variable, keys, max_norm=None if max_norm < 0 else max_norm)
     factors = tf.ones(tf.shape(keys), variable.dtype) if weights is None else weights
     if weights is not None:
@@ -225,8 +202,6 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
         raise ValueError(f"sp_ids must have rank 2, found rank {rank}")
-    if _is_pending(sp_ids):
-        return PendingLookup(variable, sp_ids, sp_weights, combiner or "mean", max_norm)
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys = as_keys(variable, sp_ids.values)
         weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
@@ -259,12 +234,6 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
-    if _is_pending(sp_ids) and default_id is None:
-        if sp_weights is not None and combiner != "sum":
-            kept = _one_a_key(tf.cast(sp_weights.values, variable.dtype), sp_ids.values) > 0
-            sp_ids, sp_weights = (tf.SparseTensor(*(tf.boolean_mask(part, kept) for part in (sp_ids.indices, entries.values)),
-                                                  sp_ids.dense_shape) for entries in (sp_ids, sp_weights))
-        return PendingLookup(variable, sp_ids, sp_weights, combiner, max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         shape = sp_ids.dense_shape
         rank = shape.shape.num_elements()
@@ -277,7 +246,7 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
             flat = tf.sparse.reshape(tf.SparseTensor(sp_ids.indices, keys, shape), tf.stack([batch, shape[-1]]))
             rows = flat.indices[:, 0]
         if weights is not None:
-            weights = _one_a_key(weights, keys)  # before a mask of weights would choose among keys
+            weights = one_a_key(weights, keys)  # before a mask of weights would choose among keys
         if weights is not None and combiner != "sum":
             kept = weights > 0
             keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))

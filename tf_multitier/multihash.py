@@ -4,8 +4,11 @@
     pooled = tf.nn.embedding_lookup_sparse(table, sparse_ids, None, combiner="mean")
 
 An id is two row numbers: id // rows of the second table, and id mod rows of the second. Ids below the product of both tables' rows
-have embeddings of their own; beyond it they repeat. Semantics: DeepRec's `tf.get_multihash_variable`. The tables are TensorFlow's own
-variables, `<name>/quotient` and `<name>/remainder`, and are looked up, trained and saved as such, in one grouped lookup.
+have embeddings of their own; beyond it they repeat. The tables are TensorFlow's own variables, `<name>/quotient` and
+`<name>/remainder`, and are looked up, trained and saved as such, in one grouped lookup.
+
+Semantics: DeepRec's `tf.get_multihash_variable`, whose ids have the same rows where both tables have as many. (With unlike tables
+its quotient is by the rows of the first, and ids share embeddings or have none.)
 """
 
 import typing
@@ -51,6 +54,14 @@ class MultiHashVariable:
         return values[0] + values[1] if self.operation == "add" else values[0] * values[1]
 
 
+def check_kind(where, complementary_strategy, operation):
+    """ValueError for a strategy or operation that there is not."""
+    if complementary_strategy != "Q-R":
+        raise ValueError(f"{where}: complementary_strategy must be 'Q-R', found {complementary_strategy!r}")
+    if operation not in _OPERATIONS:
+        raise ValueError(f"{where}: operation must be one of {', '.join(_OPERATIONS)}, found {operation!r}")
+
+
 def get_multihash_variable(name, dims, complementary_strategy="Q-R", operation="concat", dtype=tf.float32, initializer=None,
                            regularizer=None, trainable=True, collections=None, partitioner=None):
     """Makes or, in a reusing variable scope, finds a multihash variable.
@@ -67,10 +78,7 @@ def get_multihash_variable(name, dims, complementary_strategy="Q-R", operation="
       ValueError: an argument is none of these.
     """
     lookup.refuse_eager("a multihash variable")
-    if complementary_strategy != "Q-R":
-        raise ValueError(f"multihash variable '{name}': complementary_strategy must be 'Q-R', found {complementary_strategy!r}")
-    if operation not in _OPERATIONS:
-        raise ValueError(f"multihash variable '{name}': operation must be one of {', '.join(_OPERATIONS)}, found {operation!r}")
+    check_kind(f"multihash variable '{name}'", complementary_strategy, operation)
     shapes = [tuple(int(n) for n in shape) for shape in dims]
     if len(shapes) != 2 or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise ValueError(f"multihash variable '{name}': dims must be [[rows, dim], [rows, dim]], found {dims!r}")
@@ -108,7 +116,25 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
         return nn.group_embedding_lookup_sparse([values], [entries], combiner or "mean", [sp_weights])[0]
 
 
+def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", default_id=None, max_norm=None, name=None):
+    """`embedding_lookup_sparse` for ids of rank 2, dropping entries of weight <= 0 unless the combiner is "sum".
+
+    Every integer is an id, negative ones too. A row without entries is zeros, or the embedding of `default_id` where it is given.
+    """
+    with tf.name_scope(name or "embedding_lookup"):
+        sp_ids, sp_weights = lookup.from_ragged(sp_ids, sp_weights)
+        if sp_weights is not None and combiner != "sum":
+            kept = sp_weights.values > 0
+            sp_ids, sp_weights = tf.sparse.retain(sp_ids, kept), tf.sparse.retain(sp_weights, kept)
+        if default_id is not None:
+            sp_ids, _ = tf.sparse.fill_empty_rows(sp_ids, tf.cast(default_id, sp_ids.dtype))
+            if sp_weights is not None:
+                sp_weights, _ = tf.sparse.fill_empty_rows(sp_weights, tf.ones([], sp_weights.dtype))
+        return embedding_lookup_sparse(variable, sp_ids, sp_weights, combiner, max_norm)
+
+
 _Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]
+_SparseIds = typing.Union[tf.SparseTensor, tf.RaggedTensor]
 
 
 @tf.experimental.dispatch_for_api(tf.compat.v1.nn.embedding_lookup)
@@ -129,6 +155,19 @@ def _embedding_lookup_sparse_v1(params: MultiHashVariable, sp_ids: tf.SparseTens
 
 
 @tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
-def _embedding_lookup_sparse_v2(params: MultiHashVariable, sp_ids: typing.Union[tf.SparseTensor, tf.RaggedTensor], sp_weights,
-                                combiner=None, max_norm=None, name=None, allow_fast_lookup=False):
+def _embedding_lookup_sparse_v2(params: MultiHashVariable, sp_ids: _SparseIds, sp_weights, combiner=None, max_norm=None, name=None,
+                                allow_fast_lookup=False):
     return embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.compat.v1.nn.safe_embedding_lookup_sparse)
+def _safe_embedding_lookup_sparse_v1(embedding_weights: MultiHashVariable, sparse_ids: tf.SparseTensor, sparse_weights=None,
+                                     combiner="mean", default_id=None, name=None, partition_strategy="div", max_norm=None,
+                                     allow_fast_lookup=False):
+    return safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.safe_embedding_lookup_sparse)
+def _safe_embedding_lookup_sparse_v2(embedding_weights: MultiHashVariable, sparse_ids: _SparseIds, sparse_weights=None,
+                                     combiner="mean", default_id=None, max_norm=None, name=None, allow_fast_lookup=False):
+    return safe_embedding_lookup_sparse(embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name)

@@ -7,7 +7,8 @@
     feature_column._internal_input_layer columns of one input_layer call
     feature_column._FCLinearWrapper.build weights of one column of linear_model
 
-Each wrapper calls the original first thing for everything that is not an embedding variable, or holds none.
+Each wrapper calls the original first thing for everything that is not an embedding variable, or holds none (in input_layer: nor a
+column of a group). The first `group_embedding_column_scope` adds a seventh, see on_new_columns.
 tests/test_import_purity.py compares stock graphs byte by byte before and after the import, and the source of the wrapped
 functions with what it was when this was written.
 """
@@ -42,14 +43,34 @@ def wrapped_functions():
 
 
 def on_input_layer(holds_ours, run):
-    """Sets what happens in input_layer calls that have embedding-variable columns.
+    """Sets what happens in input_layer calls that have columns of a group.
 
     Args:
-      holds_ours: function of the `feature_columns` argument; whether any of them is ours.
+      holds_ours: function of the `feature_columns` argument; whether any of them is in a group.
       run: function of (TensorFlow's function, its args, its kwargs), called where holds_ours said yes; gives the result.
     """
     global _input_layer
     _input_layer = (holds_ours, run)
+
+
+_watched = set()
+
+
+def on_new_columns(kinds, see):
+    """Has `see(column)` called for each column of these classes that is made from now on."""
+    for kind in set(kinds) - _watched:
+        _watched.add(kind)
+        kind.__new__ = _seen(kind.__new__, see)
+
+
+def _seen(original, see):
+    @functools.wraps(original)
+    def new(cls, *args, **kwargs):
+        column = original(cls, *args, **kwargs)
+        see(column)
+        return column
+
+    return staticmethod(new)
 
 
 def on_linear_weights(prepare):

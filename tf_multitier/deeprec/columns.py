@@ -1,27 +1,32 @@
-"""A feature column that only DeepRec has, and its arguments of TensorFlow's columns.
+"""Feature columns that only DeepRec has, and its arguments of TensorFlow's columns.
 
-`categorical_column_with_adaptive_embedding`: ids over two tables, a static variable for cold ids and an embedding variable for hot
-ones. It goes under the `embedding_column` here, and into the `input_layer` here.
+    categorical_column_with_multihash           ids over a multihash variable (multihash.py)
+    categorical_column_with_adaptive_embedding  ids over two tables: a static variable for cold ids, an embedding variable for hot ones
+
+Both go under the `embedding_column` here, and into the `input_layer` here.
 """
 
 import collections
 import math
+import numbers
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
 
 from tf_multitier import feature_column as fc
+from tf_multitier import multihash
 from tf_multitier.lookup import refuse_eager
 from tf_multitier.variable_scope import get_embedding_variable
 
 _v1 = tf.compat.v1
 
-COLUMNS = ("categorical_column_with_adaptive_embedding",)
+COLUMNS = ("categorical_column_with_adaptive_embedding", "categorical_column_with_multihash")
 
 
-class AdaptiveCategoricalColumn(_v1_columns._CategoricalColumn, collections.namedtuple(
-        "AdaptiveCategoricalColumn", ("key", "hash_bucket_size", "dtype", "partition_num", "ev_option"))):
-    """What `categorical_column_with_adaptive_embedding` returns: the ids of `categorical_column_with_embedding`."""
+# ---- Categorical columns
+
+class _Categorical(_v1_columns._CategoricalColumn):
+    """What both have in common beside their fields: the ids of `categorical_column_with_embedding`."""
 
     _is_v2_column = False
 
@@ -49,6 +54,16 @@ class AdaptiveCategoricalColumn(_v1_columns._CategoricalColumn, collections.name
         del weight_collections, trainable  # ids need no variables
         return _v1_columns._CategoricalColumn.IdWeightPair(inputs.get(self), None)
 
+
+class MultiHashCategoricalColumn(_Categorical, collections.namedtuple(
+        "MultiHashCategoricalColumn", ("key", "dims", "operation", "dtype", "partition_num"))):
+    """What `categorical_column_with_multihash` returns."""
+
+
+class AdaptiveCategoricalColumn(_Categorical, collections.namedtuple(
+        "AdaptiveCategoricalColumn", ("key", "hash_bucket_size", "dtype", "partition_num", "ev_option"))):
+    """What `categorical_column_with_adaptive_embedding` returns."""
+
     def __hash__(self):  # options need not be hashable
         return hash(self[:-1])
 
@@ -56,6 +71,33 @@ class AdaptiveCategoricalColumn(_v1_columns._CategoricalColumn, collections.name
     def mask_key(self):
         """Name in `features` of the mask that says which examples are hot."""
         return f"{self.key}/adaptive_mask"
+
+
+def categorical_column_with_multihash(key, dims, complementary_strategy="Q-R", operation="concat", dtype=tf.int64,
+                                      partition_num=None):
+    """A categorical column of ids over a multihash variable: of its own embedding are dims[0] * dims[1] ids.
+
+    Goes under the `embedding_column` of this module, whose `dimension` is then a tuple: the dim of the quotients' rows and that of
+    the remainders'.
+
+    Args:
+      key: name of the feature, a SparseTensor or dense tensor of integers, and of the column.
+      dims: (rows of the quotients' table, rows of the remainders').
+      complementary_strategy, operation: see `get_multihash_variable`.
+      dtype: an integer type.
+      partition_num: parts that each table is cut into.
+
+    Raises:
+      ValueError: for another strategy or operation, or dims or dtype that do not fit.
+    """
+    where = f"column {key!r}"
+    multihash.check_kind(where, complementary_strategy, operation)
+    if not isinstance(dims, (list, tuple)) or len(dims) != 2 or not all(isinstance(n, numbers.Integral) and n > 0 for n in dims):
+        raise ValueError(f"{where}: dims must be two numbers of rows, each at least 1, found {dims!r}")
+    dtype = tf.as_dtype(dtype)
+    if not dtype.is_integer:
+        raise ValueError(f"{where}: dtype must be an integer type, found {dtype.name}")
+    return MultiHashCategoricalColumn(key, tuple(dims), operation, dtype, partition_num)
 
 
 def categorical_column_with_adaptive_embedding(key, hash_bucket_size, dtype=tf.string, partition_num=None, ev_option=None):
@@ -78,9 +120,11 @@ def categorical_column_with_adaptive_embedding(key, hash_bucket_size, dtype=tf.s
     return AdaptiveCategoricalColumn(key, int(hash_bucket_size), ids.dtype, partition_num, ev_option)
 
 
-class AdaptiveEmbeddingColumn(_v1_columns._DenseColumn, collections.namedtuple(
-        "AdaptiveEmbeddingColumn", ("categorical_column", "dimension", "combiner", "initializer", "max_norm", "trainable"))):
-    """Rows of an embedding variable for hot examples and of a static one for the others, pooled."""
+# ---- Dense columns
+
+class _Dense(_v1_columns._DenseColumn, collections.namedtuple(
+        "_Dense", ("categorical_column", "dimension", "combiner", "initializer", "max_norm", "trainable"))):
+    """What both have in common."""
 
     def __hash__(self):
         return hash(self[:3])
@@ -99,6 +143,25 @@ class AdaptiveEmbeddingColumn(_v1_columns._DenseColumn, collections.namedtuple(
     def _partitioner(self):
         parts = self.categorical_column.partition_num
         return None if parts is None else _v1.fixed_size_partitioner(parts)
+
+
+class MultiHashEmbeddingColumn(_Dense):
+    """Rows of a multihash variable, pooled."""
+
+    @property
+    def _variable_shape(self):
+        return tf.TensorShape([sum(self.dimension) if self.categorical_column.operation == "concat" else self.dimension[0]])
+
+    def _get_dense_tensor(self, inputs, weight_collections=None, trainable=None):
+        column = self.categorical_column
+        table = multihash.get_multihash_variable(
+            "embedding_weights", list(zip(column.dims, self.dimension)), operation=column.operation, initializer=self.initializer,
+            trainable=self.trainable and trainable is not False, collections=weight_collections, partitioner=self._partitioner())
+        return multihash.embedding_lookup_sparse(table, inputs.get(self), None, self.combiner, self.max_norm)
+
+
+class AdaptiveEmbeddingColumn(_Dense):
+    """Rows of an embedding variable for hot examples and of a static one for the others, pooled."""
 
     @property
     def _variable_shape(self):
@@ -134,29 +197,39 @@ class AdaptiveEmbeddingColumn(_v1_columns._DenseColumn, collections.namedtuple(
 
 def embedding_column(categorical_column, dimension, combiner="mean", initializer=None, ckpt_to_load_from=None,
                      tensor_name_in_ckpt=None, max_norm=None, trainable=True, coalesced_scope=None, do_fusion=False):
-    """`tf.feature_column.embedding_column`, over adaptive columns too.
+    """`tf.feature_column.embedding_column`, over DeepRec's own categorical columns too.
 
     Args:
+      dimension: of the embedding; over a multihash column a tuple of two, equal ones for "add" and "mul".
       coalesced_scope: must be None.
       do_fusion: not used: lookups of embedding variables are one op in any case.
       others: as TensorFlow's.
 
     Raises:
-      ValueError: as TensorFlow's; or ckpt_to_load_from over an adaptive column.
+      ValueError: as TensorFlow's; a dimension that does not fit the column; ckpt_to_load_from over one of DeepRec's own columns.
     """
     del do_fusion
     if coalesced_scope is not None:
         raise ValueError(f"coalesced_scope is not supported and must be None, found {coalesced_scope!r}")
-    if not isinstance(categorical_column, AdaptiveCategoricalColumn):
+    if not isinstance(categorical_column, _Categorical):
         return fc.embedding_column(categorical_column, dimension, combiner, initializer, ckpt_to_load_from, tensor_name_in_ckpt,
                                    max_norm, trainable)
     where = f"embedding_column over {categorical_column.key!r}"
     if ckpt_to_load_from is not None or tensor_name_in_ckpt is not None:
         raise ValueError(f"{where}: ckpt_to_load_from and tensor_name_in_ckpt are not supported and must be None")
-    if not isinstance(dimension, int) or dimension < 1:
-        raise ValueError(f"{where}: dimension must be an integer, at least 1, found {dimension!r}")
-    initializer = initializer or _v1.truncated_normal_initializer(stddev=1 / math.sqrt(dimension))
-    return AdaptiveEmbeddingColumn(categorical_column, dimension, combiner, initializer, max_norm, trainable)
+    is_dim = lambda n: isinstance(n, numbers.Integral) and n > 0
+    if isinstance(categorical_column, AdaptiveCategoricalColumn):
+        if not is_dim(dimension):
+            raise ValueError(f"{where}: dimension must be an integer, at least 1, found {dimension!r}")
+        kind, total = AdaptiveEmbeddingColumn, dimension
+    else:
+        if not isinstance(dimension, (list, tuple)) or len(dimension) != 2 or not all(map(is_dim, dimension)):
+            raise ValueError(f"{where}: dimension must be two integers, each at least 1, found {dimension!r}")
+        if categorical_column.operation != "concat" and dimension[0] != dimension[1]:
+            raise ValueError(f"{where}: operation {categorical_column.operation!r} needs equal dimensions, found {dimension!r}")
+        kind, dimension, total = MultiHashEmbeddingColumn, tuple(dimension), sum(dimension)
+    initializer = initializer or _v1.truncated_normal_initializer(stddev=1 / math.sqrt(total))
+    return kind(categorical_column, dimension, combiner, initializer, max_norm, trainable)
 
 
 def shared_embedding_columns(categorical_columns, dimension, combiner="mean", initializer=None,

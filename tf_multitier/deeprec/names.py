@@ -8,13 +8,17 @@ import os
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import nn
+from tf_multitier.deeprec.dynamic_dimension import DynamicEmbeddingVariable
+from tf_multitier.deeprec.dynamic_dimension import get_dynamic_dimension_embedding_variable
 from tf_multitier.partitioned import AnyEmbeddingVariable
 
-VARIABLES = ("get_embedding_variable",)
+VARIABLES = ("get_dynamic_dimension_embedding_variable", "get_embedding_variable", "get_multihash_variable")
 CONFIG = ("enable_distributed_strategy", "enable_group_embedding")
-KV_VARIABLE_OPS = ("EmbeddingVariable", "lookup_tier", "lookup_resource")
+KV_VARIABLE_OPS = ("DynamicEmbeddingVariable", "EmbeddingVariable", "MultiHashVariable", "lookup_tier", "lookup_resource")
 
 EmbeddingVariable = tf_multitier.EmbeddingVariable
+MultiHashVariable = tf_multitier.MultiHashVariable
 
 # Where launchers say how many processes train together.
 _WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
@@ -31,11 +35,37 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
         ev_option=ev_option)
 
 
+def get_multihash_variable(name, dims, complementary_strategy="Q-R", operation="add", dtype=tf.float32, initializer=None,
+                           regularizer=None, trainable=None, collections=None, caching_device=None, partitioner=None,
+                           validate_shape=True, use_resource=None, custom_getter=None, constraint=None, synchronization=None,
+                           aggregation=None, num_of_partitions=2):
+    """`tf_multitier.get_multihash_variable`, its arguments in DeepRec's order and with its defaults.
+
+    Args:
+      operation: "mult" is "mul", as DeepRec's manual spells it.
+      initializer: None: truncated normal with standard deviation 1.
+      caching_device, custom_getter, constraint: must be None.
+      validate_shape, use_resource, synchronization, aggregation: not used.
+      num_of_partitions: of the strategy "Q-R", 2.
+      others: see there.
+
+    Raises:
+      ValueError: for a bad argument.
+    """
+    del validate_shape, use_resource, synchronization, aggregation
+    where = f"multihash variable '{name}'"
+    for argument, value in (("caching_device", caching_device), ("custom_getter", custom_getter), ("constraint", constraint)):
+        if value is not None:
+            raise ValueError(f"{where}: {argument} is not supported and must be None, found {value!r}")
+    if num_of_partitions != 2:
+        raise ValueError(f"{where}: num_of_partitions must be 2, found {num_of_partitions!r}")
+    return tf_multitier.get_multihash_variable(
+        name, dims, complementary_strategy, "mul" if operation == "mult" else operation, dtype,
+        initializer or tf.compat.v1.truncated_normal_initializer(), regularizer, trainable is not False, collections, partitioner)
+
+
 def lookups():
     """{name: function} of the lookups that `tf.nn` lacks."""
-    nn = getattr(tf_multitier, "nn", None)
-    if nn is None:
-        return {}
     return {name: getattr(nn, name) for name in nn.__all__}
 
 

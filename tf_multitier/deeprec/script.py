@@ -18,11 +18,12 @@ import tensorflow
 from tf_multitier import deeprec
 from tf_multitier import feature_column
 from tf_multitier.deeprec import columns
+from tf_multitier.deeprec import lookup_arguments
 
 _v1 = tensorflow.compat.v1
 
 # Names of modules that are attributes of `tensorflow` only: importing them by name would load a second copy.
-_API = ("tensorflow._api.", "tensorflow.feature_column")
+_API = ("tensorflow._api.", "tensorflow.feature_column", "tensorflow.nn")
 
 _INSTALLED = tuple(
     os.path.join(os.path.realpath(path), "") for path in
@@ -33,16 +34,23 @@ _INSTALLED = tuple(
 _WITH_DEEPRECS_ARGUMENTS = ("embedding_column", "input_layer", "shared_embedding_columns")
 
 
+def _over(module, name, content):
+    """A module of that name with the content of `module` and, before it, `content`."""
+    made = types.ModuleType(name, module.__doc__)
+    made.__dict__.update({**vars(module), "__name__": name, **content})
+    return made
+
+
 class _ScriptsTensorFlow(types.ModuleType):
     """TensorFlow 1's API; beyond it, what the package `tensorflow` has: `python`, `core`, `contrib`, `__path__`, ..."""
 
     def __init__(self):
         super().__init__("tensorflow", _v1.__doc__)
         self.compat = tensorflow.compat
-        self.feature_column = types.ModuleType("tensorflow.feature_column", _v1.feature_column.__doc__)
-        self.feature_column.__dict__.update(vars(_v1.feature_column))
-        self.feature_column.__dict__.update((name, getattr(feature_column, name)) for name in feature_column.__all__)
-        self.feature_column.__dict__.update((name, getattr(columns, name)) for name in _WITH_DEEPRECS_ARGUMENTS)
+        self.feature_column = _over(_v1.feature_column, "tensorflow.feature_column", {
+            **{name: getattr(feature_column, name) for name in feature_column.__all__},
+            **{name: getattr(columns, name) for name in _WITH_DEEPRECS_ARGUMENTS}})
+        self.nn = _over(_v1.nn, "tensorflow.nn", lookup_arguments.LOOKUPS)
 
     def __getattr__(self, name):
         if not name.startswith("__") and hasattr(_v1, name):

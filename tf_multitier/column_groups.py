@@ -1,0 +1,375 @@
+"""Groups of feature columns: the lookups of many columns as one op, in input_layer and sequence_input_layer.
+
+A dense column of TensorFlow looks the ids of its categorical column up by itself. To have many columns looked up together, each is
+asked through a copy of itself over a `_Collecting` categorical column, which gives the same ids wrapped as `PendingIds`:
+
+    1. TensorFlow's column makes or finds its variable, under the name and in the order it always does,
+    2. and calls TensorFlow's lookup with it and the wrapped ids;
+    3. TensorFlow's public dispatch brings that call here, by the type of the ids, and gets an `_Asked` instead of a tensor;
+    4. what the columns of a group asked for is looked up by one grouped op (nn.py), and takes its column's place.
+
+Columns over embedding variables and over TensorFlow's own variables go into one group, as do pooled and sequence columns of one
+call. Values of embedding variables are those of the column alone, to the bit; those of static variables too, but where TensorFlow
+pools ten ids or more: it adds eight at a time, the group in order of occurrence.
+"""
+
+import collections
+import collections.abc
+import contextlib
+import itertools
+import sys
+import threading
+
+import tensorflow as tf
+from tensorflow.python.feature_column import feature_column as _v1_columns
+from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
+from tensorflow.python.feature_column import utils as _column_utils
+from tensorflow.python.util import dispatch
+
+from tf_multitier import lookup
+from tf_multitier import nn
+from tf_multitier import patches
+from tf_multitier.partitioned import StoredParts
+from tf_multitier.partitioned import is_embedding_variable
+
+_v1 = tf.compat.v1
+
+# key: what columns of one group have in common. limit: lookups in one op.
+_Group = collections.namedtuple("_Group", ["key", "limit"])
+
+_scopes = threading.local()  # .groups: the scopes this thread is in, the innermost last
+_unnamed = itertools.count()
+
+# Columns that do nothing with the result of their lookup but return it.
+_GROUPABLE = (_v2_columns.EmbeddingColumn, _v1_columns._SharedEmbeddingColumn)
+
+# Categorical columns whose ids are never negative. Of the others TensorFlow drops negative ids: there they stand for no id.
+_NEVER_NEGATIVE = (_v2_columns.HashedCategoricalColumn, _v2_columns.CrossedColumn, _v2_columns.BucketizedColumn,
+                   _v1_columns._HashedCategoricalColumn, _v1_columns._CrossedColumn, _v1_columns._BucketizedColumn)
+
+
+@contextlib.contextmanager
+def group_embedding_column_scope(name=None, params_num_per_group=sys.maxsize):
+    """Embedding columns made inside are looked up by one op in each `input_layer` call that has them.
+
+    Semantics: DeepRec's `tf.feature_column.group_embedding_column_scope`. A group changes no name of a variable and no value (of
+    static variables: up to the rounding of the order of summation). It takes `embedding_column` and `shared_embedding_columns`,
+    this package's and TensorFlow's own, over any categorical column; over sequence columns in `sequence_input_layer`. Other
+    columns may be made inside and are as ever.
+
+    Args:
+      name: scopes of one name are one group; None: a group of its own.
+      params_num_per_group: at most so many lookups in one op.
+    """
+    patches.on_new_columns(_GROUPABLE, _join_scope)
+    groups = _scopes.__dict__.setdefault("groups", [])
+    groups.append(_Group(next(_unnamed) if name is None else str(name), params_num_per_group))
+    try:
+        yield
+    finally:
+        groups.pop()
+
+
+def _join_scope(column):
+    """Makes a new column one of the group whose scope this is, if any."""
+    groups = getattr(_scopes, "groups", None)
+    if groups:
+        column.tf_multitier_group = groups[-1]
+
+
+def _group_of(column):
+    """The _Group of a dense column, or None."""
+    return getattr(column, "tf_multitier_group", None) if type(column) in _GROUPABLE else None
+
+
+def _group_or(rest):
+    """_group_of, giving `rest` for columns that could be in a group and are in none."""
+    return lambda column: _group_of(column) or (rest if type(column) in _GROUPABLE else None)
+
+
+# ---- from a column to what it would look up
+
+# What a column asked for. variable: embedding or static one. given: its ids as SparseTensor; ids, weights: of rank 2, without
+# those that are not to be looked up; weights may be None. outer: the ids' dense shape without the last dimension, where that is
+# not [batch].
+_Asked = collections.namedtuple("_Asked", ["variable", "given", "ids", "weights", "combiner", "max_norm", "outer"])
+
+
+@dispatch.register_dispatchable_type
+class PendingIds:
+    """A SparseTensor of ids on its way through one of TensorFlow's columns into a lookup that is collected."""
+
+    def __init__(self, ids, may_be_negative):
+        self.ids = ids
+        self.may_be_negative = may_be_negative
+
+    @property
+    def dense_shape(self):  # the columns ask for the rank
+        return self.ids.dense_shape
+
+
+class _Collecting(_v1_columns._CategoricalColumn):
+    """A categorical column with its ids wrapped. Stands for a sequence column too."""
+
+    def __init__(self, column):
+        self._column = column
+        base = column
+        while hasattr(base, "categorical_column"):
+            base = base.categorical_column
+        self._may_be_negative = not isinstance(base, _NEVER_NEGATIVE)
+
+    @property
+    def name(self):
+        return self._column.name
+
+    @property
+    def _parse_example_spec(self):
+        return self._column._parse_example_spec
+
+    def _transform_feature(self, inputs):
+        return inputs.get(self._column)
+
+    @property
+    def _num_buckets(self):
+        return self._column._num_buckets
+
+    def _get_sparse_tensors(self, inputs, weight_collections=None, trainable=None):
+        ids, weights = self._column._get_sparse_tensors(inputs, weight_collections, trainable)
+        return _v1_columns._CategoricalColumn.IdWeightPair(PendingIds(ids, self._may_be_negative), weights)
+
+
+def _ask(column, inputs, weight_collections, trainable):
+    """What `column` would look up, an _Asked; a tensor where that cannot be collected."""
+    collecting = column._replace(categorical_column=_Collecting(column.categorical_column))
+    return collecting._get_dense_tensor(inputs, weight_collections=weight_collections, trainable=trainable)
+
+
+def _asked(variable, pending, weights, combiner, max_norm, is_safe):
+    ids = pending.ids
+    rank = ids.dense_shape.shape.num_elements()
+    if rank is None:
+        look_up = _v1.nn.safe_embedding_lookup_sparse if is_safe else _v1.nn.embedding_lookup_sparse
+        return look_up(variable, ids, weights, combiner=combiner, max_norm=max_norm, partition_strategy="div")
+    outer = None
+    if rank != 2:
+        outer = ids.dense_shape[:-1]
+        ids = tf.sparse.reshape(ids, tf.stack([tf.reduce_prod(outer), ids.dense_shape[-1]]))
+    indices, values = ids.indices, ids.values
+    weights = None if weights is None else lookup.one_a_key(tf.cast(weights.values, tf.float32), values)
+    if is_safe:
+        kept = []
+        if pending.may_be_negative and not (is_embedding_variable(variable) or isinstance(variable, StoredParts)):
+            kept.append(values >= 0)
+        if weights is not None and combiner != "sum":
+            kept.append(weights > 0)
+        if kept:
+            places = tf.where(kept[0] if len(kept) == 1 else tf.logical_and(*kept))[:, 0]
+            indices, values = tf.gather(indices, places), tf.gather(values, places)
+            weights = None if weights is None else tf.gather(weights, places)
+    sparse = lambda entries: tf.SparseTensor(indices, entries, ids.dense_shape)
+    return _Asked(variable, pending.ids, sparse(values), None if weights is None else sparse(weights), combiner, max_norm, outer)
+
+
+@tf.experimental.dispatch_for_api(_v1.nn.safe_embedding_lookup_sparse)
+def _safe_embedding_lookup_sparse(embedding_weights, sparse_ids: PendingIds, sparse_weights=None, combiner="mean", default_id=None,
+                                  name=None, partition_strategy="div", max_norm=None, allow_fast_lookup=False):
+    return _asked(embedding_weights, sparse_ids, sparse_weights, combiner, max_norm, is_safe=True)
+
+
+@tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
+def _embedding_lookup_sparse(params, sp_ids: PendingIds, sp_weights, combiner=None, max_norm=None, name=None,
+                             allow_fast_lookup=False):
+    return _asked(params, sp_ids, sp_weights, combiner or "mean", max_norm, is_safe=False)
+
+
+def _look_up(tensors, groups):
+    """Looks up what was asked for in `tensors`, a list of _Asked and others, and puts the values in its place.
+
+    groups: of each, the _Group; None for others.
+    """
+    numbers = collections.OrderedDict()
+    for number, (tensor, group) in enumerate(zip(tensors, groups)):
+        if isinstance(tensor, _Asked):
+            numbers.setdefault(group.key, (group, []))[1].append(number)
+    for group, members in numbers.values():
+        asked = [tensors[number] for number in members]
+        found = nn.group_embedding_lookup_sparse(
+            [a.variable for a in asked], [a.ids for a in asked], [a.combiner for a in asked], [a.weights for a in asked],
+            partition_strategy="div", max_norms=[a.max_norm for a in asked], params_num_per_group=group.limit)
+        for number, a, values in zip(members, asked, found):
+            if a.outer is not None:
+                dim = values.shape.as_list()[-1]
+                values = tf.reshape(values, tf.concat([a.outer, [dim]], 0))
+                values.set_shape([None] * (values.shape.rank - 1) + [dim])
+            tensors[number] = values
+
+
+# ---- layers
+
+def _with_model_variables(weight_collections):
+    names = list(weight_collections or [])
+    for name in (_v1.GraphKeys.GLOBAL_VARIABLES, _v1.GraphKeys.MODEL_VARIABLES):
+        if name not in names:
+            names.append(name)
+    return names
+
+
+def _columns_of(feature_columns):
+    if isinstance(feature_columns, dict):
+        return feature_columns.values()
+    return feature_columns if isinstance(feature_columns, (list, tuple, set, frozenset)) else [feature_columns]
+
+
+def _has_groups(feature_columns):
+    return any(_group_of(column) is not None for column in _columns_of(feature_columns))
+
+
+def _grouped_input_layer(group_of, features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
+                         scope=None, cols_to_output_tensors=None, from_template=False):
+    """TensorFlow's `_internal_input_layer` with the lookups of each group in one op.
+
+    Args:
+      group_of: function of a column giving its _Group or None.
+      others: as TensorFlow's.
+    """
+    columns = _v1_columns._normalize_feature_columns(feature_columns)
+    for column in columns:
+        if not isinstance(column, _v1_columns._DenseColumn):
+            raise ValueError(f"items of feature_columns must be dense columns, such as an embedding_column; got {column!r}")
+    weight_collections = _with_model_variables(weight_collections)
+    if not from_template:  # a template has made the scope
+        with _v1.variable_scope(scope, default_name="input_layer", values=features.values()):
+            return _grouped_input_layer(group_of, features, columns, weight_collections, trainable, cols_to_vars, None,
+                                        cols_to_output_tensors, from_template=True)
+
+    inputs = _v1_columns._LazyBuilder(features)
+    columns = sorted(columns, key=lambda column: column.name)
+    tensors, groups = [], []
+    for column in columns:
+        with _v1.variable_scope(None, default_name=column._var_scope_name) as column_scope:
+            groups.append(group_of(column))
+            if groups[-1] is None or _is_sequence(column):  # TensorFlow refuses sequence columns here
+                tensor = column._get_dense_tensor(inputs, weight_collections=weight_collections, trainable=trainable)
+            else:
+                tensor = _ask(column, inputs, weight_collections, trainable)
+            tensors.append(tensor)
+            if cols_to_vars is not None:
+                cols_to_vars[column] = _v1.get_collection(_v1.GraphKeys.GLOBAL_VARIABLES, scope=column_scope.name)
+    _look_up(tensors, groups)
+    outputs = []
+    for column, tensor in zip(columns, tensors):
+        outputs.append(tf.reshape(tensor, [tf.shape(tensor)[0], column._variable_shape.num_elements()]))
+        if cols_to_output_tensors is not None:
+            cols_to_output_tensors[column] = outputs[-1]
+    _v1_columns._verify_static_batch_size_equality(outputs, columns)
+    return tf.concat(outputs, 1)
+
+
+def input_layer(features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
+                cols_to_output_tensors=None):
+    """TensorFlow's `tf.compat.v1.feature_column.input_layer`, with all embedding columns looked up by one op.
+
+    Columns made in a `group_embedding_column_scope` stay in its group. Names of variables and arguments are TensorFlow's; so are
+    values, to the bit over embedding variables, up to the rounding of the order of summation over static ones.
+
+    Args:
+      features: dict of feature name to SparseTensor or dense tensor.
+      feature_columns: dense columns, in a list, set or dict, or one.
+      weight_collections: names of more collections for the variables.
+      trainable: whether variables are trained.
+      cols_to_vars: None, or a dict to be filled: {column: list of its variables}.
+      cols_to_output_tensors: None, or a dict to be filled: {column: float32 [batch, its size]}.
+
+    Returns:
+      float32 [batch, sum of the columns' sizes], in the order of the columns' names.
+
+    Raises:
+      ValueError: an item is no dense column; otherwise as TensorFlow's.
+    """
+    if isinstance(feature_columns, collections.abc.Iterator):
+        feature_columns = list(feature_columns)
+    if not any(type(column) in _GROUPABLE for column in _columns_of(feature_columns)):
+        return _v1.feature_column.input_layer(features, feature_columns, weight_collections, trainable, cols_to_vars,
+                                              cols_to_output_tensors)
+    return _grouped_input_layer(_group_or(_Group(object(), sys.maxsize)), features, feature_columns, weight_collections, trainable,
+                                cols_to_vars, cols_to_output_tensors=cols_to_output_tensors)
+
+
+def _is_sequence(column):
+    return isinstance(getattr(column, "categorical_column", None),
+                      (_v1_columns._SequenceCategoricalColumn, _v2_columns.SequenceCategoricalColumn))
+
+
+def sequence_input_layer(features, feature_columns, weight_collections=None, trainable=True):
+    """Sequence columns as one tensor [batch, time, features], with each example's length; embedding columns by one op.
+
+    Semantics: `tf.contrib.feature_column.sequence_input_layer` of TensorFlow 1, which TensorFlow 2.21 no longer has. Steps beyond
+    an example's length are zeros. Columns made in a `group_embedding_column_scope` stay in its group.
+
+    Args:
+      features: dict of feature name to SparseTensor or dense tensor.
+      feature_columns: list of `embedding_column` or `shared_embedding_columns` over sequence columns, `sequence_numeric_column`, or
+        TensorFlow's `indicator_column` over sequence columns; their order does not matter, the result is in the order of their
+        names.
+      weight_collections: more collections for the variables.
+      trainable: whether variables are trained.
+
+    Returns:
+      (tensor, lengths): float32 [batch, time, sum of dimensions] and int64 [batch].
+
+    Raises:
+      ValueError: no columns, two of one name, or one that gives no sequence.
+      tf.errors.InvalidArgumentError: when run, if columns disagree about the lengths.
+    """
+    kinds = (_v1_columns._SequenceDenseColumn, _v2_columns.SequenceDenseColumn)
+    columns = sorted([feature_columns] if isinstance(feature_columns, kinds) else feature_columns, key=lambda c: c.name)
+    if not columns:
+        raise ValueError("feature_columns must not be empty")
+    for column, following in zip(columns, columns[1:] + [None]):
+        if not isinstance(column, kinds):
+            raise ValueError("items of feature_columns must be sequence dense columns, such as an embedding_column over a sequence "
+                             f"column; got {column!r}")
+        if following is not None and column.name == following.name:
+            raise ValueError(f"two feature columns are named {column.name!r}")
+    group_of = _group_or(_Group(object(), sys.maxsize))
+    with _v1.variable_scope(None, default_name="sequence_input_layer"):
+        pairs = _SequenceInputs(features, _with_model_variables(weight_collections), trainable)
+        tensors, lengths = map(list, zip(*(pairs.of(column, group_of(column) is not None) for column in columns)))
+        _look_up(tensors, [group_of(column) for column in columns])
+        outputs = []
+        for column, tensor in zip(columns, tensors):
+            shape = tf.shape(tensor)
+            outputs.append(tf.reshape(tensor, [shape[0], shape[1], _size_of(column)]))
+        checks = [tf.debugging.assert_equal(lengths[0], other, message=f"sequence lengths of columns {columns[0].name} and "
+                                            f"{column.name} differ") for other, column in zip(lengths[1:], columns[1:])]
+        with tf.control_dependencies(checks):
+            return tf.concat(outputs, axis=2), tf.identity(lengths[0])
+
+
+def _size_of(column):
+    shape = column._variable_shape if isinstance(column, _v1_columns._SequenceDenseColumn) else column.variable_shape
+    return shape.num_elements()
+
+
+class _SequenceInputs:
+    """What sequence columns give: TensorFlow's two kinds of caches of features, for its two kinds of columns."""
+
+    def __init__(self, features, weight_collections, trainable):
+        self._inputs = _v1_columns._LazyBuilder(features)
+        self._cache = _v2_columns.FeatureTransformationCache(features)
+        self._arguments = dict(weight_collections=weight_collections, trainable=trainable)
+
+    def of(self, column, may_be_grouped):
+        """(tensor [batch, time, ...] or _Asked, lengths [batch]) of a column."""
+        with _v1.variable_scope(None, default_name=getattr(column, "_var_scope_name", column.name)):
+            if may_be_grouped and _is_sequence(column):
+                asked = _ask(column, self._inputs, **self._arguments)
+                ids = (asked.given if isinstance(asked, _Asked) else
+                       column.categorical_column._get_sparse_tensors(self._inputs).id_tensor)
+                return asked, _column_utils.sequence_length_from_sparse_tensor(ids)
+            if isinstance(column, _v1_columns._SequenceDenseColumn):
+                return tuple(column._get_sequence_dense_tensor(self._inputs, **self._arguments))
+            return tuple(column.get_sequence_dense_tensor(self._cache, None))  # has no variables: sequence_numeric_column
+
+
+patches.on_input_layer(_has_groups, lambda original, args, kwargs: _grouped_input_layer(_group_of, *args, **kwargs))

@@ -1,0 +1,99 @@
+"""Dynamic-dimension variables: embeddings of as many blocks as each id is given.
+
+    table = tf.get_dynamic_dimension_embedding_variable("user", embedding_block_dimension=4, embedding_block_num=3)
+    rows = tf.nn.embedding_lookup(table, ids, blocknums=blocknums)  # [n, 12]: an id of one block has 4 numbers, then 8 zeros
+
+Block i of all ids is one embedding variable, `<name>/block_<i>`; an id has a row there once it is trained with more than i blocks, so
+that rare ids, given few blocks, take little room. Blocks are looked up by one grouped lookup, trained and saved as the embedding
+variables that they are. Semantics: DeepRec's function of that name.
+"""
+
+import numbers
+
+import tensorflow as tf
+
+from tf_multitier import lookup
+from tf_multitier import nn
+from tf_multitier.variable_scope import get_embedding_variable
+
+
+class DynamicEmbeddingVariable:
+    """What `get_dynamic_dimension_embedding_variable` returns. Attributes: `name`, `blocks` (embedding variables), `embedding_dim`
+    (of all blocks together)."""
+
+    def __init__(self, name, blocks):
+        self.name = name
+        self.blocks = list(blocks)
+        self.embedding_dim = sum(block.embedding_dim for block in blocks)
+
+    def __repr__(self):
+        return f"<tf_multitier.DynamicEmbeddingVariable '{self.name}' {len(self.blocks)} x {self.blocks[0].embedding_dim}>"
+
+
+def get_dynamic_dimension_embedding_variable(
+        name, embedding_block_dimension, embedding_block_num, key_dtype=tf.int64, value_dtype=None, initializer=None,
+        regularizer=None, trainable=True, collections=None, caching_device=None, partitioner=None, validate_shape=True,
+        custom_getter=None, constraint=None, steps_to_live=None, init_data_source=None, ht_partition_num=1000, storage_type=None,
+        ev_option=None):
+    """Makes or, in a reusing variable scope, finds a dynamic-dimension variable.
+
+    Args:
+      name: of the variable, within the variable scope.
+      embedding_block_dimension: elements of a block, >= 1.
+      embedding_block_num: blocks of an id at most, >= 1.
+      ht_partition_num: not used.
+      storage_type: must be None; give an ev_option.
+      others: as of `tf_multitier.get_embedding_variable`, for every block.
+
+    Raises:
+      TypeError, ValueError: for a bad argument.
+    """
+    del ht_partition_num
+    if storage_type is not None:
+        raise ValueError(f"dynamic-dimension variable '{name}': storage_type is not supported and must be None, found {storage_type!r}: "
+                         "give ev_option=tf.EmbeddingVariableOption(storage_option=...)")
+    if not isinstance(embedding_block_num, numbers.Integral) or embedding_block_num < 1:
+        raise ValueError(f"dynamic-dimension variable '{name}': embedding_block_num must be an integer, at least 1, found "
+                         f"{embedding_block_num!r}")
+    blocks = [get_embedding_variable(
+        f"{name}/block_{i}", embedding_block_dimension, key_dtype, value_dtype, initializer=initializer, regularizer=regularizer,
+        trainable=trainable, collections=collections, caching_device=caching_device, partitioner=partitioner,
+        validate_shape=validate_shape, custom_getter=custom_getter, constraint=constraint, steps_to_live=steps_to_live,
+        init_data_source=init_data_source, ev_option=ev_option) for i in range(embedding_block_num)]
+    return DynamicEmbeddingVariable(name, blocks)
+
+
+def embedding_lookup(variable, ids, blocknums, max_norm=None, name=None):
+    """Embeddings of ids of any shape: float32 ids.shape + [embedding_dim], zeros from block `blocknums` of an id on.
+
+    Args:
+      blocknums: integers of the shape of ids, how many blocks of each id are read and trained; more than there are: all.
+      max_norm: None, or a number: blocks with a larger norm are scaled down to it.
+
+    Raises:
+      ValueError: blocknums is None, or of another shape.
+    """
+    if blocknums is None:
+        raise ValueError(f"looking up the dynamic-dimension variable '{variable.name}' needs blocknums: how many blocks each id has")
+    with tf.name_scope(name or "embedding_lookup"):
+        ids, blocknums = tf.convert_to_tensor(ids), tf.convert_to_tensor(blocknums)
+        if not ids.shape.is_compatible_with(blocknums.shape):
+            raise ValueError(f"looking up the dynamic-dimension variable '{variable.name}': blocknums must have the shape of ids, "
+                             f"expected {ids.shape}, found {blocknums.shape}")
+        keys, counts = tf.reshape(ids, [-1]), tf.reshape(blocknums, [-1])
+        places = [tf.where(counts > i) for i in range(len(variable.blocks))]
+        found = nn.group_embedding_lookup(variable.blocks, [tf.gather(keys, p[:, 0]) for p in places], max_norms=max_norm)
+        size = tf.size(keys, tf.int64)
+        rows = tf.concat([tf.scatter_nd(p, values, tf.stack([size, values.shape[-1]])) for p, values in zip(places, found)], 1)
+        values = tf.reshape(rows, tf.concat([tf.shape(ids), [variable.embedding_dim]], 0))
+        values.set_shape(ids.shape.concatenate(variable.embedding_dim))
+        return values
+
+
+def embedding_lookup_sparse(variable, sp_ids, sp_weights, blocknums, combiner="mean", max_norm=None, name=None):
+    """Embeddings of sparse or ragged ids, pooled by row: float32 [batch, embedding_dim]. blocknums: one for each of the ids."""
+    with tf.name_scope(name or "embedding_lookup_sparse"):
+        sp_ids, sp_weights = lookup.from_ragged(sp_ids, sp_weights)
+        values = embedding_lookup(variable, sp_ids.values, blocknums, max_norm)
+        entries = tf.SparseTensor(sp_ids.indices, tf.range(tf.size(sp_ids.values), dtype=tf.int64), sp_ids.dense_shape)
+        return nn.group_embedding_lookup_sparse([values], [entries], combiner or "mean", [sp_weights])[0]
