@@ -145,6 +145,58 @@ if __name__ == "__main__":
 """
 
 
+# What programs import from DeepRec's modules, {module: names}; looked for by NAMES_PROGRAM.
+NAMES = {
+    "tensorflow": "get_embedding_variable get_multihash_variable get_dynamic_dimension_embedding_variable EmbeddingVariableOption "
+                  "StorageOption InitializerOption CounterFilter CBFFilter GlobalStepEvict L2WeightEvict CheckpointOption Session "
+                  "placeholder global_variables_initializer ConfigProto train.Saver train.AdagradOptimizer train.AdamOptimizer "
+                  "train.FtrlOptimizer train.GradientDescentOptimizer train.AdamAsyncOptimizer train.AdagradDecayOptimizer "
+                  "train.AdagradDecayOptimizerV2 train.AdamWOptimizer nn.group_embedding_lookup nn.group_embedding_lookup_sparse "
+                  "feature_column.categorical_column_with_embedding feature_column.group_embedding_column_scope "
+                  "config.experimental.enable_distributed_strategy config.experimental.enable_group_embedding",
+    "tensorflow.core.framework.embedding.config_pb2":
+        "StorageType CacheStrategy StorageType.DRAM StorageType.DRAM_SSDHASH StorageType.HBM_DRAM_SSDHASH CacheStrategy.LFU",
+    "tensorflow.python.ops.kv_variable_ops":
+        "EmbeddingVariable MultiHashVariable DynamicEmbeddingVariable lookup_tier lookup_resource",
+    "tensorflow.python.ops.variable_scope":
+        "get_embedding_variable get_multihash_variable get_dynamic_dimension_embedding_variable get_variable",
+    "tensorflow.python.ops.variables": "EmbeddingVariableOption StorageOption InitializerOption CounterFilter CBFFilter GlobalStepEvict "
+                                       "L2WeightEvict CheckpointOption global_variables_initializer",
+    "tensorflow.python.framework.ops": "GraphKeys.EV_INIT_VAR_OPS GraphKeys.EV_INIT_SLOT_OPS GraphKeys.EMBEDDING_VARIABLES",
+    "tensorflow.python.feature_column.feature_column_v2":
+        "categorical_column_with_embedding categorical_column_with_multihash categorical_column_with_adaptive_embedding",
+    "tensorflow.python.feature_column.feature_column": "categorical_column_with_embedding input_layer",
+    "tensorflow.python.feature_column.sequence_feature_column": "sequence_categorical_column_with_embedding",
+    "tensorflow.python.training.adam_async": "AdamAsyncOptimizer",
+    "tensorflow.python.training.adagrad_decay": "AdagradDecayOptimizer",
+    "tensorflow.python.training.adagrad_decay_v2": "AdagradDecayOptimizerV2",
+    "tensorflow.python.training.weight_decay_optimizers": "AdamWOptimizer",
+    "tensorflow.contrib.layers": "sparse_column_with_embedding embedding_column shared_embedding_columns input_from_feature_columns "
+                                 "weighted_sum_from_feature_columns",
+    "tensorflow.contrib.layers.python.layers.embedding_ops": "safe_embedding_lookup_sparse",
+    "tensorflow.contrib.layers.python.layers.feature_column": "sparse_column_with_embedding sparse_column_wth_embedding",
+    "tensorflow.contrib.layers.python.layers.feature_column_ops": "input_from_feature_columns",
+    "tensorflow.contrib.feature_column": "sequence_input_layer",
+}
+
+# Each name as programs get at it: `from module import name`, and as an attribute of the imported module.
+NAMES_PROGRAM = r"""
+NAMES = {names!r}
+absent = []
+for module, names in NAMES.items():
+    for name in names.split():
+        first, *rest = name.split(".")
+        try:
+            space = {{"__name__": "__main__"}}
+            exec(f"from {{module}} import {{first}} as found\nimport {{module}} as imported\nassert imported.{{name}} is not None", space)
+            for part in rest:
+                space["found"] = getattr(space["found"], part)
+        except Exception as error:
+            absent.append((module, name, str(error)))
+print(absent)
+"""
+
+
 def _run(*arguments, **kwargs):
     environ = dict(os.environ, PYTHONPATH=_ROOT, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", CUDA_VISIBLE_DEVICES="")
     return subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, text=True, check=False, **kwargs)
@@ -244,6 +296,16 @@ def test_a_script_sees_tensorflow_1_with_deeprecs_names(tmp_path):
     done = _run("-m", "tf_multitier.deeprec", str(tmp_path / "script.py"), "--flag", "x")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "ran main"
+
+
+@pytest.mark.parametrize("way", ["command", "install"])
+def test_every_name_that_programs_import_is_there(tmp_path, way):
+    program = NAMES_PROGRAM.format(names=NAMES)
+    script = tmp_path / "names.py"
+    script.write_text(program if way == "command" else "import tf_multitier\ntf_multitier.deeprec.install()\n" + program)
+    done = _run(*(["-m", "tf_multitier.deeprec"] if way == "command" else []), str(script))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["no/such/file.py", "x"], 2)])

@@ -136,13 +136,14 @@ def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
 
 # --- README.md -----------------------------------------------------------------------------------
 
-def test_example_of_the_readme_prints_what_it_says(tmp_path):
+def test_examples_of_the_readme_print_what_they_say(tmp_path):
     with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as stream:
-        [code] = re.findall(r"```python\n(.*?)```", stream.read(), re.S)
-    assert len([line for line in code.splitlines() if line]) == 10
-    script = tmp_path / "readme.py"
-    script.write_text(code)
-    assert run_python(str(script)) == "[2 1 0]\n"
+        codes = re.findall(r"```python\n(.*?)```", stream.read(), re.S)
+    assert len(codes) == 2 and len([line for line in codes[0].splitlines() if line]) == 10
+    for code in codes:
+        script = tmp_path / "readme.py"
+        script.write_text(code)
+        assert run_python(str(script)) == "[2 1 0]\n"
 
 
 def test_links_of_the_documents_exist():

@@ -388,16 +388,32 @@ def test_errors_name_the_member(session):
             fresh.run(out, {values: [1, 2], length: [1, 1]})
 
 
-def test_loops_and_eager_execution_are_refused(graph):
+@pytest.mark.parametrize("control_flow_v2", [False, True])
+def test_loops_look_up_and_refuse_to_train(control_flow_v2):
+    was = v1.control_flow_v2_enabled()
+    (v1.enable_control_flow_v2 if control_flow_v2 else v1.disable_control_flow_v2)()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            ev, other = table("ev", 2), static("static", 2)
+            def body(i, total):
+                outs = nn.group_embedding_lookup_sparse([ev, other], [sparse([[1]]), sparse([[2]])], "sum")
+                outs += nn.group_embedding_lookup([ev], [[3]])
+                return i + 1, total + tf.add_n([tf.reduce_sum(out) for out in outs])
+            _, total = tf.while_loop(lambda i, _: i < 3, body, [0, 0.0])
+            once = [tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 3])), tf.reduce_sum(other[2])]
+            initialized(session)
+            looped, expected = session.run([total, once])
+            assert looped == pytest.approx(3 * sum(expected), rel=1e-5)
+            for variable in (ev.handle, other):
+                with pytest.raises(NotImplementedError, match=r"lookup '.*group_embedding_lookup.*' of an embedding variable inside a "
+                                                              "loop is not supported: look the keys of all steps up before"):
+                    tf.gradients(total, [variable])
+    finally:
+        (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
+
+
+def test_eager_execution_is_refused(graph):
     del graph
-    ev = table("ev", 2)
-    def body(i, total):
-        [out] = nn.group_embedding_lookup_sparse([ev], [sparse([[1]])], "sum")
-        return i + 1, total + tf.reduce_sum(out)
-    _, total = tf.while_loop(lambda i, _: i < 3, body, [0, 0.0])
-    # Under control flow v1 TensorFlow stops first, where it wants zeros for the plan.
-    with pytest.raises((NotImplementedError, TypeError), match="inside a loop|variant"):
-        tf.gradients(total, [ev.handle])
     with tf.init_scope():
         if tf.executing_eagerly():
             with pytest.raises(RuntimeError, match="graphs and Sessions only"):

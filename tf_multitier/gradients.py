@@ -33,17 +33,26 @@ RawGradient = collections.namedtuple("RawGradient", ["keys", "grads", "indices_n
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", "MultitierEmbeddingVariableHandle")
 
 
+def _refuse_loop(name):
+    raise NotImplementedError(f"training through the lookup '{name}' of an embedding variable inside a loop is not supported: look the "
+                              "keys of all steps up before the loop")
+
+
+def _is_in_while_context(op):
+    context = op._get_control_flow_context()
+    return context is not None and control_flow_util.GetContainingWhileContext(context) is not None
+
+
 def _refuse_control_flow(op):
     context = op._get_control_flow_context()
     graph = op.graph
-    in_while = control_flow_util.GetContainingWhileContext(context) is not None if context is not None else False
+    in_while = _is_in_while_context(op)
     while graph is not None and not in_while:
         in_while = isinstance(graph, (control_flow_v2_func_graphs.WhileBodyFuncGraph,
                                       control_flow_v2_func_graphs.WhileCondFuncGraph))
         graph = getattr(graph, "outer_graph", None)
     if in_while:
-        raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside a loop is not "
-                                  "supported: look the keys of all steps up before the loop")
+        _refuse_loop(op.name)
     if context is not None and control_flow_util.IsInCond(op):
         raise NotImplementedError(f"training through the lookup '{op.name}' of an embedding variable inside tf.cond needs "
                                   "control flow v2: call tf.compat.v1.enable_control_flow_v2()")
@@ -208,6 +217,16 @@ def _group_lookup_grad(op, *grads):
     return input_grads
 
 
+def checked_in_loops(values):
+    """The values of a grouped lookup. In a loop of control flow v1 they are behind ops that refuse to be trained through: TensorFlow
+    would fail before it asks the lookup for its gradient, with a message about the plan."""
+    op = values[0].op
+    if not _is_in_while_context(op):
+        return values
+    with op.graph.gradient_override_map({"Identity": "MultitierGroupLookupInLoop"}):
+        return [tf.identity(value) for value in values]
+
+
 def group_inputs(sources, units, num_handles):
     """For each member of a MultitierGroupLookup, the number of the input that its first part is."""
     first, handles, matrices = [], 0, num_handles
@@ -225,6 +244,7 @@ def register_group():
     """Registers the gradient of grouped lookups; called once, when nn.py is imported."""
     tf_ops.RegisterGradient("MultitierGroupLookup")(_group_lookup_grad)
     tf_ops.RegisterGradient("MultitierGroupLookupGrad")(_refuse_second_derivative)
+    tf_ops.RegisterGradient("MultitierGroupLookupInLoop")(lambda op, unused_grad: _refuse_loop(op.inputs[0].op.name))
 
 
 def register():

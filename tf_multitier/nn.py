@@ -267,7 +267,7 @@ def _one_op(members):
     anchors = [_anchor(part) for member in members for part in member.parts if member.source != "tensor"]
     anchors += [_anchor(part) for member in members for part in member.parts if member.source == "tensor"]
     with tf_ops.colocate_with(anchors[0], ignore_existing=True):
-        return ops.multitier_group_lookup(
+        values = ops.multitier_group_lookup(
             handles=[part.handle for member in members if member.source != "tensor" for part in member.parts],
             matrices=[part for member in members if member.source == "tensor" for part in member.parts],
             keys=[member.keys for member in members],
@@ -279,6 +279,7 @@ def _one_op(members):
             forms=[member.form for member in members], combiners=[member.combiner for member in members],
             dims=[member.dim for member in members], weighted=[member.weights is not None for member in members],
             max_norms=[member.max_norm for member in members]).values
+    return gradients.checked_in_loops(values)
 
 
 def _over_devices(member):
