@@ -59,7 +59,8 @@ def _refuse_control_flow(op):
 
 
 def _slices(values, keys, dim):
-    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
+    shape = graph_state.shared(("gradient shape", dim, values.device), lambda: tf.constant([0, dim], tf.int32))
+    return tf.IndexedSlices(values, keys, dense_shape=shape)
 
 
 def _summed(keys, grads, dim, handle):

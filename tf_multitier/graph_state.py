@@ -4,6 +4,8 @@ Lives as an attribute of the graph, so that it goes when the graph goes. Not exp
 again through their handle ops (see embedding_variable.from_handle).
 """
 
+from tensorflow.python.framework import ops as tf_ops
+
 _ATTRIBUTE = "_tf_multitier_state"
 
 
@@ -16,6 +18,7 @@ class GraphState:
     raw_gradients: {values tensor name: gradients.RawGradient}: the per-occurrence form of a lookup's gradient, with the keys
       and the variable it belongs to. The optimizer takes it where nothing in between changed the values, their indices or
       the variable.
+    shared: {key: tensor}, see `shared`.
     """
 
     def __init__(self):
@@ -23,6 +26,7 @@ class GraphState:
         self.partitioned = {}
         self.counts = {}
         self.raw_gradients = {}
+        self.shared = {}
 
 
 def state_of(graph):
@@ -32,3 +36,20 @@ def state_of(graph):
         state = GraphState()
         setattr(graph, _ATTRIBUTE, state)
     return state
+
+
+def shared(key, make):
+    """The tensor make() in the default graph, one for all variables that ask with the same key: a graph with hundreds of them need not
+    hold hundreds of equal constants.
+
+    It is made anew for each control-flow context and set of control dependencies, so that it is there, and is read, when one of its
+    own would be. The key names the device where that matters.
+    """
+    graph = tf_ops.get_default_graph()
+    context = graph._get_control_flow_context()
+    before = frozenset(op.name for op in graph._current_control_dependencies())
+    state = state_of(graph)
+    key = (key, None if context is None else context.name, before)
+    if key not in state.shared:
+        state.shared[key] = make()
+    return state.shared[key]

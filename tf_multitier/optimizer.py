@@ -151,9 +151,13 @@ def _global_step(variable):
             raise ValueError(f"embedding variable '{variable.variable_name}' has GlobalStepEvict(steps_to_live="
                              f"{variable.steps_to_live}), which needs a global step: call "
                              "tf.compat.v1.train.get_or_create_global_step() before the optimizer's minimize or apply_gradients")
-        return tf.constant(-1, tf.int64)
-    with tf_ops.colocate_with(None, ignore_existing=True):
-        return tf.cast(step.read_value() if resource_variable_ops.is_resource_variable(step) else tf.identity(step), tf.int64)
+        return graph_state.shared(("no global step", variable.device), lambda: tf.constant(-1, tf.int64))
+
+    def read():
+        with tf_ops.colocate_with(None, ignore_existing=True):
+            return tf.cast(step.read_value() if resource_variable_ops.is_resource_variable(step) else tf.identity(step), tf.int64)
+
+    return graph_state.shared(("global step", step.name), read)
 
 
 # ---- from a gradient back to the entries it was summed from
