@@ -112,7 +112,8 @@ struct TableOptions {
   bool keep = false;
   OnCorruption on_corruption = OnCorruption::kError;
   // Which rows are demoted first. In tables of less than 64 Ki rows of DRAM exact: LRU by (operation, last occurrence in its
-  // batch), LFU by frequency and then so, the default as LRU. In larger ones LRU and LFU go by samples, and the default is
+  // batch; where keys come distinct, as a group gives them: place among them, which is that of first occurrences), LFU by
+  // frequency and then so, the default as LRU. In larger ones LRU and LFU go by samples, and the default is
   // scan-resistant (cc/policy/probation_clock.h).
   Replacement cache_strategy = Replacement::kDefault;
   // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
