@@ -17,6 +17,8 @@ SUITES = [
     ("test_saver.py", ""),
     ("test_errors.py", ""),
     ("test_feature_column.py", ""),
+    ("test_group_columns.py", ""),
+    ("test_group_lookup.py", "loops or planned or defect"),
     ("test_data.py", ""),
     ("test_storage.py", "by_hand or prefetch or checkpoint or share"),
 ]
