@@ -28,6 +28,40 @@ def test_lookup_creates_no_key_and_is_deterministic():
     assert table.total_count() == 0 and table.stats()["absent"] == 3
 
 
+@pytest.mark.parametrize("kind", ["DRAM", "DRAM_SSDHASH", "DRAM_LEVELDB", "SSDHASH", "DRAM_PMEM_SSDHASH", "PMEM"])
+@pytest.mark.parametrize("cache_strategy", ["LRU", "DEFAULT"])
+def test_peek_gives_what_lookup_gives_and_moves_nothing(kind, cache_strategy, tmp_path):
+    sizes = [1 << 20] if "_" not in kind else [64] * kind.count("_")
+    make = lambda name: uniform_table(storage_type=kind, storage_path=None if kind == "DRAM" else tmp_path, storage_size=sizes,
+                                      cache_strategy=cache_strategy, filter="counter", filter_freq=2, name=name)
+    table, other = make("a"), make("b")
+    keys = np.arange(-3, 12)
+    for t in (table, other):
+        for _ in range(2):
+            sgd(t, np.arange(12))
+        sgd(t, [-1])  # counted, not admitted
+        t.drain()
+    probe = np.concatenate([keys, keys[::-1], [5, 5]])
+    before, stats = table.lookup_tier(keys).tolist(), table.stats()
+    for _ in range(3):
+        found = table.peek(probe)
+    assert found.dtype == np.float32 and table.peek([]).shape == (0, 4)
+    table.drain()
+    assert table.lookup_tier(keys).tolist() == before
+    for name in ("lookups", "absent"):
+        assert table.stats()[name] == stats[name]
+    np.testing.assert_array_equal(found, other.lookup(probe))
+    # Nothing peeked at counts as used: the next row to leave memory is the same.
+    other = make("c")
+    for _ in range(2):
+        sgd(other, np.arange(12))
+    for t in (table, other):
+        sgd(t, [100, 101], counts=[2, 2])
+        t.drain()
+    everything = np.append(np.arange(12), [100, 101])
+    assert table.lookup_tier(everything).tolist() == other.lookup_tier(everything).tolist()
+
+
 def test_repeated_keys_are_updated_once_with_the_sum():
     table = uniform_table()
     before = table.lookup([1])

@@ -65,6 +65,7 @@ PYBIND11_MODULE(_engine, module) {
       .def_property_readonly("path", &PyTable::path)
       .def("columns", &PyTable::Columns)
       .def("lookup", &PyTable::Lookup)
+      .def("peek", &PyTable::Peek)
       .def("apply", &PyTable::Apply)
       .def("add_slots", &PyTable::AddSlots)
       .def("frequency", &PyTable::PerKey<int64_t, &EmbeddingTable::Frequency>)

@@ -114,6 +114,12 @@ py::array PyTable::Lookup(const Array<int64_t>& keys) {
   return out;
 }
 
+py::array PyTable::Peek(const Array<int64_t>& keys) {
+  Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
+  Run([&, data = out.mutable_data()] { return table_->Peek(View(keys), data); });
+  return out;
+}
+
 void PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
                     const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
                     const std::vector<std::string>& slot_columns, int64_t global_step) {

@@ -50,6 +50,7 @@ class PyTable {
 
   std::vector<ColumnTuple> Columns();
   py::array Lookup(const Array<int64_t>& keys);
+  py::array Peek(const Array<int64_t>& keys);
   void Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
              const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
              const std::vector<std::string>& slot_columns, int64_t global_step);

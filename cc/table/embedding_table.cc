@@ -308,6 +308,7 @@ const TableOptions& EmbeddingTable::options() const { return impl_->options(); }
 int EmbeddingTable::dim() const { return impl_->options().dim; }
 std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return impl_->layout(); }
 
+Status EmbeddingTable::Peek(Span<const int64_t> keys, float* out) { return impl_->Peek(keys, out); }
 Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places) {
   return impl_->Lookup(keys, out, executor, places);
 }

@@ -221,6 +221,9 @@ class EmbeddingTable {
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
                 uint32_t* places = nullptr);                                         // places: [n]
 
+  // What Lookup gives, and nothing else happens: no row moves, none counts as used, hits and misses of lookups are not counted.
+  Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]
+
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
   // passed, or until ReleasePrefetched(). Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that
   // are left where they are. `pinned` (may be null): how many rows this call keeps.

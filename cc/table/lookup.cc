@@ -53,7 +53,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   MT_RETURN_IF_ERROR(CheckProcess());
   if (keys.empty()) return OkStatus();
   InsideGate inside(&gate_);
-  const size_t n = keys.size(), dim = static_cast<size_t>(options_.dim);
+  const size_t n = keys.size();
   const int slices = static_cast<int>(std::clamp<size_t>(n / kSliceKeys, 1, kMaxSlices));
   const uint64_t stamp = evicts_ ? accesses_.fetch_add(n) : 0;
   std::vector<Missed> missed(static_cast<size_t>(slices));
@@ -81,9 +81,24 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, out, dim));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, out, Promotion::kCopy));
   TrimAndRemember();
   return OkStatus();
+}
+
+Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  if (keys.empty()) return OkStatus();
+  InsideGate inside(&gate_);
+  Missed missed;
+  for (auto& shard : shards_) shard->mutex.lock_shared();
+  LookupSlice(keys, 0, keys.size(), /*stamp=*/0, out, /*places=*/nullptr, &missed);
+  for (auto& shard : shards_) shard->mutex.unlock_shared();
+  {
+    const ScopedIeeeArithmetic ieee;
+    FillAbsent(keys, missed.absent, out);
+  }
+  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, out, Promotion::kPeek);
 }
 
 void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out,
@@ -176,7 +191,8 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
 }
 
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         float* out, size_t dim) {
+                                         float* out, Promotion promotion) {
+  const auto dim = static_cast<size_t>(options_.dim);
   // Repeated keys are read once.
   std::vector<int64_t> wanted_keys;
   wanted_keys.reserve(below.size());
@@ -196,11 +212,11 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
       key.entry = e;
       uint32_t last = unique->first_position(e);
       for (uint32_t p = last; p != KeyBatch::kEnd; p = unique->next(p)) last = p;
-      key.touched = stamp + below[last];
+      key.touched = stamp == 0 ? 0 : stamp + below[last];
       wanted.push_back(std::move(key));
     }
   }
-  MT_RETURN_IF_ERROR(Promote(&wanted, Promotion::kCopy, nullptr));
+  MT_RETURN_IF_ERROR(Promote(&wanted, promotion, nullptr));
   std::vector<size_t> absent;
   for (const BelowKey& key : wanted) {
     const bool has_row = key.outcome == BelowKey::kRead || key.outcome == BelowKey::kInDram;
@@ -212,7 +228,7 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
       }
     }
   }
-  lookups_absent_ += static_cast<int64_t>(absent.size());
+  if (promotion == Promotion::kCopy) lookups_absent_ += static_cast<int64_t>(absent.size());
   const ScopedIeeeArithmetic ieee;
   FillAbsent(keys, absent, out);
   return OkStatus();

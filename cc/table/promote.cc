@@ -201,7 +201,7 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, size_t i, const Found
   if (born) {
     key->outcome = BelowKey::kInDram;
     key->facts = KeyFacts{found.row->frequency, found.row->version, 0};
-    if (promotion == Promotion::kCopy) {
+    if (promotion == Promotion::kCopy || promotion == Promotion::kPeek) {
       const size_t row_bytes = layout()->row_bytes();
       keys->MakeRows(row_bytes);
       key->data = keys->RowOf(i, row_bytes);

@@ -57,6 +57,7 @@ class EmbeddingTable::Impl {
   Status Init();
 
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places);
+  Status Peek(Span<const int64_t> keys, float* out);
   Status Apply(const ApplyRequest& request, Executor* executor);
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
   void ReleasePrefetched();
@@ -146,6 +147,7 @@ class EmbeddingTable::Impl {
     kForget, // take the key out of the table: see Forgetting
     kPin,    // bring the row into DRAM, beyond the budget if need be, and pin it
     kCopy,   // copy the row data; install the row where there is room
+    kPeek,   // copy the row data; nothing moves
     kFacts,  // only frequency, version and tier; nothing moves
   };
   // Takes over a key that memory answers (row, counted entry or nothing), under the lock of its shard.
@@ -252,7 +254,9 @@ class EmbeddingTable::Impl {
   void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, uint32_t* places,
                    Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
-  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out, size_t dim);
+  // Answers the keys at `below` from the lower tiers. promotion: kCopy, or kPeek (then stamp is 0).
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out,
+                     Promotion promotion);
 
   // Under the shard's lock: keeps a row; false where it is kept already.
   bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until);

@@ -197,6 +197,12 @@ class Table:
         """The values of `keys` (integers [n]): float32 [n, dim]. An absent key reads as its initial value."""
         return self._table.lookup(arguments.integers("keys", keys))
 
+    def peek(self, keys):
+        """What `lookup` gives, float32 [n, dim], and nothing else: no row moves between tiers, none counts as used, and statistics
+        of lookups stay as they are. For tools that look into a table without changing what it keeps in memory.
+        """
+        return self._table.peek(arguments.integers("keys", keys))
+
     def apply(self, rule, keys, grads, counts=None, hyper=None, slots=None, global_step=-1):
         """Updates every distinct key once, with the sum of its gradients; absent keys get a row first.
 
