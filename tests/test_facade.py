@@ -1,6 +1,7 @@
 """`import tf_multitier.v1 as tf`: the names of tf.compat.v1 and ours, once each."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -59,3 +60,25 @@ def test_eager_execution_is_off_unless_the_program_has_used_it(before, eager):
     code = f"{before}; import tf_multitier.v1 as v1; assert v1.executing_eagerly() is {eager}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def _undocumented(module, names):
+    """Public functions, classes, methods and properties of `names` that are ours and say nothing."""
+    found = []
+    for name in names:
+        thing = getattr(module, name)
+        if not (getattr(thing, "__module__", None) or "").startswith("tf_multitier"):
+            continue
+        members = vars(thing).items() if inspect.isclass(thing) else ()
+        for path, value in [(name, thing)] + [(f"{name}.{n}", v) for n, v in members if not n.startswith("_")]:
+            value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if callable(value) and not inspect.getdoc(value):
+                found.append(f"{module.__name__}.{path}")
+    return found
+
+
+@pytest.mark.parametrize("module", ["", ".data", ".engine", ".feature_column", ".nn", ".train"])
+def test_every_public_thing_says_what_it_does(module):
+    module = importlib.import_module("tf_multitier" + module)
+    small = {"op", "graph", "device", "dtype", "shape", "get_shape", "name", "handle", "initializer"}
+    assert [path for path in _undocumented(module, module.__all__) if path.rpartition(".")[2] not in small] == []

@@ -55,6 +55,7 @@ def no_dense(what):
     def refuse(self, *unused_args, **unused_kwargs):
         raise dense_use(self, what)
 
+    refuse.__doc__ = f"NotImplementedError: {what} needs a dense value, which an embedding variable has not."
     return refuse
 
 
@@ -169,10 +170,12 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
 
     @property
     def partition_index(self):
+        """Which of `num_partitions` partitions this is, from 0."""
         return self.option_attrs["partition_index"]
 
     @property
     def num_partitions(self):
+        """Partitions of the whole variable; 1 where it is not partitioned."""
         return self.option_attrs["num_partitions"]
 
     @property
@@ -182,6 +185,7 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
 
     @property
     def is_partitioned(self):
+        """False: this is one table, maybe one of the `parts` of a PartitionedEmbeddingVariable."""
         return False
 
     @property
@@ -258,13 +262,16 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
 
     @property
     def specs(self):
+        """What TensorFlow's savers write of it, see saver.py."""
         return saver.SaveSpecs(self)
 
     @property
     def optional_restore(self):
+        """False: a checkpoint without the variable is an error."""
         return False
 
     def restore(self, restored_tensors, restored_shapes=None):
+        """The op that TensorFlow's savers run to restore it from the tensors of its `specs`."""
         return saver.restore(self, restored_tensors)
 
     def restore_from(self, prefix, name="restore"):

@@ -63,26 +63,32 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
 
     @property
     def is_partitioned(self):
+        """True: see `parts`."""
         return True
 
     @property
     def num_partitions(self):
+        """Number of `parts`."""
         return len(self._parts)
 
     @property
     def name(self):
+        """Name of the variable, scopes included, without a partition suffix."""
         return self._name
 
     @property
     def variable_name(self):
+        """The same as `name`."""
         return self._name
 
     @property
     def option_attrs(self):
+        """{attribute: value} of the handle of part 0: the options in force for all."""
         return self._parts[0].option_attrs
 
     @property
     def handle(self):
+        """The resource handle of part 0; `op`, `graph`, `device` and `dtype` are its."""
         return self._parts[0].handle
 
     @property
@@ -99,6 +105,7 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
 
     @property
     def shape(self):
+        """Static shape [0, embedding_dim]: the number of rows is not known."""
         return self._parts[0].shape
 
     def get_shape(self):
@@ -110,6 +117,7 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
 
     @property
     def trainable(self):
+        """Whether optimizers train it by default."""
         return self._parts[0].trainable
 
     @property

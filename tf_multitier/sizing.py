@@ -68,10 +68,12 @@ class Memory:
 
     @property
     def memory_bytes(self):
+        """Bytes of memory of all tiers, the index, filters and the batches in flight."""
         return sum(t.memory_bytes for t in self.tiers) + self.index_bytes + self.filter_bytes + self.batch_bytes
 
     @property
     def disk_bytes(self):
+        """Bytes of disk of all tiers."""
         return sum(t.disk_bytes for t in self.tiers)
 
     def __str__(self):

@@ -99,7 +99,11 @@ def enable_group_embedding(fusion_type="localized"):
 
 
 def lookup_tier(var, ids):
-    """The tier that holds each id: `EmbeddingVariable.lookup_tier`."""
+    """The tier that holds each id, int32 shaped as ids: `EmbeddingVariable.lookup_tier`.
+
+    Raises:
+      TypeError: var is no embedding variable, or ids are no integers.
+    """
     if not isinstance(var, AnyEmbeddingVariable):
         raise TypeError(f"lookup_tier: var must be an embedding variable, found {type(var).__name__}")
     return var.lookup_tier(ids)

@@ -14,6 +14,10 @@ class Table:
     """A hash table from int64 keys to rows [value | slot 1 | ... | slot n] of float32.
 
     A lookup never creates a key; an update does. Thread-safe: every method, from any thread; the GIL is released meanwhile.
+
+    Beside what each method says, all raise FailedPreconditionError of a table that is closed or in a forked child; those that take
+    keys ValueError where these are no integers [n]; those that read rows DataLossError, naming key and file, of a damaged record
+    (see on_corruption), and EngineError where a tier cannot be read.
     """
 
     def __init__(
@@ -274,7 +278,7 @@ class Table:
         return self._table.expire(int(step))
 
     def clear(self):
-        """Removes every key."""
+        """Removes every key, in all tiers, and what filters have counted. Columns stay."""
         self._table.clear()
 
     def export(self, all_columns=True):
