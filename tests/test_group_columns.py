@@ -207,6 +207,15 @@ def test_ids_of_unknown_rank_are_looked_up_alone(graph):
         assert session.run(out, {value: fed for value in ids.values()}).tolist() == [[1] * 4, [0] * 4]
 
 
+@pytest.mark.parametrize("place", ["ps", "gpu"])
+def test_static_variables_that_one_op_does_not_reach_are_looked_up_alone(graph, place):
+    made = [stock.embedding_column(stock.categorical_column_with_identity(key, 50), 2) for key in "xy"]
+    where = v1.train.replica_device_setter(2) if place == "ps" else "/gpu:0"
+    with v1.device(where), v1.variable_scope("net", partitioner=v1.fixed_size_partitioner(2) if place == "ps" else None):
+        out = fc.input_layer({key: np.array([[1]]) for key in "xy"}, made)
+    assert out.shape.as_list() == [1, 4] and "MultitierGroupLookup" not in [op.type for op in graph.get_operations()]
+
+
 def test_only_columns_made_in_a_scope_are_of_its_group(graph):
     with fc.group_embedding_column_scope("g"):
         inside = stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2)

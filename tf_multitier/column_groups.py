@@ -24,6 +24,8 @@ import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
 from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
 from tensorflow.python.feature_column import utils as _column_utils
+from tensorflow.python.framework import device_spec as tf_device
+from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.util import dispatch
 
 from tf_multitier import lookup
@@ -144,10 +146,18 @@ def _ask(column, inputs, weight_collections, trainable):
     return collecting._get_dense_tensor(inputs, weight_collections=weight_collections, trainable=trainable)
 
 
+def _one_op_reaches(variable):
+    """Whether the parts of a static variable are on one device, and that is no GPU."""
+    parts = list(variable) if isinstance(variable, tf_variables.PartitionedVariable) else [variable]
+    devices = {part.device for part in parts}
+    return len(devices) == 1 and tf_device.DeviceSpecV2.from_string(devices.pop() or "").device_type in (None, "CPU")
+
+
 def _asked(variable, pending, weights, combiner, max_norm, is_safe):
     ids = pending.ids
     rank = ids.dense_shape.shape.num_elements()
-    if rank is None:
+    is_static = not (is_embedding_variable(variable) or isinstance(variable, StoredParts))
+    if rank is None or (is_static and not _one_op_reaches(variable)):
         look_up = _v1.nn.safe_embedding_lookup_sparse if is_safe else _v1.nn.embedding_lookup_sparse
         return look_up(variable, ids, weights, combiner=combiner, max_norm=max_norm, partition_strategy="div")
     outer = None
@@ -158,7 +168,7 @@ def _asked(variable, pending, weights, combiner, max_norm, is_safe):
     weights = None if weights is None else lookup.one_a_key(tf.cast(weights.values, tf.float32), values)
     if is_safe:
         kept = []
-        if pending.may_be_negative and not (is_embedding_variable(variable) or isinstance(variable, StoredParts)):
+        if pending.may_be_negative and is_static:
             kept.append(values >= 0)
         if weights is not None and combiner != "sum":
             kept.append(weights > 0)
