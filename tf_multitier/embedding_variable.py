@@ -318,10 +318,6 @@ def is_handle(tensor):
     return isinstance(tensor, tf.Tensor) and not tf.executing_eagerly() and tensor.op.type == HANDLE_OP_TYPE
 
 
-def _no_rows(dim, dtype, device):
-    return graph_state.shared(("no rows", dim, dtype, device), lambda: tf.zeros([0, dim], dtype))
-
-
 def make_variable(name, attrs, matrix, trainable, collections):
     """Builds the ops of one table and puts the variable in its collections.
 
@@ -342,7 +338,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
             handle = ops.multitier_embedding_variable_handle(
                 container=graph._container or "", shared_name=full_name, name=scope, **attrs)
             with tf_ops.name_scope("Initializer"), tf_ops.colocate_with(handle):
-                rows = _no_rows(attrs["shape"][1], attrs["dtype"], handle.device) if matrix is None else matrix()
+                rows = tf.zeros([0, attrs["shape"][1]], attrs["dtype"]) if matrix is None else matrix()
                 options = {name: value for name, value in attrs.items() if name != "dtype"}  # the op takes it from rows
                 initializer_op = ops.multitier_initialize(handle, rows, name="Initialize", **options)
             with tf_ops.colocate_with(handle):
