@@ -39,8 +39,10 @@ def state_of(graph):
 
 
 def shared(key, make):
-    """The tensor make() in the default graph, one for all variables that ask with the same key: hundreds of gradients and updates need not
-    hold hundreds of equal constants. For those only: what a variable is made of stays in its own name scope, so that it can be exported.
+    """The tensor make() in the default graph, one for all variables that ask with the same key.
+
+    For what hundreds of gradients and updates would else have each of their own. What a variable is made of stays in the variable's
+    name scope, so that the scope can be exported.
 
     It is made anew for each control-flow context and set of control dependencies, so that it is there, and is read, when one of its
     own would be. The key names the device where that matters.
