@@ -216,6 +216,18 @@ def test_static_variables_that_one_op_does_not_reach_are_looked_up_alone(graph, 
     assert out.shape.as_list() == [1, 4] and "MultitierGroupLookup" not in [op.type for op in graph.get_operations()]
 
 
+@pytest.mark.parametrize("layer", [fc.input_layer, stock.input_layer])
+def test_static_columns_work_in_a_wrapped_function_as_ever(layer):
+    """Where grouped lookups do not: TensorFlow's way of running a v1 model."""
+    with fc.group_embedding_column_scope("g"):
+        column = stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2, initializer=v1.ones_initializer())
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = v1.wrap_function(lambda x: layer({"x": x}, [column]), [tf.TensorSpec([None, 1], tf.int64)])
+        out = model(tf.constant([[1], [2]], tf.int64))
+        session.run([v1.global_variables_initializer(), *(v.initializer for v in model.variables)])
+        assert session.run(out).tolist() == [[1, 1], [1, 1]]
+
+
 def test_only_columns_made_in_a_scope_are_of_its_group(graph):
     with fc.group_embedding_column_scope("g"):
         inside = stock.embedding_column(stock.categorical_column_with_identity("x", 3), 2)

@@ -80,13 +80,23 @@ def _join_scope(column):
 
 
 def _group_of(column):
-    """The _Group of a dense column, or None."""
-    return getattr(column, "tf_multitier_group", None) if type(column) in _GROUPABLE else None
+    """The _Group of a dense column, or None. There are none where grouped lookups do not work: eagerly, in a tf.function."""
+    if type(column) not in _GROUPABLE or not _works_here():
+        return None
+    return getattr(column, "tf_multitier_group", None)
+
+
+def _works_here():
+    try:
+        lookup.refuse_eager("a grouped lookup")
+    except RuntimeError:
+        return False
+    return True
 
 
 def _group_or(rest):
     """_group_of, giving `rest` for columns that could be in a group and are in none."""
-    return lambda column: _group_of(column) or (rest if type(column) in _GROUPABLE else None)
+    return lambda column: _group_of(column) or (rest if type(column) in _GROUPABLE and _works_here() else None)
 
 
 # ---- from a column to what it would look up
@@ -298,7 +308,7 @@ def input_layer(features, feature_columns, weight_collections=None, trainable=Tr
     """
     if isinstance(feature_columns, collections.abc.Iterator):
         feature_columns = list(feature_columns)
-    if not any(type(column) in _GROUPABLE for column in _columns_of(feature_columns)):
+    if not _works_here() or not any(type(column) in _GROUPABLE for column in _columns_of(feature_columns)):
         return _v1.feature_column.input_layer(features, feature_columns, weight_collections, trainable, cols_to_vars,
                                               cols_to_output_tensors)
     return _grouped_input_layer(_group_or(_Group(object(), sys.maxsize)), features, feature_columns, weight_collections, trainable,
