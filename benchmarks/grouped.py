@@ -44,7 +44,9 @@ def serve(kind):
     start = tf.constant_initializer(workload.INITIAL_VALUE)
     ids = grouped_workload.batches()
     if kind == "stock":
-        tables = [tf.get_variable(f"t{i}", [FLAGS.vocabulary, FLAGS.dim], initializer=start, use_resource=True)
+        # Reference variables, the default of v1: embedding_lookup_sparse reads a resource variable whole, which after the first
+        # sparse update is a copy of the table each time.
+        tables = [tf.get_variable(f"t{i}", [FLAGS.vocabulary, FLAGS.dim], initializer=start, use_resource=False)
                   for i in range(FLAGS.features)]
     else:
         import tf_multitier
