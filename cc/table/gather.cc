@@ -17,6 +17,7 @@ namespace multitier {
 namespace {
 
 constexpr uint32_t kGroup = 32;
+constexpr size_t kCachedBytes = 256 << 10;  // of a processor's second-level cache
 
 }  // namespace
 
@@ -89,11 +90,18 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
     const uint32_t place = place_of(e);
     return place != kNoPlace ? place : index.FindHomeDram(batch.hash(e));
   };
+  // Few rows are still in the cache when update comes to them.
+  const bool whole_rows = (end - begin) * shard->dram.layout()->stride() <= kCachedBytes;
   auto fetch_rows = [&](uint32_t from, RowHeader** to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t location = locate(e);
       to[e - from] = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
-      if (to[e - from] != nullptr) __builtin_prefetch(to[e - from], 1);
+      if (to[e - from] == nullptr) continue;
+      if (whole_rows) {
+        shard->dram.Prefetch(location);
+      } else {
+        __builtin_prefetch(to[e - from], 1);
+      }
     }
   };
   fetch_buckets(begin);
