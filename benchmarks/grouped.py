@@ -38,9 +38,7 @@ def serve(kind):
 
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    placeholders = [tf.placeholder(tf.int64, [None]) for _ in range(FLAGS.features)]
-    indices = tf.constant(grouped_workload.indices())
-    sparse = [tf.SparseTensor(indices, ids, [FLAGS.batch, FLAGS.hot]) for ids in placeholders]
+    placeholder, sparse = grouped_workload.sparse_ids(tf)
     start = tf.constant_initializer(workload.INITIAL_VALUE)
     ids = grouped_workload.batches()
     if kind == "stock":
@@ -64,7 +62,7 @@ def serve(kind):
         pooled = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse, "sum")
     loss = tf.reduce_mean(tf.square(tf.concat(pooled, 1)))
     train = tf.train.AdagradOptimizer(FLAGS.learning_rate).minimize(loss)
-    grouped_workload.serve(tf, pooled, placeholders, train, ids, {"tensorflow": tf.__version__})
+    grouped_workload.serve(tf, pooled, placeholder, train, ids, {"tensorflow": tf.__version__})
 
 
 def start(name, python, script, *arguments):

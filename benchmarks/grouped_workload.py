@@ -5,7 +5,7 @@
   lookup   the pooled (summed) embeddings of all features, concatenated: [batch, features x dim]; they stay in the framework
   train    the same, loss = the mean of their squares, its gradient, one Adagrad step on every table
 
-Static tables get row numbers as ids, hash tables 64-bit hashes of them. All start from one constant; every system trains all batches
+Static tables get row numbers as ids, hash tables 64-bit hashes of them. The ids of a batch are one tensor. All start from one constant; every system trains all batches
 before it is timed, and all must hold the same values in the end.
 """
 
@@ -50,13 +50,20 @@ def parameters():
     return {name: FLAGS[name].value for name in NAMES}
 
 
-def serve(tf, pooled, placeholders, train, ids, about):
+def sparse_ids(tf):
+    """(placeholder of a batch's ids, a SparseTensor of them for each feature) of a TensorFlow graph."""
+    ids = tf.placeholder(tf.int64, [FLAGS.features, FLAGS.batch * FLAGS.hot])
+    every = tf.constant(indices())
+    return ids, [tf.SparseTensor(every, of_feature, [FLAGS.batch, FLAGS.hot]) for of_feature in tf.unstack(ids)]
+
+
+def serve(tf, pooled, placeholder, train, ids, about):
     """workload.serve of a TensorFlow graph.
 
     Args:
       tf: the v1 module.
       pooled: list of [batch, dim], one a feature.
-      placeholders: of the ids, one a feature.
+      placeholder: of a batch's ids.
       train: op of a step.
       ids: int64 [batches, features, batch x hot].
       about: versions.
@@ -64,10 +71,9 @@ def serve(tf, pooled, placeholders, train, ids, about):
     whole = tf.concat(pooled, 1)
     session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=FLAGS.threads))
     session.run(tf.global_variables_initializer())
-    feeds = [list(batch) for batch in ids]
-    run = {"lookup": session.make_callable(whole.op, feed_list=placeholders),
-           "train": session.make_callable(train, feed_list=placeholders)}
-    for feed in feeds:
-        run["train"](*feed)
-    system = {name: (lambda i, step=step: step(*feeds[i % len(feeds)])) for name, step in run.items()}
-    workload.serve(system, lambda: session.run(whole, dict(zip(placeholders, feeds[0])))[:64], about)
+    run = {"lookup": session.make_callable(whole.op, feed_list=[placeholder]),
+           "train": session.make_callable(train, feed_list=[placeholder])}
+    for batch in ids:
+        run["train"](batch)
+    system = {name: (lambda i, step=step: step(ids[i % len(ids)])) for name, step in run.items()}
+    workload.serve(system, lambda: session.run(whole, {placeholder: ids[0]})[:64], about)

@@ -26,18 +26,16 @@ def main(argv):
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
     dynamic_embedding = tfra.dynamic_embedding
-    placeholders = [tf.placeholder(tf.int64, [None]) for _ in range(FLAGS.features)]
-    indices = tf.constant(grouped_workload.indices())
+    placeholder, sparse = grouped_workload.sparse_ids(tf)
     pooled = []
-    for i, ids in enumerate(placeholders):
+    for i, ids in enumerate(sparse):
         table = dynamic_embedding.get_variable(
             f"t{i}", key_dtype=tf.int64, value_dtype=tf.float32, dim=FLAGS.dim, devices=["/CPU:0"],
             initializer=tf.constant_initializer(workload.INITIAL_VALUE), init_size=FLAGS.vocabulary)
-        pooled.append(dynamic_embedding.embedding_lookup_sparse(
-            table, tf.SparseTensor(indices, ids, [FLAGS.batch, FLAGS.hot]), None, combiner="sum", name=f"l{i}"))
+        pooled.append(dynamic_embedding.embedding_lookup_sparse(table, ids, None, combiner="sum", name=f"l{i}"))
     loss = tf.reduce_mean(tf.square(tf.concat(pooled, 1)))
     train = dynamic_embedding.DynamicEmbeddingOptimizer(tf.train.AdagradOptimizer(FLAGS.learning_rate)).minimize(loss)
-    grouped_workload.serve(tf, pooled, placeholders, train, grouped_workload.keys(grouped_workload.batches()),
+    grouped_workload.serve(tf, pooled, placeholder, train, grouped_workload.keys(grouped_workload.batches()),
                            {"tensorflow": tf2.__version__, "tfra": tfra.__version__})
 
 

@@ -33,6 +33,27 @@ absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const 
   return absl::OkStatus();
 }
 
+std::shared_ptr<KeptPlan> PlanPool::Take() {
+  std::unique_ptr<KeptPlan> plan;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!free_.empty()) {
+      plan = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (plan == nullptr) plan = std::make_unique<KeptPlan>();
+  return std::shared_ptr<KeptPlan>(
+      plan.release(), [pool = shared_from_this()](KeptPlan* given) { pool->Give(std::unique_ptr<KeptPlan>(given)); });
+}
+
+void PlanPool::Give(std::unique_ptr<KeptPlan> plan) {
+  constexpr size_t kMostKept = 4;
+  plan->weights.clear();
+  absl::MutexLock lock(&mutex_);
+  if (free_.size() < kMostKept) free_.push_back(std::move(plan));
+}
+
 namespace {
 
 // The resource variables of a group, held against dense assignments while their rows are read: in the order of their locks'
@@ -117,7 +138,7 @@ class GroupLookupKernel : public OpKernel {
     const int plan_output = static_cast<int>(specs_.size());
     std::shared_ptr<KeptPlan> kept;
     if (context->output_required(plan_output)) {
-      kept = std::make_shared<KeptPlan>();
+      kept = plans_->Take();
       kept->weights = std::move(call.weights);
     }
     IntraOpExecutor executor(context);
@@ -263,6 +284,7 @@ class GroupLookupKernel : public OpKernel {
     return TensorShape::BuildTensorShape(dims, out);
   }
 
+  const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();
   std::vector<MemberSpec> specs_;
   int num_handles_ = 0, num_matrices_ = 0, num_indices_ = 0, num_shapes_ = 0;
 };

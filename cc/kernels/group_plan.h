@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "cc/lookup/group_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -21,6 +22,20 @@ namespace multitier {
 struct KeptPlan {
   GroupPlan plan;
   std::vector<tensorflow::Tensor> weights;
+};
+
+// Plans that nothing refers to any more, each with its memory: a step takes the one that the step before gave back, and as a rule
+// neither allocates nor faults pages in. Keeps as many as there were steps at once, four at most. Thread-safe.
+class PlanPool : public std::enable_shared_from_this<PlanPool> {
+ public:
+  // A plan to be filled; the last reference gives it back.
+  std::shared_ptr<KeptPlan> Take();
+
+ private:
+  void Give(std::unique_ptr<KeptPlan> plan);
+
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<KeptPlan>> free_;  // guarded by mutex_
 };
 
 class GroupPlanVariant {

@@ -25,8 +25,10 @@
 // Balance: a member is a task; one with more than its share of the group's keys is cut by key into pieces of some thousand, which
 // are tasks, as the units of a partitioned variable are. The order of distinct keys depends on the cut, no value does.
 //
-// The plan holds 12 to 28 bytes a distinct key, 4 to 12 an entry, and the values of distinct keys where weights or max_norm need
-// them for the gradient. Thread-safe: plain functions over thread-safe tables; a finished plan is immutable.
+// The plan holds 20 bytes a distinct key, 4 to 12 an entry, and the values of distinct keys where weights or max_norm need
+// them for the gradient. A plan may be filled again, and then works in the memory it has.
+//
+// Thread-safe: plain functions over thread-safe tables; a finished plan is immutable.
 
 #ifndef CC_LOOKUP_GROUP_LOOKUP_H_
 #define CC_LOOKUP_GROUP_LOOKUP_H_
@@ -42,6 +44,7 @@
 #include "cc/base/status.h"
 #include "cc/lookup/partition_keys.h"
 #include "cc/lookup/pooling.h"
+#include "cc/lookup/reused_array.h"
 #include "cc/table/embedding_table.h"
 
 namespace multitier {
@@ -109,16 +112,17 @@ class GroupPlan {
   struct Unit {
     int dim = 0;
     size_t size = 0;
-    std::unique_ptr<int64_t[]> keys, counts;
-    std::unique_ptr<uint32_t[]> places;
+    ReusedArray<int64_t> keys, counts;
+    ReusedArray<uint32_t> places;
   };
   // Keys that are deduplicated together: those of a unit, or some of them.
   struct Piece {
     int unit = 0;
     size_t first = 0;        // its first entry, in the order of `routed`; also its first place in `values`
     size_t entries = 0;
+    size_t distinct = 0;     // keys
     size_t unit_offset = 0;  // its first key among the unit's
-    Unit unique;             // moved to the unit's once all are known, but for the size
+    Unit part;               // its keys, where it is only some of the unit's, until they join those
   };
   struct Member {
     int first_unit = 0, dim = 0;
@@ -131,9 +135,9 @@ class GroupPlan {
     std::vector<float> factors;         // [batch] what a row's gradient is multiplied by, or divided by where there are weights
     PartitionedKeys routed;             // where there are several pieces
     std::vector<Piece> pieces;
-    std::unique_ptr<int32_t[]> index;   // [entries] place in `values`
-    std::unique_ptr<float[]> values;    // of distinct keys, clipped: each piece's from its `first` on
-    std::unique_ptr<float[]> unclipped; // the same before clipping; where there is a max_norm
+    ReusedArray<int32_t> index;         // [entries] place in `values`
+    ReusedArray<float> values;          // of distinct keys, clipped: each piece's from its `first` on
+    ReusedArray<float> unclipped;       // the same before clipping; where there is a max_norm
 
     SparseBatch sparse_batch() const {
       SparseBatch batch_of;
@@ -147,7 +151,7 @@ class GroupPlan {
   };
 
   template <typename T, typename U>
-  Span<T> Of(const std::unique_ptr<U[]>& data, int unit) const {
+  Span<T> Of(const ReusedArray<U>& data, int unit) const {
     return Span<T>(data.get(), units_[unit].size);
   }
 
@@ -155,7 +159,8 @@ class GroupPlan {
   std::vector<Unit> units_;
 };
 
-// Looks all members up. `plan` (may be null): filled for the gradient; weights must then live as long as it does.
+// Looks all members up. `plan` (may be null): filled for the gradient, new or used before; weights must then live as long as what
+// it holds is used.
 // InvalidArgument naming the member: sizes that differ, rows out of order or range, ids out of a matrix' range, a table of
 // another dim. Other errors are those of EmbeddingTable::Lookup. On an error outputs are undefined and nothing else changed.
 Status LookupGroup(Span<const GroupMember> members, GroupPlan* plan, Executor* executor = nullptr);

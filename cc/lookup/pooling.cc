@@ -76,10 +76,36 @@ MT_ALWAYS_INLINE float Dot(const float* a, const float* b, int dim) {
   return sum;
 }
 
+// The rows of a batch without weights whose dim is known: a sum stays in registers until it is whole.
+template <int kDim>
+MT_ALWAYS_INLINE void PoolRowsOf(const SparseBatch& batch, const EntryValues& values, float* out, int64_t row_begin,
+                                 int64_t row_end, size_t entry) {
+  constexpr size_t kAhead = 8;  // values may come from beyond the cache
+  const size_t n = batch.indices.size();
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const size_t begin = entry;
+    float sum[kDim] = {};
+    for (; entry < n && batch.indices[entry] == row; ++entry) {
+      if (entry + kAhead < n) __builtin_prefetch(Value(values, entry + kAhead, kDim));
+      const float* const value = Value(values, entry, kDim);
+      if (entry == begin) {
+        for (int d = 0; d < kDim; ++d) sum[d] = value[d];
+      } else {
+        for (int d = 0; d < kDim; ++d) sum[d] += value[d];
+      }
+    }
+    if (entry != begin) Divide(sum, kDim, Divisor(batch, begin, entry));
+    std::memcpy(out + row * kDim, sum, sizeof(sum));
+  }
+}
+
 MT_MULTIVERSION void PoolRows(const SparseBatch& batch, const EntryValues& values, float* out, int64_t row_begin,
                               int64_t row_end, size_t entry) {
   const int dim = batch.dim;
   const bool weighted = !batch.weights.empty();
+  if (!weighted && dim == 8) return PoolRowsOf<8>(batch, values, out, row_begin, row_end, entry);
+  if (!weighted && dim == 16) return PoolRowsOf<16>(batch, values, out, row_begin, row_end, entry);
+  if (!weighted && dim == 32) return PoolRowsOf<32>(batch, values, out, row_begin, row_end, entry);
   for (int64_t row = row_begin; row < row_end; ++row) {
     float* sum = out + row * dim;
     const size_t end = EntriesEnd(batch, row, entry);

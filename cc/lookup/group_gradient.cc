@@ -1,0 +1,151 @@
+// The gradient of a grouped lookup: one list of tasks, a piece of keys each, and the weights of a member each.
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/ieee.h"
+#include "cc/base/multiversion.h"
+#include "cc/lookup/group_lookup.h"
+#include "cc/lookup/group_tasks.h"
+
+namespace multitier {
+namespace group_internal {
+
+// What the gradient of the entries of a piece is made of.
+struct PieceGradient {
+  const float* grad;         // [rows, dim]
+  const int32_t* positions;  // [n] its entries in the member; null: 0 ... n - 1
+  const int32_t* index;      // by entry
+  const int64_t* rows;       // by entry; null: the entry
+  const float* weights;      // by entry; null: all one
+  const float* factors;      // by row; null: all one
+  size_t n;
+  int32_t first;             // of its places
+  int dim;
+  float* sums;               // [u, dim]
+};
+
+enum class Scale { kNone, kFactor, kWeight };
+
+// The terms are those of PoolGradient, in float32: grad x factor, or (grad / divisor) x weight.
+template <Scale kScale, int kDim>
+MT_ALWAYS_INLINE void SumTerms(const PieceGradient& piece) {
+  const int64_t dim = kDim > 0 ? kDim : piece.dim;
+  int32_t seen = 0;  // distinct keys are numbered in the order of their first occurrence
+  for (size_t i = 0; i < piece.n; ++i) {
+    const int64_t entry = piece.positions != nullptr ? piece.positions[i] : static_cast<int64_t>(i);
+    const int64_t row = piece.rows != nullptr ? piece.rows[entry] : entry;
+    const int32_t place = piece.index[entry] - piece.first;
+    const float* const g = piece.grad + row * dim;
+    float* const sum = piece.sums + place * dim;
+    const float factor = kScale == Scale::kNone || piece.factors == nullptr ? 1.0f : piece.factors[row];
+    const float weight = kScale == Scale::kWeight ? piece.weights[entry] : 1.0f;
+    auto term = [&](int64_t d) {
+      if constexpr (kScale == Scale::kNone) return g[d];
+      if constexpr (kScale == Scale::kFactor) return g[d] * factor;
+      return (factor == 0.0f ? 0.0f : g[d] / factor) * weight;
+    };
+    if (place == seen) {
+      ++seen;
+#pragma GCC ivdep
+      for (int64_t d = 0; d < dim; ++d) sum[d] = term(d);
+    } else {
+#pragma GCC ivdep
+      for (int64_t d = 0; d < dim; ++d) sum[d] += term(d);
+    }
+  }
+}
+
+template <Scale kScale>
+MT_ALWAYS_INLINE void SumTermsOf(const PieceGradient& piece) {
+  switch (piece.dim) {
+    case 8: return SumTerms<kScale, 8>(piece);
+    case 16: return SumTerms<kScale, 16>(piece);
+    case 32: return SumTerms<kScale, 32>(piece);
+    default: return SumTerms<kScale, 0>(piece);
+  }
+}
+
+MT_MULTIVERSION void SumPlain(const PieceGradient& piece) { SumTermsOf<Scale::kNone>(piece); }
+MT_MULTIVERSION void SumScaled(const PieceGradient& piece) { SumTermsOf<Scale::kFactor>(piece); }
+MT_MULTIVERSION void SumWeighted(const PieceGradient& piece) { SumTermsOf<Scale::kWeight>(piece); }
+
+// In place: the gradients of n values from those of the values clipped. c = v m / max(|v|, m), so that where |v| >= m
+// dc = (g - v (v.g) / |v|^2) m / |v|.
+MT_MULTIVERSION void ClipGradient(const float* values, size_t n, int dim, float max_norm, float* grads) {
+  for (size_t i = 0; i < n; ++i) {
+    const float* v = values + i * static_cast<size_t>(dim);
+    float* g = grads + i * static_cast<size_t>(dim);
+    float squares = 0.0f, dot = 0.0f;
+    for (int d = 0; d < dim; ++d) {
+      squares += v[d] * v[d];
+      dot += v[d] * g[d];
+    }
+    const float norm = std::sqrt(squares);
+    if (norm < max_norm || norm == 0.0f) continue;
+    const float scale = max_norm / norm, along = dot / squares;
+    for (int d = 0; d < dim; ++d) g[d] = (g[d] - v[d] * along) * scale;
+  }
+}
+
+}  // namespace group_internal
+
+using namespace group_internal;  // NOLINT: of this file alone
+
+class GroupGradient {
+ public:
+  static void Run(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor) {
+    std::vector<Task> tasks;
+    for (size_t i = 0; i < plan.members_.size(); ++i) {
+      const GroupPlan::Member& m = plan.members_[i];
+      const float* const grad = gradients.grads[i];
+      if (grad == nullptr) continue;
+      for (const GroupPlan::Piece& piece : m.pieces) {
+        float* const sums = gradients.sums[static_cast<size_t>(piece.unit)];
+        if (sums == nullptr) continue;
+        float* const to = sums + piece.unit_offset * static_cast<size_t>(m.dim);
+        tasks.push_back(Task{piece.entries, [&m, &piece, grad, to] { SumPiece(m, piece, grad, to); }});
+      }
+      float* const weights_gradient = gradients.weights_gradients.empty() ? nullptr : gradients.weights_gradients[i];
+      if (weights_gradient == nullptr) continue;
+      tasks.push_back(Task{m.entries, [&m, grad, weights_gradient] {
+                             PoolWeightsGradient(m.sparse_batch(), EntryValues{m.values.get(), m.index.get()}, grad,
+                                                 weights_gradient);
+                           }});
+    }
+    RunAll(&tasks, executor);
+  }
+
+ private:
+  static void SumPiece(const GroupPlan::Member& m, const GroupPlan::Piece& piece, const float* grad, float* sums) {
+    const ScopedIeeeArithmetic ieee;
+    const bool routed = !m.routed.begins.empty();
+    PieceGradient g;
+    g.grad = grad;
+    g.positions = routed ? m.routed.positions.data() + piece.first : nullptr;
+    g.index = m.index.get();
+    g.rows = m.rows.empty() ? nullptr : m.rows.data();
+    g.weights = m.weights.empty() ? nullptr : m.weights.data();
+    g.factors = m.factors.empty() ? nullptr : m.factors.data();
+    g.n = piece.entries;
+    g.first = static_cast<int32_t>(piece.first);
+    g.dim = m.dim;
+    g.sums = sums;
+    if (g.weights != nullptr) {
+      SumWeighted(g);
+    } else if (g.factors != nullptr) {
+      SumScaled(g);
+    } else {
+      SumPlain(g);
+    }
+    if (m.max_norm < 0.0f) return;
+    ClipGradient(m.unclipped.get() + piece.first * static_cast<size_t>(m.dim), piece.distinct, m.dim, m.max_norm, sums);
+  }
+};
+
+void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor) {
+  GroupGradient::Run(plan, gradients, executor);
+}
+
+}  // namespace multitier

@@ -1,0 +1,39 @@
+// An array whose memory is kept from use to use, so that steady traffic neither allocates nor faults pages in.
+
+#ifndef CC_LOOKUP_REUSED_ARRAY_H_
+#define CC_LOOKUP_REUSED_ARRAY_H_
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+namespace multitier {
+
+template <typename T>
+class ReusedArray {
+ public:
+  // Room for n elements, undefined ones; false where there is no memory, and the array is then empty.
+  bool Reset(size_t n) {
+    if (data_ != nullptr && n <= capacity_) return true;
+    data_.reset();
+    capacity_ = 0;
+    const size_t room = n + n / 8;  // the next batch is a little larger
+    data_.reset(new (std::nothrow) T[room]);
+    if (data_ != nullptr) capacity_ = room;
+    return data_ != nullptr;
+  }
+  void Free() {
+    data_.reset();
+    capacity_ = 0;
+  }
+  T* get() const { return data_.get(); }
+  size_t capacity() const { return capacity_; }
+
+ private:
+  std::unique_ptr<T[]> data_;
+  size_t capacity_ = 0;
+};
+
+}  // namespace multitier
+
+#endif  // CC_LOOKUP_REUSED_ARRAY_H_
