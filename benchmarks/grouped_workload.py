@@ -5,8 +5,8 @@
   lookup   the pooled (summed) embeddings of all features, concatenated: [batch, features x dim]; they stay in the framework
   train    the same, loss = the mean of their squares, its gradient, one Adagrad step on every table
 
-Static tables get row numbers as ids, hash tables 64-bit hashes of them. The ids of a batch are one tensor. All start from one constant; every system trains all batches
-before it is timed, and all must hold the same values in the end.
+Static tables get row numbers as ids, hash tables 64-bit hashes of them. The ids of a batch are one tensor. All start from one
+constant; every system trains all batches before it is timed, and all must hold the same values in the end.
 """
 
 from absl import flags
