@@ -151,6 +151,48 @@ TEST(GroupLookupTest, RandomGroupsReadTheBitsOfSeparateLookupsWithAndWithoutPlan
   }
 }
 
+// What a plan held before, for other members, leaves no trace.
+TEST(GroupLookupTest, PlanFilledAgainIsThePlanOfItsGroup) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  Threads threads;
+  GroupPlan used;
+  for (int round = 0; round < 8; ++round) {
+    auto group = RandomGroup(&random);
+    for (auto& c : group) c->member.max_norm = random() % 3 == 0 ? 0.5f : -1.0f;
+    const auto members = Members(group);
+    std::vector<std::vector<std::vector<float>>> sums(2), weights_gradients(2);
+    std::vector<std::vector<int64_t>> keys(2), counts(2);
+    GroupPlan fresh;
+    int number = 0;
+    for (GroupPlan* plan : {&fresh, &used}) {
+      ASSERT_TRUE(LookupGroup(members, plan, round % 2 ? &threads : nullptr).ok());
+      for (const auto& c : group) ASSERT_EQ(c->out, Separately(*c));
+      std::vector<const float*> grads;
+      std::vector<float*> to, weights_to;
+      for (int u = 0; u < plan->num_units(); ++u) {
+        keys[number].insert(keys[number].end(), plan->keys(u).begin(), plan->keys(u).end());
+        counts[number].insert(counts[number].end(), plan->counts(u).begin(), plan->counts(u).end());
+        sums[number].emplace_back(plan->keys(u).size() * static_cast<size_t>(plan->dim_of_unit(u)), -9.0f);
+      }
+      for (const auto& c : group) {
+        grads.push_back(c->grad.data());
+        weights_gradients[number].emplace_back(c->weights.size(), -9.0f);
+      }
+      for (auto& sum : sums[number]) to.push_back(sum.data());
+      for (auto& gradient : weights_gradients[number]) weights_to.push_back(gradient.empty() ? nullptr : gradient.data());
+      GradientOfGroup(*plan, GroupGradients{grads, Span<float* const>(to.data(), to.size()),
+                                            Span<float* const>(weights_to.data(), weights_to.size())});
+      ++number;
+    }
+    ASSERT_EQ(keys[0], keys[1]);
+    ASSERT_EQ(counts[0], counts[1]);
+    ASSERT_EQ(sums[0], sums[1]);
+    ASSERT_EQ(weights_gradients[0], weights_gradients[1]);
+  }
+}
+
 // Training by the plan is training by the entries' own gradients, to the bit, whatever else is in the group.
 TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
   const unsigned seed = std::random_device()();
