@@ -45,6 +45,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   }
   MT_RETURN_IF_ERROR(request.rule->Validate(request.hyper.data()));
 
+  AwaitSnapshot();
   InsideGate inside(&gate_);
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const Span<const SlotSpec> slots = request.rule->slots();
@@ -157,6 +158,12 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       grads[n] = grad;
       data[n] = DramTier::Data(gathered.rows[e]);
       entries[n++] = e;
+    }
+    if (!shard->to_give.empty()) {
+      for (size_t i = 0; i < n; ++i) {
+        const int64_t key = gathered.rows[entries[i]]->key;
+        HandOverRow(shard, ShardIndex::location(*shard->Find(key, batch.hash(entries[i])).word));
+      }
     }
     UpdateBatch rows;
     rows.rows = data;

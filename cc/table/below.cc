@@ -102,7 +102,12 @@ void EmbeddingTable::Impl::Relocate(int level, Span<Relocation> relocations) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     if (by_shard[s].empty()) continue;
     std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
-    for (Relocation* relocation : by_shard[s]) relocation->moved = RelocateOne(shards_[s].get(), level, *relocation);
+    SnapshotCut* const cut = shards_[s]->cut.get();
+    for (Relocation* relocation : by_shard[s]) {
+      if (cut != nullptr && !cut->given[level].has(relocation->from)) continue;  // a snapshot will come to it there
+      relocation->moved = RelocateOne(shards_[s].get(), level, *relocation);
+      if (cut != nullptr && relocation->moved) cut->given[level].Set(relocation->to, true);
+    }
   }
 }
 

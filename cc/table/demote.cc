@@ -101,8 +101,9 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
   int64_t budget = 0;
   Status status;
   {
+    if (MuchIsHandedOver()) return DemotionPool::kNotNow;
     const MaybeInsideGate gate(&gate_);  // whoever wants to close it waits for no more than a slice
-    if (!gate.inside()) return DemotionPool::kNotNow;  // a snapshot may take minutes, and other tables need the thread
+    if (!gate.inside()) return DemotionPool::kNotNow;  // other tables need the thread
     budget = static_cast<int64_t>(budget_rows(*layout()));
     const size_t low = static_cast<size_t>(budget / 100 * kStopPercent) >> log2_shards_;
     status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
@@ -217,6 +218,7 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
       const uint32_t location = victims[i];
       RowHeader* row = dram.Header(location);
       if (levels_ == 1 && row->below != kNoLocation) {
+        MarkDemoted(shard, location, 0, row->below);
         shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, 0, row->below);
         --dram_rows_;
         ++*moved;
@@ -263,8 +265,10 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
       if (!unchanged || (found.row->pins != 0 && !keeps_copies(0))) {
         unused.at[0].push_back(KeyLocation{header.key, locations[i], /*newest=*/true});
       } else if (found.row->pins != 0) {
+        MarkCopied(shard, ShardIndex::location(*found.word), locations[i]);
         found.row->below = locations[i];
       } else {
+        MarkDemoted(shard, ShardIndex::location(*found.word), 0, locations[i]);
         shard->MoveBelow(found.word, 0, locations[i]);
         --dram_rows_;
         ++moved;
@@ -450,6 +454,9 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
         continue;
       }
       ShardIndex::Switch(word, LowerState(to), dirty ? locations[place] : header.below);
+      if (shard->cut != nullptr) {
+        shard->cut->given[to].Set(ShardIndex::location(*word), shard->cut->given[level].has(taken[i].location));
+      }
       --shard->rows_lower[level];
       ++shard->rows_lower[to];
       ++shard->counters.lower[to].demotions;
@@ -464,10 +471,29 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
 Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
   std::vector<Leaving> taken;
   const Status status = TakeColdest(shard, level, n, &taken);
+  std::vector<ReadRecord> rows;
+  std::vector<uint8_t> data;
+  if (saving_ && !taken.empty()) {  // a snapshot may have them still to give
+    const size_t row_bytes = layout()->row_bytes();
+    rows.resize(taken.size());
+    data.resize(taken.size() * row_bytes);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      rows[i].key = taken[i].header.key;
+      rows[i].location = taken[i].location;
+      rows[i].row_data = data.data() + i * row_bytes;
+    }
+    const Status read = lower_[level]->Read(rows);
+    for (ReadRecord& row : rows) {
+      if (!read.ok()) row.status = read;
+    }
+  }
   GoneRecords gone;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     std::vector<int64_t> keys;
+    for (const ReadRecord& row : rows) {
+      if (row.status.ok()) HandOverRecord(shard, level, row.location, row.header, row.row_data);
+    }
     for (const Leaving& leaving : taken) {
       shard->index.Erase(shard->TakePending(HashKey(leaving.header.key), leaving.pending_id));
       --shard->rows_lower[level];
@@ -488,6 +514,7 @@ void EmbeddingTable::Impl::DropRows(Shard* shard, const std::vector<uint32_t>& l
   std::vector<int64_t> keys;
   for (const uint32_t location : locations) {
     const int64_t key = shard->dram.Header(location)->key;
+    HandOverRow(shard, location);
     shard->EraseRow(shard->Find(key, HashKey(key)).word);
     --dram_rows_;
     keys.push_back(key);

@@ -175,6 +175,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
   });
   if (all_there) return OkStatus();  // the usual call of every step
   {
+    std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
     ClosedGate closed(&gate_);
     const std::shared_ptr<const RowLayout> now = layout();
     MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));

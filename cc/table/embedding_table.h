@@ -40,8 +40,9 @@
 // Owns its rows, index, filter and tiers. Does not bound: one batch per operation in flight above the DRAM budget, and
 // counted-but-not-admitted entries of the counter filter (24 bytes a key).
 //
-// Thread-safe: every method from any thread. AddSlots, Clear, Export, TakeSnapshot, and Flush over a last tier whose size is
-// given, wait for the operations in flight and hold new ones back while they run; everything else runs concurrently.
+// Thread-safe: every method from any thread. AddSlots, Clear, and Flush over a last tier whose size is given, wait for the
+// operations in flight and hold new ones back while they run, and wait for a snapshot to end; a snapshot holds operations back
+// for its moment alone. Everything else runs concurrently.
 
 #ifndef CC_TABLE_EMBEDDING_TABLE_H_
 #define CC_TABLE_EMBEDDING_TABLE_H_
@@ -256,9 +257,11 @@ class EmbeddingTable {
 
   // Everything in the table, as of one moment. `columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
-  // The same in chunks of max_rows, in any order, so that memory does not grow with the table. `visit` may move a chunk away;
-  // the last one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations on
-  // the table wait meanwhile, and must not be called by `visit`.
+  // The same in chunks of max_rows, in any order, so that memory does not grow with the table:
+  // 32 MiB for rows that change before their turn, a bit a slot of DRAM and a record below. `visit` may move a chunk away; the last
+  // one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations wait while the
+  // moment is marked: milliseconds, but that the counter filter's keys are visited in it. They go on meanwhile; those that change
+  // rows faster than `visit` takes them wait for it, so `visit` must not call any. One snapshot of a table at a time.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
   // present from the first call to the last is given exactly once; others may be. A damaged record is an error, or left out

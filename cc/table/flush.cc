@@ -30,6 +30,7 @@ Status EmbeddingTable::Impl::Flush() {
                                    last < 0 ? first_tier_name() : lower_[last]->name());
   }
   if (bounded(last)) {
+    std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
     ClosedGate closed(&gate_);
     MT_RETURN_IF_ERROR(MoveAllToLast());
   } else {
@@ -88,11 +89,13 @@ Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
     if (written.ok()) shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t key = records[i].header.key;
-      RowHeader* row = shard->Find(key, HashKey(key)).row;
+      const Found found = shard->Find(key, HashKey(key));
+      RowHeader* row = found.row;
       const bool unchanged = row != nullptr && row->has(kRowDemoting);
       if (unchanged) row->flags = static_cast<uint16_t>(row->flags & ~kRowDemoting);
       if (!written.ok()) continue;
       if (unchanged) {
+        MarkCopied(shard, ShardIndex::location(*found.word), locations[i]);
         row->below = locations[i];
       } else {
         unused.at[last].push_back(KeyLocation{key, locations[i], /*newest=*/true});
@@ -181,6 +184,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
           shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
         }
         const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
+        if (named && shard->cut != nullptr) shard->cut->given[last].Set(written[i], shard->cut->given[0].has(of[i]));
         // Brought up by an operation: it is in DRAM without a copy, and is written from there.
         if (!named) unused.at[last].push_back(KeyLocation{key, written[i], /*newest=*/true});
       }

@@ -63,6 +63,7 @@ Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) 
 void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone) {
   RowHeader* row = shard->dram.Header(ShardIndex::location(*word));
   if (!row->has(kRowNewborn)) {
+    HandOverRow(shard, ShardIndex::location(*word));
     const bool ever_below = row->has(kRowEverBelow) || any_key_below_;
     for (int level = 0; level < levels_; ++level) {
       const uint32_t location = level == levels_ - 1 ? row->below : kNoLocation;
@@ -91,6 +92,7 @@ void EmbeddingTable::Impl::ForgetCount(int64_t key) {
 
 Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(CheckProcess());
+  AwaitSnapshot();
   InsideGate inside(&gate_);
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
@@ -161,6 +163,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (expired != nullptr) *expired = 0;
   if (!options_.expiry.enabled()) return OkStatus();
+  AwaitSnapshot();
   InsideGate inside(&gate_);
   int64_t n = 0;
   Status status;
@@ -272,6 +275,7 @@ Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t
 
 Status EmbeddingTable::Impl::Clear() {
   MT_RETURN_IF_ERROR(CheckProcess());
+  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
   ClosedGate closed(&gate_);
   GoneRecords gone;
   for (auto& shard : shards_) {

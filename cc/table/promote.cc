@@ -51,7 +51,8 @@ void EmbeddingTable::Impl::ForEachRun(const BelowKeys& keys, const std::vector<s
 
 Status EmbeddingTable::Impl::Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting) {
   Status status, forget_error;
-  const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows : promotion != Promotion::kFacts;
+  // A snapshot that is being taken may have the rows still to give.
+  const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows || saving_ : promotion != Promotion::kFacts;
   GoneRecords gone;
   std::vector<size_t> unresolved(keys->size());
   for (size_t i = 0; i < keys->size(); ++i) unresolved[i] = i;
@@ -215,10 +216,11 @@ void EmbeddingTable::Impl::AnswerFromMemory(BelowKey* key, size_t i, const Found
   }
 }
 
-Status EmbeddingTable::Impl::ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header,
+Status EmbeddingTable::Impl::ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header, bool whole,
                                          Forgetting* forgetting) {
   key->outcome = BelowKey::kRead;
   if (forgetting->doomed != nullptr && !forgetting->doomed(header, key->data.data())) return OkStatus();
+  if (whole && !key->data.empty()) HandOverRecord(shard, key->level, key->location, header, key->data.data());
   EraseBelow(shard, word, key->level, header, key->location, &forgetting->gone);
   ++forgetting->forgotten;
   return OkStatus();
@@ -269,7 +271,7 @@ Status EmbeddingTable::Impl::Install(Shard* shard, BelowKey* key, const ReadReco
     }
     if (!removes) Reinit(shard, key, &header);
   }
-  if (promotion == Promotion::kForget) return ForgetBelow(shard, word, key, header, forgetting);
+  if (promotion == Promotion::kForget) return ForgetBelow(shard, word, key, header, /*whole=*/!corrupt, forgetting);
   ++shard->counters.lower[key->level].hits;
   key->facts = KeyFacts{header.frequency, header.version, tier_number(key->level)};
   key->outcome = BelowKey::kRead;
@@ -280,6 +282,7 @@ Status EmbeddingTable::Impl::Install(Shard* shard, BelowKey* key, const ReadReco
   if (!install || !reserved.ok()) return promotion == Promotion::kPin ? reserved : OkStatus();
   RowHeader* row = InstallRow(shard, word, *key, header, gone);
   if (corrupt && row->below != kNoLocation) {  // what it is now stands nowhere below
+    HandOverRow(shard, ShardIndex::location(*word));
     gone->at[levels_ - 1].push_back(KeyLocation{key->key, row->below});
     row->below = kNoLocation;
   }
@@ -323,6 +326,7 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
   if (shard->orders_dram) shard->dram_order.Refresh(location, clock);
   std::memcpy(DramTier::Data(row), key.data.data(), shard->dram.layout()->row_bytes());
   ShardIndex::Switch(word, WordState::kDram, location);
+  MarkPromoted(shard, location, key.level, key.location);
   --shard->rows_lower[key.level];
   ++shard->counters.lower[key.level].promotions;
   ++dram_rows_;

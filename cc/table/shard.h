@@ -17,6 +17,7 @@
 #include "cc/index/shard_index.h"
 #include "cc/table/counted_keys.h"
 #include "cc/table/demotion_pool.h"
+#include "cc/table/snapshot_cut.h"
 #include "cc/table/victim_order.h"
 #include "cc/tier/dram/dram_tier.h"
 
@@ -97,6 +98,8 @@ struct alignas(64) Shard {
   };
   std::vector<PrefetchedKey> prefetches;  // a heap, the next to end on top; of rows that were used, too
   std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
+  std::shared_ptr<SnapshotCut> cut;    // of a snapshot that is being taken; null: of none
+  std::vector<uint64_t> to_give;       // bits of DRAM slots whose rows it has still to give; what is beyond is not
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
   int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier
   int64_t counted_rows = 0;            // counted entries with a count
@@ -174,10 +177,25 @@ struct alignas(64) Shard {
     resolved.notify_all();
   }
 
+  bool IsToGive(uint32_t location) const {
+    return location / 64 < to_give.size() && (to_give[location / 64] >> location % 64 & 1) != 0;
+  }
+  void SetToGive(uint32_t location) {
+    if (location / 64 >= to_give.size()) to_give.resize(location / 64 + 1);
+    to_give[location / 64] |= uint64_t{1} << location % 64;
+  }
+  // Whether it was.
+  bool TakeToGive(uint32_t location) {
+    const bool was = IsToGive(location);
+    if (was) to_give[location / 64] &= ~(uint64_t{1} << location % 64);
+    return was;
+  }
+
   // A slot of the slab with its place in the order. REQUIRES: dram.Reserve
   // `frequency` and `idle`: see RowUse.
   uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
     const uint32_t location = dram.Allocate();
+    if (!to_give.empty()) (void)TakeToGive(location);  // of a snapshot's moment is another row, or none
     dram.Header(location)->recency = static_cast<uint32_t>(clock);
     if (orders_dram) dram_order.Insert(RowUse{location, frequency, idle}, clock);
     return location;

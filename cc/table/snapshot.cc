@@ -1,9 +1,22 @@
-// Snapshot and Export: the whole table as of one moment, in chunks.
+// Snapshot and Export: the whole table as of one moment, in chunks, while operations go on.
 //
-// The gate is closed and the tiers' relocators are taken back while it runs, so nothing moves: every word is as it was at the
-// start. Rows in DRAM are given in the order of the index. Rows below are read in the order of their locations, as a device
-// likes it, a pass for each range of locations that holds at most kPassRows of them: what a pass remembers is bounded, and it
-// costs a walk over the index (8 bytes a key) beside the reading. Damaged ones are left out where on_corruption says so.
+//   1. cut     the gate is closed while every row of DRAM is marked as to be given (a bit a slot), a Bloom filter is copied and
+//              counted keys are given. Records below need no mark: see SnapshotCut
+//   2. DRAM    slot by slot, a slice of a shard under its lock: a row that is to be given is, and its mark goes
+//   3. below   each tier, the upper one first, in the order of its locations, as a device likes it. Records are read without a
+//              lock; then, under the shard's, one counts where it is to be given and the key's word or row names it
+// One row is given once: by its place in DRAM, or the location of its record, whichever is met first; both marks go.
+//
+// Meanwhile rows change, go and move; each step of that is under the shard's lock, and keeps what is to be given ahead of 2 and 3:
+//   changed, removed, expired, dropped   handed over before
+//   DRAM -> a tier      while 2 lasts the mark goes along. Afterwards a row of DRAM that is to be given has an unchanged copy in
+//                       the last tier, where 3 finds it: it goes back there, or, into any other, is handed over
+//   a tier -> DRAM      where the record stays as the row's copy, the row takes the mark; else it is handed over
+//   between -> last     the mark goes along: 3 comes to the last tier later, or has been over the tier between
+//   compaction          moves only what was given: anything else is in use
+//
+// What is handed over waits in memory until the next chunk; while that is much, operations that change rows wait at their
+// start, where they hold nothing. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for its end.
 
 #include <algorithm>
 
@@ -12,28 +25,137 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kPassRows = 4u << 20;
-constexpr int kBinShift = 20;  // locations are counted in bins of 1 Mi
-constexpr size_t kBins = size_t{1} << (32 - kBinShift);
+constexpr size_t kSliceRows = 1024;  // under one hold of a shard's lock
 constexpr size_t kReadBytes = 4u << 20;
+constexpr size_t kMuchHandedOver = 32u << 20;  // bytes
 
 }  // namespace
+
+// --- What the operations do.
+
+void EmbeddingTable::Impl::HandOver(SnapshotCut* cut, const RowLayout& layout, int64_t key, const KeyFacts& facts,
+                                    const uint8_t* data) {
+  std::lock_guard<std::mutex> lock(cut->mutex);
+  if (!cut->over) AppendRow(layout, cut->all_columns, key, facts, data, &cut->handed_over);
+}
+
+void EmbeddingTable::Impl::HandOverRow(Shard* shard, uint32_t location) {
+  if (!shard->TakeToGive(location)) return;
+  SnapshotCut* const cut = shard->cut.get();
+  const RowHeader* row = shard->dram.Header(location);
+  if (row->below != kNoLocation) cut->given[levels_ - 1].Set(row->below, true);
+  HandOver(cut, *shard->dram.layout(), row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row));
+}
+
+void EmbeddingTable::Impl::HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data) {
+  SnapshotCut* const cut = shard->cut.get();
+  if (cut == nullptr || cut->given[level].has(location)) return;
+  cut->given[level].Set(location, true);
+  if (header.below != kNoLocation) cut->given[levels_ - 1].Set(header.below, true);
+  const RowLayout& layout = *shard->dram.layout();
+  layout.FillSlots(data, header.num_columns);
+  HandOver(cut, layout, header.key, KeyFacts{header.frequency, header.version, tier_number(level)}, data);
+}
+
+void EmbeddingTable::Impl::MarkDemoted(Shard* shard, uint32_t location, int level, uint32_t to) {
+  SnapshotCut* const cut = shard->cut.get();
+  if (cut == nullptr) return;
+  if (!cut->in_dram && !keeps_copies(level)) HandOverRow(shard, location);
+  cut->given[level].Set(to, !shard->TakeToGive(location));
+}
+
+void EmbeddingTable::Impl::MarkCopied(Shard* shard, uint32_t location, uint32_t copy) {
+  if (shard->cut != nullptr) shard->cut->given[levels_ - 1].Set(copy, !shard->IsToGive(location));
+}
+
+void EmbeddingTable::Impl::MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from) {
+  SnapshotCut* const cut = shard->cut.get();
+  if (cut == nullptr) return;
+  const bool to_give = !cut->given[level].has(from);
+  if (to_give) shard->SetToGive(location);
+  if (keeps_copies(level)) return;
+  // The record goes: only the row is left to tell.
+  HandOverRow(shard, location);
+  cut->given[level].Set(from, true);
+  const uint32_t below = shard->dram.Header(location)->below;
+  if (below != kNoLocation) cut->given[levels_ - 1].Set(below, true);
+}
+
+bool EmbeddingTable::Impl::MuchIsHandedOver() {
+  std::shared_ptr<SnapshotCut> cut;
+  {
+    std::lock_guard<std::mutex> lock(cut_mutex_);
+    cut = cut_;
+  }
+  if (cut == nullptr) return false;
+  std::lock_guard<std::mutex> lock(cut->mutex);
+  return !cut->over && cut->handed_over.data.size() * sizeof(float) > kMuchHandedOver;
+}
+
+void EmbeddingTable::Impl::AwaitSnapshot() {
+  if (!saving_) return;
+  std::shared_ptr<SnapshotCut> cut;
+  {
+    std::lock_guard<std::mutex> lock(cut_mutex_);
+    cut = cut_;
+  }
+  if (cut == nullptr) return;
+  std::unique_lock<std::mutex> lock(cut->mutex);
+  cut->changed.wait(lock, [&] { return cut->over || cut->handed_over.data.size() * sizeof(float) <= kMuchHandedOver; });
+}
+
+// --- The snapshot.
 
 class EmbeddingTable::Impl::Snapshot {
  public:
   Snapshot(Impl* table, bool all_columns, size_t max_rows, const std::function<Status(Rows*)>& visit)
-      : table_(table), layout_(table->layout()), all_columns_(all_columns), max_rows_(max_rows), visit_(visit) {
+      : table_(table), layout_(table->layout()), cut_(std::make_shared<SnapshotCut>()), max_rows_(max_rows), visit_(visit) {
+    cut_->all_columns = all_columns;
     Begin();
   }
+  ~Snapshot() {
+    {
+      std::lock_guard<std::mutex> lock(cut_->mutex);
+      cut_->over = true;
+      cut_->changed.notify_all();
+    }
+    table_->saving_ = false;
+    {
+      std::lock_guard<std::mutex> lock(table_->cut_mutex_);
+      table_->cut_ = nullptr;
+    }
+    for (auto& shard : table_->shards_) {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      shard->to_give = std::vector<uint64_t>();
+      shard->cut = nullptr;
+    }
+    std::lock_guard<SharedMutex> lock(table_->shards_[0]->mutex);
+    table_->shards_[0]->counters.corrupt += corrupt_;
+  }
 
-  // Damaged records met.
-  int64_t corrupt() const { return corrupt_; }
+  // REQUIRES: the gate is closed
+  Status Cut() {
+    applies_ = table_->applies_.load();
+    if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
+    for (auto& shard : table_->shards_) {
+      if (table_->options_.admission.kind == AdmissionKind::kCounter) MT_RETURN_IF_ERROR(Counted(shard.get()));
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      shard->to_give.assign((shard->dram.end() + 63) / 64, ~uint64_t{0});
+      shard->cut = cut_;
+    }
+    std::lock_guard<std::mutex> lock(table_->cut_mutex_);
+    table_->cut_ = cut_;
+    table_->saving_ = true;
+    return OkStatus();
+  }
 
   Status Run() {
-    for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(InMemory(shard.get()));
+    for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(InDram(shard.get()));
+    cut_->in_dram = false;
     for (int level = 0; level < table_->levels_; ++level) MT_RETURN_IF_ERROR(Below(level));
-    chunk_.applies = table_->applies_.load();
-    if (table_->bloom_ != nullptr) chunk_.filter_counters = table_->bloom_->State();
+    MT_RETURN_IF_ERROR(TakeAlong());
+    chunk_.applies = applies_;
+    chunk_.filter_counters = std::move(filter_counters_);
     return visit_(&chunk_);
   }
 
@@ -42,7 +164,7 @@ class EmbeddingTable::Impl::Snapshot {
     chunk_ = Rows();
     for (const Column& column : layout_->columns()) {
       chunk_.columns.push_back(column);
-      if (!all_columns_) break;
+      if (!cut_->all_columns) break;
     }
   }
 
@@ -53,91 +175,155 @@ class EmbeddingTable::Impl::Snapshot {
     return OkStatus();
   }
 
-  // Rows and counted keys of a shard that are in memory.
-  Status InMemory(Shard* shard) {
-    Status status;
-    shard->index.ForEach([&](uint64_t word) {
-      if (!status.ok()) return;
-      const uint32_t location = ShardIndex::location(word);
-      if (ShardIndex::state(word) == WordState::kDram) {
-        const RowHeader* row = shard->dram.Header(location);
-        const KeyFacts facts{row->frequency, row->version, 0};
-        table_->AppendRow(*layout_, all_columns_, row->key, facts, DramTier::Data(row), &chunk_);
-      } else if (ShardIndex::state(word) == WordState::kCounted && shard->counted.at(location)->frequency > 0) {
-        const CountedKey* counted = shard->counted.at(location);
-        chunk_.counted_keys.push_back(counted->key);
-        chunk_.counted_frequencies.push_back(counted->frequency);
-        chunk_.counted_versions.push_back(counted->version);
-      }
-      status = GiveWhereFull();
-    });
-    return status;
-  }
-
-  // Calls visit(location) for every row in a lower tier.
-  template <typename Visit>
-  void ForEachBelow(int level, Visit&& visit) const {
-    for (auto& shard : table_->shards_) {
-      shard->index.ForEach([&](uint64_t word) {
-        if (ShardIndex::state(word) == LowerState(level)) visit(ShardIndex::location(word));
-      });
-    }
-  }
-
-  Status Below(int level) {
-    std::vector<uint32_t> rows_of_bin(kBins);
-    ForEachBelow(level, [&](uint32_t location) { ++rows_of_bin[location >> kBinShift]; });
-    for (size_t bin = 0; bin < kBins;) {
-      const size_t first = bin;
-      size_t rows = rows_of_bin[bin++];
-      while (bin < kBins && rows + rows_of_bin[bin] <= kPassRows) rows += rows_of_bin[bin++];
-      if (rows == 0) continue;
-      std::vector<uint32_t> locations;
-      locations.reserve(rows);
-      ForEachBelow(level, [&](uint32_t location) {
-        const size_t of = location >> kBinShift;
-        if (of >= first && of < bin) locations.push_back(location);
-      });
-      std::sort(locations.begin(), locations.end());
-      MT_RETURN_IF_ERROR(ReadBelow(level, locations));
-    }
-    return OkStatus();
-  }
-
-  Status ReadBelow(int level, const std::vector<uint32_t>& locations) {
-    const size_t row_bytes = layout_->row_bytes();
-    const size_t at_once = std::max<size_t>(1, kReadBytes / row_bytes);
-    std::vector<uint8_t> data(std::min(at_once, locations.size()) * row_bytes);
-    for (size_t from = 0; from < locations.size(); from += at_once) {
-      std::vector<ReadRecord> records(std::min(at_once, locations.size() - from));
-      for (size_t i = 0; i < records.size(); ++i) {
-        records[i].location = locations[from + i];
-        records[i].row_data = data.data() + i * row_bytes;
-      }
-      const Status read = table_->lower_[level]->Read(records);
-      if (!read.ok()) return table_->TierError("reading all rows", level, read);
-      for (const ReadRecord& record : records) {
-        if (record.status.code() == StatusCode::kDataLoss) {
-          ++corrupt_;
-          if (table_->options_.on_corruption != OnCorruption::kError) continue;
+  // REQUIRES: the gate is closed, so that no word changes its place
+  Status Counted(Shard* shard) {
+    const uint64_t homes = uint64_t{1} << shard->index.log2_buckets();
+    std::vector<CountedKey> slice;
+    for (uint64_t home = 0; home < homes;) {
+      slice.clear();
+      {
+        std::lock_guard<SharedMutex> lock(shard->mutex);
+        for (const uint64_t end = std::min(homes, home + kSliceRows); home < end; ++home) {
+          shard->index.ForEachAtHome(static_cast<uint32_t>(home), [&](uint64_t word) {
+            if (ShardIndex::state(word) == WordState::kCounted) slice.push_back(*shard->counted.at(ShardIndex::location(word)));
+          });
         }
-        if (!record.status.ok()) return table_->TierError("reading all rows", level, record.status);
-        layout_->FillSlots(record.row_data, record.header.num_columns);
-        const KeyFacts facts{record.header.frequency, record.header.version, table_->tier_number(level)};
-        table_->AppendRow(*layout_, all_columns_, record.header.key, facts, record.row_data, &chunk_);
+      }
+      for (const CountedKey& counted : slice) {
+        if (counted.frequency == 0) continue;
+        chunk_.counted_keys.push_back(counted.key);
+        chunk_.counted_frequencies.push_back(counted.frequency);
+        chunk_.counted_versions.push_back(counted.version);
         MT_RETURN_IF_ERROR(GiveWhereFull());
       }
     }
     return OkStatus();
   }
 
+  // What was handed over.
+  Status TakeAlong() {
+    Rows rows;
+    {
+      std::lock_guard<std::mutex> lock(cut_->mutex);
+      std::swap(rows, cut_->handed_over);
+      cut_->changed.notify_all();
+    }
+    const size_t elements = rows.keys.empty() ? 0 : rows.data.size() / rows.keys.size();
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      chunk_.keys.push_back(rows.keys[i]);
+      chunk_.frequencies.push_back(rows.frequencies[i]);
+      chunk_.versions.push_back(rows.versions[i]);
+      const auto from = rows.data.begin() + static_cast<long>(i * elements);
+      chunk_.data.insert(chunk_.data.end(), from, from + static_cast<long>(elements));
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+    }
+    return OkStatus();
+  }
+
+  Status InDram(Shard* shard) {
+    for (uint32_t location = 0, end = 1; location < end;) {
+      {
+        std::lock_guard<SharedMutex> lock(shard->mutex);
+        end = static_cast<uint32_t>(std::min<size_t>(shard->dram.end(), shard->to_give.size() * 64));
+        size_t room = std::min(kSliceRows, max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size());
+        for (uint32_t looked = 0; location < end && room > 0 && looked < 16 * kSliceRows; ++location, ++looked) {
+          if (!shard->TakeToGive(location)) continue;
+          const RowHeader* row = shard->dram.Header(location);
+          if (row->has(kRowFree | kRowNewborn)) continue;
+          if (row->below != kNoLocation) cut_->given[table_->levels_ - 1].Set(row->below, true);
+          table_->AppendRow(*layout_, cut_->all_columns, row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row),
+                            &chunk_);
+          --room;
+        }
+      }
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+      MT_RETURN_IF_ERROR(TakeAlong());
+    }
+    return OkStatus();
+  }
+
+  Status Below(int level) {
+    const size_t row_bytes = layout_->row_bytes();
+    const size_t at_once = std::max<size_t>(1, kReadBytes / row_bytes);
+    std::vector<uint8_t> data;
+    std::vector<ReadRecord> records;
+    const uint64_t end = table_->lower_[level]->location_end();
+    for (uint64_t location = 0; location < end;) {
+      records.clear();
+      for (; location < end && records.size() < at_once; ++location) {
+        if (cut_->given[level].has(static_cast<uint32_t>(location))) continue;
+        records.emplace_back().location = static_cast<uint32_t>(location);
+      }
+      data.resize(std::max(data.size(), records.size() * row_bytes));
+      for (size_t i = 0; i < records.size(); ++i) records[i].row_data = data.data() + i * row_bytes;
+      if (!records.empty()) {
+        const Status read = table_->lower_[level]->Read(records);
+        if (!read.ok()) return table_->TierError("reading all rows", level, read);
+      }
+      for (const ReadRecord& record : records) MT_RETURN_IF_ERROR(Give(level, record));
+      MT_RETURN_IF_ERROR(TakeAlong());
+    }
+    return OkStatus();
+  }
+
+  Status Give(int level, const ReadRecord& record) {
+    if (record.status.code() == StatusCode::kNotFound) return OkStatus();  // nothing is there
+    if (!record.status.ok()) {
+      if (cut_->given[level].has(record.location)) return OkStatus();  // by now
+      if (record.status.code() == StatusCode::kDataLoss) {
+        ++corrupt_;
+        if (table_->options_.on_corruption != OnCorruption::kError) return OkStatus();
+      }
+      return table_->TierError("reading all rows", level, record.status);
+    }
+    if (!Claim(level, record)) return OkStatus();
+    layout_->FillSlots(record.row_data, record.header.num_columns);
+    const KeyFacts facts{record.header.frequency, record.header.version, table_->tier_number(level)};
+    table_->AppendRow(*layout_, cut_->all_columns, record.header.key, facts, record.row_data, &chunk_);
+    return GiveWhereFull();
+  }
+
+  // Whether the record is its key's row, and was not given yet. Then it is from now on.
+  bool Claim(int level, const ReadRecord& record) {
+    const int64_t key = record.header.key;
+    const uint64_t hash = HashKey(key);
+    Shard* const shard = table_->shard_of(hash);
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    if (cut_->given[level].has(record.location)) return false;
+    uint32_t row_location = kNoLocation;
+    const bool named = shard->index.Find(hash, [&](uint64_t word) {
+      if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
+      const uint32_t location = ShardIndex::location(word);
+      switch (ShardIndex::state(word)) {
+        case WordState::kDram: {
+          const RowHeader* row = shard->dram.Header(location);
+          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != record.location) return false;
+          row_location = location;
+          return true;
+        }
+        case WordState::kLower1:
+        case WordState::kLower2:
+          return LevelOf(word) == level && location == record.location;
+        default:
+          return false;
+      }
+    }) != nullptr;
+    if (!named) return false;
+    cut_->given[level].Set(record.location, true);
+    if (record.header.below != kNoLocation) cut_->given[table_->levels_ - 1].Set(record.header.below, true);
+    if (row_location != kNoLocation) (void)shard->TakeToGive(row_location);
+    return true;
+  }
+
   Impl* const table_;
   const std::shared_ptr<const RowLayout> layout_;
-  const bool all_columns_;
+  const std::shared_ptr<SnapshotCut> cut_;
   const size_t max_rows_;
   const std::function<Status(Rows*)>& visit_;
   Rows chunk_;
-  int64_t corrupt_ = 0;
+  int64_t applies_ = 0;
+  std::vector<uint8_t> filter_counters_;
+  int64_t corrupt_ = 0;  // damaged records met
 };
 
 Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
@@ -146,16 +332,13 @@ Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
   if (max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': snapshot expects max_rows >= 1, found ", max_rows);
   }
-  ClosedGate closed(&gate_);
-  for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
+  std::lock_guard<std::mutex> one(snapshot_mutex_);
   Snapshot snapshot(this, all_columns, static_cast<size_t>(max_rows), visit);
-  const Status status = snapshot.Run();
-  if (snapshot.corrupt() > 0) {
-    std::lock_guard<SharedMutex> lock(shards_[0]->mutex);
-    shards_[0]->counters.corrupt += snapshot.corrupt();
+  {
+    ClosedGate closed(&gate_);
+    MT_RETURN_IF_ERROR(snapshot.Cut());
   }
-  for (int level = 0; level < levels_; ++level) LendRelocator(level);
-  return status;
+  return snapshot.Run();
 }
 
 Result<Rows> EmbeddingTable::Impl::Export(bool all_columns) {

@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <thread>
+
 #include "cc/table/table_test_util.h"
 
 namespace multitier {
@@ -44,6 +51,7 @@ class SnapshotTest : public testing::TestWithParam<ChainCase> {
     options.admission.max_element_size = 1000;
     return options;
   }
+  uint64_t keys_seen_ = 0;
 };
 
 TEST_P(SnapshotTest, ChunksAreTheTable) {
@@ -77,6 +85,156 @@ TEST_P(SnapshotTest, ChunksAreTheTable) {
     MT_ASSERT_OK(tiered->Drain());
     ExpectTiersInOrder(tiered.get());
   }
+}
+
+// Whatever happens to the table between two chunks, a snapshot is what it was when the snapshot began.
+TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
+  constexpr int64_t kKeys = 400;
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  const char* text = std::getenv("MT_ORACLE_ROUNDS");
+  const int rounds = text == nullptr ? 12 : std::atoi(text);
+  for (int round = 0; round < rounds; ++round) {
+    const AdmissionKind kinds[] = {AdmissionKind::kNone, AdmissionKind::kCounter, AdmissionKind::kBloom};
+    TableOptions options = Options(kinds[round % 3]);
+    options.dram_budget_bytes = (round % 2 == 0 ? 4 : 200) * 48;
+    options.expiry.steps_to_live = 40;
+    options.num_shards = round % 4 == 3 ? 2 : 0;
+    const Replacement strategies[] = {Replacement::kLru, Replacement::kLfu, Replacement::kDefault};
+    options.cache_strategy = strategies[random() % 3];
+    PutChain(GetParam(), round % 3 == 0 ? 48 : 48 * 9, random(), &options);
+    const bool bounded = options.lower_tiers.back().budget_bytes != 0;
+    auto table = MakeTable(std::move(options));
+    Training all;
+    all.rule = *FindUpdateRule("adam");
+    all.hyper = SomeHyper(*all.rule);
+    const auto change = [&] {
+      std::vector<int64_t> keys;
+      for (uint64_t n = 1 + random() % 30; n > 0; --n) keys.push_back(static_cast<int64_t>(random() % kKeys));
+      switch (random() % 12) {
+        case 0:
+          MT_ASSERT_OK(table->Remove(keys, nullptr));
+          break;
+        case 1:
+          MT_ASSERT_OK(table->Expire(table->NewestStep(), nullptr));
+          break;
+        case 2: {
+          Rows rows = *table->Scan(0, 20, true, &keys_seen_);
+          std::sort(rows.data.begin(), rows.data.end());  // other values
+          rows.applies = 0;
+          rows.filter_counters.clear();
+          rows.counted_keys.clear();
+          rows.counted_frequencies.clear();
+          rows.counted_versions.clear();
+          MT_ASSERT_OK(table->Import(rows));
+          break;
+        }
+        case 3:
+          MT_ASSERT_OK(table->Drain());
+          break;
+        case 4:
+          if (!bounded && table->options().lower_tiers.back().tier->capabilities().durable) MT_ASSERT_OK(table->Flush());
+          break;
+        case 5:
+          MT_ASSERT_OK(table->Prefetch(keys, random() % 2 == 0 ? 0 : 1000, nullptr));
+          break;
+        case 6:
+        case 7:
+          LookupAll(table.get(), keys);
+          break;
+        default:
+          all.keys = keys;
+          all.grads.assign(keys.size() * kDim, static_cast<float>(random() % 9) - 4.0f);
+          MT_ASSERT_OK(all.Run(table.get()));
+      }
+    };
+    for (int i = 0; i < 150; ++i) change();
+    for (int again = 0; again < 3; ++again) {
+      const Rows before = *table->Export(true);
+      Rows found;
+      const uint64_t changes = random() % 8;
+      const int64_t chunk_rows = 1 + static_cast<int64_t>(random() % 20);
+      bool begun = false;
+      MT_ASSERT_OK(table->TakeSnapshot(true, chunk_rows, [&](Rows* chunk) {
+        Append(&found, *chunk);
+        begun = begun || !chunk->keys.empty();  // counted keys come while the gate is closed
+        for (uint64_t i = 0; begun && i < changes; ++i) change();
+        return OkStatus();
+      }));
+      ExpectSameRows(found, before);
+      EXPECT_EQ(found.applies, before.applies);
+      EXPECT_EQ(found.filter_counters, before.filter_counters);
+      if (HasFailure()) FAIL() << "round " << round << " snapshot " << again;
+    }
+    MT_ASSERT_OK(table->Drain());
+    ExpectTiersInOrder(table.get());
+  }
+}
+
+// Every training step updates a pair of keys alike, so that a snapshot between the two would tell; beside it rows are looked up,
+// come and go.
+TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
+  constexpr int64_t kPairs = 300;
+  TableOptions options = BasicOptions(kDim);
+  options.initializer.kind = InitializerKind::kConstant;
+  options.initializer.a = 0.0f;
+  options.dram_budget_bytes = 60 * 16;
+  options.num_shards = 2;
+  PutChain(GetParam(), 16, 5, &options);
+  auto table = MakeTable(std::move(options));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      while (!stop) {
+        std::vector<int64_t> keys;
+        for (int i = 0; i < 5; ++i) {
+          const int64_t key = static_cast<int64_t>(random() % (kPairs / 2)) * 2 + static_cast<int64_t>(t);  // its own
+          keys.push_back(key);
+          keys.push_back(key + kPairs);
+        }
+        if (random() % 10 == 0) {
+          MT_EXPECT_OK(table->Prefetch(keys, 1000, nullptr));
+        } else {
+          MT_EXPECT_OK(Sgd(keys, 1.0f, kDim).Run(table.get()));
+        }
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    std::mt19937_64 random(7);
+    while (!stop) {
+      std::vector<int64_t> passing(8);
+      for (int64_t& key : passing) key = 10000 + static_cast<int64_t>(random() % 500);
+      MT_EXPECT_OK(Sgd(passing, 1.0f, kDim).Run(table.get()));
+      LookupAll(table.get(), passing);
+      if (random() % 4 == 0) MT_EXPECT_OK(table->Remove(passing, nullptr));
+    }
+  });
+  std::map<int64_t, int64_t> last;
+  for (int snapshot = 0; snapshot < 20; ++snapshot) {
+    Rows found;
+    MT_ASSERT_OK(table->TakeSnapshot(true, 16, [&](Rows* chunk) {
+      Append(&found, *chunk);
+      return OkStatus();
+    }));
+    std::map<int64_t, int64_t> frequency;
+    for (size_t i = 0; i < found.keys.size(); ++i) {
+      ASSERT_TRUE(frequency.emplace(found.keys[i], found.frequencies[i]).second) << "key " << found.keys[i] << " twice";
+      ASSERT_EQ(found.data[i * kDim], -static_cast<float>(found.frequencies[i])) << "key " << found.keys[i];
+    }
+    for (int64_t key = 0; key < kPairs; ++key) {
+      ASSERT_EQ(frequency[key], frequency[key + kPairs]) << "snapshot " << snapshot << " key " << key;
+      ASSERT_GE(frequency[key], last[key]) << "snapshot " << snapshot << " key " << key;
+    }
+    last = frequency;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  MT_ASSERT_OK(table->Drain());
+  ExpectTiersInOrder(table.get());
 }
 
 TEST_P(SnapshotTest, TheVisitorsErrorEndsIt) {

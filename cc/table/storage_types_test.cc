@@ -76,6 +76,53 @@ TEST_P(StorageTypes, IndexCostsAtMost25BytesAKeyOverAllTiers) {
   }
 }
 
+// Rows change, go and move between the chunks of a snapshot, and it is what the table was when it began.
+TEST_P(StorageTypes, SnapshotIsOfItsMomentWhileTheTableGoesOn) {
+  const StorageCase storage = GetParam();
+  StorageDirectory root(std::string("snapshot_") + storage.name);
+  for (int round = 0; round < 6; ++round) {
+    TableOptions options = BasicOptions(4);
+    options.dram_named = storage.dram;
+    if (storage.dram && !storage.lower.empty()) options.dram_budget_bytes = 16 * (round % 2 == 0 ? 30 : 700);
+    if (storage.lower.empty()) options.row_memory = root.OpenRowMemory("slab");
+    for (const std::string& type : storage.lower) {
+      options.lower_tiers.push_back({root.Open(type, type + StrCat(round), false, round % 3 == 0), 0});
+    }
+    if (storage.lower.size() > 1) options.lower_tiers[0].budget_bytes = 16 * 50;
+    if (!storage.lower.empty()) options.lower_tiers.back().budget_bytes = static_cast<uint64_t>(storage.last_rows) * 16;
+    auto table = MakeTable(options);
+    std::mt19937_64 random(static_cast<uint64_t>(round));
+    const auto change = [&] {
+      std::vector<int64_t> keys;
+      for (int i = 0; i < 40; ++i) keys.push_back(static_cast<int64_t>(random() % 2000));
+      if (random() % 8 == 0) {
+        MT_ASSERT_OK(table->Remove(keys, nullptr));
+      } else if (random() % 4 == 0) {
+        LookupAll(table.get(), keys);
+      } else {
+        MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(table.get()));
+      }
+    };
+    for (int i = 0; i < 150; ++i) change();
+    for (int again = 0; again < 2; ++again) {
+      const Rows before = *table->Export(true);
+      Rows found;
+      MT_ASSERT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+        const auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };
+        found.columns = chunk->columns;
+        append(&found.keys, chunk->keys);
+        append(&found.frequencies, chunk->frequencies);
+        append(&found.versions, chunk->versions);
+        append(&found.data, chunk->data);
+        for (int i = 0; i < 5; ++i) change();
+        return OkStatus();
+      }));
+      ExpectSameRows(found, before);
+      if (HasFailure()) FAIL() << "round " << round;
+    }
+  }
+}
+
 TEST(PmemAlone, OfGivenSizeRefusesWhatDoesNotFitOrDropsTheColdest) {
   StorageDirectory root("pmem_alone");
   TableOptions options = BasicOptions(4);

@@ -15,9 +15,11 @@
 //   snapshot.cc          TakeSnapshot, Export
 //
 // Locks, outermost first:
-//   gate_          entered by every operation; closed by AddSlots, Clear, TakeSnapshot
+//   snapshot_mutex_  held by a snapshot from its beginning to its end, and by who must not run beside one
+//   gate_          entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
 //   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
+//   (SnapshotCut::mutex, cut_mutex_ likewise)
 // A shard's trim (TrimHold) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending word when
 // it begins to wait for it. Only its holder writes to the tiers or removes from them for keys of the shard. So of a key's
 // writes and removals a tier is told in the order in which the table decided them, and a removed key cannot come back, nor a
@@ -175,8 +177,8 @@ class EmbeddingTable::Impl {
   void AnswerFromMemory(BelowKey* key, size_t i, const Found& found, Promotion promotion, BelowKeys* keys);
   Status Install(Shard* shard, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
                  Forgetting* forgetting, GoneRecords* gone);
-  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header,
-                     Forgetting* forgetting);
+  // `whole`: the key's data are those of the record.
+  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header, bool whole, Forgetting* forgetting);
   // Takes a key whose record is below memory out of the shard.
   void EraseBelow(Shard* shard, uint64_t* word, int level, const RecordHeader& header, uint32_t location, GoneRecords* gone);
   // Of a damaged record, unless operations are to fail.
@@ -354,6 +356,21 @@ class EmbeddingTable::Impl {
 
   class Snapshot;
 
+  // What operations do for a snapshot that is being taken (snapshot.cc). REQUIRES of all but the last two: the shard's lock
+  // Gives it a row or record that is about to change or go, where it has still to be given.
+  void HandOverRow(Shard* shard, uint32_t location);
+  void HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data);
+  void HandOver(SnapshotCut* cut, const RowLayout& layout, int64_t key, const KeyFacts& facts, const uint8_t* data);
+  // A row of DRAM is about to become the record `to`.
+  void MarkDemoted(Shard* shard, uint32_t location, int level, uint32_t to);
+  // A row of DRAM gets the record `copy` of the last tier as its copy.
+  void MarkCopied(Shard* shard, uint32_t location, uint32_t copy);
+  // The record `from` has become a row of DRAM.
+  void MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from);
+  // Waits while more was handed over than it could take along. REQUIRES: nothing is held
+  void AwaitSnapshot();
+  bool MuchIsHandedOver();
+
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are `wanted` or it is time to read, and moves it on.
   Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
@@ -403,6 +420,11 @@ class EmbeddingTable::Impl {
   std::unique_ptr<Initializer> initializer_;
   std::unique_ptr<CountingBloomFilter> bloom_;
   std::vector<std::unique_ptr<Shard>> shards_;
+
+  std::mutex snapshot_mutex_;
+  std::atomic<bool> saving_{false};          // operations that are inside the gate see it unchanged, but for its end
+  std::mutex cut_mutex_;
+  std::shared_ptr<SnapshotCut> cut_;         // guarded by cut_mutex_
 
   Gate gate_;
   mutable std::mutex layout_mutex_;

@@ -178,6 +178,12 @@ inline Rows Sorted(const Rows& rows) {
 
 inline void ExpectSameRows(const Rows& a, const Rows& b) {
   const Rows x = Sorted(a), y = Sorted(b);
+  const auto names = [](const Rows& rows) {
+    std::vector<std::string> all;
+    for (const ColumnSpec& column : rows.columns) all.push_back(column.name);
+    return all;
+  };
+  ASSERT_EQ(names(x), names(y));
   ASSERT_EQ(x.keys, y.keys);
   EXPECT_EQ(x.frequencies, y.frequencies);
   EXPECT_EQ(x.versions, y.versions);

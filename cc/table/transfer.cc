@@ -204,6 +204,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   std::vector<int> columns{0};
   for (size_t c = 1; c < rows.columns.size(); ++c) columns.push_back(layout->Find(rows.columns[c].name));
   for (size_t from = 0; from < n; from += kChunkRows) {
+    AwaitSnapshot();
     InsideGate inside(&gate_);
     MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + kChunkRows), columns));
   }
@@ -277,6 +278,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       while (batch->next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) i = batch->next(static_cast<uint32_t>(i));  // the last wins
       i += from;
       RowHeader* row = gathered.rows[e];
+      if (!shard->to_give.empty()) HandOverRow(shard, ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word));
       BearRow(shard, row);
       layout.FillSlots(DramTier::Data(row), 1);
       const float* data = rows.data.data() + i * row_elements;

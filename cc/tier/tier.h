@@ -172,6 +172,8 @@ class Tier {
   // once. A tier that has just recovered holds one record of each key, its newest, and reads no row data here where it can avoid
   // it. Records that cannot be read are passed over, and at the end DataLoss names the first place.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
+  // Locations of all records held are below it.
+  virtual uint64_t location_end() const = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.
   virtual Status Sync() = 0;
   // The columns of the widest record recovered, value first: the layout given to SetLayout begins with them. Empty: none.

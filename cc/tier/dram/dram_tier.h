@@ -78,6 +78,7 @@ class DramTier : public Tier {
   Status Remove(Span<const KeyLocation> records) override;
   bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override { return end_; }
   Status Sync() override { return OkStatus(); }
   TierStats stats() const override;
 

@@ -462,6 +462,11 @@ Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_
   return damage;
 }
 
+uint64_t LevelDbTier::location_end() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return slots_.end();
+}
+
 Status LevelDbTier::Sync() {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard<std::mutex> writing(write_mutex_);

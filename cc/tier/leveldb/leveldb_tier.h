@@ -83,6 +83,7 @@ class LevelDbTier : public Tier {
   Status Remove(Span<const KeyLocation> records) override;
   // Holds no lock while visiting; records written or freed meanwhile may be given or not. 16 bytes a row of memory meanwhile.
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override;
   Status Sync() override;
   std::vector<ColumnSpec> recovered_columns() const override { return recovered_columns_; }
   // row_bytes counts every row at the layout's full width.

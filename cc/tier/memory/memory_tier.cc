@@ -184,6 +184,11 @@ Status MemoryTier::Scan(const std::function<Status(const RecordHeader&, uint32_t
   return OkStatus();
 }
 
+uint64_t MemoryTier::location_end() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return end_;
+}
+
 Status MemoryTier::Sync() {
   std::lock_guard<std::mutex> lock(mu_);
   ++counters_.syncs;

@@ -69,6 +69,7 @@ class MemoryTier : public Tier {
   Status Remove(Span<const KeyLocation> records) override;
   bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override;
   Status Sync() override;
   TierStats stats() const override;
 

@@ -39,6 +39,7 @@ class RelocatingTier : public Tier {
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override { return memory_.location_end(); }
   Status Sync() override { return memory_.Sync(); }
   TierStats stats() const override;
 

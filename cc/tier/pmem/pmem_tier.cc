@@ -358,6 +358,11 @@ Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t l
   }
 }
 
+uint64_t PmemTier::location_end() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<uint64_t>(file_of_unit_.size()) << unit_shift_;
+}
+
 Status PmemTier::Sync() {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<std::shared_ptr<PmemFile>> files;

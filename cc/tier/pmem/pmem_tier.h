@@ -58,6 +58,7 @@ class PmemTier : public Tier {
   // Holds no lock while visiting; what is written or freed meanwhile may be given or not.
   bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override;
   // Flushes the pages of files that are not persistent memory.
   Status Sync() override;
   // row_bytes counts every row at the layout's full width. Files on persistent memory are resident, others stored.

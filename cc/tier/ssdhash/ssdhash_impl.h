@@ -67,6 +67,7 @@ class SsdHashTier::Impl {
   void Free(Span<const KeyLocation> records);
   Status Remove(Span<const KeyLocation> records);
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
+  uint64_t location_end() const;
   Status Sync();
   Status Compact();
   TierStats stats() const;

@@ -228,6 +228,11 @@ Status SsdHashTier::Impl::Sync() {
   return Reap();
 }
 
+uint64_t SsdHashTier::Impl::location_end() const {
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  return uint64_t{set_.units.size()} * SegmentSet::kUnitSlots;
+}
+
 TierStats SsdHashTier::Impl::stats() const {
   std::lock_guard<std::mutex> lock(set_.mutex);
   TierStats stats;
@@ -315,6 +320,7 @@ Status SsdHashTier::Scan(const std::function<Status(const RecordHeader&, uint32_
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Scan(visit);
 }
+uint64_t SsdHashTier::location_end() const { return impl_->CheckProcess().ok() ? impl_->location_end() : 0; }
 Status SsdHashTier::Sync() {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Sync();

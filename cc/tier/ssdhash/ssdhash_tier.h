@@ -101,6 +101,7 @@ class SsdHashTier : public Tier {
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
+  uint64_t location_end() const override;
   Status Sync() override;
   // Of the widest segment.
   std::vector<ColumnSpec> recovered_columns() const override;
