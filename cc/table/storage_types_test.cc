@@ -80,7 +80,7 @@ TEST_P(StorageTypes, IndexCostsAtMost25BytesAKeyOverAllTiers) {
 TEST_P(StorageTypes, SnapshotIsOfItsMomentWhileTheTableGoesOn) {
   const StorageCase storage = GetParam();
   StorageDirectory root(std::string("snapshot_") + storage.name);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 3; ++round) {
     TableOptions options = BasicOptions(4);
     options.dram_named = storage.dram;
     if (storage.dram && !storage.lower.empty()) options.dram_budget_bytes = 16 * (round % 2 == 0 ? 30 : 700);
