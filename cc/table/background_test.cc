@@ -130,7 +130,7 @@ TEST(Background, RetryOfALargeTrimLeavesThePoolToOthersBetweenItsSlices) {
   pool->Cancel(&other);
 }
 
-// A snapshot closes its table for as long as it takes: the pool's thread goes on with other tables.
+// While a table is saved the pool goes on with other tables.
 TEST(Background, OtherTablesAreDemotedWhileOneIsSaved) {
   auto lower = std::make_shared<MemoryTier>();
   auto saved = *EmbeddingTable::Create(TieredOptions(kDim, 16, lower));

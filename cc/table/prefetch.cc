@@ -26,6 +26,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   if (pinned == nullptr) pinned = &n;
   *pinned = 0;
   if (levels_ == 0 || keys.empty()) return OkStatus();
+  AwaitSnapshot();
   InsideGate inside(&gate_);
   MT_RETURN_IF_ERROR(RetryTrim());
   int64_t room = static_cast<int64_t>(budget_rows(*layout()) / 4);

@@ -1,14 +1,19 @@
-// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, and Flush. Rows of 128
+// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and training beside a
+// snapshot. Rows of 128
 // bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cc/env/instance_dir.h"
@@ -166,6 +171,53 @@ BENCHMARK(BM_LookupPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
+
+// How long a step of training takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a chunk of 64 Ki rows as
+// a disk would. Counters: the longest step without and with the snapshot, and its seconds.
+void SnapshotPause(benchmark::State& state, bool ssdhash) {
+  constexpr int64_t kRows = 2000000;
+  Directory directory;
+  for (auto _ : state) {
+    TableOptions options = Options(ssdhash ? Open("ssdhash", directory.path, false) : nullptr);
+    if (ssdhash) options.dram_budget_bytes = static_cast<uint64_t>(kRows) * 128 / 4;
+    auto table = *EmbeddingTable::Create(options);
+    Fill(table.get(), kRows);
+    using Clock = std::chrono::steady_clock;
+    const auto seconds_since = [](Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); };
+    std::mt19937_64 random(1);
+    std::vector<int64_t> keys(kBatch);
+    const auto longest = [&](const std::function<bool()>& goes_on) {
+      double most = 0;
+      while (goes_on()) {
+        for (int64_t& key : keys) key = static_cast<int64_t>(random() % kRows);
+        const auto begun = Clock::now();
+        Train(table.get(), keys);
+        most = std::max(most, seconds_since(begun));
+      }
+      return most;
+    };
+    int steps = 100;
+    state.counters["longest_ms"] = 1e3 * longest([&] { return --steps > 0; });
+    std::atomic<bool> saved{false};
+    double took = 0;
+    std::thread saver([&] {
+      const auto begun = Clock::now();
+      Must(table->TakeSnapshot(true, 64 << 10, [](Rows*) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return OkStatus();
+      }));
+      took = seconds_since(begun);
+      saved = true;
+    });
+    state.counters["longest_beside_snapshot_ms"] = 1e3 * longest([&] { return !saved; });
+    saver.join();
+    state.counters["snapshot_s"] = took;
+  }
+}
+void BM_SnapshotPauseDram(benchmark::State& state) { SnapshotPause(state, false); }
+void BM_SnapshotPauseSsdHash(benchmark::State& state) { SnapshotPause(state, true); }
+BENCHMARK(BM_SnapshotPauseDram)->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_SnapshotPauseSsdHash)->Iterations(1)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace multitier

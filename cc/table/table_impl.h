@@ -367,7 +367,7 @@ class EmbeddingTable::Impl {
   void MarkCopied(Shard* shard, uint32_t location, uint32_t copy);
   // The record `from` has become a row of DRAM.
   void MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from);
-  // Waits while more was handed over than it could take along. REQUIRES: nothing is held
+  // Waits while more was handed over than it could take along. REQUIRES: no lock, pin or pending word is held
   void AwaitSnapshot();
   bool MuchIsHandedOver();
 
