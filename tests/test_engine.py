@@ -337,8 +337,8 @@ def test_group_errors_name_the_member():
         engine.Group(tables, [[1]])
     with pytest.raises(ValueError, match=r"member 1 \('b'\): expected row splits from 0 to 1"):
         engine.Group(tables, [[1], [1]], [[0, 1], [0, 2]])
-    with pytest.raises(ValueError, match="combiner"):
-        engine.Group(tables, [[1], [1]], combiners="max")
+    with pytest.raises(ValueError, match="combiner of member 1: expected .* found 'max'"):
+        engine.Group(tables, [[1], [1]], combiners=["sum", "max"])
     with pytest.raises(ValueError, match="weights of member 1"):
         engine.Group(tables, [[1], [1]], weights=[None, [1.0, 2.0]])
     with pytest.raises(ValueError, match="once"):

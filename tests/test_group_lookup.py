@@ -1,5 +1,6 @@
 """Grouped lookups: equal to lookups of their own, to stock TensorFlow, to finite differences; what DeepRec's get wrong; errors."""
 
+import inspect
 import random
 
 import numpy as np
@@ -211,6 +212,52 @@ def test_a_member_the_loss_does_not_use_is_not_trained(session):
     assert session.run(unused.total_count()) == 1
 
 
+def test_a_branch_trains_only_the_members_that_its_value_uses():
+    was = v1.control_flow_v2_enabled()
+    v1.enable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            used, unused, weighted = table("used", 4), table("unused", 4), table("weighted", 4)
+            weights = tf.SparseTensor([[0, 0]], tf.square(v1.get_variable("weight", [1], use_resource=True)), [1, 1])
+            def branch():
+                out = nn.group_embedding_lookup_sparse([used, unused, weighted], [sparse([[1]])] * 3, "sum", [None, None, weights])
+                return tf.reduce_sum(out[0]) + tf.reduce_sum(out[2])
+            taken = v1.placeholder(tf.bool, [])
+            train = v1.train.AdagradOptimizer(0.1).minimize(tf.cond(taken, branch, lambda: 0.0))
+            initialized(session)
+            for value, rows in ((False, [0, 0, 0]), (True, [1, 0, 1])):
+                session.run(train, {taken: value})
+                assert session.run([v.total_count() for v in (used, unused, weighted)]) == rows
+    finally:
+        (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_gradients_of_one_variable_are_added_in_one_order_however_it_is_grouped(scales):
+    """Several members, ungrouped lookups beside them, and values that are changed on their way to the update."""
+    results = []
+    for limit in (100, 2, 1):
+        with tf.Graph().as_default(), v1.Session() as session:
+            ev, other = table("ev", 8), table("other", 8)
+            a, b, c = sparse([[1, 1, 2], [3, 1]]), sparse([[2, 1], [], [1]]), sparse([[1, 9], [2]])
+            out = nn.group_embedding_lookup_sparse([ev, other, ev, ev], [a, a, b, c], ["sum", "mean", "sqrtn", "mean"],
+                                                   params_num_per_group=limit)
+            out += [tf.nn.embedding_lookup(ev, [1, 2, 77]), tf.nn.embedding_lookup_sparse(ev, b, None, combiner="mean")]
+            loss = sum(tf.reduce_sum(tf.square(o - 0.3 * i)) for i, o in enumerate(out))
+            optimizer = v1.train.AdagradOptimizer(0.1)
+            pairs = optimizer.compute_gradients(loss)
+            if scales:
+                pairs = [(tf.IndexedSlices(g.values * 0.7, g.indices, g.dense_shape), v) for g, v in pairs]
+            train = optimizer.apply_gradients(pairs)
+            initialized(session)
+            for _ in range(10):
+                session.run(train)
+            results.append(session.run(ev.export()))
+    for other in results[1:]:
+        for x, y in zip(results[0], other):
+            np.testing.assert_array_equal(x, y)
+
+
 # ---- against stock TensorFlow
 
 
@@ -348,6 +395,48 @@ def test_variables_on_several_devices_make_a_group_each(graph):
     assert {op.device for op in groups} == {a.handle.device, b.handle.device}
 
 
+def over_two_devices(make):
+    """What make() gives, its handles on two devices in turn."""
+    made = []
+    def device(op):
+        if "HandleOp" not in op.type and op.type != "MultitierEmbeddingVariableHandle":
+            return "/cpu:0"
+        made.append(op)
+        return f"/cpu:{len(made) % 2}"
+    with v1.device(device):
+        return make()
+
+
+@pytest.mark.parametrize("is_sequence", [False, True])
+@pytest.mark.parametrize("strategy", ["mod", "div"])
+def test_parts_on_several_devices_have_the_bits_of_parts_on_one(graph, is_sequence, strategy):
+    rows = [[1, 19, 1], [], [10, 4]]
+    ids, weights = sparse(rows), sparse([[1.0, 2.0, 3.0], [], [0.5, 0.7]], np.float32)
+    ragged = tf.RaggedTensor.from_sparse(ids), tf.RaggedTensor.from_sparse(weights)
+    results = []
+    with v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
+        for place in (over_two_devices, lambda make: make()):
+            scope = f"scope{len(results)}"
+            ev, var = place(lambda: (table(f"{scope}/ev", 4, 2), static(f"{scope}/var", 4, 2)))
+            assert len({part.handle.device for part in ev}) == len({part.handle.device for part in var}) == 2 - len(results)
+            out = nn.group_embedding_lookup_sparse(
+                [ev, var, ev, var], [ids, ids, ragged[0], ragged[0]], ["mean", "sqrtn", "sum", "mean"],
+                [weights, weights, ragged[1], None], strategy, is_sequence, max_norms=[0.9, 0.9, None, None])
+            out += nn.group_embedding_lookup([ev, var], [[[1, 4]], [[5, 5]]], strategy, max_norms=0.8)
+            train = v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(tf.square(o - 0.5)) for o in out]))
+            initialized(session)
+            before = session.run(out)
+            for _ in range(5):
+                session.run(train)
+            results.append([before, session.run(out), session.run(ev.export())])
+            assert out[0].shape.as_list() == ([3, 3, 4] if is_sequence else [3, 4])
+    for two, one in zip(*(r[0] + r[1] for r in results)):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+    for two, one in zip(results[0][0], results[1][0]):
+        np.testing.assert_array_equal(two, one)
+    np.testing.assert_array_equal(results[0][2][3], results[1][2][3])  # frequencies
+
+
 def test_errors_name_the_member(session):
     ev, other = table("ev", 4), table("other", 4)
     ids, weights = sparse([[1, 2]]), sparse([[1.0, 2.0]], np.float32)
@@ -371,8 +460,18 @@ def test_errors_name_the_member(session):
     refused(TypeError, r"member 1 \('other'\): .*string", [ev, other], [ids, sparse([["a"]], str)], "sum")
     refused(ValueError, r"member 0 \('ev'\): max_norm must be at least 0", [ev], [ids], "sum", max_norms=[-1.0])
     refused(ValueError, r"member 0 .*\[rows, dim\]", [v1.get_variable("flat", [3])], [ids], "sum")
+    refused(TypeError, r"member 1 \('hashed'\): expected an embedding variable, .* found <tf_multitier.MultiHashVariable",
+            [ev, tf_multitier.get_multihash_variable("hashed", [[2, 4], [2, 4]], operation="add")], [ids, ids], "sum")
+    refused(TypeError, r"member 1 \('NoneType'\): expected an embedding variable", [ev, None], [ids, ids], "sum")
+    refused(TypeError, r"member 0 \('ev'\): weights must be floats, found string", [ev], [ids], "sum", [sparse([["a", "b"]], str)])
+    refused(ValueError, r"member 1 \('other'\): weights must have indices as the ids have: .* found \[\[0, 0\], \[0, 2\]\]",
+            [ev, other], [ids, ids], "sum", [None, tf.SparseTensor([[0, 0], [0, 2]], [1.0, 2.0], [1, 3])])
+    refused(ValueError, r"member 0 \('ev'\): weights must have row splits as the ids have: expected \[0, 2, 3\], found \[0, 1, 3\]",
+            [ev], [tf.RaggedTensor.from_row_splits([1, 2, 3], [0, 2, 3])], "sum",
+            [tf.RaggedTensor.from_row_splits([1.0, 1.0, 1.0], [0, 1, 3])])
     refused(ValueError, "partition_strategy", [ev], [ids], "sum", partition_strategy="hash")
-    refused(ValueError, "params_num_per_group", [ev], [ids], "sum", params_num_per_group=0)
+    for limit in (0, None, 1.5):
+        refused(ValueError, "params_num_per_group must be an integer, at least 1", [ev], [ids], "sum", params_num_per_group=limit)
     with pytest.raises(ValueError, match=r"ids must have one entry for each of 2 params"):
         nn.group_embedding_lookup([ev, other], [[1]])
     # Found when run.
@@ -388,6 +487,14 @@ def test_errors_name_the_member(session):
         session.run(out, {values: [1, 2], length: [1]})
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('var'\): expected one row index for each of 3"):
         session.run(out, {values: [1, 2, 3], length: [1, 1, 1]})
+    shape = v1.placeholder(tf.int64)
+    for is_sequence in (False, True):
+        shaped = nn.group_embedding_lookup_sparse([other, ev], [ids, tf.SparseTensor(ids.indices, ids.values, shape)], "sum",
+                                                  is_sequence=is_sequence)
+        for found, message in (([-1, 2], r"expected a dense shape .* found \[-1, "), ([2], "expected a dense shape of two numbers"),
+                               ([0, 2], r"expected rows in \[0, 0\)")):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('ev'\): " + message):
+                session.run(shaped, {shape: found})
     with pytest.raises(tf.errors.FailedPreconditionError, match="not initialized"):
         with v1.Session() as fresh:
             fresh.run(out, {values: [1, 2], length: [1, 1]})
@@ -415,6 +522,14 @@ def test_loops_look_up_and_refuse_to_train(control_flow_v2):
                     tf.gradients(total, [variable])
     finally:
         (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
+
+
+def test_arguments_are_in_deeprecs_order():
+    names = lambda function: list(inspect.signature(function).parameters)
+    assert names(nn.group_embedding_lookup)[:4] == ["params", "ids", "partition_strategy", "name"]
+    assert names(nn.group_embedding_lookup_sparse)[:8] == [
+        "params", "sp_ids", "combiners", "sp_weights", "partition_strategy", "is_sequence", "params_num_per_group", "name"]
+    assert names(fc.group_embedding_column_scope)[:2] == ["name", "params_num_per_group"]
 
 
 def test_eager_execution_is_refused(graph):

@@ -63,8 +63,8 @@ def _slices(values, keys, dim):
     return tf.IndexedSlices(values, keys, dense_shape=shape)
 
 
-def _summed(keys, grads, dim, handle):
-    """IndexedSlices with each key once; remembers the counts and the unsummed form."""
+def _summed(keys, grads, dim, handle, op):
+    """IndexedSlices with each key once; remembers the counts and the unsummed form. op: the lookup."""
     graph = tf_ops.get_default_graph()
     if graph.building_function:  # the gradient leaves this graph as a function's output: nothing remembered would be found
         return _slices(grads, keys, dim)
@@ -72,6 +72,7 @@ def _summed(keys, grads, dim, handle):
     values = tf.math.unsorted_segment_sum(grads, index, tf.size(unique))
     values.set_shape([None, dim])
     state = graph_state.state_of(graph)
+    state.orders[unique.name] = (op._id, 0, False)
     state.counts[unique.name] = counts
     state.raw_gradients[values.name] = RawGradient(keys, grads, unique.name, handle.name)
     return _slices(values, unique, dim)
@@ -84,7 +85,9 @@ def _lookup_grad(op, grad):
     values = tf.reshape(grad, [-1, dim])
     graph = tf_ops.get_default_graph()
     if not graph.building_function:  # its own unsummed form: known to have a gradient for each key
-        graph_state.state_of(graph).raw_gradients[values.name] = RawGradient(keys, values, keys.name, op.inputs[0].name)
+        state = graph_state.state_of(graph)
+        state.orders[keys.name] = (op._id, 0, False)
+        state.raw_gradients[values.name] = RawGradient(keys, values, keys.name, op.inputs[0].name)
     return _slices(values, keys, dim), None
 
 
@@ -148,10 +151,10 @@ def _lookup_sparse_grad(op, grad):
         with tf.control_dependencies([weights_grad]):
             grads = tf.identity(grads)
     if num_parts == 1:
-        slices = [_summed(keys, grads, dim, handles[0])]
+        slices = [_summed(keys, grads, dim, handles[0], op)]
     else:
         positions, part_keys = partition_keys(keys, num_parts)
-        slices = [_summed(k, tf.gather(grads, p), dim, h) for p, k, h in zip(positions, part_keys, handles)]
+        slices = [_summed(k, tf.gather(grads, p), dim, h, op) for p, k, h in zip(positions, part_keys, handles)]
     return slices + [None, None, weights_grad, None]
 
 
@@ -171,8 +174,13 @@ def _refuse_second_derivative(op, *unused_grads):
 
 def _is_no_gradient(op, number, grad):
     """Whether `grad` is what TensorFlow gives an output of `op` that the loss does not depend on: zeros like that output."""
-    return grad is None or (isinstance(grad, tf.Tensor) and grad.op.type == "ZerosLike" and
-                            grad.op.inputs[0].name == op.outputs[number].name)
+    if grad is None or not isinstance(grad, tf.Tensor) or grad.op.type != "ZerosLike":
+        return grad is None
+    like, output = grad.op.inputs[0], op.outputs[number]
+    if like.graph is output.graph:
+        return like.name == output.name
+    # The gradient of a branch of tf.cond is a graph of its own, which captures what it takes of the branch.
+    return isinstance(like.graph, tf_func_graph.FuncGraph) and like is like.graph.capture(output)
 
 
 def _group_lookup_grad(op, *grads):
@@ -205,6 +213,7 @@ def _group_lookup_grad(op, *grads):
             if sources[i] == b"table":
                 input_grads[first_input[i] + part] = _slices(sums, keys, dims[i])
                 if state is not None:
+                    state.orders[keys.name] = (op._id, first_input[i] + part, True)
                     state.counts[keys.name] = counts
                     state.raw_gradients[sums.name] = RawGradient(keys, sums, keys.name, source.name)
             elif sources[i] == b"variable":

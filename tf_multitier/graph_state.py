@@ -14,6 +14,8 @@ class GraphState:
 
     variables: {handle tensor name: EmbeddingVariable}: one object for a handle, however it is reached.
     partitioned: {variable name: PartitionedEmbeddingVariable}.
+    orders: {indices tensor name: (id of the lookup's op, number of its part, whether it is grouped)}, of gradients of lookups: the
+      order they were built in.
     counts: {indices tensor name: occurrence counts, int64 of the same length}, for gradients whose keys are unique.
     raw_gradients: {values tensor name: gradients.RawGradient}: the per-occurrence form of a lookup's gradient, with the keys
       and the variable it belongs to. The optimizer takes it where nothing in between changed the values, their indices or
@@ -24,6 +26,7 @@ class GraphState:
     def __init__(self):
         self.variables = {}
         self.partitioned = {}
+        self.orders = {}
         self.counts = {}
         self.raw_gradients = {}
         self.shared = {}

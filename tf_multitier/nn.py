@@ -10,14 +10,16 @@ counts that the lookup found. Optimizers need to know nothing of it.
 A group never changes a value: each member gets, bit by bit, what it gets in a group of its own, in training too. A member whose
 output the loss does not use is not trained, and gets no gradient. Every integer is a key of an embedding variable; static
 variables (tf.Variable, tf.compat.v1.get_variable, partitioned ones) take row numbers. Variables on several devices make a group a
-device; where the parts of one embedding variable are on several, it is looked up by ops of its own.
+device; of a variable whose parts are on several, ops of its own fetch the values that the group then pools.
 
 Names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` and `group_embedding_lookup`.
 """
 
 import collections
+import numbers
 import sys
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import resource_variable_ops
@@ -95,7 +97,7 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
         return _look_up(members, batches, params_num_per_group)
 
 
-def group_embedding_lookup(params, ids, partition_strategy="mod", params_num_per_group=sys.maxsize, name=None, max_norms=None):
+def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, params_num_per_group=sys.maxsize, max_norms=None):
     """The embeddings of ids of many variables.
 
     Args:
@@ -176,7 +178,10 @@ def _resolve(param, number):
     where = f"{where} ('{name.partition(':')[0]}')"
     source = "variable" if all(resource_variable_ops.is_resource_variable(part) for part in parts) else "tensor"
     if source == "tensor":
-        parts = [tf.convert_to_tensor(part) for part in parts]
+        try:
+            parts = [tf.convert_to_tensor(part) for part in parts]
+        except (TypeError, ValueError):
+            raise TypeError(f"{where}: expected an embedding variable, or a float32 variable or its parts, found {param!r}") from None
     for part in parts:
         if part.dtype.base_dtype != tf.float32:
             raise TypeError(f"{where}: variables must be float32, found {part.dtype.base_dtype.name}")
@@ -225,11 +230,28 @@ def _entries(target, ids, weights, is_sequence):
     keys = _keys(target, ids.values, "sp_ids")
     if weights is None:
         return keys, indices, shape, None, form
-    weights = tf.cast(weights.values, tf.float32)
-    if not keys.shape.is_compatible_with(weights.shape):
+    if not (weights.dtype.is_floating or weights.dtype.is_integer):
+        raise TypeError(f"{where}: weights must be floats, found {weights.dtype.name}")
+    values = tf.cast(weights.values, tf.float32)
+    if not keys.shape.is_compatible_with(values.shape):
         raise ValueError(f"{where}: weights must have one value for each of sp_ids: expected {_first(keys.shape)}, found "
-                         f"{_first(weights.shape)}")
-    return keys, indices, shape, weights, form
+                         f"{_first(values.shape)}")
+    _check_places(where, ids, weights)
+    return keys, indices, shape, values, form
+
+
+def _check_places(where, ids, weights):
+    """ValueError where it is known when the graph is built that weights are for other places than the ids have."""
+    if isinstance(ids, tf.RaggedTensor):
+        pairs = [(ids.row_splits, weights.row_splits, "row splits")]
+    else:
+        pairs = [(ids.indices, weights.indices, "indices"), (ids.dense_shape, weights.dense_shape, "a dense shape")]
+    for of_ids, of_weights, what in pairs:
+        if of_ids is of_weights:
+            continue
+        expected, found = tf.get_static_value(of_ids), tf.get_static_value(of_weights)
+        if expected is not None and found is not None and np.shape(expected) == np.shape(found) and (expected != found).any():
+            raise ValueError(f"{where}: weights must have {what} as the ids have: expected {expected.tolist()}, found {found.tolist()}")
 
 
 # ---- ops
@@ -243,19 +265,19 @@ def _look_up(members, batches, members_per_op):
 
     batches: static first dimensions of the values, None where not known.
     """
-    if members_per_op < 1:
-        raise ValueError(f"params_num_per_group must be at least 1, found {members_per_op}")
+    if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
+        raise ValueError(f"params_num_per_group must be an integer, at least 1, found {members_per_op}")
     values = [None] * len(members)
     groups = collections.defaultdict(list)
     for number, member in enumerate(members):
         devices = {_anchor(part).device for part in member.parts}
-        if len(devices) > 1 and member.source == "table":
-            values[number] = _over_devices(member)
-        else:
-            groups[min(devices)].append(number)
-    for numbers in groups.values():
-        for begin in range(0, len(numbers), members_per_op):
-            some = numbers[begin:begin + members_per_op]
+        if len(devices) > 1 and member.source != "tensor":
+            member = members[number] = _brought_together(member)
+            devices = {_anchor(part).device for part in member.parts}
+        groups[min(devices)].append(number)
+    for group in groups.values():
+        for begin in range(0, len(group), members_per_op):
+            some = group[begin:begin + members_per_op]
             for number, value in zip(some, _one_op([members[n] for n in some])):
                 if batches[number] is not None:
                     value.set_shape([batches[number]] + [None] * (value.shape.rank - 1))
@@ -282,24 +304,17 @@ def _one_op(members):
     return gradients.checked_in_loops(values)
 
 
-def _over_devices(member):
-    """The values of a member whose parts are on several devices, by ops that send keys and values between them."""
-    max_norm = None if member.max_norm < 0 else member.max_norm
-    if member.form == "dense":
-        return lookup.embedding_lookup(member.variable, member.keys, max_norm=max_norm)
-    if member.shape is None:
-        ids = tf.RaggedTensor.from_row_splits(member.keys, member.indices)
-        weights = None if member.weights is None else tf.RaggedTensor.from_row_splits(member.weights, member.indices)
-        ids, weights = lookup.from_ragged(ids, weights)
+def _brought_together(member):
+    """A member whose parts are on several devices, with the value of each of its ids in a matrix: ops on those devices give them,
+    and the group's op does the rest."""
+    ids = tf.reshape(member.keys, [-1])
+    if member.source == "table":
+        values = lookup.embedding_lookup(member.variable, ids)
     else:
-        ids = tf.SparseTensor(member.indices, member.keys, member.shape)
-        weights = None if member.weights is None else tf.SparseTensor(member.indices, member.weights, member.shape)
-    if member.form in ("sparse", "ragged"):
-        return lookup.embedding_lookup_sparse(member.variable, ids, weights, member.combiner, max_norm)
-    values = lookup.embedding_lookup(member.variable, ids.values, max_norm=max_norm)
-    if weights is not None:
-        values *= weights.values[:, None]
-    return tf.scatter_nd(ids.indices, values, tf.concat([ids.dense_shape, tf.constant([member.dim], tf.int64)], 0))
+        values = tf.compat.v1.nn.embedding_lookup(member.parts, ids, partition_strategy=member.strategy)
+    rows = tf.reshape(tf.range(tf.size(ids, tf.int64)), tf.shape(member.keys))
+    rows.set_shape(member.keys.shape)
+    return member._replace(source="tensor", parts=[values], keys=rows)
 
 
 gradients.register_group()

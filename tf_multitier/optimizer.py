@@ -215,7 +215,7 @@ def _parts_of_concat(tensor):
 
 
 def _leaves(values, indices, handle, state, before):
-    """[(keys, grads, counts or None)] that a gradient is the concatenation of, unsummed where it was summed here.
+    """[(keys, grads, counts or None, order or None)] that a gradient is the concatenation of, unsummed where it was summed here.
 
     None where that is not certain: a part that is not the gradient of a lookup of this variable, with the very keys that the
     lookup's gradient had, must at least be known to have as many values as keys, so that what follows it stands by its own
@@ -226,13 +226,14 @@ def _leaves(values, indices, handle, state, before):
     raw = state.raw_gradients.get(source.name)
     if raw is not None and raw.handle_name == handle.name and keys.name == raw.indices_name:
         summed_here = raw.grads.name != source.name
-        return [(raw.keys, raw.grads, None) if summed_here else (indices, values, _counts_of(indices, state))]
+        order = state.orders.get(raw.indices_name)
+        return [(raw.keys, raw.grads, None, order) if summed_here else (indices, values, _counts_of(indices, state), order)]
     parts, key_parts = _parts_of_concat(source), _parts_of_concat(keys)
     if parts and key_parts and len(parts) == len(key_parts):
         leaves = [_leaves(v, k, handle, state, before) for v, k in zip(parts, key_parts)]
         return None if any(leaf is None for leaf in leaves) else [leaf for some in leaves for leaf in some]
     if values.shape[:1].is_fully_defined() and values.shape[:1] == indices.shape[:1]:
-        return [(indices, values, _counts_of(indices, state))]
+        return [(indices, values, _counts_of(indices, state), None)]
     return None
 
 
@@ -264,14 +265,32 @@ def plan_of(g, handle):
     return keys.op.inputs[0], found[1]
 
 
-def _in_group_order(leaves):
-    """Several members of groups that look up one variable: in the order in which they were built, so that a key's gradients are
-    added in that order, whether the members share an op or have one each."""
-    units = [_group_unit(_skip_identities(leaf[0], [])) for leaf in leaves]
-    if any(unit is None for unit in units):
+def _in_order(leaves, orders):
+    """Gradients of several lookups that groups are among, in the order in which the lookups were built, so that a key's gradients
+    are added in that order, whether members share an op or have one each. As they are where one is of no known lookup.
+
+    orders: of each leaf, see GraphState.orders; None where not known.
+    """
+    if None in orders or not any(is_grouped for _, _, is_grouped in orders):
         return leaves
-    order = sorted(range(len(leaves)), key=lambda i: (units[i][0]._id, units[i][1]))
-    return [leaves[i] for i in order]
+    return [leaf for _, leaf in sorted(zip(orders, leaves), key=lambda pair: pair[0])]
+
+
+def _cut(g, state):
+    """An IndexedSlices whose values were changed since they were those of several lookups, as leaves in order."""
+    whole = [(g.indices, g.values, _counts_of(g.indices, state))]
+    parts = _parts_of_concat(_skip_identities(g.indices, []))
+    if parts is None:
+        return whole
+    order = _in_order(range(len(parts)), [_order_of(keys, state) for keys in parts])
+    if list(order) == list(range(len(parts))):
+        return whole
+    values = tf.split(g.values, [tf.size(keys) for keys in parts])
+    return [(parts[i], values[i], _counts_of(parts[i], state)) for i in order]
+
+
+def _order_of(keys, state):
+    return state.orders.get(_skip_identities(keys, []).name)
 
 
 def unsummed(g, handle):
@@ -292,9 +311,10 @@ def unsummed(g, handle):
     state = graph_state.state_of(g.values.graph)
     before = []
     leaves = _leaves(g.values, g.indices, handle, state, before)
-    if leaves is None:
-        leaves, before = [(g.indices, g.values, _counts_of(g.indices, state))], []
-    leaves = _in_group_order(leaves)
+    if leaves is not None:
+        leaves = _in_order([leaf[:3] for leaf in leaves], [leaf[3] for leaf in leaves])
+    else:
+        leaves, before = _cut(g, state), []
     keys, grads, counts = zip(*leaves)
     if all(c is None for c in counts):
         all_counts = tf.zeros([0], tf.int64)

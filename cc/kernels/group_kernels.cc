@@ -281,7 +281,10 @@ class GroupLookupKernel : public OpKernel {
     std::vector<int64_t> dims = {member->batch};
     if (sequence) dims.push_back(member->steps);
     dims.push_back(member->dim);
-    return TensorShape::BuildTensorShape(dims, out);
+    const absl::Status made = TensorShape::BuildTensorShape(dims, out);
+    if (made.ok()) return made;
+    return absl::InvalidArgumentError(absl::StrCat("group lookup, ", member->name, ": expected a dense shape that values can have, ",
+                                                   "found [", member->batch, ", ", member->steps, "]: ", made.message()));
   }
 
   const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();

@@ -43,6 +43,9 @@ class Group:
                              ("max_norms", max_norms)):
             if len(values) != n:
                 raise ValueError(f"{name}: expected one for each of {n} tables, found {len(values)}")
+        for i, combiner in enumerate(combiners):
+            if combiner not in ("sum", "mean", "sqrtn"):
+                raise ValueError(f"combiner of member {i}: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}")
         if train and len({id(table) for table in tables}) != n:
             raise ValueError("tables: a table may be there once where train is set: join its keys")
         keys = [arguments.integers(f"keys of member {i}", k) for i, k in enumerate(keys)]
