@@ -27,7 +27,8 @@ absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const 
   TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));
   const auto* found = context->input(input).scalar<tensorflow::Variant>()().get<GroupPlanVariant>();
   if (found == nullptr || found->kept() == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": plan is not that of a grouped lookup"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(context->op_kernel().type_string(), ": plan is not that of a grouped lookup"));
   }
   *kept = found->kept();
   return absl::OkStatus();
@@ -209,7 +210,8 @@ class GroupLookupKernel : public OpKernel {
       for (size_t u = 0; u < variables[i].size(); ++u) {
         tensorflow::Var* variable = variables[i][u];
         if (!variable->is_initialized) {
-          return absl::FailedPreconditionError(absl::StrCat("group lookup, ", specs_[i].name, ": the variable is not initialized"));
+          return absl::FailedPreconditionError(
+              absl::StrCat("group lookup, ", specs_[i].name, ": the variable is not initialized"));
         }
         TF_RETURN_IF_ERROR(CheckMatrix(specs_[i].name, specs_[i].dim, *variable->tensor()));
         call->units[i][u].matrix = variable->tensor()->flat<float>().data();

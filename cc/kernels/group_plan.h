@@ -24,8 +24,8 @@ struct KeptPlan {
   std::vector<tensorflow::Tensor> weights;
 };
 
-// Plans that nothing refers to any more, each with its memory: a step takes the one that the step before gave back, and as a rule
-// neither allocates nor faults pages in. Keeps as many as there were steps at once, four at most. Thread-safe.
+// Plans that nothing refers to any more, each with its memory: a step takes the one that the step before gave back, and as a
+// rule neither allocates nor faults pages in. Keeps as many as there were steps at once, four at most. Thread-safe.
 class PlanPool : public std::enable_shared_from_this<PlanPool> {
  public:
   // A plan to be filled; the last reference gives it back.

@@ -11,8 +11,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <new>
-#include <utility>
 
 #include "cc/base/hash.h"
 #include "cc/base/ieee.h"

@@ -22,8 +22,8 @@
 // and places as they are: it neither sorts nor probes for what lookup found. A place is a hint that the table checks, so
 // rows may be evicted, moved or removed between the two.
 //
-// Balance: a member is a task; one with more than its share of the group's keys is cut by key into pieces of some thousand, which
-// are tasks, as the units of a partitioned variable are. The order of distinct keys depends on the cut, no value does.
+// Balance: a member is a task; one with more than its share of the group's keys is cut by key into pieces of some thousand,
+// which are tasks, as the units of a partitioned variable are. The order of distinct keys depends on the cut, no value does.
 //
 // The plan holds 20 bytes a distinct key, 4 to 12 an entry, and the values of distinct keys where weights or max_norm need
 // them for the gradient. A plan may be filled again, and then works in the memory it has.
@@ -159,8 +159,8 @@ class GroupPlan {
   std::vector<Unit> units_;
 };
 
-// Looks all members up. `plan` (may be null): filled for the gradient, new or used before; weights must then live as long as what
-// it holds is used.
+// Looks all members up. `plan` (may be null): filled for the gradient, new or used before; weights must then live as long as
+// it is used.
 // InvalidArgument naming the member: sizes that differ, rows out of order or range, ids out of a matrix' range, a table of
 // another dim. Other errors are those of EmbeddingTable::Lookup. On an error outputs are undefined and nothing else changed.
 Status LookupGroup(Span<const GroupMember> members, GroupPlan* plan, Executor* executor = nullptr);

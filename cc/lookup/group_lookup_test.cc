@@ -77,8 +77,8 @@ struct Case {
 };
 
 // `parts` tables; rows with 0 to 2 * mean entries, keys below `range`.
-std::unique_ptr<Case> MakeCase(std::mt19937* random, int number, int parts, int64_t batch, int mean, int64_t range, bool weighted,
-                               Combiner combiner, int dim) {
+std::unique_ptr<Case> MakeCase(std::mt19937* random, int number, int parts, int64_t batch, int mean, int64_t range,
+                               bool weighted, Combiner combiner, int dim) {
   auto made = std::make_unique<Case>();
   for (int p = 0; p < parts; ++p) {
     made->tables.push_back(MakeTable("t", dim));
@@ -368,7 +368,8 @@ TEST(GroupLookupTest, ClippedAndWeightedGradientsAgreeWithFiniteDifferences) {
       std::vector<float> sums(plan.keys(0).size() * 3), weights_gradient(c->weights.size());
       const float* grad = c->grad.data();
       float *to = sums.data(), *weights_to = weights_gradient.data();
-      GroupGradients gradients{Span<const float* const>(&grad, 1), Span<float* const>(&to, 1), Span<float* const>(&weights_to, 1)};
+      GroupGradients gradients{Span<const float* const>(&grad, 1), Span<float* const>(&to, 1),
+                               Span<float* const>(&weights_to, 1)};
       GradientOfGroup(plan, gradients);
       auto slope = [&](float* at) {
         const float was = *at, step = 1e-2f;
@@ -381,7 +382,8 @@ TEST(GroupLookupTest, ClippedAndWeightedGradientsAgreeWithFiniteDifferences) {
       };
       for (size_t k = 0; k < plan.keys(0).size(); ++k) {
         for (int d = 0; d < 3; ++d) {
-          EXPECT_NEAR(sums[k * 3 + static_cast<size_t>(d)], slope(&c->matrix[static_cast<size_t>(plan.keys(0)[k] * 3 + d)]), 2e-2);
+          EXPECT_NEAR(sums[k * 3 + static_cast<size_t>(d)],
+                  slope(&c->matrix[static_cast<size_t>(plan.keys(0)[k] * 3 + d)]), 2e-2);
         }
       }
       for (size_t i = 0; i < c->weights.size(); ++i) EXPECT_NEAR(weights_gradient[i], slope(&c->weights[i]), 2e-2);

@@ -53,7 +53,8 @@ struct EntryValues {
 void Pool(const SparseBatch& batch, const EntryValues& values, float* out, Executor* executor = nullptr);
 // The same for the rows [row_begin, row_end) alone; `entry`: the first entry that belongs to them or comes after them.
 // out: [batch, dim], of which those rows are written.
-void PoolRange(const SparseBatch& batch, const EntryValues& values, int64_t row_begin, int64_t row_end, size_t entry, float* out);
+void PoolRange(const SparseBatch& batch, const EntryValues& values, int64_t row_begin, int64_t row_end, size_t entry,
+               float* out);
 
 // Gradient with respect to the value of each entry. grad: [batch, dim] of the pooled rows; out: [nnz, dim].
 void PoolGradient(const SparseBatch& batch, const float* grad, float* out, Executor* executor = nullptr);
