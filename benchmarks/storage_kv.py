@@ -34,6 +34,7 @@ flags.DEFINE_integer("peer_warm", 40, "The same of the peers, which are slow.", 
 flags.DEFINE_integer("batches", 60, "Batches that count.", lower_bound=1)
 flags.DEFINE_integer("memory_mb", 0, "Memory of each store's process with its page cache, in MiB. 0: as much as it takes.", lower_bound=0)
 flags.DEFINE_bool("miss_cost", False, "One more run of ours, every row in memory: what a missed row costs beyond that.")
+flags.DEFINE_integer("threads", 1, "Threads lent to each call of ours, the calling one included.", lower_bound=1)
 flags.DEFINE_bool("hits", False, "Ours also tells what a lookup of a key in memory costs.")
 flags.DEFINE_string("json", None, "File to write all results to.")
 
@@ -59,7 +60,7 @@ def run(store, cache_mb, memory_mb=0):
     """What one run of a store reports, or None where the store is not there."""
     warm = FLAGS.warm if store == "tf_multitier" else FLAGS.peer_warm
     command = [FLAGS.benchmark, store, FLAGS.directory, f"rows={FLAGS.rows}", f"cache_mb={cache_mb}", f"warm={warm}",
-               f"batches={FLAGS.batches}", f"hits={int(FLAGS.hits)}"]
+               f"batches={FLAGS.batches}", f"hits={int(FLAGS.hits)}", f"threads={FLAGS.threads}"]
     with limited(memory_mb) as processes:
         if processes:
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', processes] + command

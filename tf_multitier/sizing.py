@@ -270,8 +270,9 @@ def _ssdhash(rows, bytes_per_row):
     segment = min(max(live // 64, _MIB), 256 * _MIB)
     disk = live * 3 // 2 + 4 * segment + 4 * _KIB * (6 + live // segment)
     slots = disk // record
-    # Two open segments, and those that wait to be written behind them.
-    buffers = 2 * (min(segment, 4 * _MIB) + 32 * segment // record) + min(live, 8 * _MIB)
+    # Two open segments and one each behind them, of which 32 bytes a record are kept, or what waits to be written of smaller ones;
+    # footers that three threads are writing.
+    buffers = 2 * min(segment, 4 * _MIB) + 4 * 32 * segment // record + min(live, 8 * _MIB) + 3 * footer * segment // record
     return slots // 4 + buffers, disk
 
 

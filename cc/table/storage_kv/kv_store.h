@@ -18,6 +18,7 @@ struct KvOptions {
   std::string directory;  // exists, and is empty
   size_t row_bytes = 128;
   uint64_t cache_bytes = 256 << 20;  // of the store's own cache of rows or blocks
+  int threads = 1;                   // lent to a call, the caller's included, where the store takes any
 };
 
 class KvStore {

@@ -2,8 +2,9 @@
 // a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
 //
 //   storage_kv tf_multitier|leveldb|rocksdb DIRECTORY [name=value ...]
-//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 probe=1 hits=0
+//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 probe=1 hits=0 threads=1
 //
+// threads: lent to each call of our table, as TensorFlow lends its pool, the calling one included; the others take none.
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
 //   miss_rate          rows read from the tier below, of them; reads_per_miss: reads of the device for one
@@ -64,6 +65,7 @@ int64_t KeyOfRank(uint64_t rank) { return static_cast<int64_t>(HashKey(static_ca
 
 struct Work {
   uint64_t rows = 10000000, row_bytes = 128, cache_mb = 256, batch = 53248, warm = 40, batches = 60, probe = 1, hits = 0;
+  uint64_t threads = 1;
   double alpha = 1.05;
 
   bool Set(const std::string& flag) {
@@ -77,7 +79,8 @@ struct Work {
     }
     const std::unordered_map<std::string, uint64_t*> numbers = {
         {"rows", &rows}, {"row_bytes", &row_bytes}, {"cache_mb", &cache_mb}, {"batch", &batch},
-        {"warm", &warm}, {"batches", &batches},     {"probe", &probe}, {"hits", &hits}};
+        {"warm", &warm}, {"batches", &batches},     {"probe", &probe},       {"hits", &hits},
+        {"threads", &threads}};
     const auto found = numbers.find(name);
     if (found == numbers.end()) return false;
     *found->second = static_cast<uint64_t>(std::atoll(value));
@@ -125,7 +128,6 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   if (work.batches == 0) return InvalidArgumentError("expected batches > 0");
 
   ZipfRanks ranks(work.rows, work.alpha);
-  std::unordered_map<int64_t, float> expected;  // of every 64th batch's first keys
   Batch batch;
   Totals sum;
   double first_half = 0;
@@ -215,6 +217,7 @@ Status Run(int argc, char** argv) {
   options.directory = directory + "/store";
   options.row_bytes = work.row_bytes;
   options.cache_bytes = work.cache_mb << 20;
+  options.threads = static_cast<int>(std::max<uint64_t>(work.threads, 1));
   mkdir(options.directory.c_str(), 0700);
   std::unique_ptr<DiskProbe> probe;
   Status status;

@@ -1,7 +1,12 @@
 // Our table, DRAM over SSDHASH: a read-modify-write is what a training step does, Lookup and then Apply of gradients.
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "cc/table/embedding_table.h"
 #include "cc/table/storage_kv/kv_store.h"
@@ -10,15 +15,69 @@
 namespace multitier {
 namespace {
 
+// A pool of threads that sleep between calls.
+class Threads : public Executor {
+ public:
+  explicit Threads(int helpers) {
+    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Serve(); });
+  }
+  ~Threads() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    begun_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void ParallelFor(int n, const std::function<void(int)>& task) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    task_ = &task;
+    n_ = n;
+    next_ = 0;
+    begun_.notify_all();
+    Work(&lock);
+    left_.wait(lock, [this] { return working_ == 0; });
+  }
+
+ private:
+  // Takes tasks until none is left. REQUIRES: mutex_ held by *lock
+  void Work(std::unique_lock<std::mutex>* lock) {
+    ++working_;
+    while (next_ < n_) {
+      const int i = next_++;
+      lock->unlock();
+      (*task_)(i);
+      lock->lock();
+    }
+    if (--working_ == 0) left_.notify_all();
+  }
+  void Serve() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      begun_.wait(lock, [this] { return ends_ || next_ < n_; });
+      if (ends_) return;
+      Work(&lock);
+    }
+  }
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable begun_, left_;
+  const std::function<void(int)>* task_ = nullptr;
+  int n_ = 0, next_ = 0, working_ = 0;
+  bool ends_ = false;
+  std::vector<std::thread> threads_;
+};
+
 class TableStore : public KvStore {
  public:
-  explicit TableStore(std::unique_ptr<EmbeddingTable> table) : table_(std::move(table)), rule_(*FindUpdateRule("sgd")) {}
+  TableStore(std::unique_ptr<EmbeddingTable> table, int threads)
+      : table_(std::move(table)), rule_(*FindUpdateRule("sgd")), threads_(threads > 1 ? new Threads(threads - 1) : nullptr) {}
 
   Status Load(Span<const int64_t> keys) override { return Apply(keys, 0.0f); }
 
   Status ReadModifyWrite(Span<const int64_t> drawn, Span<const int64_t>) override {
     out_.resize(drawn.size() * static_cast<size_t>(table_->dim()));
-    MT_RETURN_IF_ERROR(table_->Lookup(drawn, out_.data()));
+    MT_RETURN_IF_ERROR(table_->Lookup(drawn, out_.data(), threads_.get()));
     return Apply(drawn, -1.0f);
   }
 
@@ -71,11 +130,12 @@ class TableStore : public KvStore {
     request.grads = grads_.data();
     request.rule = rule_;
     request.hyper = {1.0f};
-    return table_->Apply(request);
+    return table_->Apply(request, threads_.get());
   }
 
   const std::unique_ptr<EmbeddingTable> table_;
   const UpdateRule* const rule_;
+  const std::unique_ptr<Threads> threads_;
   std::vector<float> out_, grads_;
 };
 
@@ -93,7 +153,7 @@ Result<std::unique_ptr<KvStore>> NewTableStore(const KvOptions& options) {
   table.dram_budget_bytes = options.cache_bytes;
   table.lower_tiers.push_back(LowerTierOptions{std::move(tier), 0});
   MT_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingTable> made, EmbeddingTable::Create(std::move(table)));
-  return std::unique_ptr<KvStore>(new TableStore(std::move(made)));
+  return std::unique_ptr<KvStore>(new TableStore(std::move(made), options.threads));
 }
 
 }  // namespace multitier

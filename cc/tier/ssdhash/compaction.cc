@@ -341,6 +341,7 @@ Status SsdHashTier::Impl::CopySlice(Slice* slice) {
     slice->slots.resize(kept);
     slice->records.resize(kept);
   }
+  slice->placements.clear();
   return cold_->Append(slice->records, &slice->placements);
 }
 

@@ -12,6 +12,7 @@ constexpr uint64_t kSmallBufferBytes = 64 << 10;
 constexpr uint64_t kMaxBufferBytes = 4 << 20;
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kCopyBytes = 1 << 20;
+constexpr uint64_t kKeptEntryBytes = 4 << 20;
 
 Status NoMemory(uint64_t bytes) { return ResourceExhaustedError("ssdhash tier: no memory for a buffer of ", bytes, " bytes"); }
 
@@ -140,6 +141,7 @@ Status SegmentDraft::Prepare(DraftMemory recycled) {
   fill_ = header.size();
   std::lock_guard<std::mutex> lock(set_->mutex);
   segment_->entries = std::move(recycled.entries);
+  segment_->entries.reserve(geometry.slots);  // memory only as it fills
   segment_->buffer = buffer_.data();
   segment_->buffer_bytes = buffer_.bytes();
   segment_->buffer_begin = 0;
@@ -243,7 +245,7 @@ Status SegmentDraft::Finish() {
   segment_->buffer = nullptr;
   segment_->buffer_bytes = 0;
   memory_.buffer = std::move(buffer_);
-  memory_.entries = std::move(segment_->entries);
+  if (entries_bytes() <= kKeptEntryBytes) memory_.entries = std::move(segment_->entries);
   memory_.entries.clear();
   segment_->entries = std::vector<FooterEntry>();
   segment_->sealed = true;
@@ -265,9 +267,13 @@ Status SegmentDraft::WriteEnd() {
     MT_RETURN_IF_ERROR(Write(file.get(), begin_, buffer_.data(), offset + footer.size() - begin_));
   } else {
     WriteBuffer pages;
-    if (!pages.Allocate(options_.env, footer.size(), false)) return NoMemory(footer.size());
-    std::memcpy(pages.data(), footer.data(), footer.size());
-    MT_RETURN_IF_ERROR(Write(file.get(), offset, pages.data(), footer.size()));
+    const uint64_t piece = std::min<uint64_t>(footer.size(), kCopyBytes);
+    if (!pages.Allocate(options_.env, piece, false)) return NoMemory(piece);
+    for (uint64_t at = 0; at < footer.size(); at += piece) {
+      const uint64_t bytes = std::min<uint64_t>(piece, footer.size() - at);
+      std::memcpy(pages.data(), footer.data() + at, bytes);
+      MT_RETURN_IF_ERROR(Write(file.get(), offset + at, pages.data(), bytes));
+    }
   }
   MT_RETURN_IF_ERROR(file->Truncate(offset + footer.size()));
   MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));

@@ -99,7 +99,8 @@ class SegmentDraft {
   Status RepairIfBroken();
 
   const std::shared_ptr<Segment>& segment() const { return segment_; }
-  uint64_t buffer_bytes() const { return buffer_.bytes(); }
+  // Memory it holds while it waits to be finished. REQUIRES: nothing is appended any more
+  uint64_t memory_bytes() const { return buffer_.bytes() + entries_bytes(); }
   // REQUIRES: finished
   DraftMemory TakeMemory() { return std::move(memory_); }
 
@@ -114,6 +115,7 @@ class SegmentDraft {
   Status SyncIfBuffered(PositionedFile* file);
   bool Broken();
   Status Repair();
+  uint64_t entries_bytes() const { return next_slot_ * sizeof(FooterEntry); }
 
   const SegmentWriterOptions& options_;
   SegmentSet* const set_;

@@ -33,9 +33,11 @@ size_t EncodedHeaderBytes(const std::vector<ColumnSpec>& columns) {
 // Bytes that hold any value up to max: 0, 4 or 8.
 uint32_t WidthOf(uint64_t max) { return max == 0 ? 0 : max <= 0xffffffffu ? 4 : 8; }
 
-void PutWidth(std::string* out, uint32_t width, uint64_t value) {
-  if (width == 4) PutFixed32(out, static_cast<uint32_t>(value));
-  if (width == 8) PutFixed64(out, value);
+// Moves *at behind what it wrote.
+void PutWidth(uint8_t** at, uint32_t width, uint64_t value) {
+  if (width == 4) EncodeFixed32(*at, static_cast<uint32_t>(value));
+  if (width == 8) EncodeFixed64(*at, value);
+  *at += width;
 }
 
 uint64_t GetWidth(const uint8_t* in, uint32_t width, size_t i) {
@@ -250,22 +252,23 @@ std::string EncodeFooter(uint32_t seed, uint64_t offset, const std::vector<Foote
   PutFixed64(&out, static_cast<uint64_t>(min_version));
   PutFixed32(&out, entries.empty() ? 0 : entries[0].num_columns);
   PutFixed32(&out, 0);
-  out.reserve(MaxFooterBytes(entries.size()));
-  for (const FooterEntry& entry : entries) PutFixed64(&out, static_cast<uint64_t>(entry.key));
-  for (const FooterEntry& entry : entries) PutWidth(&out, seq_width, entry.seq - min_seq);
+  const size_t n = entries.size(), fixed = out.size();
+  out.reserve(MaxFooterBytes(n));
+  out.resize(fixed + n * (12 + seq_width + version_width + columns_width) + (n + 7) / 8);
+  uint8_t* at = reinterpret_cast<uint8_t*>(out.data()) + fixed;
+  for (const FooterEntry& entry : entries) PutWidth(&at, 8, static_cast<uint64_t>(entry.key));
+  for (const FooterEntry& entry : entries) PutWidth(&at, seq_width, entry.seq - min_seq);
   for (const FooterEntry& entry : entries) {
-    PutWidth(&out, version_width, static_cast<uint64_t>(entry.version) - static_cast<uint64_t>(min_version));
+    PutWidth(&at, version_width, static_cast<uint64_t>(entry.version) - static_cast<uint64_t>(min_version));
   }
-  for (const FooterEntry& entry : entries) PutFixed32(&out, entry.frequency);
-  for (size_t i = 0; columns_width > 0 && i < entries.size(); ++i) {
-    out.push_back(static_cast<char>(entries[i].num_columns & 0xff));
-    out.push_back(static_cast<char>(entries[i].num_columns >> 8));
+  for (const FooterEntry& entry : entries) PutWidth(&at, 4, entry.frequency);
+  for (size_t i = 0; columns_width > 0 && i < n; ++i) {
+    *at++ = static_cast<uint8_t>(entries[i].num_columns & 0xff);
+    *at++ = static_cast<uint8_t>(entries[i].num_columns >> 8);
   }
-  std::string tombstones((entries.size() + 7) / 8, '\0');
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].tombstone) tombstones[i / 8] = static_cast<char>(tombstones[i / 8] | 1 << i % 8);
+  for (size_t i = 0; i < n; ++i) {
+    if (entries[i].tombstone) at[i / 8] = static_cast<uint8_t>(at[i / 8] | 1 << i % 8);
   }
-  out += tombstones;
 
   const uint64_t footer_bytes = out.size();
   const uint32_t footer_crc = ExtendCrc32c(seed, out.data(), out.size());
@@ -275,7 +278,8 @@ std::string EncodeFooter(uint32_t seed, uint64_t offset, const std::vector<Foote
   PutFixed64(&trailer, footer_bytes);
   PutFixed32(&trailer, footer_crc);
   PutFixed32(&trailer, ExtendCrc32c(seed, trailer.data(), trailer.size()));
-  return out + trailer;
+  out += trailer;
+  return out;
 }
 
 bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, uint64_t* offset, uint64_t* bytes) {

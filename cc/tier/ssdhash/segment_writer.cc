@@ -93,7 +93,7 @@ Status SegmentWriter::OpenNext() {
 }
 
 Status SegmentWriter::Append(const std::vector<LogRecord>& records, std::vector<Placement>* placements) {
-  placements->clear();
+  const size_t before = placements->size();
   const auto use = [this] {
     std::lock_guard<std::mutex> lock(set_->mutex);
     ++open_->segment()->users;
@@ -115,7 +115,10 @@ Status SegmentWriter::Append(const std::vector<LogRecord>& records, std::vector<
   }
   // Slots count as used whether or not they are published; an unpublished one is dead.
   std::lock_guard<std::mutex> lock(set_->mutex);
-  for (const Placement& placement : *placements) placement.segment->used = std::max(placement.segment->used, placement.slot + 1);
+  for (size_t i = before; i < placements->size(); ++i) {
+    const Placement& placement = (*placements)[i];
+    placement.segment->used = std::max(placement.segment->used, placement.slot + 1);
+  }
   if (!status.ok()) Published();
   return status;
 }
@@ -131,7 +134,7 @@ void SegmentWriter::Published() {
 void SegmentWriter::HandOver() {
   {
     std::lock_guard<std::mutex> lock(queue_mutex_);
-    queued_bytes_ += open_->buffer_bytes();
+    queued_bytes_ += open_->memory_bytes();
     queue_.push_back(std::move(open_));
   }
   worker_->Schedule(&job_);
@@ -157,7 +160,7 @@ bool SegmentWriter::FinishOne() {
     queue_.pop_front();
     ++busy_;
   }
-  const uint64_t bytes = draft->buffer_bytes();
+  const uint64_t bytes = draft->memory_bytes();
   const bool good = draft->Finish().ok();
   if (good) sealed_();
   const bool scarce = worker_->buffer_bytes() > IoWorker::kWriteBufferBytes / 2;

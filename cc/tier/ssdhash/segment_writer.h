@@ -12,7 +12,7 @@
 //   3. Flush     everything appended is in files, of which the full ones are sealed. Nothing is synced here
 //
 // A draft that could not be finished stays readable, and the head takes nothing until the next Reserve or Flush has repaired
-// it. The queue holds at most kMaxQueuedBytes of buffers: beyond that Append finishes drafts itself.
+// it. The queue holds at most kMaxQueuedBytes of buffers and entries: beyond that Append finishes drafts itself.
 //
 // Not thread-safe: its owner's lock guards it (ssdhash_impl.h), but for the queue, which has its own mutex (no other lock but
 // SegmentSet's is taken under it).
@@ -53,10 +53,10 @@ class SegmentWriter {
   // Has at least one segment in reserve that is not much smaller than those made now, so that the head can go on when the disk
   // is full.
   Status KeepSpare(const std::shared_ptr<const RowLayout>& layout);
-  // Appends what was reserved. placements: [records.size()]; their segments are in use until Published. On an error the
-  // slots taken so far are dead, and nothing is to be published.
+  // Appends what was reserved, all at once or in pieces. Adds to *placements; their segments are in use until Published. On an
+  // error the slots taken so far are dead, and nothing is to be published.
   Status Append(const std::vector<LogRecord>& records, std::vector<Placement>* placements);
-  // REQUIRES: SegmentSet::mutex held. Lets go of the segments of the last Append.
+  // REQUIRES: SegmentSet::mutex held. Lets go of the segments of what was appended since the last time.
   void Published();
   Status Flush();
   // Seals the open segment, if any, and all before it, and deletes what is in reserve.
@@ -83,7 +83,7 @@ class SegmentWriter {
   const std::function<void()> sealed_;
   std::unique_ptr<SegmentDraft> open_;            // null at first and after a seal
   std::vector<std::shared_ptr<Segment>> spares_;  // reserved, the next last
-  std::vector<Segment*> in_use_;                  // users counted, of the last Append
+  std::vector<Segment*> in_use_;                  // users counted, until Published
 
   std::mutex queue_mutex_;
   std::condition_variable finished_;

@@ -9,6 +9,11 @@
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
+namespace {
+
+constexpr size_t kAppendedAtOnce = 1024;  // records
+
+}  // namespace
 
 SsdHashTier::Impl::Impl(SsdHashOptions options)
     : options_(std::move(options)), pid_(::getpid()), worker_(IoWorker::Get()), settle_job_([this] { (void)Settle(false); }),
@@ -141,14 +146,17 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
     }
   }
   MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
-  std::vector<LogRecord> log(records.size());
-  for (size_t i = 0; i < records.size(); ++i) {
-    const Column& last = layout->columns()[records[i].header.num_columns - 1];
-    log[i] = LogRecord{records[i].header, next_seq_++, 0, records[i].row_data, last.offset + last.bytes};
-  }
+  std::vector<LogRecord> piece;  // of the batch: little enough to stay in the processor's cache
   std::vector<Placement> placements;
   placements.reserve(records.size());
-  MT_RETURN_IF_ERROR(hot_->Append(log, &placements));
+  for (size_t from = 0; from < records.size(); from += kAppendedAtOnce) {
+    piece.clear();
+    for (size_t i = from; i < std::min(records.size(), from + kAppendedAtOnce); ++i) {
+      const Column& last = layout->columns()[records[i].header.num_columns - 1];
+      piece.push_back(LogRecord{records[i].header, next_seq_++, 0, records[i].row_data, last.offset + last.bytes});
+    }
+    MT_RETURN_IF_ERROR(hot_->Append(piece, &placements));
+  }
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
   std::lock_guard<std::mutex> lock(set_.mutex);
   ++set_.write_latency[bucket];
