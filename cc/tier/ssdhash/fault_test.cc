@@ -217,6 +217,30 @@ TEST_P(LastingFaultTest, DiskThatStaysFullKeepsItsRowsReadableAndWorksOnAfterwar
 
 // Overwrites on a disk that is full: they succeed or are refused with ResourceExhausted, compaction goes on, and freeing rows
 // is enough to go on.
+TEST_F(FaultTest, BatchOfManyPiecesIsWrittenWholeOrNotAtAll) {
+  constexpr int64_t kKeys = 5000;
+  const Status fault = UnavailableError("input/output error");
+  Start();
+  ASSERT_TRUE(owner_->Put(Range(0, kKeys), 1).ok());
+  int failed = 0;
+  for (uint64_t n = 1; n < 40; ++n) {
+    const bool last = n == 39;  // without a fault
+    if (!last) env_->FailFrom(FaultKind::kWrite, n, fault);
+    const Status put = owner_->Put(Range(0, kKeys), n + 1);
+    env_->Disarm();
+    failed += !put.ok();
+    EXPECT_TRUE(put.ok() || put.code() == fault.code()) << put.ToString();
+    EXPECT_EQ(tier_->stats().rows, kKeys) << n;
+    EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>()) << n;
+    EXPECT_TRUE(put.ok() || !last) << put.ToString();
+  }
+  EXPECT_GT(failed, 5);
+  ASSERT_TRUE(tier_->Sync().ok());
+  CrashAndExpectTheSame(0);
+  owner_->Detach();
+  tier_.reset();
+}
+
 TEST_F(FaultTest, FullDiskIsCompactedWithWhatIsInReserve) {
   Start();
   constexpr int64_t kKeys = 6000;
