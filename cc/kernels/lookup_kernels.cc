@@ -30,7 +30,7 @@ class LookupKernel : public OpKernel {
  public:
   explicit LookupKernel(OpKernelConstruction* context) : OpKernel(context) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) final {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK(context, GetState(context, 0, &state));
     const Tensor& keys = context->input(1);
@@ -39,8 +39,23 @@ class LookupKernel : public OpKernel {
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
     const KeyInput input(keys);
+    OP_REQUIRES_OK(context, ToAbsl(Read(context, state->table.get(), input.keys(), out->flat<float>().data())));
+  }
+
+ protected:
+  virtual Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) {
     IntraOpExecutor executor(context);
-    OP_REQUIRES_OK(context, ToAbsl(state->table->Lookup(input.keys(), out->flat<float>().data(), &executor)));
+    return table->Lookup(keys, out, &executor);
+  }
+};
+
+class PeekKernel : public LookupKernel {
+ public:
+  using LookupKernel::LookupKernel;
+
+ protected:
+  Status Read(OpKernelContext*, EmbeddingTable* table, Span<const int64_t> keys, float* out) override {
+    return table->Peek(keys, out);
   }
 };
 
@@ -264,6 +279,7 @@ class PartitionKeysKernel : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), LookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierPeek").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), PeekKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
                         LookupSparseKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),

@@ -108,6 +108,21 @@ keys: any shape; every integer is a key.
 values: keys.shape + [dim].
 )doc");
 
+REGISTER_OP("MultitierPeek")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("values: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(LookupShape)
+    .Doc(R"doc(
+Reads the values of keys as MultitierLookup does, and moves no row, counts none as used, and counts in no statistics of lookups.
+
+keys: any shape; every integer is a key.
+values: keys.shape + [dim].
+)doc");
+
 REGISTER_OP("MultitierLookupSparse")
     .Input("handles: N * resource")
     .Input("keys: Tkeys")
