@@ -62,6 +62,51 @@ def test_peek_gives_what_lookup_gives_and_moves_nothing(kind, cache_strategy, tm
     assert table.lookup_tier(everything).tolist() == other.lookup_tier(everything).tolist()
 
 
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_compact_gives_disk_space_of_removed_rows_back(kind, tmp_path):
+    table = engine.Table(dim=64, storage_type=kind, storage_path=tmp_path, storage_size=[1 << 16])
+    for _ in range(3):
+        for start in range(0, 60000, 5000):
+            sgd(table, np.arange(start, start + 5000))
+    table.drain()
+    table.compact()
+    full = table.stats()["tiers"][1]["stored_bytes"]
+    kept = np.arange(0, 60000, 20)
+    table.remove(np.setdiff1d(np.arange(60000), kept))
+    before, values = table.stats()["tiers"][1], table.peek(kept)
+    assert before["dead_bytes"] > full // 2 if kind == "DRAM_SSDHASH" else before["dead_bytes"] == 0
+    table.compact()
+    after = table.stats()["tiers"][1]
+    assert after["stored_bytes"] < full / 2 and after["stored_bytes"] <= before["stored_bytes"]
+    assert after["dead_bytes"] <= before["dead_bytes"] and after["compaction_debt_bytes"] == 0
+    assert after["read_backend"] in ("io_uring", "pread") and sum(after["read_latency_us_log2"]) > 0 or kind == "DRAM_LEVELDB"
+    np.testing.assert_array_equal(table.lookup(kept), values)
+    assert len(table) == len(kept)
+
+
+def test_a_new_budget_moves_rows_and_a_bad_one_is_one_error(tmp_path):
+    table = engine.Table(dim=4, storage_type="DRAM_SSDHASH", storage_path=tmp_path, storage_size=[16 * 1000], name="t")
+    sgd(table, np.arange(900))
+    values = table.peek(np.arange(900))
+    table.set_budget(16 * 100)
+    table.drain()
+    dram, disk = table.stats()["tiers"]
+    assert (dram["rows"], disk["rows"], dram["budget_bytes"]) == (100, 800, 1600)
+    np.testing.assert_array_equal(table.peek(np.arange(900)), values)
+    table.set_budget(16 * 1000)
+    sgd(table, np.arange(900), value=0.0)
+    assert table.stats()["tiers"][0]["rows"] == 900
+    with pytest.raises(ValueError, match=r"table 't': expected a budget of tier dram of at least one row \(16 bytes\), found 15"):
+        table.set_budget(15)
+    with pytest.raises(ValueError, match="expected 1 to .* bytes, found -1"):
+        table.set_budget(-1)
+    with pytest.raises(TypeError, match="expected an integer number of bytes, found 1.5"):
+        table.set_budget(1.5)
+    with pytest.raises(engine.FailedPreconditionError, match="expects a table made with a budget of DRAM, found an unbounded one"):
+        uniform_table().set_budget(1 << 20)
+    assert table.stats()["tiers"][0]["budget_bytes"] == 16000
+
+
 def test_repeated_keys_are_updated_once_with_the_sum():
     table = uniform_table()
     before = table.lookup([1])

@@ -175,7 +175,7 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
     for op in (ops.multitier_lookup(h, keys64([1])), ops.multitier_count(h), sgd(h, [1], np.ones((1, DIM))),
                sparse(h, [1], [0], 1), ops.multitier_export(h).keys, ops.multitier_export_rows(h).manifest,
                ops.multitier_drain(h), ops.multitier_prefetch(h, keys64([1])), ops.multitier_release_prefetched(h),
-               ops.multitier_pop_dropped(h)):
+               ops.multitier_pop_dropped(h), ops.multitier_peek(h, keys64([1])), ops.multitier_compact(h)):
         with pytest.raises(errors.FailedPreconditionError, match="'user_id' is not initialized: run its initializer"):
             session.run(op)
 

@@ -199,6 +199,23 @@ def test_statistics_say_what_each_tier_holds_and_did(graph, kind, tmp_path):
         assert last["demotions"] >= last["rows"] and last["promotions"] + stats["tiers"][1]["promotions"] >= 2
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_peek_and_compact_of_a_variable_change_nothing_it_holds(graph, parts, tmp_path):
+    model = Model(option("DRAM_SSDHASH", tmp_path), parts=parts)
+    probe = tf.constant([[1, 2, 9], [12, 99, 1]], tf.int64)
+    peek, tiers, compact = model.ev.peek(probe), model.ev.lookup_tier(probe), model.ev.compact()
+    looked_up = tf.nn.embedding_lookup(model.ev, probe)
+    assert peek.shape == (2, 3, 4)
+    with started() as session:
+        for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
+            model.run(session, ids)
+        session.run(model.drain)
+        before, values = session.run(tiers), session.run(peek)
+        session.run(compact)
+        np.testing.assert_array_equal(session.run(tiers), before)
+        np.testing.assert_array_equal(session.run(looked_up), values)
+
+
 # ---- prefetch
 
 

@@ -148,6 +148,13 @@ class Queries:
         in the graph, the number of the update. Source: DeepRec's `get_version`."""
         return self._ask_keys(lambda p, k: ops.multitier_version(p.handle, k), ids, name)
 
+    def peek(self, ids, name="peek"):
+        """What a lookup gives: float32, ids.shape + [embedding_dim]. Nothing else happens: no row moves between tiers, none counts as
+        used, statistics of lookups stay as they are, and no gradient flows. For tools that look into a variable in use."""
+        with tf.name_scope(name):
+            return route(self.parts, as_keys(self, ids), lambda p, k: ops.multitier_peek(p.handle, k, dtype=self.dtype),
+                         (self.embedding_dim,))
+
     def lookup_tier(self, ids, name="tier"):
         """The tier that holds each id, 0 the fastest: int32, shaped as `ids`; -1 for a key without a row. Source: DeepRec's
         `lookup_tier`.
@@ -242,6 +249,11 @@ class Queries:
     def drain(self, name="drain"):
         """An op that waits until the background work due when it runs is done, and fails with its error where it failed."""
         return self._each_part(lambda p: ops.multitier_drain(p.handle), name)
+
+    def compact(self, name="compact"):
+        """An op that gives disk space of removed and superseded rows back at once. Steps run on meanwhile; it waits on a thread of
+        its own, and reads and writes up to all that is stored."""
+        return self._each_part(lambda p: ops.multitier_compact(p.handle), name)
 
     def sparse_read(self, indices, name=None):
         """The values of keys: indices.shape + [embedding_dim]. What `tf.gather` and TensorFlow's own lookups call."""

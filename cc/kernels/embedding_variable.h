@@ -8,7 +8,7 @@
 // for an Export, AddSlots or Clear of the same table, which closes its gate for as long as it runs. With rows below DRAM they
 // wait for the reads of their own batch: these are issued together, so one kernel keeps the disk busy, and an asynchronous one
 // would pay for each step's hand-over to another thread where nothing is missed. What is meant to wait is asynchronous:
-// MultitierPrefetch, which is how a step never waits, and MultitierDrain.
+// MultitierPrefetch, which is how a step never waits, MultitierDrain and MultitierCompact.
 //
 // Owned by the resource manager under (container, shared_name); sessions of one server share it.
 //

@@ -180,6 +180,12 @@ class DrainKernel : public WaitingKernel {
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
 };
 
+class CompactKernel : public WaitingKernel {
+ public:
+  using WaitingKernel::WaitingKernel;
+  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Compact()); }
+};
+
 using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
 using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
 using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
@@ -195,6 +201,7 @@ REGISTER_KERNEL_BUILDER(Name("MultitierPrefetch").Device(DEVICE_CPU), PrefetchKe
 REGISTER_KERNEL_BUILDER(Name("MultitierReleasePrefetched").Device(DEVICE_CPU), ReleasePrefetchedKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPopDropped").Device(DEVICE_CPU), PopDroppedKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierDrain").Device(DEVICE_CPU), DrainKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierCompact").Device(DEVICE_CPU), CompactKernel);
 
 }  // namespace
 }  // namespace multitier

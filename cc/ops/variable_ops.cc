@@ -286,5 +286,11 @@ REGISTER_OP("MultitierDrain")
     .SetShapeFn(HandleOnly)
     .Doc("Waits until the background work due now is done, and gives its error where it failed.");
 
+REGISTER_OP("MultitierCompact")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Gives the space of dead records in the files of the variable's tiers back to the disk; may take long.");
+
 }  // namespace
 }  // namespace multitier

@@ -81,6 +81,8 @@ PYBIND11_MODULE(_engine, module) {
       .def("stats_json", &PyTable::StatsJson)
       .def("drain", &PyTable::Drain)
       .def("flush", &PyTable::Flush)
+      .def("set_budget", &PyTable::SetDramBudget)
+      .def("compact", &PyTable::Compact)
       .def("close", &PyTable::Close)
       .def("prefetch", &PyTable::Prefetch)
       .def("release_prefetched", &PyTable::ReleasePrefetched)

@@ -199,6 +199,14 @@ void PyTable::Flush() {
   Run([&] { return table_->Flush(); });
 }
 
+void PyTable::SetDramBudget(uint64_t bytes) {
+  Run([&] { return table_->SetDramBudget(bytes); });
+}
+
+void PyTable::Compact() {
+  Run([&] { return table_->Compact(); });
+}
+
 int64_t PyTable::Prefetch(const Array<int64_t>& keys, uint64_t timeout_us) {
   int64_t pinned = 0;
   Run([&] { return table_->Prefetch(View(keys), timeout_us, &pinned); });

@@ -74,6 +74,8 @@ class PyTable {
   std::string StatsJson();
   void Drain();
   void Flush();
+  void SetDramBudget(uint64_t bytes);
+  void Compact();
   int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us);
   void ReleasePrefetched();
   py::array PopDropped();

@@ -156,6 +156,88 @@ TEST(Background, OtherTablesAreDemotedWhileOneIsSaved) {
   while (!saved->Stats().sticky_error.ok()) std::this_thread::yield();  // it is tried again afterwards
 }
 
+uint64_t BytesOf(int64_t rows) { return static_cast<uint64_t>(rows) * kDim * sizeof(float); }
+
+// From many rows and from few: no operation pays for it, the pool brings it about, and operations hold what it has reached.
+TEST(Background, ASmallerBudgetIsReachedBesideTraining) {
+  for (const int64_t budget : {int64_t{20000}, kBudgetRows}) {
+    auto lower = std::make_shared<MemoryTier>();
+    auto table = *EmbeddingTable::Create(TieredOptions(kDim, budget, lower));
+    TrainKeys(table.get(), 0, budget * 96 / 100);
+    const int64_t held = table->Stats().tiers[0].rows;
+    std::atomic<bool> hold{true};
+    const std::thread::id here = std::this_thread::get_id();
+    std::atomic<int64_t> here_written{0};
+    lower->SetHook([&](MemoryTier::Point point) {
+      if (point != MemoryTier::Point::kBeforeWrite) return;
+      if (std::this_thread::get_id() == here) ++here_written;
+      while (hold && std::this_thread::get_id() != here) std::this_thread::yield();
+    });
+    MT_ASSERT_OK(table->SetDramBudget(BytesOf(budget / 10)));
+    EXPECT_EQ(table->Stats().tiers[0].budget_bytes, static_cast<int64_t>(BytesOf(budget / 10)));
+    EXPECT_EQ(table->Stats().tiers[0].rows, held) << "the pool waits, and nothing is demoted here";
+    TrainKeys(table.get(), 0, 100);  // all in memory
+    EXPECT_EQ(here_written, 0);
+    hold = false;
+    while (table->Stats().tiers[0].rows > budget / 10) std::this_thread::yield();  // by itself
+    MT_ASSERT_OK(table->Drain());
+    EXPECT_GE(table->Stats().tiers[0].rows, budget / 10 * 94 / 100);
+    EXPECT_EQ(table->Stats().rows, budget * 96 / 100);
+    TrainKeys(table.get(), budget, budget + 5000);
+    EXPECT_LE(table->Stats().tiers[0].rows, budget / 10);
+    MT_ASSERT_OK(table->SetDramBudget(BytesOf(2 * budget)));
+    TrainKeys(table.get(), 0, budget);
+    EXPECT_GE(table->Stats().tiers[0].rows, budget) << "larger at once";
+    lower->SetHook(nullptr);
+  }
+}
+
+TEST(Background, ASmallerBudgetOnAFullDiskIsAnErrorUntilThereIsRoom) {
+  for (const int64_t budget : {int64_t{20000}, kBudgetRows}) {
+    auto lower = std::make_shared<MemoryTier>();
+    auto table = *EmbeddingTable::Create(TieredOptions(kDim, budget, lower));
+    TrainKeys(table.get(), 0, budget * 9 / 10);
+    lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+    MT_ASSERT_OK(table->SetDramBudget(BytesOf(budget / 10)));
+    EXPECT_EQ(table->Drain().code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->Stats().tiers[0].rows, budget * 9 / 10) << "they stay in memory";
+    lower->FailWrite(1, OkStatus(), 0);
+    MT_ASSERT_OK(table->Drain());
+    EXPECT_LE(table->Stats().tiers[0].rows, budget / 10);
+    EXPECT_EQ(table->Stats().rows, budget * 9 / 10);
+  }
+}
+
+TEST(Background, ABudgetThatCannotBeIsRefusedAndChangesNothing) {
+  const auto refused = [](EmbeddingTable* table, uint64_t bytes, StatusCode code, const char* message) {
+    const int64_t before = table->Stats().tiers[0].budget_bytes;
+    const Status status = table->SetDramBudget(bytes);
+    EXPECT_EQ(status.code(), code) << status.ToString();
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.ToString();
+    EXPECT_EQ(table->Stats().tiers[0].budget_bytes, before);
+  };
+  auto unbounded = MakeTable(BasicOptions(kDim));
+  refused(unbounded.get(), 1 << 20, StatusCode::kFailedPrecondition, "found an unbounded one");
+  TableOptions options = TieredOptions(kDim, 100, std::make_shared<MemoryTier>());
+  options.lower_tiers[0].budget_bytes = BytesOf(100);
+  auto bounded = MakeTable(options);
+  TrainKeys(bounded.get(), 0, 150);
+  refused(bounded.get(), 0, StatusCode::kInvalidArgument, "at least one row (16 bytes), found 0");
+  refused(bounded.get(), 15, StatusCode::kInvalidArgument, "at least one row (16 bytes), found 15");
+  refused(bounded.get(), BytesOf(49), StatusCode::kResourceExhausted, "one holds 150");
+  MT_ASSERT_OK(bounded->SetDramBudget(BytesOf(50)));
+  MT_ASSERT_OK(bounded->Drain());
+  EXPECT_EQ(bounded->Stats().tiers[0].rows, 50);
+  options = BasicOptions(kDim);
+  options.dram_budget_bytes = BytesOf(100);
+  auto alone = MakeTable(options);
+  TrainKeys(alone.get(), 0, 80);
+  refused(alone.get(), BytesOf(79), StatusCode::kResourceExhausted, "it holds 80");
+  MT_ASSERT_OK(alone->SetDramBudget(BytesOf(200)));
+  TrainKeys(alone.get(), 0, 200);
+  EXPECT_EQ(alone->Stats().rows, 200);
+}
+
 TEST(Background, DestroyedWhileARetryIsDue) {
   auto lower = std::make_shared<MemoryTier>();
   auto table = *EmbeddingTable::Create(TieredOptions(kDim, 16, lower));

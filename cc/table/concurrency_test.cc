@@ -79,6 +79,37 @@ TEST_P(Concurrency, NoUpdateIsLostAndNoRowIsTorn) {
   ExpectTiersInOrder(table.get());
 }
 
+TEST_P(Concurrency, NoUpdateIsLostWhileTheBudgetChangesAndTiersAreCompacted) {
+  TableOptions options = CountingOptions(GetParam());
+  if (options.dram_budget_bytes == 0) GTEST_SKIP() << "no budget of DRAM";
+  auto table = MakeTable(options);
+  constexpr int64_t kKeys = 200;
+  std::vector<std::atomic<int64_t>> updates(kKeys);
+  std::atomic<bool> torn{false};
+  OnThreads([&](int t) {
+    std::mt19937_64 random(t);
+    for (int i = 0; i < 300; ++i) {
+      if (t == 0) {
+        MT_EXPECT_OK(table->SetDramBudget((4 + random() % 200) * kDim * sizeof(float)));
+        MT_EXPECT_OK(i % 8 == 0 ? table->Compact() : i % 8 == 1 ? table->Drain() : OkStatus());
+      }
+      const std::vector<int64_t> keys = SomeKeys(&random, kKeys);
+      if (!Sgd(keys, -1.0f, kDim).Run(table.get()).ok()) std::abort();
+      for (const int64_t key : keys) ++updates[static_cast<size_t>(key)];
+      if (!RowsAreWhole(LookupAll(table.get(), SomeKeys(&random, kKeys)))) torn = true;
+    }
+  });
+  EXPECT_FALSE(torn);
+  MT_ASSERT_OK(table->SetDramBudget(8 * kDim * sizeof(float)));
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_LE(table->Stats().tiers[0].rows, 8);
+  for (int64_t key = 0; key < kKeys; ++key) {
+    EXPECT_EQ(LookupAll(table.get(), {key})[0], static_cast<float>(updates[static_cast<size_t>(key)])) << "key " << key;
+  }
+  MT_ASSERT_OK(table->Drain());
+  ExpectTiersInOrder(table.get());
+}
+
 TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
   TableOptions options = CountingOptions(GetParam());
   options.admission.kind = AdmissionKind::kCounter;

@@ -44,13 +44,13 @@ Status ValidateTiers(const TableOptions& o, const std::string& table) {
 }
 
 // A budget that is given holds at least one row.
-Status CheckBudgets(const TableOptions& o, const RowLayout& layout) {
+Status CheckBudgets(const TableOptions& o, uint64_t dram_budget_bytes, const RowLayout& layout) {
   auto check = [&](const char* tier, uint64_t bytes) -> Status {
     if (bytes == 0 || bytes >= layout.row_bytes()) return OkStatus();
     return InvalidArgumentError("table '", o.name, "': expected a budget of tier ", tier, " of at least one row (",
                                 layout.row_bytes(), " bytes), found ", bytes);
   };
-  MT_RETURN_IF_ERROR(check("dram", o.dram_budget_bytes));
+  MT_RETURN_IF_ERROR(check("dram", dram_budget_bytes));
   for (const LowerTierOptions& lower : o.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget_bytes));
   return OkStatus();
 }
@@ -81,7 +81,8 @@ Status ValidateOptions(const TableOptions& o) {
 EmbeddingTable::Impl::Impl(TableOptions options)
     : options_(std::move(options)),
       env_(options_.env != nullptr ? options_.env : Env::Posix()),
-      pid_(getpid()) {}
+      pid_(getpid()),
+      dram_budget_bytes_(options_.dram_budget_bytes) {}
 
 EmbeddingTable::Impl::~Impl() {
   if (getpid() != pid_) return;
@@ -99,7 +100,7 @@ Status EmbeddingTable::Impl::Init() {
   layout_ = std::make_shared<const RowLayout>(std::move(row));
   MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
   initializer_ = std::make_unique<Initializer>(std::move(initializer));
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, *layout_));
+  MT_RETURN_IF_ERROR(CheckBudgets(options_, dram_budget_bytes_, *layout_));
   if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
     const AdmissionSpec& a = options_.admission;
     MT_ASSIGN_OR_RETURN(bloom_, CountingBloomFilter::Create(env_, a.max_element_size, a.false_positive_probability,
@@ -133,7 +134,7 @@ Status EmbeddingTable::Impl::Init() {
     in_background_ = !exact;
   }
   for (auto& shard : shards_) {
-    if (!in_background_) break;
+    if (!has_lower) break;
     Shard* const one = shard.get();
     shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { return DemoteInBackground(one); });
   }
@@ -180,7 +181,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     const std::shared_ptr<const RowLayout> now = layout();
     MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
     if (wide.columns().size() == now->columns().size()) return OkStatus();
-    MT_RETURN_IF_ERROR(CheckBudgets(options_, wide));
+    MT_RETURN_IF_ERROR(CheckBudgets(options_, dram_budget_bytes_, wide));
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
     std::vector<std::unique_ptr<DramTier>> rooms;
     for (auto& shard : shards_) {
@@ -206,7 +207,7 @@ TableStats EmbeddingTable::Impl::Stats() {
   TableStats::PerTier dram, below[kMaxLowerTiers];
   const uint64_t now = env_->NowMicros();
   dram.name = first_tier_name();
-  dram.budget_bytes = static_cast<int64_t>(options_.dram_budget_bytes);
+  dram.budget_bytes = static_cast<int64_t>(dram_budget_bytes_.load());
   for (auto& shard : shards_) {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const ShardCounters& c = shard->counters;
@@ -285,13 +286,24 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
   // Not inside the gate: a job enters it, which it cannot while somebody waits to close it.
-  if (in_background_) {
-    for (auto& shard : shards_) pool_->Wait(shard->demotion.get());
+  for (auto& shard : shards_) {
+    if (shard->demotion != nullptr) pool_->Wait(shard->demotion.get());
   }
   InsideGate inside(&gate_);
+  ceiling_ = 0;
   if (!evicts_) return OkStatus();
   MT_RETURN_IF_ERROR(RetryTrim());
   return Trim();
+}
+
+// Not inside the gate, as the tiers' own threads are not: records may move at any time.
+Status EmbeddingTable::Impl::Compact() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  for (int level = 0; level < levels_; ++level) {
+    const Status compacted = lower_[level]->Compact();
+    if (!compacted.ok()) return TierError("compacting", level, compacted);
+  }
+  return OkStatus();
 }
 
 // --- The public face.
@@ -339,5 +351,7 @@ int64_t EmbeddingTable::NewestStep() const { return impl_->NewestStep(); }
 TableStats EmbeddingTable::Stats() const { return impl_->Stats(); }
 Status EmbeddingTable::Drain() { return impl_->Drain(); }
 Status EmbeddingTable::Flush() { return impl_->Flush(); }
+Status EmbeddingTable::SetDramBudget(uint64_t bytes) { return impl_->SetDramBudget(bytes); }
+Status EmbeddingTable::Compact() { return impl_->Compact(); }
 
 }  // namespace multitier

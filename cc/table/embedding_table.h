@@ -284,6 +284,15 @@ class EmbeddingTable {
   // run on meanwhile. FailedPrecondition where the last tier does not survive the process; ResourceExhausted, with nothing
   // lost, where the disk is full or the rows are more than a last tier of given size may hold.
   Status Flush();
+  // Changes options().dram_budget_bytes, which keeps telling the first one; Stats has the one in force. A larger budget holds at
+  // once. A smaller one the background brings about, which Drain waits for: until then operations hold DRAM to what it came down
+  // to. Memory that was taken stays the table's. The number of shards and the order of rows stay as made for the first budget.
+  // FailedPrecondition where DRAM has no budget; InvalidArgument below one row; ResourceExhausted where the rows there are would
+  // have nowhere to go (no tier below, or one of given size that drops nothing).
+  Status SetDramBudget(uint64_t bytes);
+  // Gives the space of dead records in the lower tiers' files back (Tier::Compact). Other operations run on meanwhile. An error
+  // loses nothing: ResourceExhausted where the disk has no room for what must be moved.
+  Status Compact();
 
  private:
   class Impl;

@@ -249,16 +249,16 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_
   if (!context->no_room.ok()) return context->no_room;
   size_t rows = shard->dram.rows();  // newborns included
   for (int level = 0; level < levels_; ++level) rows += static_cast<size_t>(shard->rows_lower[level]);
-  if (const size_t most = capacity(*shard->dram.layout()); rows + n > most) {
+  if (const size_t most = capacity(budget_rows(*shard->dram.layout())); rows + n > most) {
     return ResourceExhaustedError("table '", options_.name, "': its tiers are full: one of ", shards_.size(), " shards holds ", rows,
                                   " of ", most, " rows; no room for ", n, " more");
   }
-  if (!evicts_ && options_.dram_budget_bytes != 0) {
+  if (!evicts_ && dram_budget_bytes_ != 0) {
     const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));
     if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
       const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
       return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ",
-                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", options_.dram_budget_bytes,
+                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", dram_budget_bytes_.load(),
                                     " bytes); no room for ", n, " more");
     }
   } else {

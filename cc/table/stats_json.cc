@@ -34,6 +34,7 @@ Json TierToJson(const TableStats::PerTier& tier) {
   out.Set("appended_bytes", Json::Int(tier.device.appended_bytes));
   out.Set("segments", Json::Int(tier.device.segments));
   out.Set("relocated_rows", Json::Int(tier.device.relocated_rows));
+  out.Set("dead_bytes", Json::Int(tier.device.dead_bytes));
   out.Set("compaction_debt_bytes", Json::Int(tier.device.compaction_debt_bytes));
   out.Set("read_backend", Json::String(tier.device.read_backend));
   out.Set("read_latency_us_log2", HistogramToJson(tier.device.read_latency));

@@ -74,6 +74,8 @@ class EmbeddingTable::Impl {
   TableStats Stats();
   Status Drain();
   Status Flush();
+  Status SetDramBudget(uint64_t bytes);
+  Status Compact();
   int64_t TotalCount();
   int64_t NewestStep() const { return newest_step_.load(); }
 
@@ -313,6 +315,8 @@ class EmbeddingTable::Impl {
   // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what RetryTrim does.
   uint64_t DemoteInBackground(Shard* shard);
   uint64_t RetryInBackground();
+  // What the background has come down to.
+  void LowerCeiling(int64_t budget);
   void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
@@ -387,8 +391,9 @@ class EmbeddingTable::Impl {
   bool filters() const { return !options_.admission.admits_all(); }
   // Rows of DRAM. 0 where DRAM is not named.
   uint64_t budget_rows(const RowLayout& layout) const;
-  // Rows that a shard may have in all tiers together, where the last has a given size and drops nothing; else no bound.
-  size_t capacity(const RowLayout& layout) const;
+  // Rows that a shard may have in all tiers together, DRAM holding `dram_rows`, where the last has a given size and drops nothing;
+  // else no bound.
+  size_t capacity(uint64_t dram_rows) const;
   // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
   size_t lower_share(int level) const;
   const char* first_tier_name() const { return options_.row_memory == nullptr ? "dram" : options_.row_memory->name(); }
@@ -430,6 +435,9 @@ class EmbeddingTable::Impl {
   mutable std::mutex layout_mutex_;
   std::shared_ptr<const RowLayout> layout_;  // guarded by layout_mutex_; replaced only while the gate is closed
 
+  std::atomic<uint64_t> dram_budget_bytes_;  // see SetDramBudget
+  // Rows that operations leave in DRAM while the background comes down to a smaller budget; of no effect below the budget.
+  std::atomic<int64_t> ceiling_{0};
   std::atomic<int64_t> dram_rows_{0};   // rows in DRAM or about to be, over all shards
   std::atomic<uint64_t> accesses_{1};   // stamps recency; starts behind 0, which stands for none
   // A failed write of rows that do not know of it: every key may have a record in a durable tier.

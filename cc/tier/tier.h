@@ -28,9 +28,9 @@
 //   4. settle   moved: `from` is no longer held, and `to` is. Not moved: `to` is given up, `from` is as it was, and the tier
 //               comes back for it later.
 // A location named in step 3 may be freed at once, before step 4. A record that is freed between 1 and 3 is not moved: who
-// took its name away frees `from`. The relocator is called from Write, Sync and Remove, or from a thread of the tier; it may
-// lock what protects the owner's names, so Write, Sync, Remove, Scan and SetRelocator must not be called under that; it may
-// call Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
+// took its name away frees `from`. The relocator is called from Write, Sync, Remove and Compact, or from a thread of the tier;
+// it may lock what protects the owner's names, so Write, Sync, Remove, Compact, Scan and SetRelocator must not be called under that;
+// it may call Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
 // moves in between: take the names away first, or SetRelocator(nullptr).
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
@@ -115,6 +115,7 @@ struct TierStats {
   int64_t appended_bytes = 0;         // of records given to Write and Remove; written / appended is the write amplification
   int64_t segments = 0;
   int64_t relocated_rows = 0;         // records moved by relocation
+  int64_t dead_bytes = 0;             // of files: records that nobody holds any more, where the tier counts them
   int64_t compaction_debt_bytes = 0;  // beyond what the tier wants to use
   const char* read_backend = "";      // "io_uring", "pread", ...
   LatencyHistogram read_latency = {};   // of calls of Read
@@ -176,6 +177,10 @@ class Tier {
   virtual uint64_t location_end() const = 0;
   // What was written survives a crash once this returns OK. A no-op where nothing survives.
   virtual Status Sync() = 0;
+  // Gives space of freed and superseded records back to the device, more than the tier would by itself, at the cost of I/O and
+  // within bounds of its own. Others write and read meanwhile. On an error everything is held as it was, perhaps elsewhere. A
+  // no-op where that space is used again without copying.
+  virtual Status Compact() { return OkStatus(); }
   // The columns of the widest record recovered, value first: the layout given to SetLayout begins with them. Empty: none.
   virtual std::vector<ColumnSpec> recovered_columns() const { return {}; }
   virtual TierStats stats() const = 0;

@@ -1,6 +1,7 @@
 """The table."""
 
 import json
+import numbers
 import os
 
 from tf_multitier import _engine
@@ -332,6 +333,36 @@ class Table:
           ResourceExhaustedError: the disk is full; nothing is lost.
         """
         self._table.flush()
+
+    def set_budget(self, size):
+        """Changes how many bytes of row data DRAM, or PMEM alone, may hold: storage_size[0], from now on.
+
+        A larger budget holds at once. A smaller one the background brings about beside training, `drain` waits for it, and
+        `stats()["tiers"][0]` shows how far it is. Memory that was taken stays the table's, for rows to come. `Table.open` begins with the
+        size that the table was made with.
+
+        Args:
+          size: bytes, an integer of at least one row.
+
+        Raises:
+          ValueError: size is less than one row.
+          FailedPreconditionError: the table was made without a size for DRAM.
+          ResourceExhaustedError: rows would have nowhere to go: no tier below, or one of given size that drops nothing.
+        """
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral):
+            raise TypeError(f"size: expected an integer number of bytes, found {size!r}")
+        if not 0 < size < 2**63:
+            raise ValueError(f"size: expected 1 to 2**63 - 1 bytes, found {size}")
+        self._table.set_budget(int(size))
+
+    def compact(self):
+        """Gives disk space of removed and superseded rows back at once, which the tiers otherwise do only as far as writes make it
+        necessary. Other operations run on meanwhile; it reads and writes up to all that is stored.
+
+        Raises:
+          ResourceExhaustedError: the disk has no room for what has to be moved first; nothing is lost.
+        """
+        self._table.compact()
 
     def drain(self):
         """Waits until the background work due now is done; raises its error where it failed."""

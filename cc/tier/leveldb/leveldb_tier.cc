@@ -476,6 +476,19 @@ Status LevelDbTier::Sync() {
   return CommitBatch("sync", options, &batch);
 }
 
+Status LevelDbTier::Compact() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  {
+    std::shared_lock<std::shared_mutex> lock;
+    MT_RETURN_IF_ERROR(UseDatabase("compaction", &lock));
+    db_->CompactRange(nullptr, nullptr);
+  }
+  // LevelDB tells no error of it, but refuses writes afterwards.
+  std::lock_guard<std::mutex> writing(write_mutex_);
+  leveldb::WriteBatch batch;
+  return CommitBatch("compaction", leveldb::WriteOptions(), &batch);
+}
+
 TierStats LevelDbTier::stats() const {
   TierStats stats;
   {

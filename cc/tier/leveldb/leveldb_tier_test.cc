@@ -507,6 +507,22 @@ TEST_F(LevelDbTierTest, PowerLossKeepsWhatWasSynced) {
   }
 }
 
+TEST_F(LevelDbTierTest, CompactGivesSpaceOfSupersededAndRemovedEntriesBack) {
+  Open(SmallOptions());
+  for (uint64_t generation = 1; generation <= 3; ++generation) ASSERT_TRUE(Write(0, 5000, generation).ok());
+  Flush();
+  const int64_t full = tier_->stats().stored_bytes;
+  std::vector<KeyLocation> gone;
+  for (int64_t key = 500; key < 5000; ++key) {
+    gone.push_back(KeyLocation{key, held_.at(key).location});
+    held_.erase(key);
+  }
+  ASSERT_TRUE(tier_->Remove(gone).ok());
+  ASSERT_TRUE(tier_->Compact().ok());
+  EXPECT_LT(tier_->stats().stored_bytes, full / 4);
+  ExpectAllHeld();
+}
+
 TEST_F(LevelDbTierTest, ReserveIsKeptFree) {
   LevelDbOptions options = SmallOptions();
   options.reserve_bytes = int64_t{1} << 60;

@@ -20,6 +20,9 @@
 // Full disk: the cold head keeps a segment in reserve. Where no more can be made, victims are only those whose held records
 // fit into what it has; each that is emptied gives its space back.
 //
+// On request (Compact) the thresholds do not count: each segment that is worth it is a victim once in a sweep, and sweeps go on
+// while they gain space. Other threads' sweeps may come in between slices; what is read in all is bounded.
+//
 // Tombstones: one of key k with horizon h may go once no other segment with id < h has dead records (only a dead record can
 // be an older one of k; compaction never copies dead ones), no deleted file may come back (directory synced) and none
 // refused to be deleted.
@@ -27,7 +30,9 @@
 // Last copies (segment_set.h) are moved like held records, and no relocator is asked: only the set names them.
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "cc/tier/ssdhash/ssdhash_impl.h"
@@ -39,7 +44,8 @@ constexpr uint64_t kSliceBytes = 256 << 10;
 constexpr int kMaxLeftOver = 2;                // segments whose last records are in use, before no other is begun
 constexpr uint64_t kPaidPerByte = 6;           // bytes of victims worked through for each byte appended
 constexpr uint64_t kPaidSegments = 16;         // at most, for a new segment
-constexpr double kLeastGain = 1.0 / 16;        // of a victim, on a full disk
+constexpr double kLeastGain = 1.0 / 16;        // of a victim, on a full disk or on request
+constexpr std::chrono::microseconds kForWriters(50);  // between slices on request: compact_mutex_ goes to who waits for it
 
 }  // namespace
 
@@ -146,17 +152,40 @@ void SsdHashTier::Impl::FreeCompactBuffer() {
   compact_buffer_bytes_ = 0;
 }
 
-Status SsdHashTier::Impl::Compact() {
+Status SsdHashTier::Impl::BeginSweepOnRequest() {
   std::lock_guard<std::mutex> compact(compact_mutex_);
-  // Sweeps for as long as they help.
-  for (uint64_t before = ~uint64_t{0};;) {
-    MT_RETURN_IF_ERROR(CompactUpTo(~uint64_t{0}));
+  MT_RETURN_IF_ERROR(Reap());
+  KeepSpare();  // there may be room again
+  ++sweep_;
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::Compact() {
+  uint64_t left = 0;  // to be read
+  {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    const uint64_t left = set_.file_bytes - set_.condemned_bytes;
-    if (left <= WantedBytes() || left >= before) break;
-    before = left;
+    left = set_.file_bytes;
   }
-  return Settle(false);
+  // Sweeps for as long as they help.
+  for (uint64_t before = ~uint64_t{0}; left > 0;) {
+    MT_RETURN_IF_ERROR(BeginSweepOnRequest());
+    for (uint64_t step = 1; step > 0 && left > 0; left -= std::min(left, step)) {
+      {
+        std::lock_guard<std::mutex> compact(compact_mutex_);
+        MT_ASSIGN_OR_RETURN(step, CompactStep(kLeastGain));
+      }
+      std::this_thread::sleep_for(kForWriters);
+    }
+    MT_RETURN_IF_ERROR(Settle(false));
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    if (set_.file_bytes >= before) break;
+    before = set_.file_bytes;
+  }
+  std::lock_guard<std::mutex> compact(compact_mutex_);
+  FreeCompactBuffer();
+  if (!disk_full_) return OkStatus();
+  return ResourceExhaustedError("ssdhash tier: compaction in '", options_.directory,
+                                "': the disk has no room for what would have to be moved first");
 }
 
 void SsdHashTier::Impl::CompactInBackground() {
@@ -175,7 +204,7 @@ void SsdHashTier::Impl::CompactInBackground() {
   FreeCompactBuffer();
 }
 
-Segment* SsdHashTier::Impl::ChooseVictim() const {
+Segment* SsdHashTier::Impl::ChooseVictim(double least_gain) const {
   Segment* best = nullptr;
   double best_score = 0;
   Segment* oldest = nullptr;     // with dead records: what keeps tombstones
@@ -208,7 +237,7 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
     const uint32_t records = segment->num_live + segment->num_last;
     const bool readable = records > segment->unreadable || records == 0;
     if (dead == 0 || !movable || tried || !readable) continue;
-    if (disk_full_ && dead < segment->used * kLeastGain) continue;
+    if (dead < segment->used * (disk_full_ ? kLeastGain : least_gain)) continue;
     const double held = 1.0 - static_cast<double>(dead) / segment->used;
     const double score = (1 - held) * static_cast<double>(now - segment->sealed_at + 1) / (1 + held);
     if (best == nullptr || score > best_score) {
@@ -225,10 +254,10 @@ Segment* SsdHashTier::Impl::ChooseVictim() const {
   return tombstone_bytes > many && oldest != nullptr ? oldest : best;
 }
 
-Result<uint64_t> SsdHashTier::Impl::CompactStep() {
+Result<uint64_t> SsdHashTier::Impl::CompactStep(double least_gain) {
   if (victim_ == nullptr) {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    Segment* chosen = ChooseVictim();
+    Segment* chosen = ChooseVictim(least_gain);
     if (chosen == nullptr) return uint64_t{0};
     victim_ = set_.Pin(chosen);
     ++victim_->users;

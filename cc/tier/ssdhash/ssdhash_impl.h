@@ -105,7 +105,8 @@ class SsdHashTier::Impl {
   uint64_t SegmentBytes() const;
   uint64_t WantedBytes() const;  // compaction is due beyond it
   uint64_t LimitBytes() const;   // what Write stays within
-  Segment* ChooseVictim() const;
+  // The best segment to compact of those with dead records, at least that share of its own; null: none.
+  Segment* ChooseVictim(double least_gain) const;
   // Pays for `bytes` about to be appended, before they are.
   void PayCompaction(uint64_t bytes);
   // The disk is full: compacts, without regard to what it costs, until a segment is free. False: there is nothing to gain.
@@ -113,9 +114,10 @@ class SsdHashTier::Impl {
   // The cold head's segment in reserve. REQUIRES: compact_mutex_ held
   void KeepSpare();
   // REQUIRES of these: compact_mutex_ held.
-  // One slice of work; the bytes of it, 0 where nothing is to be done.
-  Result<uint64_t> CompactStep();
+  // One slice of work; the bytes of it, 0 where nothing is to be done. least_gain: see ChooseVictim.
+  Result<uint64_t> CompactStep(double least_gain = 0);
   Status CompactUpTo(uint64_t budget);
+  Status BeginSweepOnRequest();  // takes compact_mutex_
   struct Slice;
   Status GatherSlice(Slice* slice);
   Status CopySlice(Slice* slice);

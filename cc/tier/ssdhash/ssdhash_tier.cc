@@ -260,6 +260,7 @@ TierStats SsdHashTier::Impl::stats() const {
   stats.write_latency = set_.write_latency;
   size_t resident = sizeof(*this) + set_.units.capacity() * sizeof(SegmentSet::Unit);
   for (const auto& [segment, owner] : set_.segments) {
+    stats.dead_bytes += static_cast<int64_t>(segment->dead()) * static_cast<int64_t>(segment->geometry.file_bytes_per_slot);
     resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity() + segment->last.capacity()) * 8;
     if (segment->buffer != nullptr) {
       resident += segment->used * sizeof(FooterEntry) + segment->buffer_bytes;

@@ -86,8 +86,6 @@ class SsdHashTier : public Tier {
   static Result<std::unique_ptr<SsdHashTier>> Open(SsdHashOptions options);
   ~SsdHashTier() override;
 
-  // Compacts until nothing is beyond what the tier wants to use, or nothing can be moved now.
-  Status Compact();
   const SsdHashRecovery& recovery() const;
 
   const char* name() const override { return "ssdhash"; }
@@ -103,6 +101,9 @@ class SsdHashTier : public Tier {
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   uint64_t location_end() const override;
   Status Sync() override;
+  // Rewrites every sealed segment with at least a sixteenth of dead records, reading no more than all files once. Writers wait for
+  // a slice of a quarter MiB of it at most. ResourceExhausted where the disk has no room for what would have to be moved.
+  Status Compact() override;
   // Of the widest segment.
   std::vector<ColumnSpec> recovered_columns() const override;
   TierStats stats() const override;

@@ -135,6 +135,39 @@ TEST_P(CompactionTest, RandomOverwriteStaysWithinTheSpaceBoundAndLosesNothing) {
   owner.Detach();
 }
 
+// Garbage that the thresholds leave alone goes on request.
+TEST_P(CompactionTest, OnRequestGivesBackWhatTheThresholdsLeave) {
+  SsdHashOptions options = Small();
+  options.async_compaction = GetParam();
+  options.min_segment_bytes = 64 << 10;
+  auto tier = Make(options);
+  LogOwner owner;
+  owner.Attach(tier.get());
+  constexpr int64_t kKeys = 40000;
+  for (int64_t from = 0; from < kKeys; from += 1000) ASSERT_TRUE(owner.Put(Range(from, from + 1000), 1).ok());
+  const int64_t full = tier->stats().stored_bytes;
+  for (int64_t from = 0; from < kKeys; from += 1000) {  // three of ten records of each segment
+    std::vector<int64_t> keys;
+    for (int64_t key = from; key < from + 1000; ++key) {
+      if (key % 10 < 3) keys.push_back(key);
+    }
+    ASSERT_TRUE(owner.Put(keys, 2).ok());
+  }
+  const TierStats before = tier->stats();
+  EXPECT_GT(before.stored_bytes, full * 6 / 5);
+  EXPECT_GT(before.dead_bytes, full / 5);
+  ASSERT_TRUE(tier->Compact().ok());
+  const TierStats after = tier->stats();
+  EXPECT_LE(after.stored_bytes, full * 17 / 16 + 4 * (68 << 10));
+  EXPECT_LE(after.dead_bytes, full / 16 + (68 << 10));
+  EXPECT_LE(after.device_read_bytes - before.device_read_bytes, before.stored_bytes);
+  EXPECT_EQ(after.rows, kKeys);
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  ASSERT_TRUE(tier->Compact().ok());
+  EXPECT_LE(tier->stats().device_written_bytes, after.device_written_bytes + (68 << 10)) << "nothing is left that is worth it";
+  owner.Detach();
+}
+
 TEST_P(CompactionTest, ScansFindWhatMovesWhileItsFileIsClosed) {
   const size_t capacity = CachedFile::capacity();
   CachedFile::SetCapacity(1);
