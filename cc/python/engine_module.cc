@@ -52,10 +52,11 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyGroup>(module, "Group")
       .def(py::init<std::vector<std::shared_ptr<PyTable>>, std::vector<Array<int64_t>>, std::vector<Array<int64_t>>,
                     const std::vector<std::string>&, std::vector<std::optional<Array<float>>>, const std::vector<float>&,
-                    bool>())
+                    const std::vector<bool>&, bool>())
       .def("values", &PyGroup::Values)
       .def("keys", &PyGroup::Keys)
       .def("counts", &PyGroup::Counts)
+      .def("weights_gradients", &PyGroup::WeightsGradients)
       .def("apply", &PyGroup::Apply);
 
   py::class_<PyTable, std::shared_ptr<PyTable>>(module, "Table")

@@ -18,18 +18,24 @@ namespace multitier {
 // Keeps the tables and weights that its plan points to.
 class PyGroup {
  public:
-  // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. train: whether Apply may be called.
+  // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. sequences: whether a member's rows
+  // are not pooled but padded. train: whether Apply and WeightsGradients may be called.
   PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys,
           std::vector<Array<int64_t>> row_splits, const std::vector<std::string>& combiners,
-          std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms, bool train);
+          std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms,
+          const std::vector<bool>& sequences, bool train);
 
+  // [batch, dim] each; sequences [batch, steps, dim].
   std::vector<Array<float>> Values() const { return values_; }
 
   // Of a group made with train: a member's distinct keys, and how often each occurs.
   py::array Keys(int member) const;
   py::array Counts(int member) const;
 
-  // slot_columns: of each table.
+  // Of a group made with train: [n] of each member's weights, none where it has none. grads: of the values, in their shapes.
+  std::vector<std::optional<Array<float>>> WeightsGradients(const std::vector<Array<float>>& grads);
+
+  // grads: as above. slot_columns: of each table.
   void Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
              const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step);
 

@@ -1,4 +1,4 @@
-"""One lookup in many tables."""
+"""One lookup in many tables, pooled by row or padded to sequences."""
 
 import numpy as np
 
@@ -15,11 +15,16 @@ class Group:
         group.apply("sgd", grads, hyper={"learning_rate": 0.1})  # grads: a gradient of each of the values
 
     Each member gets what it would get alone. Distinct keys are read once, and updated once, with the sum of their gradients,
-    without another search for them. Attributes: `values`; with train, `keys` and `counts`: lists of the members' distinct keys and
-    occurrences, int64.
+    without another search for them.
+
+    Attributes:
+      values: list of float32 [batch, dim]; of a sequence [batch, steps, dim], steps being its longest row. Rows without keys, and
+        places beyond a row's end, are zeros.
+      keys, counts: with train: lists of the members' distinct keys and their occurrences, int64; None without.
     """
 
-    def __init__(self, tables, keys, row_splits=None, combiners="sum", weights=None, max_norms=None, train=False):
+    def __init__(self, tables, keys, row_splits=None, combiners="sum", weights=None, max_norms=None, train=False,
+                 is_sequence=False):
         """Looks up.
 
         Args:
@@ -29,25 +34,37 @@ class Group:
           combiners: list of "sum", "mean" or "sqrtn", or one for all.
           weights: list of floats [n] or None, or None: all one.
           max_norms: list of numbers or None, or None: values with a larger norm are scaled down to it.
-          train: whether `apply` will be called.
+          train: whether `apply` or `weights_gradients` will be called.
+          is_sequence: list of bools, or one for all. True: not pooled; a row's t-th key, times its weight, stands at [row, t] of
+            the values. Combiners are then not used.
 
         Raises:
-          ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner.
+          ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner, a norm below 0.
         """
         n = len(tables)
         splits = [None] * n if row_splits is None else list(row_splits)
         combiners = [combiners] * n if isinstance(combiners, str) else list(combiners)
         weights = [None] * n if weights is None else list(weights)
         max_norms = [None] * n if max_norms is None else list(max_norms)
+        sequences = [is_sequence] * n if isinstance(is_sequence, (bool, np.bool_)) else list(is_sequence)
         for name, values in (("keys", keys), ("row_splits", splits), ("combiners", combiners), ("weights", weights),
-                             ("max_norms", max_norms)):
+                             ("max_norms", max_norms), ("is_sequence", sequences)):
             if len(values) != n:
                 raise ValueError(f"{name}: expected one for each of {n} tables, found {len(values)}")
         for i, combiner in enumerate(combiners):
             if combiner not in ("sum", "mean", "sqrtn"):
                 raise ValueError(f"combiner of member {i}: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}")
-        if train and len({id(table) for table in tables}) != n:
-            raise ValueError("tables: a table may be there once where train is set: join its keys")
+        for i, max_norm in enumerate(max_norms):
+            if max_norm is not None and not max_norm >= 0:
+                raise ValueError(f"max_norm of member {i}: expected None or at least 0, found {max_norm!r}")
+        for i, sequence in enumerate(sequences):
+            if not isinstance(sequence, (bool, np.bool_)):
+                raise ValueError(f"is_sequence of member {i}: expected True or False, found {sequence!r}")
+        first = {}
+        for i, table in enumerate(tables):
+            if train and first.setdefault(id(table), i) != i:
+                raise ValueError(f"table of member {i}: expected each table once where train is set, found that of member "
+                                 f"{first[id(table)]}: join their keys")
         keys = [arguments.integers(f"keys of member {i}", k) for i, k in enumerate(keys)]
         splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
         splits = [arguments.integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
@@ -56,12 +73,15 @@ class Group:
                 raise ValueError(f"row_splits of member {i}: expected at least one number, found none")
         weights = [None if w is None else arguments.floats(f"weights of member {i}", w, [len(k)])
                    for i, (w, k) in enumerate(zip(weights, keys))]
+        if train:  # what is updated in place before `apply` is not what was looked up with
+            weights = [None if w is None else w.copy() for w in weights]
         self._tables = list(tables)
         self._group = _engine.Group([table._table for table in tables], keys, splits, combiners, weights,
-                                    [-1.0 if m is None else float(m) for m in max_norms], bool(train))
-        self._rows = [len(s) - 1 for s in splits]
+                                    [-1.0 if m is None else float(m) for m in max_norms], [bool(s) for s in sequences],
+                                    bool(train))
         self._train = bool(train)
         self.values = self._group.values()
+        self._shapes = [v.shape for v in self.values]
         self.keys = [self._group.keys(i) for i in range(n)] if train else None
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
@@ -69,19 +89,33 @@ class Group:
         """Updates every table, one after the other, each wholly or not at all.
 
         Args:
-          grads: list of [batch, dim], the gradients of `values`.
+          grads: list of floats, the gradients of `values`, in their shapes.
           rule, hyper, slots, global_step: see `Table.apply`; slots: the same names in every table.
 
         Raises:
           ValueError: an argument does not fit, or the group was made without train; nothing has changed.
           ResourceExhaustedError: no room for a table's new rows; that table and those after it have not changed.
         """
-        if not self._train:
-            raise ValueError("apply: the group was looked up without train=True")
         spec, values = rules.rule_and_hyper(rule, hyper)
-        if len(grads) != len(self._tables):
-            raise ValueError(f"grads: expected one for each of {len(self._tables)} tables, found {len(grads)}")
-        grads = [arguments.floats(f"grads of member {i}", g, [rows, table.dim])
-                 for i, (g, rows, table) in enumerate(zip(grads, self._rows, self._tables))]
+        grads = self._check_grads("apply", grads)
         slots = [table._ensure_slots(rule, spec, slots) for table in self._tables]
         self._group.apply(rule, grads, values, slots, int(global_step))
+
+    def weights_gradients(self, grads):
+        """The gradients of the weights: list of float32 [n], None for a member without weights. Changes nothing.
+
+        Args:
+          grads: as of `apply`. Before and after it the answer is the same: that of the values looked up.
+
+        Raises:
+          ValueError: naming the member: a gradient of another shape; or the group was made without train.
+        """
+        return self._group.weights_gradients(self._check_grads("weights_gradients", grads))
+
+    def _check_grads(self, operation, grads):
+        """`grads` as float32, in the shapes of the values."""
+        if not self._train:
+            raise ValueError(f"{operation}: the group was looked up without train=True")
+        if len(grads) != len(self._shapes):
+            raise ValueError(f"grads: expected one for each of {len(self._shapes)} tables, found {len(grads)}")
+        return [arguments.floats(f"grads of member {i}", g, shape) for i, (g, shape) in enumerate(zip(grads, self._shapes))]
