@@ -21,6 +21,12 @@ size_t DefaultCapacity() {
   return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, kMinOpenFiles, kMaxOpenFiles);
 }
 
+const Status& StatusOf(const Status& status) { return status; }
+template <typename T>
+Status StatusOf(const Result<T>& result) {
+  return result.status();
+}
+
 }  // namespace
 
 struct CachedFile::Shared {
@@ -64,19 +70,23 @@ CachedFile::~CachedFile() {
   closed = std::move(file_);
 }
 
+template <typename Operation>
+auto CachedFile::WithDescriptors(const Operation& operation) {
+  auto result = operation();
+  if (StatusOf(result).code() != StatusCode::kResourceExhausted) return result;
+  {
+    std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
+    Shared* shared = GetShared();
+    std::lock_guard<std::mutex> lock(shared->mutex);
+    closed = shared->Shrink(shared->open.size() / 2);
+  }
+  return operation();
+}
+
 Result<std::shared_ptr<CachedFile>> CachedFile::Create(Env* env, const std::string& path, bool direct) {
   std::shared_ptr<CachedFile> cached(new CachedFile(env, path, direct, true));
-  Result<std::unique_ptr<PositionedFile>> file = env->OpenPositionedFile(path, Env::OpenMode::kCreate, direct);
-  if (file.status().code() == StatusCode::kResourceExhausted) {
-    // The process may be out of descriptors.
-    Shared* shared = GetShared();
-    {
-      std::vector<std::shared_ptr<PositionedFile>> closed;
-      std::lock_guard<std::mutex> lock(shared->mutex);
-      closed = shared->Shrink(shared->open.size() / 2);
-    }
-    file = env->OpenPositionedFile(path, Env::OpenMode::kCreate, direct);
-  }
+  Result<std::unique_ptr<PositionedFile>> file =
+      WithDescriptors([&] { return env->OpenPositionedFile(path, Env::OpenMode::kCreate, direct); });
   if (!file.ok()) return file.status();
   std::vector<std::shared_ptr<PositionedFile>> closed;
   Shared* shared = GetShared();
@@ -94,33 +104,36 @@ std::shared_ptr<CachedFile> CachedFile::ForReading(Env* env, const std::string& 
 
 Result<std::shared_ptr<PositionedFile>> CachedFile::Open() {
   Shared* shared = GetShared();
-  for (bool retried = false;; retried = true) {
-    std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
-    Env::OpenMode mode = Env::OpenMode::kRead;
-    {
-      std::lock_guard<std::mutex> lock(shared->mutex);
-      if (file_ != nullptr) {
-        shared->open.splice(shared->open.begin(), shared->open, position_);
-        return file_;
-      }
-      if (writable_) mode = Env::OpenMode::kWrite;
-    }
-    Result<std::unique_ptr<PositionedFile>> file = env_->OpenPositionedFile(path_, mode, direct_);
+  Env::OpenMode mode = Env::OpenMode::kRead;
+  {
     std::lock_guard<std::mutex> lock(shared->mutex);
-    if (!file.ok()) {
-      if (retried || file.status().code() != StatusCode::kResourceExhausted) return file.status();
-      closed = shared->Shrink(shared->open.size() / 2);
-      continue;
+    if (file_ != nullptr) {
+      shared->open.splice(shared->open.begin(), shared->open, position_);
+      return file_;
     }
-    if (file_ == nullptr) {
-      file_ = *std::move(file);
-      shared->open.push_front(this);
-      position_ = shared->open.begin();
-    }
-    std::shared_ptr<PositionedFile> result = file_;
-    closed = shared->Shrink(shared->capacity);
-    return result;
+    if (writable_) mode = Env::OpenMode::kWrite;
   }
+  Result<std::unique_ptr<PositionedFile>> file =
+      WithDescriptors([&] { return env_->OpenPositionedFile(path_, mode, direct_); });
+  if (!file.ok()) return file.status();
+  std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
+  std::lock_guard<std::mutex> lock(shared->mutex);
+  if (file_ == nullptr) {
+    file_ = *std::move(file);
+    shared->open.push_front(this);
+    position_ = shared->open.begin();
+  }
+  std::shared_ptr<PositionedFile> result = file_;
+  closed = shared->Shrink(shared->capacity);
+  return result;
+}
+
+Status CachedFile::SyncDir(Env* env, const std::string& path) {
+  return WithDescriptors([&] { return env->SyncDir(path); });
+}
+
+Result<std::vector<std::string>> CachedFile::ListDir(Env* env, const std::string& path) {
+  return WithDescriptors([&] { return env->ListDir(path); });
 }
 
 void CachedFile::SetReadOnly() {

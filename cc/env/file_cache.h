@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc/env/env.h"
 
@@ -35,6 +36,10 @@ class CachedFile {
   void SetReadOnly();
   const std::string& path() const { return path_; }
 
+  // As those of Env; where the process is out of descriptors, which open files here may hold, some are closed first.
+  static Status SyncDir(Env* env, const std::string& path);
+  static Result<std::vector<std::string>> ListDir(Env* env, const std::string& path);
+
   // Of the whole process. Default: 1,000, or a quarter of the descriptors that the process may have where that is less.
   static size_t capacity();
   static void SetCapacity(size_t files);  // REQUIRES: files > 0
@@ -45,6 +50,9 @@ class CachedFile {
   struct Shared;
   CachedFile(Env* env, std::string path, bool direct, bool writable);
   static Shared* GetShared();
+  // What `operation` gives; where that is ResourceExhausted, half of the open files are closed and it is asked once more.
+  template <typename Operation>
+  static auto WithDescriptors(const Operation& operation);
 
   Env* const env_;
   const std::string path_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
 
 namespace multitier {
@@ -53,6 +54,27 @@ TEST_F(FileCacheTest, ErrorsAreTheEnvs) {
   EXPECT_EQ(CachedFile::Create(&env_, "d/here", true).status().code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(CachedFile::ForReading(&env_, "d/gone", true)->Open().status().code(), StatusCode::kNotFound);
   EXPECT_TRUE(CachedFile::ForReading(&env_, "d/here", true)->Open().ok());
+}
+
+TEST_F(FileCacheTest, OpenFilesMakeRoomWhereDescriptorsAreShort) {
+  FaultEnv env(&env_);
+  std::vector<std::shared_ptr<CachedFile>> files;
+  for (int i = 0; i < 8; ++i) files.push_back(*CachedFile::Create(&env, StrCat("d/", i), true));
+  const Status none = ResourceExhaustedError("too many open files");
+  env.FailNth(FaultKind::kSyncDir, 1, none);
+  EXPECT_TRUE(CachedFile::SyncDir(&env, "d").ok());
+  EXPECT_TRUE(env.Disarm());
+  EXPECT_EQ(CachedFile::open_files(), 4u);
+  env.FailNth(FaultKind::kListDir, 1, none);
+  EXPECT_EQ(CachedFile::ListDir(&env, "d")->size(), 8u);
+  EXPECT_TRUE(env.Disarm());
+  EXPECT_EQ(CachedFile::open_files(), 2u);
+  env.FailNth(FaultKind::kOpen, 1, none);
+  EXPECT_TRUE(files[0]->Open().ok());  // one that was closed
+  EXPECT_TRUE(env.Disarm());
+  EXPECT_EQ(CachedFile::open_files(), 2u);
+  env.FailFrom(FaultKind::kSyncDir, 1, none);
+  EXPECT_EQ(CachedFile::SyncDir(&env, "d").code(), StatusCode::kResourceExhausted);
 }
 
 }  // namespace

@@ -424,7 +424,7 @@ bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
     }
     sync = std::exchange(set_.unlinked, false);
   }
-  if (!sync || options_.env->SyncDir(options_.directory).ok()) return true;
+  if (!sync || CachedFile::SyncDir(options_.env, options_.directory).ok()) return true;
   std::lock_guard<std::mutex> lock(set_.mutex);
   set_.unlinked = true;
   return false;

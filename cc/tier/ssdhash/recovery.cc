@@ -83,7 +83,7 @@ Status SsdHashTier::Impl::WriteInstanceId() {
   MT_RETURN_IF_ERROR(file->Append(bytes.data(), bytes.size()));
   MT_RETURN_IF_ERROR(file->Sync());
   MT_RETURN_IF_ERROR(file->Close());
-  return options_.env->SyncDir(options_.directory);
+  return CachedFile::SyncDir(options_.env, options_.directory);
 }
 
 Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
@@ -92,13 +92,13 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
   Result<std::unique_ptr<RandomAccessFile>> file = options_.env->NewRandomAccessFile(path);
   if (file.status().code() == StatusCode::kNotFound) {
     // Nothing was ever acknowledged here, unless the file was lost.
-    MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.env->ListDir(options_.directory));
+    MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
     if (AnySegment(names)) return DataLossError("'", path, "' is missing");
     return OkStatus();
   }
   if (!file.ok()) return file.status();
   MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.env->ListDir(options_.directory));
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
   const bool segments = AnySegment(names);
   if (size == 0 && !segments) return OkStatus();
   uint8_t bytes[kIdBytes] = {};
@@ -237,7 +237,7 @@ void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {
 }
 
 Status SsdHashTier::Impl::Recover() {
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.env->ListDir(options_.directory));
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
   std::vector<std::shared_ptr<Segment>> segments;
   std::vector<std::vector<Found>> buckets;
   // Enough buckets for what the files can hold.

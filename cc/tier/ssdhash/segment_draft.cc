@@ -300,7 +300,7 @@ Status SegmentDraft::Repair() {
     if (end > fill_) std::memset(buffer_.data() + (fill_ - begin_), 0, end - fill_);
     if (end > begin_) MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), begin_, buffer_.data(), end - begin_));
     MT_RETURN_IF_ERROR(to->Sync());
-    MT_RETURN_IF_ERROR(options_.env->SyncDir(options_.directory));
+    MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
     return damaged;
   };
   const Status copied = copy();
@@ -353,7 +353,7 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
     MT_RETURN_IF_ERROR(CountWrite(set, to.get(), segment->footer_offset, pages.data(), segment->footer_bytes));
     MT_RETURN_IF_ERROR(to->Truncate(segment->footer_offset + segment->footer_bytes));
     MT_RETURN_IF_ERROR(to->Sync());
-    return options.env->SyncDir(options.directory);
+    return CachedFile::SyncDir(options.env, options.directory);
   };
   if (Status copied = copy(); !copied.ok()) {
     const std::string path = cached->path();

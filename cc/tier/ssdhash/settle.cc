@@ -96,7 +96,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     }
   }
   if (!new_entries) return status;
-  if (Status synced = options_.env->SyncDir(options_.directory); !synced.ok()) {
+  if (Status synced = CachedFile::SyncDir(options_.env, options_.directory); !synced.ok()) {
     note(synced);
     return status;
   }

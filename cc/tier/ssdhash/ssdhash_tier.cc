@@ -37,7 +37,7 @@ SsdHashTier::Impl::~Impl() {
 }
 
 void SsdHashTier::Impl::DeleteOwnFiles() {
-  const Result<std::vector<std::string>> names = options_.env->ListDir(options_.directory);
+  const Result<std::vector<std::string>> names = CachedFile::ListDir(options_.env, options_.directory);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     if (name.rfind("ssd", 0) == 0) (void)options_.env->DeleteFile(options_.directory + "/" + name);
