@@ -97,6 +97,15 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
     behind = set_.file_bytes + std::max(bytes, SegmentBytes()) > LimitBytes() && set_.condemned_bytes > 0;
   }
   if (behind) (void)Settle(false);
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    behind = set_.file_bytes - set_.condemned_bytes > WantedBytes();
+  }
+  if (!behind) return;
+  // Full segments that wait for the worker are no victims yet.
+  (void)FlushHeads();
+  (void)CompactUpTo(budget);
+  (void)Settle(false);
 }
 
 void SsdHashTier::Impl::KeepSpare() {
@@ -154,6 +163,7 @@ void SsdHashTier::Impl::FreeCompactBuffer() {
 
 Status SsdHashTier::Impl::BeginSweepOnRequest() {
   std::lock_guard<std::mutex> compact(compact_mutex_);
+  (void)FlushHeads();  // full segments are victims once they are written; what cannot be, the next Write or Sync meets
   MT_RETURN_IF_ERROR(Reap());
   KeepSpare();  // there may be room again
   ++sweep_;
