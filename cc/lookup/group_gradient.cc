@@ -1,5 +1,6 @@
-// The gradient of a grouped lookup: one list of tasks, a piece of keys each, and the weights of a member each.
+// The gradient of a grouped lookup: one list of tasks, a piece of keys each, and the weights and entries of a member each.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -106,6 +107,16 @@ class GroupGradient {
         if (sums == nullptr) continue;
         float* const to = sums + piece.unit_offset * static_cast<size_t>(m.dim);
         tasks.push_back(Task{piece.entries, [&m, &piece, grad, to] { SumPiece(m, piece, grad, to); }});
+      }
+      float* const entries_gradient = gradients.entries_gradients.empty() ? nullptr : gradients.entries_gradients[i];
+      if (entries_gradient != nullptr) {
+        tasks.push_back(Task{m.entries, [&m, grad, entries_gradient] {
+                               if (m.rows.empty()) {
+                                 std::copy_n(grad, m.entries * static_cast<size_t>(m.dim), entries_gradient);
+                               } else {
+                                 PoolGradient(m.sparse_batch(), grad, entries_gradient);
+                               }
+                             }});
       }
       float* const weights_gradient = gradients.weights_gradients.empty() ? nullptr : gradients.weights_gradients[i];
       if (weights_gradient == nullptr) continue;

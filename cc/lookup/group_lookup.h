@@ -169,6 +169,7 @@ struct GroupGradients {
   Span<const float* const> grads;        // [members] -> [rows, dim] of the pooled rows; null: the member has no gradient
   Span<float* const> sums;               // [units] -> [u, dim] of each key; null: not wanted, or its member has no gradient
   Span<float* const> weights_gradients;  // [members] -> [entries] of each weight; null: not wanted
+  Span<float* const> entries_gradients;  // [members] -> [entries, dim] of each entry's value after clipping; null: not wanted
 };
 
 void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor = nullptr);

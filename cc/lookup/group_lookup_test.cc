@@ -183,7 +183,7 @@ TEST(GroupLookupTest, PlanFilledAgainIsThePlanOfItsGroup) {
       for (auto& sum : sums[number]) to.push_back(sum.data());
       for (auto& gradient : weights_gradients[number]) weights_to.push_back(gradient.empty() ? nullptr : gradient.data());
       GradientOfGroup(*plan, GroupGradients{grads, Span<float* const>(to.data(), to.size()),
-                                            Span<float* const>(weights_to.data(), weights_to.size())});
+                                            Span<float* const>(weights_to.data(), weights_to.size()), {}});
       ++number;
     }
     ASSERT_EQ(keys[0], keys[1]);
@@ -210,9 +210,13 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
     GroupPlan plan;
     ASSERT_TRUE(LookupGroup(members, &plan, &threads).ok());
     std::vector<const float*> grads;
-    for (const auto& c : group) grads.push_back(c->grad.data());
-    std::vector<std::vector<float>> sums(static_cast<size_t>(plan.num_units()));
-    std::vector<float*> to;
+    std::vector<std::vector<float>> sums(static_cast<size_t>(plan.num_units())), by_entry;
+    std::vector<float*> to, by_entry_to;
+    for (const auto& c : group) {
+      grads.push_back(c->grad.data());
+      by_entry.emplace_back(c->keys.size() * static_cast<size_t>(c->member.dim), -9.0f);
+      by_entry_to.push_back(by_entry.back().data());
+    }
     for (int u = 0; u < plan.num_units(); ++u) {
       sums[u].assign(plan.keys(u).size() * static_cast<size_t>(plan.dim_of_unit(u)), -9.0f);
       to.push_back(sums[u].data());
@@ -220,6 +224,7 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
     GroupGradients gradients;
     gradients.grads = Span<const float* const>(grads.data(), grads.size());
     gradients.sums = Span<float* const>(to.data(), to.size());
+    gradients.entries_gradients = Span<float* const>(by_entry_to.data(), by_entry_to.size());
     GradientOfGroup(plan, gradients, step == 1 ? nullptr : &threads);
     for (size_t i = 0; i < group.size(); ++i) {
       Case& c = *group[i];
@@ -236,6 +241,7 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
       SparseBatch batch{c.rows, c.weights, c.member.batch, c.member.dim, c.member.combiner};
       std::vector<float> entries(c.keys.size() * static_cast<size_t>(c.member.dim));
       PoolGradient(batch, c.grad.data(), entries.data());
+      ASSERT_EQ(by_entry[i], entries);
       for (size_t p = 0; p < c.parts.size(); ++p) {
         std::vector<int64_t> keys;
         std::vector<float> its;
@@ -369,7 +375,7 @@ TEST(GroupLookupTest, ClippedAndWeightedGradientsAgreeWithFiniteDifferences) {
       const float* grad = c->grad.data();
       float *to = sums.data(), *weights_to = weights_gradient.data();
       GroupGradients gradients{Span<const float* const>(&grad, 1), Span<float* const>(&to, 1),
-                               Span<float* const>(&weights_to, 1)};
+                               Span<float* const>(&weights_to, 1), {}};
       GradientOfGroup(plan, gradients);
       auto slope = [&](float* at) {
         const float was = *at, step = 1e-2f;

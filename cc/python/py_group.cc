@@ -1,5 +1,6 @@
 #include "cc/python/py_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cc/optimizer/update_rule.h"
@@ -46,6 +47,18 @@ PyGroup::PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array
     values_.emplace_back(std::move(shape));
     member.out = values_.back().mutable_data();
   }
+  if (train) {
+    updates_.resize(tables_.size());
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      const size_t first = static_cast<size_t>(std::find(tables_.begin(), tables_.end(), tables_[i]) - tables_.begin());
+      updates_[i].first = first;
+      updates_[i].joined = updates_[first].joined = std::count(tables_.begin(), tables_.end(), tables_[i]) > 1;
+      if (!updates_[i].joined) continue;
+      std::vector<int64_t>& joined = updates_[first].keys;
+      updates_[i].offset = joined.size();
+      joined.insert(joined.end(), members[i].keys.begin(), members[i].keys.end());
+    }
+  }
   PyTable::RunAll(tables_, [&] {
     for (size_t i = 0; i < units.size(); ++i) units[i].table = tables_[i]->table();
     return LookupGroup(members, train ? &plan_ : nullptr);
@@ -80,25 +93,34 @@ std::vector<std::optional<Array<float>>> PyGroup::WeightsGradients(const std::ve
 void PyGroup::Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
                     const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step) {
   const UpdateRule* const found = ValueOrThrow(FindUpdateRule(rule));
-  std::vector<std::vector<float>> sums(tables_.size());
+  std::vector<std::vector<float>> gradients_of(tables_.size());  // of distinct keys, or of the entries of joined members
   const std::vector<const float*> from = Pointers(grads);
-  std::vector<float*> to;
+  std::vector<float*> sums(tables_.size(), nullptr), entries(tables_.size(), nullptr);
   for (size_t i = 0; i < tables_.size(); ++i) {
-    sums[i].resize(plan_.keys(static_cast<int>(i)).size() * static_cast<size_t>(tables_[i]->dim()));
-    to.push_back(sums[i].data());
+    const Update& update = updates_[i];
+    const size_t dim = static_cast<size_t>(tables_[i]->dim());
+    std::vector<float>& room = gradients_of[update.first];
+    if (update.first == i) room.resize((update.joined ? update.keys.size() : plan_.keys(static_cast<int>(i)).size()) * dim);
+    (update.joined ? entries : sums)[i] = room.data() + update.offset * dim;
   }
   PyTable::RunAll(tables_, [&] {
     GroupGradients gradients;
     gradients.grads = Span<const float* const>(from.data(), from.size());
-    gradients.sums = Span<float* const>(to.data(), to.size());
+    gradients.sums = Span<float* const>(sums.data(), sums.size());
+    gradients.entries_gradients = Span<float* const>(entries.data(), entries.size());
     GradientOfGroup(plan_, gradients);
     for (size_t i = 0; i < tables_.size(); ++i) {
+      if (updates_[i].first != i) continue;
       ApplyRequest request;
-      request.keys = plan_.keys(static_cast<int>(i));
-      request.counts = plan_.counts(static_cast<int>(i));
-      request.places = plan_.places(static_cast<int>(i));
-      request.distinct = true;
-      request.grads = sums[i].data();
+      if (updates_[i].joined) {
+        request.keys = updates_[i].keys;
+      } else {
+        request.keys = plan_.keys(static_cast<int>(i));
+        request.counts = plan_.counts(static_cast<int>(i));
+        request.places = plan_.places(static_cast<int>(i));
+        request.distinct = true;
+      }
+      request.grads = gradients_of[i].data();
       request.rule = found;
       request.hyper = hyper;
       request.slot_columns = slot_columns[i];

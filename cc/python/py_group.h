@@ -15,11 +15,12 @@
 
 namespace multitier {
 
-// Keeps the tables and weights that its plan points to.
+// Keeps the tables and weights that its plan points to. A table of several members gets one update, of all their entries in
+// order: what one lookup of the joined keys would give it.
 class PyGroup {
  public:
-  // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. sequences: whether a member's rows
-  // are not pooled but padded. train: whether Apply and WeightsGradients may be called.
+  // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. sequences: whether the rows of a
+  // member are not pooled but padded. train: whether Apply and WeightsGradients may be called.
   PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys,
           std::vector<Array<int64_t>> row_splits, const std::vector<std::string>& combiners,
           std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms,
@@ -40,10 +41,19 @@ class PyGroup {
              const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step);
 
  private:
+  // How a member's table is updated: once, at the first member of that table.
+  struct Update {
+    size_t first = 0;           // the first member of the same table
+    size_t offset = 0;          // of this member's entries among `keys` of that
+    bool joined = false;        // whether there are others
+    std::vector<int64_t> keys;  // joined: of all entries
+  };
+
   std::vector<std::shared_ptr<PyTable>> tables_;
   std::vector<std::optional<Array<float>>> weights_;
   std::vector<Array<float>> values_;
   GroupPlan plan_;
+  std::vector<Update> updates_;  // [members]; with train
 };
 
 }  // namespace multitier

@@ -14,8 +14,9 @@ class Group:
         group.values                                             # list of float32 [batch, dim]
         group.apply("sgd", grads, hyper={"learning_rate": 0.1})  # grads: a gradient of each of the values
 
-    Each member gets what it would get alone. Distinct keys are read once, and updated once, with the sum of their gradients,
-    without another search for them.
+    Each member gets what it would get alone. Its distinct keys are read once, and updated once, with the sum of their gradients,
+    without another search for them. A table of several members gets one update, to the bit that of one member with all their keys
+    in order; its keys are then searched for again.
 
     Attributes:
       values: list of float32 [batch, dim]; of a sequence [batch, steps, dim], steps being its longest row. Rows without keys, and
@@ -28,7 +29,7 @@ class Group:
         """Looks up.
 
         Args:
-          tables: list of `Table`. With train each table once: join its keys.
+          tables: list of `Table`. One may be there more than once; with train, only without a max_norm.
           keys: list of integers [n], one a member.
           row_splits: list of integers [batch + 1], rising from 0 to n: which keys each row pools; None: every key is a row.
           combiners: list of "sum", "mean" or "sqrtn", or one for all.
@@ -60,11 +61,10 @@ class Group:
         for i, sequence in enumerate(sequences):
             if not isinstance(sequence, (bool, np.bool_)):
                 raise ValueError(f"is_sequence of member {i}: expected True or False, found {sequence!r}")
-        first = {}
-        for i, table in enumerate(tables):
-            if train and first.setdefault(id(table), i) != i:
-                raise ValueError(f"table of member {i}: expected each table once where train is set, found that of member "
-                                 f"{first[id(table)]}: join their keys")
+        for i, (table, max_norm) in enumerate(zip(tables, max_norms)):
+            if train and max_norm is not None and sum(table is other for other in tables) > 1:
+                raise ValueError(f"max_norm of member {i}: expected None where train is set and other members have the same table, "
+                                 f"found {max_norm!r}")
         keys = [arguments.integers(f"keys of member {i}", k) for i, k in enumerate(keys)]
         splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
         splits = [arguments.integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
@@ -86,7 +86,7 @@ class Group:
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
     def apply(self, rule, grads, hyper=None, slots=None, global_step=-1):
-        """Updates every table, one after the other, each wholly or not at all.
+        """Updates every table once, one after the other, each wholly or not at all.
 
         Args:
           grads: list of floats, the gradients of `values`, in their shapes.
