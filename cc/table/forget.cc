@@ -163,7 +163,6 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (expired != nullptr) *expired = 0;
   if (!options_.expiry.enabled()) return OkStatus();
-  AwaitSnapshot();
   InsideGate inside(&gate_);
   int64_t n = 0;
   Status status;
@@ -182,6 +181,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
 Status EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
   Status status;
   for (uint32_t from = 0, end = 1; from < end && status.ok(); from += kExpireSlice) {
+    AwaitSnapshot();
     const TrimHold hold(this, shard);
     GoneRecords gone;
     {
@@ -226,6 +226,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
   });
   if (!status.ok()) status = TierError("looking for expired rows", level, status);
   for (size_t from = 0; from < candidates.size(); from += kChunkRows) {
+    AwaitSnapshot();
     BorrowedKeyBatch batch;
     batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(kChunkRows, candidates.size() - from)),
                      log2_shards_);

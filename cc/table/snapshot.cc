@@ -152,6 +152,10 @@ class EmbeddingTable::Impl::Snapshot {
   Status Run() {
     for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(InDram(shard.get()));
     cut_->in_dram = false;
+    // Who found it true has marked what it was moving once its shard's lock is free.
+    for (auto& shard : table_->shards_) {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+    }
     for (int level = 0; level < table_->levels_; ++level) MT_RETURN_IF_ERROR(Below(level));
     MT_RETURN_IF_ERROR(TakeAlong());
     chunk_.applies = applies_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -235,6 +236,38 @@ TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
   for (std::thread& thread : threads) thread.join();
   MT_ASSERT_OK(table->Drain());
   ExpectTiersInOrder(table.get());
+}
+
+// What an expiry takes away is handed over in pieces: it waits for the visitor before it fills the memory.
+TEST(SnapshotMemoryTest, ExpiryOfManyRowsWaitsForTheVisitor) {
+  constexpr int64_t kKeys = 20000;  // of 4 KiB
+  TableOptions options = BasicOptions(1024);
+  options.expiry.steps_to_live = 1;
+  auto table = MakeTable(std::move(options));
+  Training training;
+  training.rule = *FindUpdateRule("sgd");
+  training.hyper = {1.0f};
+  for (int64_t key = 0; key < kKeys; ++key) training.keys.push_back(key);
+  training.grads.assign(training.keys.size() * 1024, 1.0f);
+  MT_ASSERT_OK(training.Run(table.get()));
+  std::atomic<bool> done{false};
+  std::thread expiry;
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows == 0) {
+      expiry = std::thread([&] {
+        MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
+        done = true;
+      });
+      for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_FALSE(done);
+    }
+    rows += chunk->keys.size();
+    return OkStatus();
+  }));
+  expiry.join();
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+  EXPECT_EQ(table->TotalCount(), 0);
 }
 
 TEST_P(SnapshotTest, TheVisitorsErrorEndsIt) {

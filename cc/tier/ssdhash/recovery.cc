@@ -32,6 +32,7 @@ constexpr size_t kLoadThreads = 4;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
 constexpr size_t kSectorBytes = 512;
 constexpr size_t kZeroCheckBytes = 1 << 20;
+constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
 constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
 
 bool AnySegment(const std::vector<std::string>& names) {
@@ -200,7 +201,8 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
     if (size < header.header_bytes()) continue;
     header.id = id;
-    header.slots = static_cast<uint32_t>(std::min<uint64_t>((size - header.header_bytes()) / header.record_bytes() + 1, 1u << 30));
+    // Records of another layout may be smaller: no fewer than a footer in this file can name.
+    header.slots = static_cast<uint32_t>(std::min<uint64_t>(size / kMinFooterBytesPerSlot + 1, 1u << 30));
     *loaded = Loaded();
     MT_RETURN_IF_ERROR(LoadRecords(header, cached, size, loaded));
     const bool footer = loaded->segment->footer_bytes > 0;
@@ -289,11 +291,17 @@ Status SsdHashTier::Impl::Recover() {
         continue;
       }
       if (group[i].segment != nullptr) {
-        const SegmentHeader& header = group[i].segment->header;
-        const bool known = std::any_of(layouts.begin(), layouts.end(), [&](const SegmentHeader& layout) {
-          return layout.columns.size() == header.columns.size();
-        });
-        if (!known) layouts.push_back(header);
+        // Those of fewer columns, too: their segments may all be gone.
+        SegmentHeader header = group[i].segment->header;
+        for (size_t n = header.columns.size(); n > 0; --n) {
+          const bool known = std::any_of(layouts.begin(), layouts.end(), [n](const SegmentHeader& layout) {
+            return layout.columns.size() == n;
+          });
+          if (known) continue;
+          header.columns.resize(n);
+          header.row_bytes = header.BytesOfColumns(static_cast<uint32_t>(n));
+          layouts.push_back(header);
+        }
       }
       take(part[i], group[i]);
     }

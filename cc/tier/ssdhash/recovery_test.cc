@@ -416,6 +416,35 @@ TEST_F(RecoveryTest, HeaderOfZerosIsReadWithTheLayoutOfAnotherSegment) {
   }
 }
 
+TEST_F(RecoveryTest, HeaderOfZerosIsReadWithTheFirstColumnsOfAWiderSegment) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(tier_->SetLayout(TierTestLayout(3)).ok());
+  ASSERT_TRUE(owner_.Put(Range(90, 180), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 2u);
+  bool reserve = false;
+  ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, Segments()[0], 0, &reserve));
+  Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(&memory_, "d"));
+  ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+  EXPECT_EQ((*tier)->recovery().lost_headers, 1);
+  EXPECT_EQ((*tier)->recovery().rows, 180);
+  ASSERT_TRUE((*tier)->SetLayout(TierTestLayout(3)).ok());
+  const auto check = [&](const RecordHeader& header, uint32_t location) {
+    const TestRecord wanted(header.key, 1, 2);
+    std::vector<uint8_t> data(TierTestLayout(3)->row_bytes());
+    ReadRecord read;
+    read.key = header.key;
+    read.location = location;
+    read.row_data = data.data();
+    MT_RETURN_IF_ERROR((*tier)->Read(Span<ReadRecord>(&read, 1)));
+    EXPECT_TRUE(read.status.ok()) << read.status.ToString();
+    EXPECT_TRUE(std::equal(wanted.row_data.begin(), wanted.row_data.end(), data.begin())) << header.key;
+    return OkStatus();
+  };
+  EXPECT_TRUE((*tier)->Scan(check).ok());
+}
+
 TEST_F(RecoveryTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhichStays) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());

@@ -24,8 +24,9 @@
 // was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
 //
 // Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
-// replaced by reading the records; a damaged header or id fails recovery. Of a segment that was open when its process was
-// killed, records that do not read are counted by recovery(): nobody knows then whether they were lost with the power.
+// replaced by reading the records; a header of zeros by that of another segment; a header or id damaged otherwise fails recovery.
+// Of a segment that was open when its process was killed, records that do not read are counted by recovery(): nobody knows
+// then whether they were lost with the power.
 //
 // Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
 // `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the segments
