@@ -99,7 +99,9 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
   if (behind) (void)Settle(false);
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    behind = set_.file_bytes - set_.condemned_bytes > WantedBytes();
+    // Where records in use are in the way, another sweep would only copy them once more.
+    behind = set_.file_bytes - set_.condemned_bytes > WantedBytes() &&
+             std::none_of(set_.segments.begin(), set_.segments.end(), [](const auto& s) { return s.first->left_over; });
   }
   if (!behind) return;
   // Full segments that wait for the worker are no victims yet.
