@@ -119,6 +119,7 @@ void SsdHashTier::Impl::KeepSpare() {
 
 bool SsdHashTier::Impl::ReclaimOnFullDisk() {
   std::lock_guard<std::mutex> compact(compact_mutex_);
+  (void)FlushHeads();  // full segments are victims once they are written
   uint64_t before = 0;
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
