@@ -93,7 +93,8 @@ with tf.device("/GPU:3"):
 with tf.Session() as session:
     session.run(tf.get_collection(tf.GraphKeys.EV_INIT_VAR_OPS) + tf.get_collection(tf.GraphKeys.EV_INIT_SLOT_OPS))
     session.run(tf.global_variables_initializer())
-    first = float(session.run([loss, step])[0])
+    first = float(session.run(loss))  # by itself: the update does not wait for the value of the branch
+    session.run(step)
     report["trained"] = [first, float(session.run(loss)), int(session.run(table.total_count())),
                          session.run(kv_variable_ops.lookup_tier(table, [1, 2])).tolist()]
 report["collection"] = [v.name for v in tf.get_collection(tf.GraphKeys.EMBEDDING_VARIABLES)]
