@@ -35,7 +35,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def dcnv2(tf, embedded):
-    """DCNv2 in its parallel form over embeddings and 13 numbers: (log odds [batch, 1], loss)."""
+    """DCNv2 in its parallel form over embeddings [batch, any] and 13 numbers: (log odds [batch, 1], loss)."""
     random = np.random.default_rng(FLAGS.seed)
     numbers = tf.constant(random.normal(size=(FLAGS.batch, 13)).astype(np.float32))
     clicks = tf.constant(random.integers(0, 2, (FLAGS.batch, 1)).astype(np.float32))
@@ -45,7 +45,7 @@ def dcnv2(tf, embedded):
         bias = tf.get_variable(f"{name}/bias", [units], initializer=tf.zeros_initializer())
         return tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
 
-    x0 = tf.concat(embedded + [numbers], 1)
+    x0 = tf.concat([embedded, numbers], 1)
     cross, deep = x0, x0
     for layer in range(2):
         cross = x0 * dense(cross, x0.shape[1], f"cross_{layer}") + cross
@@ -83,16 +83,15 @@ def serve(kind):
                   for i in range(FLAGS.features)]
         ids = grouped_workload.keys(ids)
     if kind in ("stock", "single"):
-        pooled = [tf.nn.embedding_lookup_sparse(t, s, None, combiner="sum") for t, s in zip(tables, sparse)]
+        out = tf.concat([tf.nn.embedding_lookup_sparse(t, s, None, combiner="sum") for t, s in zip(tables, sparse)], 1)
     else:
-        pooled = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse, "sum")
+        out = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse, "sum", concat=True)
     if FLAGS.model == "dcnv2":
-        log_odds, loss = dcnv2(tf, pooled)
-        pooled = [log_odds]
+        out, loss = dcnv2(tf, out)
     else:
-        loss = tf.reduce_mean(tf.square(tf.concat(pooled, 1)))
+        loss = tf.reduce_mean(tf.square(out))
     train = tf.train.AdagradOptimizer(FLAGS.learning_rate).minimize(loss)
-    grouped_workload.serve(tf, pooled, placeholder, train, ids, {"tensorflow": tf.__version__})
+    grouped_workload.serve(tf, out, placeholder, train, ids, {"tensorflow": tf.__version__})
 
 
 def start(name, python, script, *arguments):

@@ -57,23 +57,22 @@ def sparse_ids(tf):
     return ids, [tf.SparseTensor(every, of_feature, [FLAGS.batch, FLAGS.hot]) for of_feature in tf.unstack(ids)]
 
 
-def serve(tf, pooled, placeholder, train, ids, about):
+def serve(tf, out, placeholder, train, ids, about):
     """workload.serve of a TensorFlow graph.
 
     Args:
       tf: the v1 module.
-      pooled: list of [batch, dim], one a feature.
+      out: [batch, any], what a lookup gives.
       placeholder: of a batch's ids.
       train: op of a step.
       ids: int64 [batches, features, batch x hot].
       about: versions.
     """
-    whole = tf.concat(pooled, 1)
     session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=FLAGS.threads))
     session.run(tf.global_variables_initializer())
-    run = {"lookup": session.make_callable(whole.op, feed_list=[placeholder]),
+    run = {"lookup": session.make_callable(out.op, feed_list=[placeholder]),
            "train": session.make_callable(train, feed_list=[placeholder])}
     for batch in ids:
         run["train"](batch)
     system = {name: (lambda i, step=step: step(ids[i % len(ids)])) for name, step in run.items()}
-    workload.serve(system, lambda: session.run(whole, {placeholder: ids[0]})[:64], about)
+    workload.serve(system, lambda: session.run(out, {placeholder: ids[0]})[:64], about)

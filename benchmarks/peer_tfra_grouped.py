@@ -17,8 +17,9 @@ def main(argv):
     tables = [tfra_tables.table(f"t{i}", FLAGS.vocabulary) for i in range(FLAGS.features)]
     pooled = [tfra_tables.dynamic_embedding.embedding_lookup_sparse(table, ids, None, combiner="sum", name=f"l{i}")
               for i, (table, ids) in enumerate(zip(tables, sparse))]
-    train = tfra_tables.train(tf.reduce_mean(tf.square(tf.concat(pooled, 1))))
-    grouped_workload.serve(tf, pooled, placeholder, train, grouped_workload.keys(grouped_workload.batches()), tfra_tables.VERSIONS)
+    out = tf.concat(pooled, 1)
+    train = tfra_tables.train(tf.reduce_mean(tf.square(out)))
+    grouped_workload.serve(tf, out, placeholder, train, grouped_workload.keys(grouped_workload.batches()), tfra_tables.VERSIONS)
 
 
 if __name__ == "__main__":

@@ -63,16 +63,17 @@ class NoScope:
         return None
 
 
-def built(scope, layer):
+def built(scope, layer, gives_outputs=True):
     """(values before, values after 20 Adagrad steps, {variable: shape}, op types) of a graph of its own."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         v1.logging.set_verbosity(v1.logging.ERROR)
         by_column, variables = {}, {}
-        out = layer(features(), columns(scope), cols_to_vars=variables, cols_to_output_tensors=by_column)
+        out = layer(features(), columns(scope), cols_to_vars=variables, **({"cols_to_output_tensors": by_column} if gives_outputs else {}))
         train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out - 0.5)))
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         before = session.run([out, list(by_column.values())])
-        np.testing.assert_array_equal(before[0], np.concatenate(before[1], 1))
+        if gives_outputs:
+            np.testing.assert_array_equal(before[0], np.concatenate(before[1], 1))
         for _ in range(20):
             session.run(train)
         names = {v.name: v.shape.as_list() for v in v1.global_variables()}
@@ -87,13 +88,31 @@ def built(scope, layer):
     (stock.input_layer, lambda name: fc.group_embedding_column_scope("the same" if name else name), 1),
 ])
 def test_groups_have_the_bits_and_names_of_columns_alone(layer, scope, groups):
-    before, after, names, owned, types = built(scope, layer)
     expected = built(NoScope, stock.input_layer)
-    assert types.count("MultitierGroupLookup") == groups and expected[4].count("MultitierGroupLookup") == 0
-    np.testing.assert_array_equal(before, expected[0])
-    np.testing.assert_array_equal(after, expected[1])
-    assert names == expected[2]
-    assert owned == expected[3]
+    for gives_outputs in (True, False):  # without, neighbours of a group are one tensor
+        before, after, names, owned, types = built(scope, layer, gives_outputs)
+        assert types.count("MultitierGroupLookup") == groups and expected[4].count("MultitierGroupLookup") == 0
+        np.testing.assert_array_equal(before, expected[0])
+        np.testing.assert_array_equal(after, expected[1])
+        assert names == expected[2]
+        assert owned == expected[3]
+
+
+def test_neighbours_of_a_group_are_one_tensor(graph):
+    ids = lambda key: fc.categorical_column_with_embedding(key, tf.int64)
+    made = [fc.embedding_column(ids(key), dim) for key, dim in (("a", 2), ("c", 3), ("w", 4), ("x", 5), ("y", 6))]
+    fed = {**features(), "x": tf.SparseTensor([[0, 0, 0]], tf.constant([1], tf.int64), [3, 1, 2]), "y": sparse([[1], [2], [3]])}
+    fc.input_layer(fed, made[:3])
+    alone = [op for op in graph.get_operations() if op.type == "MultitierGroupLookup"]
+    assert [op.get_attr("joins") for op in alone] == [[3]]
+    assert not {"ConcatV2", "Reshape"} & {op.type for op in graph.get_operations() if op.name.startswith("input_layer/")}
+    # "price" stands between "c" and "w" by its name; "x" has ids of rank 3.
+    out = fc.input_layer(fed, made + [fc.numeric_column("price")])
+    both = [op for op in graph.get_operations() if op.type == "MultitierGroupLookup"]
+    assert out.shape.as_list() == [3, 21] and [op.get_attr("joins") for op in both] == [[3], [2, 1, 1, 1]]
+    fed["y"] = sparse([[1], [2]])
+    with pytest.raises(ValueError, match="Batch size"):
+        fc.input_layer(fed, [made[0], made[4]])
 
 
 def test_max_norm_clips_in_a_group_as_alone():
@@ -121,7 +140,7 @@ def test_a_scope_without_a_name_is_a_group_of_its_own_and_limits_cut_it(graph):
             made += [fc.embedding_column(fc.categorical_column_with_embedding(f"f{limit}{i}", tf.int64), 2) for i in range(4)]
     fed = {column.categorical_column.key: sparse([[1]]) for column in made}
     assert stock.input_layer(fed, iter(made)).shape.as_list() == [1, 16]
-    sizes = sorted(op.get_attr("N") for op in graph.get_operations() if op.type == "MultitierGroupLookup")
+    sizes = sorted(len(op.get_attr("members")) for op in graph.get_operations() if op.type == "MultitierGroupLookup")
     assert sizes == [2, 2, 4]
 
 
@@ -236,7 +255,7 @@ def test_only_columns_made_in_a_scope_are_of_its_group(graph):
         again = stock.embedding_column(stock.categorical_column_with_identity("u", 3), 2)
     outside = stock.embedding_column(stock.categorical_column_with_identity("y", 3), 2)
     stock.input_layer({key: np.array([[1]]) for key in "uxyz"}, [inside, again, inner, outside])
-    assert sorted(op.get_attr("N") for op in graph.get_operations() if op.type == "MultitierGroupLookup") == [1, 2]
+    assert sorted(len(op.get_attr("members")) for op in graph.get_operations() if op.type == "MultitierGroupLookup") == [1, 2]
 
 
 def sequence_columns(scope):

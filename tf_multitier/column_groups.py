@@ -6,7 +6,8 @@ asked through a copy of itself over a `_Collecting` categorical column, which gi
     1. TensorFlow's column makes or finds its variable, under the name and in the order it always does,
     2. and calls TensorFlow's lookup with it and the wrapped ids;
     3. TensorFlow's public dispatch brings that call here, by the type of the ids, and gets an `_Asked` instead of a tensor;
-    4. what the columns of a group asked for is looked up by one grouped op (nn.py), and takes its column's place.
+    4. what the columns of a group asked for is looked up by one grouped op (nn.py), and takes its column's place; of columns that
+       follow each other in the layer, as one tensor of their values side by side.
 
 Columns over embedding variables and over TensorFlow's own variables go into one group, as do pooled and sequence columns of one
 call. Values of embedding variables are those of the column alone, to the bit; those of static variables too, but where TensorFlow
@@ -202,10 +203,12 @@ def _embedding_lookup_sparse(params, sp_ids: PendingIds, sp_weights, combiner=No
     return _asked(params, sp_ids, sp_weights, combiner or "mean", max_norm, is_safe=False)
 
 
-def _look_up(tensors, groups):
+def _look_up(tensors, groups, joins=False):
     """Looks up what was asked for in `tensors`, a list of _Asked and others, and puts the values in its place.
 
     groups: of each, the _Group; None for others.
+    joins: whether neighbours of one group give one tensor of their values side by side, in the place of the first; in the places of
+      the others is then None.
     """
     numbers = collections.OrderedDict()
     for number, (tensor, group) in enumerate(zip(tensors, groups)):
@@ -213,15 +216,27 @@ def _look_up(tensors, groups):
             numbers.setdefault(group.key, (group, []))[1].append(number)
     for group, members in numbers.values():
         asked = [tensors[number] for number in members]
+        runs = [1]
+        for number, following in zip(members, members[1:]):
+            if joins and following == number + 1 and _fit(tensors[number], tensors[following]):
+                runs[-1] += 1
+            else:
+                runs.append(1)
         found = nn.group_embedding_lookup_sparse(
             [a.variable for a in asked], [a.ids for a in asked], [a.combiner for a in asked], [a.weights for a in asked],
-            partition_strategy="div", max_norms=[a.max_norm for a in asked], params_num_per_group=group.limit)
-        for number, a, values in zip(members, asked, found):
+            partition_strategy="div", max_norms=[a.max_norm for a in asked], params_num_per_group=group.limit, concat=runs)
+        joined = iter([value for values, run in zip(found, runs) for value in [values] + [None] * (run - 1)])
+        for number, a, values in zip(members, asked, joined):
             if a.outer is not None:
                 dim = values.shape.as_list()[-1]
                 values = tf.reshape(values, tf.concat([a.outer, [dim]], 0))
                 values.set_shape([None] * (values.shape.rank - 1) + [dim])
             tensors[number] = values
+
+
+def _fit(asked, following):
+    """Whether the values of two _Asked may stand side by side: [batch, dim] each, with one batch size as far as is known."""
+    return asked.outer is None and following.outer is None and asked.ids.shape[:1].is_compatible_with(following.ids.shape[:1])
 
 
 # ---- layers
@@ -275,13 +290,18 @@ def _grouped_input_layer(group_of, features, feature_columns, weight_collections
             tensors.append(tensor)
             if cols_to_vars is not None:
                 cols_to_vars[column] = _v1.get_collection(_v1.GraphKeys.GLOBAL_VARIABLES, scope=column_scope.name)
-    _look_up(tensors, groups)
-    outputs = []
-    for column, tensor in zip(columns, tensors):
-        outputs.append(tf.reshape(tensor, [tf.shape(tensor)[0], column._variable_shape.num_elements()]))
+    _look_up(tensors, groups, joins=cols_to_output_tensors is None)
+    outputs, whose = [], []
+    for column, tensor, group in zip(columns, tensors, groups):
+        if tensor is None:  # is in its neighbour's
+            continue
+        whose.append(column)
+        if group is None or cols_to_output_tensors is not None or tensor.shape.rank != 2:
+            tensor = tf.reshape(tensor, [tf.shape(tensor)[0], column._variable_shape.num_elements()])
+        outputs.append(tensor)
         if cols_to_output_tensors is not None:
-            cols_to_output_tensors[column] = outputs[-1]
-    _v1_columns._verify_static_batch_size_equality(outputs, columns)
+            cols_to_output_tensors[column] = tensor
+    _v1_columns._verify_static_batch_size_equality(outputs, whose)
     return tf.concat(outputs, 1)
 
 

@@ -186,10 +186,12 @@ def _is_no_gradient(op, number, grad):
 def _group_lookup_grad(op, *grads):
     """A member without a gradient trains nothing, as if it were a lookup of its own."""
     _refuse_control_flow(op)
-    count, num_handles, num_matrices = op.get_attr("N"), op.get_attr("H"), op.get_attr("M")
+    num_values, num_handles = op.get_attr("N"), op.get_attr("H")
     sources, units, weighted = op.get_attr("sources"), op.get_attr("units"), op.get_attr("weighted")
     dims = op.get_attr("dims")
-    members = [i for i in range(count) if not _is_no_gradient(op, i, grads[i])]
+    joins = op.get_attr("joins") or [1] * num_values
+    values = [i for i in range(num_values) if not _is_no_gradient(op, i, grads[i])]
+    members = [member for i in values for member in range(sum(joins[:i]), sum(joins[:i + 1]))]
     input_grads = [None] * len(op.inputs)
     if not members:
         return input_grads
@@ -197,9 +199,9 @@ def _group_lookup_grad(op, *grads):
     # The plan stays where it was made. (In a function, whose ops are placed with its caller's.)
     with contextlib.nullcontext() if graph.building_function else tf_ops.colocate_with(op, ignore_existing=True):
         result = ops.multitier_group_lookup_grad(
-            op.outputs[count], [tf.convert_to_tensor(grads[i]) for i in members], members=members,
-            units=[units[i] for i in members], weighted=[weighted[i] for i in members], U=sum(units[i] for i in members),
-            W=sum(weighted[i] for i in members))
+            op.outputs[num_values], [tf.convert_to_tensor(grads[i]) for i in values], members=members,
+            units=[units[i] for i in members], weighted=[weighted[i] for i in members], joins=[joins[i] for i in values],
+            U=sum(units[i] for i in members), W=sum(weighted[i] for i in members))
     state = None if graph.building_function else graph_state.state_of(graph)
     first_input = group_inputs(sources, units, num_handles)
     weights_input = len(op.inputs) - sum(weighted)

@@ -45,7 +45,7 @@ _Member = collections.namedtuple("_Member", [
 
 
 def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, partition_strategy="mod", is_sequence=False,
-                                  params_num_per_group=sys.maxsize, name=None, max_norms=None):
+                                  params_num_per_group=sys.maxsize, name=None, max_norms=None, concat=False):
     """Embeddings of sparse ids of many variables, pooled by row.
 
     Args:
@@ -62,14 +62,18 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
       params_num_per_group: at most so many members in one op.
       name: name scope of the ops.
       max_norms: None, a number, or a list of them: embeddings with a larger L2 norm are scaled down to it before pooling.
+      concat: True: one tensor of the values of all members side by side, to the bit `tf.concat(values, 1)`, which the op writes
+        as it pools, and whose gradient it takes as it is: nothing is copied. A list of numbers: the values of so many members,
+        one after the other, in each tensor. Members that are joined must have one batch size, and be no sequences.
 
     Returns:
-      List of float32 [batch, dim]; sequences [batch, steps, dim], steps being the second number of the ids' dense shape, or the
-      longest row of ragged ids. Rows without ids, and places without an entry, are zeros.
+      List of float32 [batch, dim]; with concat=True one float32 [batch, sum of the dims]; sequences [batch, steps, dim], steps
+      being the second number of the ids' dense shape, or the longest row of ragged ids. Rows without ids, and places without an
+      entry, are zeros.
 
     Raises:
       TypeError, ValueError: naming the member: lists of other lengths, an unknown combiner, ids that are no integers or of another
-        type than the variable's keys, weights of another shape.
+        type than the variable's keys, weights of another shape; batch sizes that differ, or sequences, that are to be joined.
       tf.errors.InvalidArgumentError, when run: naming the member: lengths that differ, rows that are not in order or out of range,
         ids that a static variable has no row for.
     """
@@ -82,8 +86,11 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
     max_norms = _as_list([max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms, "max_norms",
                          len(params))
     _check_strategy(partition_strategy)
+    runs = _runs(concat, len(params))
+    if is_sequence and max(runs) > 1:
+        raise ValueError("concat: sequences are not joined: their members may have different numbers of steps")
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
-        members, batches = [], []
+        members, rows = [], []
         for number, (param, ids, combiner, weights, max_norm) in enumerate(zip(params, sp_ids, combiners, sp_weights, max_norms)):
             target = _resolve(param, number)
             combiner = combiner or "mean"
@@ -93,19 +100,22 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
             members.append(target._replace(
                 strategy=partition_strategy, form=form, combiner=combiner, max_norm=_norm(target, max_norm), keys=keys,
                 indices=indices, shape=shape, weights=weights))
-            batches.append(_first(ids.shape))
-        return _look_up(members, batches, params_num_per_group)
+            rows.append(tf.TensorShape([_first(ids.shape)] + [None] * bool(is_sequence)))
+        values = _look_up(members, rows, params_num_per_group, runs)
+        return values[0] if concat is True else values
 
 
-def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, params_num_per_group=sys.maxsize, max_norms=None):
+def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, params_num_per_group=sys.maxsize, max_norms=None,
+                           concat=False):
     """The embeddings of ids of many variables.
 
     Args:
       params, partition_strategy, params_num_per_group, name, max_norms: see group_embedding_lookup_sparse.
       ids: list of integers of any shape, one a member.
+      concat: as there; values stand side by side along the last dimension, and ids that are joined must have one shape.
 
     Returns:
-      List of float32 ids.shape + [dim].
+      List of float32 ids.shape + [dim]; with concat=True one float32 ids.shape + [sum of the dims].
 
     Raises:
       As group_embedding_lookup_sparse.
@@ -116,13 +126,15 @@ def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, par
     max_norms = _as_list([max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms, "max_norms",
                          len(params))
     _check_strategy(partition_strategy)
+    runs = _runs(concat, len(params))
     with tf.name_scope(name or "group_embedding_lookup"):
         members = []
         for number, (param, its_ids, max_norm) in enumerate(zip(params, ids, max_norms)):
             target = _resolve(param, number)
             members.append(target._replace(strategy=partition_strategy, form="dense", combiner="sum",
                                            max_norm=_norm(target, max_norm), keys=_keys(target, its_ids)))
-        return _look_up(members, [_first(m.keys.shape) for m in members], params_num_per_group)
+        values = _look_up(members, [m.keys.shape for m in members], params_num_per_group, runs)
+        return values[0] if concat is True else values
 
 
 # ---- arguments
@@ -147,6 +159,17 @@ def _first(shape):
 def _check_strategy(partition_strategy):
     if partition_strategy not in ("mod", "div"):
         raise ValueError(f"partition_strategy must be 'mod' or 'div', found {partition_strategy!r}")
+
+
+def _runs(concat, count):
+    """How many members, one after the other, share each tensor."""
+    if isinstance(concat, bool):
+        return [count] if concat else [1] * count
+    if (isinstance(concat, (list, tuple)) and all(isinstance(n, numbers.Integral) and n > 0 for n in concat) and
+            sum(concat) == count):
+        return list(concat)
+    raise ValueError(f"concat must be True, False, or a list of numbers that are together {count}, the number of params; found "
+                     f"{concat!r}")
 
 
 def _norm(target, max_norm):
@@ -260,14 +283,29 @@ def _anchor(part):
     return part if isinstance(part, tf.Tensor) else part.handle
 
 
-def _look_up(members, batches, members_per_op):
-    """The values of each member, in order: one op for those on one device, of at most members_per_op.
+def _shared_rows(members, rows):
+    """The static shape that members side by side have, but for the last dimension."""
+    shape = rows[0]
+    for member, its in zip(members, rows):
+        if not shape.is_compatible_with(its):
+            raise ValueError(f"{member.where}: concat: expected values of shape {shape.concatenate([None])}, as {members[0].where} has, "
+                             f"found {its.concatenate([None])}")
+        shape = shape.merge_with(its)
+    return shape
 
-    batches: static first dimensions of the values, None where not known.
+
+def _look_up(members, rows, members_per_op, runs):
+    """The values of runs of members side by side, in order: one op for those on one device, of at most members_per_op.
+
+    rows: of each member, the static shape of its values without the last dimension.
+    runs: how many members, one after the other, share each tensor.
     """
     if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
         raise ValueError(f"params_num_per_group must be an integer, at least 1, found {members_per_op}")
-    values = [None] * len(members)
+    ends = np.cumsum([0] + runs)
+    shapes = [_shared_rows(members[begin:end], rows[begin:end]) for begin, end in zip(ends, ends[1:])]
+    run_of = np.repeat(np.arange(len(runs)), runs)
+    pieces = [{} for _ in runs]  # {first member: the values of some of the run, side by side}
     groups = collections.defaultdict(list)
     for number, member in enumerate(members):
         devices = {_anchor(part).device for part in member.parts}
@@ -278,14 +316,21 @@ def _look_up(members, batches, members_per_op):
     for group in groups.values():
         for begin in range(0, len(group), members_per_op):
             some = group[begin:begin + members_per_op]
-            for number, value in zip(some, _one_op([members[n] for n in some])):
-                if batches[number] is not None:
-                    value.set_shape([batches[number]] + [None] * (value.shape.rank - 1))
-                values[number] = value
+            firsts = [n for before, n in zip([None] + some, some)
+                      if before is None or n != before + 1 or run_of[n] != run_of[before]]
+            joins = np.diff([some.index(n) for n in firsts] + [len(some)]).tolist()
+            for first, value in zip(firsts, _one_op([members[n] for n in some], joins)):
+                pieces[run_of[first]][first] = value
+    values = []
+    for shape, its in zip(shapes, pieces):
+        its = [its[first] for first in sorted(its)]
+        values.append(its[0] if len(its) == 1 else tf.concat(its, -1))
+        values[-1].set_shape(shape.concatenate([None]))
     return values
 
 
-def _one_op(members):
+def _one_op(members, joins):
+    """joins: how many members, one after the other, each of its values is of."""
     anchors = [_anchor(part) for member in members for part in member.parts if member.source != "tensor"]
     anchors += [_anchor(part) for member in members for part in member.parts if member.source == "tensor"]
     with tf_ops.colocate_with(anchors[0], ignore_existing=True):
@@ -296,11 +341,11 @@ def _one_op(members):
             indices=[member.indices for member in members if member.indices is not None],
             shapes=[member.shape for member in members if member.shape is not None],
             weights=[member.weights for member in members if member.weights is not None],
-            N=len(members), members=[member.where for member in members], sources=[member.source for member in members],
+            N=len(joins), members=[member.where for member in members], sources=[member.source for member in members],
             strategies=[member.strategy for member in members], units=[len(member.parts) for member in members],
             forms=[member.form for member in members], combiners=[member.combiner for member in members],
             dims=[member.dim for member in members], weighted=[member.weights is not None for member in members],
-            max_norms=[member.max_norm for member in members]).values
+            max_norms=[member.max_norm for member in members], joins=joins if max(joins) > 1 else []).values
     return gradients.checked_in_loops(values)
 
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
@@ -87,6 +89,17 @@ absl::Status CheckMatrix(const std::string& name, int dim, const Tensor& matrix)
                                                  matrix.shape().DebugString()));
 }
 
+// The attr `joins`: how many of `members` each of `tensors` is of.
+absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins) {
+  TF_RETURN_IF_ERROR(context->GetAttr("joins", joins));
+  if (joins->empty()) joins->assign(members, 1);
+  if (static_cast<int>(joins->size()) == tensors && std::accumulate(joins->begin(), joins->end(), size_t{0}) == members) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members, " members, found [",
+                                                 absl::StrJoin(*joins, ", "), "]"));
+}
+
 class GroupLookupKernel : public OpKernel {
  public:
   explicit GroupLookupKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -128,15 +141,13 @@ class GroupLookupKernel : public OpKernel {
       num_shapes_ += spec.form == GroupForm::kSparse || spec.form == GroupForm::kSequence;
       specs_.push_back(std::move(spec));
     }
-    OP_REQUIRES(context, context->num_outputs() == static_cast<int>(specs_.size()) + 1,
-                absl::InvalidArgumentError(absl::StrCat("members: expected ", context->num_outputs() - 1, ", found ",
-                                                        specs_.size())));
+    OP_REQUIRES_OK(context, GetJoins(context, specs_.size(), context->num_outputs() - 1, &joins_));
   }
 
   void Compute(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, Parse(context, &call));
-    const int plan_output = static_cast<int>(specs_.size());
+    const int plan_output = static_cast<int>(joins_.size());
     std::shared_ptr<KeptPlan> kept;
     if (context->output_required(plan_output)) {
       kept = plans_->Take();
@@ -220,6 +231,7 @@ class GroupLookupKernel : public OpKernel {
     }
     int keys = num_handles_ + num_matrices_;
     int indices = keys + static_cast<int>(n), shape = indices + num_indices_, weights = shape + num_shapes_;
+    std::vector<TensorShape> shapes(n);
     for (size_t i = 0; i < n; ++i) {
       GroupMember& member = call->members[i];
       const MemberSpec& spec = specs_[i];
@@ -242,11 +254,36 @@ class GroupLookupKernel : public OpKernel {
         member.weights = Elements<float>(w);
         call->weights.push_back(w);
       }
-      TensorShape out;
-      TF_RETURN_IF_ERROR(Rows(context, given, &indices, &shape, &member, &out));
-      Tensor* values = nullptr;
-      TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(i), out, &values));
-      member.out = values->flat<float>().data();
+      TF_RETURN_IF_ERROR(Rows(context, given, &indices, &shape, &member, &shapes[i]));
+    }
+    size_t first = 0;
+    for (size_t v = 0; v < joins_.size(); first += static_cast<size_t>(joins_[v++])) {
+      TF_RETURN_IF_ERROR(Allocate(context, static_cast<int>(v), &call->members[first], &shapes[first], joins_[v]));
+    }
+    return absl::OkStatus();
+  }
+
+  // Allocates an output for members side by side. shapes: of their values.
+  static absl::Status Allocate(OpKernelContext* context, int output, GroupMember* members, const TensorShape* shapes, int count) {
+    TensorShape out = shapes[0];
+    const int last = out.dims() - 1;
+    int64_t stride = 0;
+    for (int i = 0; i < count; ++i) {
+      stride += members[i].dim;
+      bool fits = shapes[i].dims() == out.dims();
+      for (int d = 0; fits && d < last; ++d) fits = shapes[i].dim_size(d) == out.dim_size(d);
+      if (fits) continue;
+      return absl::InvalidArgumentError(absl::StrCat("group lookup, ", members[i].name, ": expected as many rows as ",
+                                                     members[0].name, " has, whose values it stands beside, found values of shape ",
+                                                     shapes[i].DebugString(), " beside ", shapes[0].DebugString()));
+    }
+    if (count > 1) TF_RETURN_IF_ERROR(out.SetDimWithStatus(last, stride));
+    Tensor* values = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(output, out, &values));
+    float* to = values->flat<float>().data();
+    for (int i = 0; i < count; to += members[i++].dim) {
+      members[i].out = to;
+      members[i].stride = stride;
     }
     return absl::OkStatus();
   }
@@ -291,6 +328,7 @@ class GroupLookupKernel : public OpKernel {
 
   const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();
   std::vector<MemberSpec> specs_;
+  std::vector<int> joins_;  // members of each output
   int num_handles_ = 0, num_matrices_ = 0, num_indices_ = 0, num_shapes_ = 0;
 };
 
@@ -301,6 +339,7 @@ class GroupLookupGradKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
     OP_REQUIRES_OK(context, context->GetAttr("U", &num_units_));
+    OP_REQUIRES_OK(context, GetJoins(context, members_.size(), context->num_inputs() - 1, &joins_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -308,22 +347,13 @@ class GroupLookupGradKernel : public OpKernel {
     OP_REQUIRES_OK(context, GetPlan(context, 0, &kept));
     const GroupPlan& plan = kept->plan;
     std::vector<const float*> grads(static_cast<size_t>(plan.num_members()), nullptr);
+    std::vector<int64_t> strides(static_cast<size_t>(plan.num_members()), 0);
     std::vector<float*> sums(static_cast<size_t>(plan.num_units()), nullptr);
     std::vector<float*> weights_gradients(static_cast<size_t>(plan.num_members()), nullptr);
+    OP_REQUIRES_OK(context, Point(context, plan, &grads, &strides));
     int out = 0, weights_out = 3 * num_units_;
     for (size_t g = 0; g < members_.size(); ++g) {
-      const int member = members_[g];
-      const Tensor& grad = context->input(1 + static_cast<int>(g));
-      OP_REQUIRES(context, member >= 0 && member < plan.num_members() && grads[static_cast<size_t>(member)] == nullptr,
-                  absl::InvalidArgumentError(absl::StrCat("members: expected distinct numbers below ", plan.num_members(),
-                                                          ", found ", member)));
-      const int dim = plan.dim(member), first = plan.first_unit(member);
-      const int end = member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
-      OP_REQUIRES(context, grad.NumElements() == plan.rows(member) * dim && units_[g] == end - first,
-                  absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
-                                                          " rows of dim ", dim, " and ", end - first, " parts, found shape ",
-                                                          grad.shape().DebugString(), " and ", units_[g])));
-      grads[static_cast<size_t>(member)] = grad.flat<float>().data();
+      const int member = members_[g], dim = plan.dim(member), first = plan.first_unit(member), end = EndUnit(plan, member);
       for (int u = first; u < end; ++u, ++out) {
         OP_REQUIRES_OK(context, GiveList(context, out, plan.keys(u)));
         OP_REQUIRES_OK(context, GiveList(context, 2 * num_units_ + out, plan.counts(u)));
@@ -344,12 +374,48 @@ class GroupLookupGradKernel : public OpKernel {
     IntraOpExecutor executor(context);
     GroupGradients gradients;
     gradients.grads = Span<const float* const>(grads.data(), grads.size());
+    gradients.strides = strides;
     gradients.sums = Span<float* const>(sums.data(), sums.size());
     gradients.weights_gradients = Span<float* const>(weights_gradients.data(), weights_gradients.size());
     GradientOfGroup(plan, gradients, &executor);
   }
 
  private:
+  static int EndUnit(const GroupPlan& plan, int member) {
+    return member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
+  }
+
+  // Where the gradients of members are, each input holding those of several side by side. grads, strides: [members of the plan]
+  absl::Status Point(OpKernelContext* context, const GroupPlan& plan, std::vector<const float*>* grads,
+                     std::vector<int64_t>* strides) const {
+    size_t g = 0;
+    for (size_t input = 0; input < joins_.size(); ++input) {
+      const Tensor& grad = context->input(1 + static_cast<int>(input));
+      const size_t first = g, end = g + static_cast<size_t>(joins_[input]);
+      int64_t stride = 0;
+      for (; g < end; ++g) {
+        const int member = members_[g];
+        if (member < 0 || member >= plan.num_members() || (*strides)[static_cast<size_t>(member)] != 0) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("members: expected distinct numbers below ", plan.num_members(), ", found ", member));
+        }
+        (*grads)[static_cast<size_t>(member)] = grad.flat<float>().data() + stride;
+        (*strides)[static_cast<size_t>(member)] = plan.dim(member);
+        stride += plan.dim(member);
+      }
+      for (g = first; g < end; ++g) {
+        const int member = members_[g], units = EndUnit(plan, member) - plan.first_unit(member);
+        if (grad.NumElements() != plan.rows(member) * stride || units_[g] != units) {
+          return absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
+                                                         " rows of dim ", stride, " and ", units, " parts, found shape ",
+                                                         grad.shape().DebugString(), " and ", units_[g]));
+        }
+        (*strides)[static_cast<size_t>(member)] = stride;
+      }
+    }
+    return absl::OkStatus();
+  }
+
   static absl::Status GiveList(OpKernelContext* context, int output, Span<const int64_t> list) {
     if (!context->output_required(output)) return absl::OkStatus();
     Tensor* given = nullptr;
@@ -358,7 +424,7 @@ class GroupLookupGradKernel : public OpKernel {
     return absl::OkStatus();
   }
 
-  std::vector<int> members_, units_;
+  std::vector<int> members_, units_, joins_;
   std::vector<bool> weighted_;
   int num_units_ = 0;
 };

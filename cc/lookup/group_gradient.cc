@@ -16,6 +16,7 @@ namespace group_internal {
 // What the gradient of the entries of a piece is made of.
 struct PieceGradient {
   const float* grad;         // [rows, dim]
+  int64_t stride;            // from one row to the next
   const int32_t* positions;  // [n] its entries in the member; null: 0 ... n - 1
   const int32_t* index;      // by entry
   const int64_t* rows;       // by entry; null: the entry
@@ -33,12 +34,17 @@ enum class Scale { kNone, kFactor, kWeight };
 template <Scale kScale, int kDim>
 MT_ALWAYS_INLINE void SumTerms(const PieceGradient& piece) {
   const int64_t dim = kDim > 0 ? kDim : piece.dim;
+  constexpr size_t kAhead = 8;  // rows that are far apart come from beyond the cache
+  const bool far = piece.stride > dim;
+  auto entry_of = [&](size_t i) { return piece.positions != nullptr ? piece.positions[i] : static_cast<int64_t>(i); };
+  auto row_of = [&](int64_t entry) { return piece.rows != nullptr ? piece.rows[entry] : entry; };
   int32_t seen = 0;  // distinct keys are numbered in the order of their first occurrence
   for (size_t i = 0; i < piece.n; ++i) {
-    const int64_t entry = piece.positions != nullptr ? piece.positions[i] : static_cast<int64_t>(i);
-    const int64_t row = piece.rows != nullptr ? piece.rows[entry] : entry;
+    if (far && i + kAhead < piece.n) __builtin_prefetch(piece.grad + row_of(entry_of(i + kAhead)) * piece.stride);
+    const int64_t entry = entry_of(i);
+    const int64_t row = row_of(entry);
     const int32_t place = piece.index[entry] - piece.first;
-    const float* const g = piece.grad + row * dim;
+    const float* const g = piece.grad + row * piece.stride;
     float* const sum = piece.sums + place * dim;
     const float factor = kScale == Scale::kNone || piece.factors == nullptr ? 1.0f : piece.factors[row];
     const float weight = kScale == Scale::kWeight ? piece.weights[entry] : 1.0f;
@@ -102,26 +108,27 @@ class GroupGradient {
       const GroupPlan::Member& m = plan.members_[i];
       const float* const grad = gradients.grads[i];
       if (grad == nullptr) continue;
+      const int64_t stride = gradients.strides.empty() ? m.dim : gradients.strides[i];
       for (const GroupPlan::Piece& piece : m.pieces) {
         float* const sums = gradients.sums[static_cast<size_t>(piece.unit)];
         if (sums == nullptr) continue;
         float* const to = sums + piece.unit_offset * static_cast<size_t>(m.dim);
-        tasks.push_back(Task{piece.entries, [&m, &piece, grad, to] { SumPiece(m, piece, grad, to); }});
+        tasks.push_back(Task{piece.entries, [&m, &piece, grad, stride, to] { SumPiece(m, piece, grad, stride, to); }});
       }
       float* const entries_gradient = gradients.entries_gradients.empty() ? nullptr : gradients.entries_gradients[i];
       if (entries_gradient != nullptr) {
-        tasks.push_back(Task{m.entries, [&m, grad, entries_gradient] {
-                               if (m.rows.empty()) {
-                                 std::copy_n(grad, m.entries * static_cast<size_t>(m.dim), entries_gradient);
-                               } else {
-                                 PoolGradient(m.sparse_batch(), grad, entries_gradient);
+        tasks.push_back(Task{m.entries, [&m, grad, stride, entries_gradient] {
+                               for (size_t e = 0; e < m.entries && m.rows.empty(); ++e) {
+                                 const int64_t at = static_cast<int64_t>(e);
+                                 std::copy_n(grad + at * stride, m.dim, entries_gradient + at * m.dim);
                                }
+                               if (!m.rows.empty()) PoolGradient(m.sparse_batch(stride), grad, entries_gradient);
                              }});
       }
       float* const weights_gradient = gradients.weights_gradients.empty() ? nullptr : gradients.weights_gradients[i];
       if (weights_gradient == nullptr) continue;
-      tasks.push_back(Task{m.entries, [&m, grad, weights_gradient] {
-                             PoolWeightsGradient(m.sparse_batch(), EntryValues{m.values.get(), m.index.get()}, grad,
+      tasks.push_back(Task{m.entries, [&m, grad, stride, weights_gradient] {
+                             PoolWeightsGradient(m.sparse_batch(stride), EntryValues{m.values.get(), m.index.get()}, grad,
                                                  weights_gradient);
                            }});
     }
@@ -129,11 +136,13 @@ class GroupGradient {
   }
 
  private:
-  static void SumPiece(const GroupPlan::Member& m, const GroupPlan::Piece& piece, const float* grad, float* sums) {
+  static void SumPiece(const GroupPlan::Member& m, const GroupPlan::Piece& piece, const float* grad, int64_t stride,
+                       float* sums) {
     const ScopedIeeeArithmetic ieee;
     const bool routed = !m.routed.begins.empty();
     PieceGradient g;
     g.grad = grad;
+    g.stride = stride;
     g.positions = routed ? m.routed.positions.data() + piece.first : nullptr;
     g.index = m.index.get();
     g.rows = m.rows.empty() ? nullptr : m.rows.data();

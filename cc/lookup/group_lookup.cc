@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "cc/base/hash.h"
 #include "cc/base/ieee.h"
@@ -33,22 +34,27 @@ Status Allocate(const std::string& name, size_t n, ReusedArray<T>* data) {
   return ResourceExhaustedError("group lookup, ", name, ": no memory for ", n, " elements of ", sizeof(T), " bytes");
 }
 
-// out[i] = values[places[i]].
+// Row i of out, of so many elements each: values[places[i]].
 template <int kDim>
-MT_ALWAYS_INLINE void CopyRows(const float* values, const int32_t* places, size_t n, int dim, float* out) {
+MT_ALWAYS_INLINE void CopyRows(const float* values, const int32_t* places, size_t n, int dim, float* out, int64_t stride) {
   const int64_t d = kDim > 0 ? kDim : dim;
   for (size_t i = 0; i < n; ++i) {
-    std::memcpy(out + static_cast<int64_t>(i) * d, values + places[i] * d, static_cast<size_t>(d) * sizeof(float));
+    std::memcpy(out + static_cast<int64_t>(i) * stride, values + places[i] * d, static_cast<size_t>(d) * sizeof(float));
   }
 }
 
-MT_MULTIVERSION void CopyPlaces(const float* values, const int32_t* places, size_t n, int dim, float* out) {
+MT_MULTIVERSION void CopyPlaces(const float* values, const int32_t* places, size_t n, int dim, float* out, int64_t stride) {
   switch (dim) {
-    case 8: return CopyRows<8>(values, places, n, dim, out);
-    case 16: return CopyRows<16>(values, places, n, dim, out);
-    case 32: return CopyRows<32>(values, places, n, dim, out);
-    default: return CopyRows<0>(values, places, n, dim, out);
+    case 8: return CopyRows<8>(values, places, n, dim, out, stride);
+    case 16: return CopyRows<16>(values, places, n, dim, out, stride);
+    case 32: return CopyRows<32>(values, places, n, dim, out, stride);
+    default: return CopyRows<0>(values, places, n, dim, out, stride);
   }
+}
+
+// Rows [row_begin, row_end) of a member that has no entry.
+void ZeroRows(const GroupMember& m, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; ++row) std::fill_n(m.out + row * m.row_stride(), m.dim, 0.0f);
 }
 
 }  // namespace group_internal
@@ -231,7 +237,7 @@ class GroupLookup {
     const size_t at = piece.first * static_cast<size_t>(m.dim);
     values += at;
     const GroupUnit& unit = m.units[static_cast<size_t>(piece.unit - to.first_unit)];
-    MT_RETURN_IF_ERROR(ReadUnit(m, unit, Span<const int64_t>(unique->keys.get(), unique->size), values, unique->places.get()));
+    MT_RETURN_IF_ERROR(ReadUnit(m, unit, Span<const int64_t>(unique->keys.get(), unique->size), values, unique->places.get(), m.dim));
     if (m.max_norm < 0.0f) return OkStatus();
     std::memcpy(to.unclipped.get() + at, values, unique->size * static_cast<size_t>(m.dim) * sizeof(float));
     ClipByNorm(values, static_cast<int64_t>(unique->size), m.dim, m.max_norm);
@@ -269,17 +275,14 @@ class GroupLookup {
     const GroupMember& m = members_[i];
     const GroupPlan::Member& from = plan_->members_[i];
     if (from.rows.empty()) {
-      if (!m.keys.empty()) {
-        CopyPlaces(values, from.index.get() + row_begin, static_cast<size_t>(row_end - row_begin), m.dim,
-                   m.out + row_begin * m.dim);
-        return;
-      }
-      std::memset(m.out + row_begin * m.dim, 0, static_cast<size_t>((row_end - row_begin) * m.dim) * sizeof(float));
+      if (m.keys.empty()) return ZeroRows(m, row_begin, row_end);
+      CopyPlaces(values, from.index.get() + row_begin, static_cast<size_t>(row_end - row_begin), m.dim,
+                 m.out + row_begin * m.row_stride(), m.row_stride());
       return;
     }
     const auto first = std::lower_bound(from.rows.begin(), from.rows.end(), row_begin);
     const size_t entry = static_cast<size_t>(first - from.rows.begin());
-    PoolRange(from.sparse_batch(), EntryValues{values, from.index.get()}, row_begin, row_end, entry, m.out);
+    PoolRange(from.sparse_batch(m.row_stride()), EntryValues{values, from.index.get()}, row_begin, row_end, entry, m.out);
   }
 
   // What the gradient will not ask for.
@@ -367,7 +370,7 @@ class GroupLookup {
     const std::vector<int64_t>& rows = rows_[i];
     const size_t dim = static_cast<size_t>(m.dim);
     if (m.keys.empty()) {
-      std::memset(m.out + row_begin * m.dim, 0, static_cast<size_t>(row_end - row_begin) * dim * sizeof(float));
+      ZeroRows(m, row_begin, row_end);
       return OkStatus();
     }
     const bool in_order = rows.empty();
@@ -376,10 +379,11 @@ class GroupLookup {
     const size_t end = in_order ? static_cast<size_t>(row_end)
                                 : static_cast<size_t>(std::lower_bound(rows.begin(), rows.end(), row_end) - rows.begin());
     const size_t n = end - begin;
-    if (in_order && m.units.size() == 1) {
-      float* out = m.out + row_begin * m.dim;
-      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), out, nullptr));
-      if (m.max_norm >= 0.0f) ClipByNorm(out, static_cast<int64_t>(n), m.dim, m.max_norm);
+    const bool clips = m.max_norm >= 0.0f;
+    if (in_order && m.units.size() == 1 && (!clips || m.row_stride() == m.dim)) {
+      float* out = m.out + row_begin * m.row_stride();
+      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), out, nullptr, m.row_stride()));
+      if (clips) ClipByNorm(out, static_cast<int64_t>(n), m.dim, m.max_norm);
       return OkStatus();
     }
     static thread_local ReusedArray<float> scratch;
@@ -389,21 +393,25 @@ class GroupLookup {
     float* const values = room->get();
     std::vector<int32_t> places;
     if (m.units.size() == 1) {
-      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), values, nullptr));
+      MT_RETURN_IF_ERROR(ReadUnit(m, m.units[0], m.keys.subspan(begin, n), values, nullptr, m.dim));
     } else {
       PartitionedKeys routed;
       MT_RETURN_IF_ERROR(Route(m, begin, end, m.units.size(), &routed));
       for (size_t u = 0; u < m.units.size(); ++u) {
         const Span<const int64_t> keys = routed.keys_of(static_cast<int>(u));
         if (keys.empty()) continue;
-        MT_RETURN_IF_ERROR(ReadUnit(m, m.units[u], keys, values + routed.begins[u] * dim, nullptr));
+        MT_RETURN_IF_ERROR(ReadUnit(m, m.units[u], keys, values + routed.begins[u] * dim, nullptr, m.dim));
       }
       places.resize(n);
       for (size_t p = 0; p < n; ++p) places[static_cast<size_t>(routed.positions[p])] = static_cast<int32_t>(p);
     }
-    if (m.max_norm >= 0.0f) ClipByNorm(values, static_cast<int64_t>(n), m.dim, m.max_norm);
+    if (clips) ClipByNorm(values, static_cast<int64_t>(n), m.dim, m.max_norm);
     if (in_order) {
-      CopyPlaces(values, places.data(), n, m.dim, m.out + row_begin * m.dim);
+      if (places.empty()) {
+        places.resize(n);
+        std::iota(places.begin(), places.end(), 0);
+      }
+      CopyPlaces(values, places.data(), n, m.dim, m.out + row_begin * m.row_stride(), m.row_stride());
       return OkStatus();
     }
     // The entries of the slice as a batch of their own, whose rows keep their numbers.
@@ -413,6 +421,7 @@ class GroupLookup {
     batch.batch = m.batch * m.steps;
     batch.dim = m.dim;
     batch.combiner = m.combiner;
+    batch.stride = m.row_stride();
     PoolRange(batch, EntryValues{values, places.empty() ? nullptr : places.data()}, row_begin, row_end, 0, m.out);
     return OkStatus();
   }

@@ -82,6 +82,9 @@ struct GroupMember {
   int64_t batch = 0;            // dense: the number of keys
   int64_t steps = 1;            // of a sequence
   float* out = nullptr;         // [batch, steps, dim]
+  int64_t stride = 0;           // elements of `out` from one row to the next; 0: dim. More: members write side by side
+
+  int64_t row_stride() const { return stride != 0 ? stride : dim; }
 };
 
 // The number of steps of a ragged sequence: its longest row. InvalidArgument where the splits are not those of so many entries.
@@ -139,13 +142,14 @@ class GroupPlan {
     ReusedArray<float> values;          // of distinct keys, clipped: each piece's from its `first` on
     ReusedArray<float> unclipped;       // the same before clipping; where there is a max_norm
 
-    SparseBatch sparse_batch() const {
+    SparseBatch sparse_batch(int64_t stride) const {
       SparseBatch batch_of;
       batch_of.indices = rows;
       batch_of.weights = weights;
       batch_of.batch = batch;
       batch_of.dim = dim;
       batch_of.combiner = combiner;
+      batch_of.stride = stride;
       return batch_of;
     }
   };
@@ -170,6 +174,7 @@ struct GroupGradients {
   Span<float* const> sums;               // [units] -> [u, dim] of each key; null: not wanted, or its member has no gradient
   Span<float* const> weights_gradients;  // [members] -> [entries] of each weight; null: not wanted
   Span<float* const> entries_gradients;  // [members] -> [entries, dim] of each entry's value after clipping; null: not wanted
+  Span<const int64_t> strides;           // [members] elements from one row of `grads` to the next; empty: the dims
 };
 
 void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor = nullptr);

@@ -114,13 +114,16 @@ std::vector<float> Separately(const Case& c) {
   return out;
 }
 
-std::vector<std::unique_ptr<Case>> RandomGroup(std::mt19937* random) {
+// batch: of every member; 0: each its own.
+std::vector<std::unique_ptr<Case>> RandomGroup(std::mt19937* random, int64_t same_batch = 0) {
   std::vector<std::unique_ptr<Case>> group;
   const Combiner combiners[] = {Combiner::kSum, Combiner::kMean, Combiner::kSqrtN};
   const int dims[] = {1, 3, 8, 16, 20};
   const int n = 1 + static_cast<int>((*random)() % 5);
   for (int i = 0; i < n; ++i) {
-    const int64_t batch = i == 0 ? 20000 : static_cast<int64_t>((*random)() % 300);  // the first one is cut
+    const int64_t batch = same_batch > 0 ? same_batch
+                          : i == 0       ? 20000  // is cut
+                                         : static_cast<int64_t>((*random)() % 300);
     const int mean = static_cast<int>((*random)() % 4);
     group.push_back(MakeCase(random, i, (*random)() % 3 == 0 ? 3 : 1, batch, mean, i == 0 ? 5000 : 100, (*random)() % 3 == 0,
                              combiners[(*random)() % 3], dims[(*random)() % 5]));
@@ -183,7 +186,7 @@ TEST(GroupLookupTest, PlanFilledAgainIsThePlanOfItsGroup) {
       for (auto& sum : sums[number]) to.push_back(sum.data());
       for (auto& gradient : weights_gradients[number]) weights_to.push_back(gradient.empty() ? nullptr : gradient.data());
       GradientOfGroup(*plan, GroupGradients{grads, Span<float* const>(to.data(), to.size()),
-                                            Span<float* const>(weights_to.data(), weights_to.size()), {}});
+                                            Span<float* const>(weights_to.data(), weights_to.size()), {}, {}});
       ++number;
     }
     ASSERT_EQ(keys[0], keys[1]);
@@ -270,6 +273,105 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
         for (size_t d = 0; d < dim; ++d) ASSERT_EQ(values[k * dim + d], rows.data[k * 2 * dim + d]);
       }
     }
+  }
+}
+
+// Where the values of members stand side by side, with a gap before the first.
+struct SideBySide {
+  explicit SideBySide(std::vector<GroupMember>* members) {
+    for (const GroupMember& m : *members) stride += m.dim;
+    out.assign(static_cast<size_t>((*members)[0].batch * stride), -9.0f);
+    grad = out;
+    int64_t at = kGap;
+    for (GroupMember& m : *members) {
+      m.out = out.data() + at;
+      m.stride = stride;
+      begins.push_back(at);
+      at += m.dim;
+    }
+  }
+  // The columns of one member: [batch, dim].
+  std::vector<float> Of(const GroupMember& m, size_t number) const {
+    std::vector<float> values;
+    for (int64_t row = 0; row < m.batch; ++row) {
+      const auto from = out.begin() + row * stride + begins[number];
+      values.insert(values.end(), from, from + m.dim);
+    }
+    return values;
+  }
+
+  static constexpr int64_t kGap = 2;
+  int64_t stride = kGap;
+  std::vector<int64_t> begins;
+  std::vector<float> out, grad;
+};
+
+// Values and gradients side by side have the bits of those apart: pooled and dense members, of tables and matrices, clipped or
+// not, cut or not.
+TEST(GroupLookupTest, MembersSideBySideHaveTheBitsOfMembersApart) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  Threads threads;
+  for (int round = 0; round < 10; ++round) {
+    Executor* const executor = round % 2 ? &threads : nullptr;
+    auto group = RandomGroup(&random, round < 2 ? 20000 : 1 + static_cast<int64_t>(random() % 300));
+    for (auto& c : group) {
+      if (random() % 3 == 0) c->member.max_norm = 0.5f;
+      const bool one_a_row = static_cast<int64_t>(c->keys.size()) == c->member.batch && c->rows.back() + 1 == c->member.batch;
+      if (random() % 2 == 0 && c->parts.size() == 1) {
+        c->matrix.resize(static_cast<size_t>(8000 * c->member.dim));
+        for (float& v : c->matrix) v = static_cast<float>(random() % 1000) / 500.0f - 1.0f;
+        c->units = {GroupUnit{nullptr, c->matrix.data(), 8000}};
+        for (int64_t& key : c->keys) key += 2000;
+        c->Point(0);
+      }
+      if (one_a_row && c->weights.empty() && random() % 2 == 0) c->member.form = GroupForm::kDense;
+    }
+    auto members = Members(group);
+    ASSERT_TRUE(LookupGroup(members, nullptr, executor).ok());
+    SideBySide wide(&members);
+    GroupPlan apart, plan;
+    for (GroupPlan* p : {static_cast<GroupPlan*>(nullptr), &plan}) {
+      wide.out.assign(wide.out.size(), -9.0f);
+      ASSERT_TRUE(LookupGroup(members, p, executor).ok());
+      for (size_t i = 0; i < group.size(); ++i) ASSERT_EQ(wide.Of(members[i], i), group[i]->out) << "member " << i;
+      for (size_t at = 0; at < wide.out.size(); at += static_cast<size_t>(wide.stride)) {
+        for (int64_t g = 0; g < SideBySide::kGap; ++g) ASSERT_EQ(wide.out[at + static_cast<size_t>(g)], -9.0f);
+      }
+    }
+    ASSERT_TRUE(LookupGroup(Members(group), &apart, executor).ok());
+    std::vector<std::vector<float>> found[2];  // of sums, weights and entries, in this order
+    for (const bool joined : {false, true}) {
+      std::vector<const float*> grads;
+      std::vector<float*> sums, weights, entries;
+      std::vector<int64_t> strides;
+      auto& to = found[joined];
+      to.resize(static_cast<size_t>(plan.num_units()) + 2 * group.size());
+      for (int u = 0; u < plan.num_units(); ++u) {
+        to[static_cast<size_t>(u)].assign(plan.keys(u).size() * static_cast<size_t>(plan.dim_of_unit(u)), -9.0f);
+        sums.push_back(to[static_cast<size_t>(u)].data());
+      }
+      for (size_t i = 0; i < group.size(); ++i) {
+        const Case& c = *group[i];
+        std::vector<float>* const its = &to[static_cast<size_t>(plan.num_units()) + 2 * i];
+        its[0].assign(c.weights.size(), -9.0f);
+        its[1].assign(c.keys.size() * static_cast<size_t>(c.member.dim), -9.0f);
+        weights.push_back(c.weights.empty() ? nullptr : its[0].data());
+        entries.push_back(its[1].data());
+        strides.push_back(wide.stride);
+        for (int64_t row = 0; row < c.member.batch && joined; ++row) {
+          std::copy_n(c.grad.begin() + row * c.member.dim, c.member.dim, wide.grad.begin() + row * wide.stride + wide.begins[i]);
+        }
+        grads.push_back(joined ? wide.grad.data() + wide.begins[i] : c.grad.data());
+      }
+      GroupGradients gradients{grads, Span<float* const>(sums.data(), sums.size()),
+                               Span<float* const>(weights.data(), weights.size()),
+                               Span<float* const>(entries.data(), entries.size()), {}};
+      if (joined) gradients.strides = strides;
+      GradientOfGroup(joined ? plan : apart, gradients, executor);
+    }
+    ASSERT_EQ(found[0], found[1]);
   }
 }
 
@@ -375,7 +477,7 @@ TEST(GroupLookupTest, ClippedAndWeightedGradientsAgreeWithFiniteDifferences) {
       const float* grad = c->grad.data();
       float *to = sums.data(), *weights_to = weights_gradient.data();
       GroupGradients gradients{Span<const float* const>(&grad, 1), Span<float* const>(&to, 1),
-                               Span<float* const>(&weights_to, 1), {}};
+                               Span<float* const>(&weights_to, 1), {}, {}};
       GradientOfGroup(plan, gradients);
       auto slope = [&](float* at) {
         const float was = *at, step = 1e-2f;

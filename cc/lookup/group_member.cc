@@ -154,14 +154,15 @@ Status Route(const GroupMember& m, size_t begin, size_t end, size_t pieces, Part
   return OkStatus();
 }
 
-Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places) {
-  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places);
+Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places,
+                int64_t stride) {
+  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places, stride);
   const size_t bytes = static_cast<size_t>(m.dim) * sizeof(float);
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < keys.size(); ++i) {
     MT_RETURN_IF_ERROR(CheckMatrixRow(m, unit, keys[i]));
     if (i + kAhead < keys.size()) __builtin_prefetch(unit.matrix + keys[i + kAhead] * m.dim);
-    std::memcpy(values + i * static_cast<size_t>(m.dim), unit.matrix + keys[i] * m.dim, bytes);
+    std::memcpy(values + static_cast<int64_t>(i) * stride, unit.matrix + keys[i] * m.dim, bytes);
   }
   return OkStatus();
 }

@@ -82,6 +82,7 @@ MT_ALWAYS_INLINE void PoolRowsOf(const SparseBatch& batch, const EntryValues& va
                                  int64_t row_end, size_t entry) {
   constexpr size_t kAhead = 8;  // values may come from beyond the cache
   const size_t n = batch.indices.size();
+  const int64_t stride = batch.row_stride();
   for (int64_t row = row_begin; row < row_end; ++row) {
     const size_t begin = entry;
     float sum[kDim] = {};
@@ -95,7 +96,7 @@ MT_ALWAYS_INLINE void PoolRowsOf(const SparseBatch& batch, const EntryValues& va
       }
     }
     if (entry != begin) Divide(sum, kDim, Divisor(batch, begin, entry));
-    std::memcpy(out + row * kDim, sum, sizeof(sum));
+    std::memcpy(out + row * stride, sum, sizeof(sum));
   }
 }
 
@@ -106,8 +107,9 @@ MT_MULTIVERSION void PoolRows(const SparseBatch& batch, const EntryValues& value
   if (!weighted && dim == 8) return PoolRowsOf<8>(batch, values, out, row_begin, row_end, entry);
   if (!weighted && dim == 16) return PoolRowsOf<16>(batch, values, out, row_begin, row_end, entry);
   if (!weighted && dim == 32) return PoolRowsOf<32>(batch, values, out, row_begin, row_end, entry);
+  const int64_t stride = batch.row_stride();
   for (int64_t row = row_begin; row < row_end; ++row) {
-    float* sum = out + row * dim;
+    float* sum = out + row * stride;
     const size_t end = EntriesEnd(batch, row, entry);
     if (entry == end) {
       std::memset(sum, 0, sizeof(float) * dim);
@@ -136,9 +138,10 @@ MT_MULTIVERSION void PoolRows(const SparseBatch& batch, const EntryValues& value
 MT_MULTIVERSION void GradientRows(const SparseBatch& batch, const float* grad, float* out, int64_t row_begin,
                                   int64_t row_end, size_t entry) {
   const int dim = batch.dim;
+  const int64_t stride = batch.row_stride();
   for (int64_t row = row_begin; row < row_end; ++row) {
     const size_t end = EntriesEnd(batch, row, entry);
-    const float* g = grad + row * dim;
+    const float* g = grad + row * stride;
     if (batch.weights.empty()) {
       // TensorFlow multiplies by the reciprocal, rounded from double.
       const double n = static_cast<double>(end - entry);
@@ -167,9 +170,10 @@ MT_MULTIVERSION void GradientRows(const SparseBatch& batch, const float* grad, f
 void WeightsGradientRows(const SparseBatch& batch, const EntryValues& values, const float* grad, float* out,
                          int64_t row_begin, int64_t row_end, size_t entry) {
   const int dim = batch.dim;
+  const int64_t stride = batch.row_stride();
   for (int64_t row = row_begin; row < row_end; ++row) {
     const size_t end = EntriesEnd(batch, row, entry);
-    const float* g = grad + row * dim;
+    const float* g = grad + row * stride;
     const float divisor = Divisor(batch, entry, end);
     float dot_sum = 0.0f;  // g.s
     for (size_t i = entry; i < end; ++i) {

@@ -37,6 +37,9 @@ struct SparseBatch {
   int64_t batch = 0;            // rows
   int dim = 0;                  // elements of a value
   Combiner combiner = Combiner::kSum;
+  int64_t stride = 0;  // elements from one pooled row, or gradient of one, to the next: >= dim; 0: dim
+
+  int64_t row_stride() const { return stride != 0 ? stride : dim; }
 };
 
 // InvalidArgument naming the first entry that is out of order or range, or the sizes that differ. Everything below
@@ -49,7 +52,7 @@ struct EntryValues {
   const int32_t* places = nullptr;  // [nnz], or null: in the order of the entries
 };
 
-// out: [batch, dim], every element written.
+// out: [batch, dim], every element written; rows as far apart as the batch says.
 void Pool(const SparseBatch& batch, const EntryValues& values, float* out, Executor* executor = nullptr);
 // The same for the rows [row_begin, row_end) alone; `entry`: the first entry that belongs to them or comes after them.
 // out: [batch, dim], of which those rows are written.

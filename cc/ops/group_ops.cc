@@ -29,20 +29,50 @@ absl::Status ExpectTotal(const char* what, int expected, int found) {
   return absl::InvalidArgumentError(absl::StrCat("the members have ", expected, " ", what, ", found ", found));
 }
 
+// The attr `joins`: how many of `members`, one after the other, share each of `tensors`. Empty stands for one each.
+absl::Status Joins(InferenceContext* c, int tensors, size_t members, std::vector<int>* joins) {
+  TF_RETURN_IF_ERROR(c->GetAttr("joins", joins));
+  if (joins->empty()) joins->assign(members, 1);
+  int64_t total = 0;
+  for (const int joined : *joins) {
+    if (joined < 1) return absl::InvalidArgumentError(absl::StrCat("joins: expected numbers of at least 1, found ", joined));
+    total += joined;
+  }
+  if (static_cast<int>(joins->size()) == tensors && total == static_cast<int64_t>(members)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("joins must cover ", members, " members by ", tensors, " tensors, found ", total,
+                                                 " by ", joins->size()));
+}
+
+// The shape of values side by side: `joined` (of unknown rank before the first), of so many elements a row, and a member's.
+absl::Status Join(InferenceContext* c, const std::string& member, const std::string& form, ShapeHandle values, int elements,
+                  ShapeHandle* joined) {
+  if (form == "sequence" || form == "ragged_sequence") {
+    return absl::InvalidArgumentError(absl::StrCat(member, ": expected pooled or dense values where members are joined, found a ",
+                                                   form));
+  }
+  if (c->RankKnown(*joined)) TF_RETURN_IF_ERROR(c->ReplaceDim(*joined, -1, c->MakeDim(elements), joined));
+  if (!c->RankKnown(values)) return absl::OkStatus();
+  ShapeHandle wide;
+  TF_RETURN_IF_ERROR(c->ReplaceDim(values, -1, c->MakeDim(elements), &wide));
+  return c->Merge(*joined, wide, joined);
+}
+
 absl::Status GroupLookupShape(InferenceContext* c) {
-  int num_members, num_handles, num_matrices, num_indices, num_shapes, num_weights;
-  TF_RETURN_IF_ERROR(Count(c, "N", &num_members));
+  int num_values, num_handles, num_matrices, num_indices, num_shapes, num_weights;
+  TF_RETURN_IF_ERROR(Count(c, "N", &num_values));
   TF_RETURN_IF_ERROR(Count(c, "H", &num_handles));
   TF_RETURN_IF_ERROR(Count(c, "M", &num_matrices));
   TF_RETURN_IF_ERROR(Count(c, "I", &num_indices));
   TF_RETURN_IF_ERROR(Count(c, "S", &num_shapes));
   TF_RETURN_IF_ERROR(Count(c, "W", &num_weights));
-  const size_t n = static_cast<size_t>(num_members);
   std::vector<std::string> names, sources, strategies, forms, combiners;
-  std::vector<int> units, dims;
+  std::vector<int> units, dims, joins;
   std::vector<bool> weighted;
   std::vector<float> max_norms;
-  TF_RETURN_IF_ERROR(ListOf(c, "members", n, &names));
+  TF_RETURN_IF_ERROR(c->GetAttr("members", &names));
+  const size_t n = names.size();
+  const int num_members = static_cast<int>(n);
+  TF_RETURN_IF_ERROR(Joins(c, num_values, n, &joins));
   TF_RETURN_IF_ERROR(ListOf(c, "sources", n, &sources));
   TF_RETURN_IF_ERROR(ListOf(c, "strategies", n, &strategies));
   TF_RETURN_IF_ERROR(ListOf(c, "units", n, &units));
@@ -73,6 +103,8 @@ absl::Status GroupLookupShape(InferenceContext* c) {
   for (int i = 0; i < num_handles; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   for (int i = 0; i < num_matrices; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(num_handles + i), 2, &unused));
   int at_indices = keys + num_members, at_shape = at_indices + num_indices;
+  int value = 0, joined = 0, elements = 0;  // of the output that the member goes to
+  ShapeHandle side_by_side = c->UnknownShape();
   for (int i = 0; i < num_members; ++i) {
     const std::string& form = forms[static_cast<size_t>(i)];
     const DimensionHandle dim = c->MakeDim(dims[static_cast<size_t>(i)]);
@@ -96,9 +128,17 @@ absl::Status GroupLookupShape(InferenceContext* c) {
       }
       out = form == "sparse" || form == "ragged" ? c->Matrix(batch, dim) : c->MakeShape({batch, steps, dim});
     }
-    c->set_output(i, out);
+    elements += dims[static_cast<size_t>(i)];
+    if (joins[static_cast<size_t>(value)] > 1) {
+      TF_RETURN_IF_ERROR(Join(c, names[static_cast<size_t>(i)], form, out, elements, &side_by_side));
+      out = side_by_side;
+    }
+    if (++joined < joins[static_cast<size_t>(value)]) continue;
+    c->set_output(value++, out);
+    joined = elements = 0;
+    side_by_side = c->UnknownShape();
   }
-  c->set_output(num_members, c->Scalar());
+  c->set_output(num_values, c->Scalar());
   return absl::OkStatus();
 }
 
@@ -107,24 +147,30 @@ absl::Status GroupLookupGradShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(Count(c, "G", &num_grads));
   TF_RETURN_IF_ERROR(Count(c, "U", &num_units));
   TF_RETURN_IF_ERROR(Count(c, "W", &num_weights));
-  std::vector<int> members, units;
+  std::vector<int> members, units, joins;
   std::vector<bool> weighted;
-  TF_RETURN_IF_ERROR(ListOf(c, "members", static_cast<size_t>(num_grads), &members));
-  TF_RETURN_IF_ERROR(ListOf(c, "units", static_cast<size_t>(num_grads), &units));
-  TF_RETURN_IF_ERROR(ListOf(c, "weighted", static_cast<size_t>(num_grads), &weighted));
+  TF_RETURN_IF_ERROR(c->GetAttr("members", &members));
+  TF_RETURN_IF_ERROR(Joins(c, num_grads, members.size(), &joins));
+  TF_RETURN_IF_ERROR(ListOf(c, "units", members.size(), &units));
+  TF_RETURN_IF_ERROR(ListOf(c, "weighted", members.size(), &weighted));
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
   int unit = 0, weights = 0;
+  size_t member = 0;
   for (int g = 0; g < num_grads; ++g) {
     ShapeHandle grad;
     TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1 + g), 1, &grad));
-    for (int u = 0; u < units[static_cast<size_t>(g)] && unit < num_units; ++u, ++unit) {
-      const DimensionHandle n = c->UnknownDim();
-      c->set_output(unit, c->Vector(n));
-      c->set_output(num_units + unit, c->Matrix(n, c->Dim(grad, -1)));
-      c->set_output(2 * num_units + unit, c->Vector(n));
+    const int joined = joins[static_cast<size_t>(g)];
+    for (int j = 0; j < joined; ++j, ++member) {
+      const DimensionHandle dim = joined > 1 ? c->UnknownDim() : c->Dim(grad, -1);
+      for (int u = 0; u < units[member] && unit < num_units; ++u, ++unit) {
+        const DimensionHandle n = c->UnknownDim();
+        c->set_output(unit, c->Vector(n));
+        c->set_output(num_units + unit, c->Matrix(n, dim));
+        c->set_output(2 * num_units + unit, c->Vector(n));
+      }
+      weights += weighted[member];
     }
-    weights += weighted[static_cast<size_t>(g)];
   }
   int total = 0;
   for (const int u : units) total += u;
@@ -177,6 +223,7 @@ REGISTER_OP("MultitierGroupLookup")
     .Attr("dims: list(int)")
     .Attr("weighted: list(bool)")
     .Attr("max_norms: list(float)")
+    .Attr("joins: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(GroupLookupShape)
     .Doc(R"doc(
@@ -191,7 +238,8 @@ keys: of each member: [entries]; dense: any shape.
 indices: of each member that is not dense: sparse [entries, 2] in row-major order, ragged row splits [batch + 1].
 shapes: of each sparse member: [batch, steps].
 weights: of each member that is weighted: [entries].
-values: of each member: sparse and ragged [batch, dim], sequences [batch, steps, dim], dense keys.shape + [dim].
+values: of each member: sparse and ragged [batch, dim], sequences [batch, steps, dim], dense keys.shape + [dim]. Of members that
+  are joined one tensor: their values side by side along the last dimension, the others of which must agree.
 plan: what the gradient and the update take; made only where something takes it.
 members: what messages call them.
 strategies: how variables of several parts are cut, as in tf.nn.embedding_lookup; embedding variables route by hash.
@@ -199,6 +247,7 @@ units: number of parts.
 forms: sequences are not pooled.
 dims: the embedding dimensions.
 max_norms: >= 0: a value with a larger norm is scaled to this norm first.
+joins: how many members, one after the other, each of values is of; empty: one each. Sequences are not joined.
 )doc");
 
 REGISTER_OP("MultitierGroupLookupGrad")
@@ -215,20 +264,22 @@ REGISTER_OP("MultitierGroupLookupGrad")
     .Attr("members: list(int)")
     .Attr("units: list(int)")
     .Attr("weighted: list(bool)")
+    .Attr("joins: list(int) = []")
     .SetShapeFn(GroupLookupGradShape)
     .Doc(R"doc(
 Gradient of MultitierGroupLookup: of each part of each member, its distinct keys with the sums of their gradients.
 
 Outputs that nothing takes are not computed.
 
-grads: of members, shaped as their values.
+grads: of members, or of several that are joined, shaped as their values.
 keys: [u] of each part.
 sums: [u, dim], each key's in the order of entries.
 counts: [u] occurrences.
 weights_grads: of each of these members that is weighted: [entries].
-members: which member each of grads belongs to.
-units: parts of that member.
-weighted: whether that member has weights.
+members: those that grads belong to, in order.
+units: parts of each.
+weighted: whether it has weights.
+joins: how many of members each of grads is of; empty: one each.
 )doc");
 
 REGISTER_OP("MultitierGroupApply")

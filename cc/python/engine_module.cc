@@ -52,7 +52,7 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyGroup>(module, "Group")
       .def(py::init<std::vector<std::shared_ptr<PyTable>>, std::vector<Array<int64_t>>, std::vector<Array<int64_t>>,
                     const std::vector<std::string>&, std::vector<std::optional<Array<float>>>, const std::vector<float>&,
-                    const std::vector<bool>&, bool>())
+                    const std::vector<bool>&, bool, bool>())
       .def("values", &PyGroup::Values)
       .def("keys", &PyGroup::Keys)
       .def("counts", &PyGroup::Counts)

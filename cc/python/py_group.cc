@@ -11,18 +11,12 @@ namespace {
 
 py::array Copy(Span<const int64_t> values) { return Own(std::vector<int64_t>(values.begin(), values.end())); }
 
-std::vector<const float*> Pointers(const std::vector<Array<float>>& arrays) {
-  std::vector<const float*> pointers;
-  for (const Array<float>& array : arrays) pointers.push_back(array.data());
-  return pointers;
-}
-
 }  // namespace
 
 PyGroup::PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys,
                  std::vector<Array<int64_t>> row_splits, const std::vector<std::string>& combiners,
                  std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms,
-                 const std::vector<bool>& sequences, bool train)
+                 const std::vector<bool>& sequences, bool train, bool concat)
     : tables_(std::move(tables)), weights_(std::move(weights)) {
   std::vector<GroupUnit> units(tables_.size());
   std::vector<GroupMember> members(tables_.size());
@@ -39,6 +33,7 @@ PyGroup::PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array
     member.indices = View(row_splits[i]);
     if (weights_[i]) member.weights = View(*weights_[i]);
     member.batch = row_splits[i].size() - 1;
+    if (concat) continue;
     std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(member.batch), member.dim};
     if (sequences[i]) {
       member.steps = ValueOrThrow(RaggedSteps(member.name, member.indices, member.keys.size()));
@@ -46,6 +41,18 @@ PyGroup::PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array
     }
     values_.emplace_back(std::move(shape));
     member.out = values_.back().mutable_data();
+  }
+  if (concat) {
+    int64_t stride = 0;
+    for (const GroupMember& member : members) stride += member.dim;
+    values_.emplace_back(std::vector<py::ssize_t>{static_cast<py::ssize_t>(members[0].batch), static_cast<py::ssize_t>(stride)});
+    float* to = values_[0].mutable_data();
+    for (GroupMember& member : members) {
+      member.out = to;
+      member.stride = stride;
+      to += member.dim;
+    }
+    strides_.assign(members.size(), stride);
   }
   if (train) {
     updates_.resize(tables_.size());
@@ -69,6 +76,13 @@ py::array PyGroup::Keys(int member) const { return Copy(plan_.keys(member)); }
 
 py::array PyGroup::Counts(int member) const { return Copy(plan_.counts(member)); }
 
+void PyGroup::Point(const std::vector<Array<float>>& grads, std::vector<const float*>* from, GroupGradients* gradients) const {
+  const float* at = grads.empty() ? nullptr : grads[0].data();
+  for (size_t i = 0; i < tables_.size(); at += tables_[i++]->dim()) from->push_back(strides_.empty() ? grads[i].data() : at);
+  gradients->grads = Span<const float* const>(from->data(), from->size());
+  gradients->strides = strides_;
+}
+
 std::vector<std::optional<Array<float>>> PyGroup::WeightsGradients(const std::vector<Array<float>>& grads) {
   std::vector<std::optional<Array<float>>> found(tables_.size());
   std::vector<float*> to(tables_.size(), nullptr);
@@ -77,11 +91,11 @@ std::vector<std::optional<Array<float>>> PyGroup::WeightsGradients(const std::ve
     found[i].emplace(weights_[i]->size());
     if (plan_.weighted(static_cast<int>(i))) to[i] = found[i]->mutable_data();
   }
-  const std::vector<const float*> from = Pointers(grads);
   const std::vector<float*> no_sums(tables_.size(), nullptr);
+  std::vector<const float*> from;
+  GroupGradients gradients;
+  Point(grads, &from, &gradients);
   PyTable::RunAll(tables_, [&] {
-    GroupGradients gradients;
-    gradients.grads = Span<const float* const>(from.data(), from.size());
     gradients.sums = Span<float* const>(no_sums.data(), no_sums.size());
     gradients.weights_gradients = Span<float* const>(to.data(), to.size());
     GradientOfGroup(plan_, gradients);
@@ -94,7 +108,9 @@ void PyGroup::Apply(const std::string& rule, const std::vector<Array<float>>& gr
                     const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step) {
   const UpdateRule* const found = ValueOrThrow(FindUpdateRule(rule));
   std::vector<std::vector<float>> gradients_of(tables_.size());  // of distinct keys, or of the entries of joined members
-  const std::vector<const float*> from = Pointers(grads);
+  std::vector<const float*> from;
+  GroupGradients gradients;
+  Point(grads, &from, &gradients);
   std::vector<float*> sums(tables_.size(), nullptr), entries(tables_.size(), nullptr);
   for (size_t i = 0; i < tables_.size(); ++i) {
     const Update& update = updates_[i];
@@ -104,8 +120,6 @@ void PyGroup::Apply(const std::string& rule, const std::vector<Array<float>>& gr
     (update.joined ? entries : sums)[i] = room.data() + update.offset * dim;
   }
   PyTable::RunAll(tables_, [&] {
-    GroupGradients gradients;
-    gradients.grads = Span<const float* const>(from.data(), from.size());
     gradients.sums = Span<float* const>(sums.data(), sums.size());
     gradients.entries_gradients = Span<float* const>(entries.data(), entries.size());
     GradientOfGroup(plan_, gradients);

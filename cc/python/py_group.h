@@ -20,13 +20,14 @@ namespace multitier {
 class PyGroup {
  public:
   // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. sequences: whether the rows of a
-  // member are not pooled but padded. train: whether Apply and WeightsGradients may be called.
+  // member are not pooled but padded. train: whether Apply and WeightsGradients may be called. concat: whether the values of
+  // members, pooled and of one batch size, stand side by side in one array.
   PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array<int64_t>> keys,
           std::vector<Array<int64_t>> row_splits, const std::vector<std::string>& combiners,
           std::vector<std::optional<Array<float>>> weights, const std::vector<float>& max_norms,
-          const std::vector<bool>& sequences, bool train);
+          const std::vector<bool>& sequences, bool train, bool concat);
 
-  // [batch, dim] each; sequences [batch, steps, dim].
+  // [batch, dim] each, or one [batch, sum of dims]; sequences [batch, steps, dim].
   std::vector<Array<float>> Values() const { return values_; }
 
   // Of a group made with train: a member's distinct keys, and how often each occurs.
@@ -41,6 +42,9 @@ class PyGroup {
              const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step);
 
  private:
+  // Fills in where the gradients of members are. from: [members]
+  void Point(const std::vector<Array<float>>& grads, std::vector<const float*>* from, GroupGradients* gradients) const;
+
   // How a member's table is updated: once, at the first member of that table.
   struct Update {
     size_t first = 0;           // the first member of the same table
@@ -52,6 +56,7 @@ class PyGroup {
   std::vector<std::shared_ptr<PyTable>> tables_;
   std::vector<std::optional<Array<float>>> weights_;
   std::vector<Array<float>> values_;
+  std::vector<int64_t> strides_;  // [members] with concat: elements of a row of the values; else none
   GroupPlan plan_;
   std::vector<Update> updates_;  // [members]; with train
 };

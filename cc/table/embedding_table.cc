@@ -322,8 +322,8 @@ int EmbeddingTable::dim() const { return impl_->options().dim; }
 std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return impl_->layout(); }
 
 Status EmbeddingTable::Peek(Span<const int64_t> keys, float* out) { return impl_->Peek(keys, out); }
-Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places) {
-  return impl_->Lookup(keys, out, executor, places);
+Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride) {
+  return impl_->Lookup(keys, out, executor, places, stride);
 }
 Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) { return impl_->Apply(request, executor); }
 Status EmbeddingTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {

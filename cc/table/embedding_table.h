@@ -215,12 +215,13 @@ class EmbeddingTable {
   // The layout as of now (columns are only ever appended).
   std::shared_ptr<const RowLayout> layout() const;
 
-  // Writes the value of keys[i] to out[i * dim, (i + 1) * dim): the row's, or, where there is none, the initial value (under
-  // an admission filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
+  // Writes the value of keys[i] to out + i * stride: the row's, or, where there is none, the initial value (under an admission
+  // filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
   // places (may be null): where each row was found, for ApplyRequest::places; kNoPlace where in no DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
-                uint32_t* places = nullptr);                                         // places: [n]
+                uint32_t* places = nullptr,                                          // places: [n]
+                int64_t stride = 0);                                                 // in elements, >= dim; 0: dim
 
   // What Lookup gives, and nothing else happens: no row moves, none counts as used, hits and misses of lookups are not counted.
   Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]

@@ -49,11 +49,13 @@ inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places) {
+Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places,
+                                    int64_t stride) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (keys.empty()) return OkStatus();
   InsideGate inside(&gate_);
   const size_t n = keys.size();
+  const OutRows rows{out, static_cast<size_t>(stride != 0 ? stride : options_.dim)};
   const int slices = static_cast<int>(std::clamp<size_t>(n / kSliceKeys, 1, kMaxSlices));
   const uint64_t stamp = evicts_ ? accesses_.fetch_add(n) : 0;
   std::vector<Missed> missed(static_cast<size_t>(slices));
@@ -61,7 +63,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   ParallelFor(executor, slices, [&](int s) {
     const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
     const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
-    LookupSlice(keys, from, to, stamp, out, places, &missed[static_cast<size_t>(s)]);
+    LookupSlice(keys, from, to, stamp, rows, places, &missed[static_cast<size_t>(s)]);
   });
   for (auto& shard : shards_) shard->mutex.unlock_shared();
 
@@ -77,11 +79,11 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   if (absent > 0) {
     ParallelFor(executor, slices, [&](int s) {
       const ScopedIeeeArithmetic ieee;
-      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, out);
+      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, rows);
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, out, Promotion::kCopy));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, Promotion::kCopy));
   TrimAndRemember();
   return OkStatus();
 }
@@ -90,18 +92,19 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (keys.empty()) return OkStatus();
   InsideGate inside(&gate_);
+  const OutRows rows{out, static_cast<size_t>(options_.dim)};
   Missed missed;
   for (auto& shard : shards_) shard->mutex.lock_shared();
-  LookupSlice(keys, 0, keys.size(), /*stamp=*/0, out, /*places=*/nullptr, &missed);
+  LookupSlice(keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
   for (auto& shard : shards_) shard->mutex.unlock_shared();
   {
     const ScopedIeeeArithmetic ieee;
-    FillAbsent(keys, missed.absent, out);
+    FillAbsent(keys, missed.absent, rows);
   }
-  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, out, Promotion::kPeek);
+  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, rows, Promotion::kPeek);
 }
 
-void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out,
+void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out,
                                        uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
@@ -137,7 +140,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
   const size_t base = begin;
   const uint32_t step = static_cast<uint32_t>(2 * keys.size());
   keys = keys.subspan(base, end - base);
-  out += base * dim;
+  out.data = out.row(base);
   if (places != nullptr) places += base;
   end -= base;
   fetch_buckets(0);
@@ -167,15 +170,15 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
       if (stamp != 0) {  // other lookups may, too
         if (NoteUse(row, static_cast<uint32_t>(stamp + base + i), step, notes_lazily_)) --shard_of(HashKey(row->key))->prefetched;
       }
-      CopyValue(DramTier::Data(row), out + i * dim, dim);
+      CopyValue(DramTier::Data(row), out.row(i), dim);
     }
   }
 }
 
-void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const {
+void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const {
   const size_t dim = static_cast<size_t>(options_.dim);
   if (filters()) {
-    for (const size_t i : positions) std::fill_n(out + i * dim, dim, options_.default_value_no_permission);
+    for (const size_t i : positions) std::fill_n(out.row(i), dim, options_.default_value_no_permission);
     return;
   }
   int64_t block[kBlock];
@@ -184,14 +187,14 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
     const size_t n = std::min(kBlock, positions.size() - p);
     for (size_t j = 0; j < n; ++j) {
       block[j] = keys[positions[p + j]];
-      to[j] = out + positions[p + j] * dim;
+      to[j] = out.row(positions[p + j]);
     }
     initializer_->FillBatch(block, n, to);
   }
 }
 
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         float* out, Promotion promotion) {
+                                         OutRows out, Promotion promotion) {
   const auto dim = static_cast<size_t>(options_.dim);
   AwaitSnapshot();  // rows that come up may have to be handed over
   // Repeated keys are read once.
@@ -223,7 +226,7 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
     const bool has_row = key.outcome == BelowKey::kRead || key.outcome == BelowKey::kInDram;
     for (uint32_t p = unique->first_position(key.entry); p != KeyBatch::kEnd; p = unique->next(p)) {
       if (has_row) {
-        CopyValue(key.data.data(), out + below[p] * dim, dim);
+        CopyValue(key.data.data(), out.row(below[p]), dim);
       } else {
         absent.push_back(below[p]);
       }

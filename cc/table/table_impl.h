@@ -58,7 +58,7 @@ class EmbeddingTable::Impl {
 
   Status Init();
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places);
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride);
   Status Peek(Span<const int64_t> keys, float* out);
   Status Apply(const ApplyRequest& request, Executor* executor);
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
@@ -254,12 +254,18 @@ class EmbeddingTable::Impl {
     std::vector<size_t> absent;
     std::vector<size_t> below;  // perhaps in the lower tier
   };
+  // Where values go: so many elements from one to the next.
+  struct OutRows {
+    float* data;
+    size_t stride;
+    float* row(size_t i) const { return data + i * stride; }
+  };
   // REQUIRES: every shard's lock is held, shared.
-  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, float* out, uint32_t* places,
+  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out, uint32_t* places,
                    Missed* missed);
-  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, float* out) const;
+  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const;
   // Answers the keys at `below` from the lower tiers. promotion: kCopy, or kPeek (then stamp is 0).
-  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, float* out,
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
                      Promotion promotion);
 
   // Under the shard's lock: keeps a row; false where it is kept already.

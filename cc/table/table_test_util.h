@@ -146,6 +146,21 @@ inline std::vector<float> LookupAll(EmbeddingTable* table, const std::vector<int
   return out;
 }
 
+// The same with values written apart: what is between them must stay as it was.
+inline std::vector<float> LookupAllApart(EmbeddingTable* table, const std::vector<int64_t>& keys) {
+  const size_t dim = static_cast<size_t>(table->dim()), stride = dim + 3;
+  std::vector<float> apart(keys.size() * stride, -77.0f), out;
+  MT_EXPECT_OK(table->Lookup(keys, apart.data(), nullptr, nullptr, static_cast<int64_t>(stride)));
+  for (size_t i = 0; i < apart.size(); ++i) {
+    if (i % stride < dim) {
+      out.push_back(apart[i]);
+    } else {
+      EXPECT_EQ(apart[i], -77.0f) << "after value " << i / stride;
+    }
+  }
+  return out;
+}
+
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }

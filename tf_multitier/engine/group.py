@@ -19,13 +19,13 @@ class Group:
     in order; its keys are then searched for again.
 
     Attributes:
-      values: list of float32 [batch, dim]; of a sequence [batch, steps, dim], steps being its longest row. Rows without keys, and
-        places beyond a row's end, are zeros.
+      values: list of float32 [batch, dim], or with concat one float32 [batch, sum of the dims]; of a sequence [batch, steps, dim],
+        steps being its longest row. Rows without keys, and places beyond a row's end, are zeros.
       keys, counts: with train: lists of the members' distinct keys and their occurrences, int64; None without.
     """
 
     def __init__(self, tables, keys, row_splits=None, combiners="sum", weights=None, max_norms=None, train=False,
-                 is_sequence=False):
+                 is_sequence=False, concat=False):
         """Looks up.
 
         Args:
@@ -38,6 +38,8 @@ class Group:
           train: whether `apply` or `weights_gradients` will be called.
           is_sequence: list of bools, or one for all. True: not pooled; a row's t-th key, times its weight, stands at [row, t] of
             the values. Combiners are then not used.
+          concat: True: the values of all members side by side in one array, and their gradients likewise; all must have one batch
+            size, and none be a sequence.
 
         Raises:
           ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner, a norm below 0.
@@ -71,6 +73,14 @@ class Group:
         for i, s in enumerate(splits):
             if len(s) < 1:
                 raise ValueError(f"row_splits of member {i}: expected at least one number, found none")
+        for i, (sequence, s) in enumerate(zip(sequences, splits)):
+            if concat and sequence:
+                raise ValueError(f"is_sequence of member {i}: expected False with concat, found True")
+            if concat and len(s) != len(splits[0]):
+                raise ValueError(f"row_splits of member {i}: expected {len(splits[0]) - 1} rows, as member 0 has, with concat, found "
+                                 f"{len(s) - 1}")
+        if concat and not n:
+            raise ValueError("tables: expected at least one with concat, found none")
         weights = [None if w is None else arguments.floats(f"weights of member {i}", w, [len(k)])
                    for i, (w, k) in enumerate(zip(weights, keys))]
         if train:  # what is updated in place before `apply` is not what was looked up with
@@ -78,10 +88,12 @@ class Group:
         self._tables = list(tables)
         self._group = _engine.Group([table._table for table in tables], keys, splits, combiners, weights,
                                     [-1.0 if m is None else float(m) for m in max_norms], [bool(s) for s in sequences],
-                                    bool(train))
+                                    bool(train), bool(concat))
         self._train = bool(train)
-        self.values = self._group.values()
-        self._shapes = [v.shape for v in self.values]
+        values = self._group.values()
+        self._shapes = [v.shape for v in values]
+        self._concat = bool(concat)
+        self.values = values[0] if concat else values
         self.keys = [self._group.keys(i) for i in range(n)] if train else None
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
@@ -89,7 +101,7 @@ class Group:
         """Updates every table once, one after the other, each wholly or not at all.
 
         Args:
-          grads: list of floats, the gradients of `values`, in their shapes.
+          grads: list of floats, the gradients of `values`, in their shapes; with concat one array.
           rule, hyper, slots, global_step: see `Table.apply`; slots: the same names in every table.
 
         Raises:
@@ -113,9 +125,11 @@ class Group:
         return self._group.weights_gradients(self._check_grads("weights_gradients", grads))
 
     def _check_grads(self, operation, grads):
-        """`grads` as float32, in the shapes of the values."""
+        """List of `grads` as float32, in the shapes of the values."""
         if not self._train:
             raise ValueError(f"{operation}: the group was looked up without train=True")
+        if self._concat:
+            return [arguments.floats("grads", grads, self._shapes[0])]
         if len(grads) != len(self._shapes):
             raise ValueError(f"grads: expected one for each of {len(self._shapes)} tables, found {len(grads)}")
         return [arguments.floats(f"grads of member {i}", g, shape) for i, (g, shape) in enumerate(zip(grads, self._shapes))]

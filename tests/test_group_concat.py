@@ -1,0 +1,243 @@
+"""Grouped lookups whose values stand side by side in one tensor: the bits of tf.concat of the values apart, in training too."""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from group_util import VOCABULARY
+from group_util import RandomMember
+from group_util import initialized
+from group_util import matrix
+from group_util import sparse
+from group_util import static
+from group_util import table
+
+from tf_multitier import engine
+from tf_multitier import nn
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def session(graph):
+    del graph
+    with v1.Session() as session:
+        yield session
+
+
+def cut(rng, count):
+    """Random numbers of together `count`."""
+    runs = []
+    while sum(runs) < count:
+        runs.append(rng.randint(1, count - sum(runs)))
+    return runs
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("runs", ["one", "some"])
+def test_joined_values_have_the_bits_of_a_concat_also_after_training(session, optimizer, runs):
+    seed = random.randrange(2**31)
+    print("seed", seed)
+    rng = random.Random(seed)
+    members = [RandomMember(rng, i) for i in range(rng.randint(3, 6))]
+    entries = [m.feeds() for m in members]
+    order = list(range(len(members))) + [rng.randrange(len(members))]  # one variable twice
+    concat = True if runs == "one" else cut(rng, len(order))
+    make = {"adagrad": lambda: v1.train.AdagradOptimizer(0.1), "adam": lambda: v1.train.AdamOptimizer(0.01)}[optimizer]
+    outputs, steps, variables = [], [], []
+    for scope in ("joined", "apart"):
+        params = [m.variable(scope) for m in members]
+        out = nn.group_embedding_lookup_sparse(
+            [params[i] for i in order], [entries[i][0] for i in order], [members[i].combiner for i in order],
+            [entries[i][1] for i in order], max_norms=[members[i].max_norm for i in order],
+            params_num_per_group=rng.choice([100, 2]), concat=concat if scope == "joined" else False)
+        if scope == "joined":
+            assert isinstance(out, tf.Tensor) if runs == "one" else [o.shape.as_list()[1] for o in out] == [
+                sum(members[i].dim for i in order[sum(concat[:r]):sum(concat[:r + 1])]) for r in range(len(concat))]
+        whole = out if isinstance(out, tf.Tensor) else tf.concat(out, 1)
+        factors = np.random.default_rng(seed).uniform(-1, 1, whole.shape.as_list()[1])
+        steps.append(make().minimize(tf.reduce_sum(tf.square(whole - factors.astype(np.float32)))))
+        outputs.append(whole)
+        variables.append(params)
+    initialized(session)
+    data = np.random.default_rng(seed)
+    for step in range(20):
+        feed, rows = {}, data.integers(0, 12)
+        for m in members:
+            feed.update(m.batch(data, rows))
+        np.testing.assert_array_equal(*session.run(outputs, feed), err_msg=f"step {step}, seed {seed}")
+        session.run(steps, feed)
+    for m, joined, apart in zip(members, *variables):
+        if m.kind == "table":
+            for a, b in zip(*session.run([joined.export(), apart.export()])):
+                np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
+        else:
+            for a, b in zip(*session.run([list(v) if m.parts > 1 else [v] for v in (joined, apart)])):
+                np.testing.assert_array_equal(a, b, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("max_norm", [None, 0.7])
+def test_gradients_of_joined_values_are_finite_differences(session, combiner, max_norm):
+    rng = np.random.default_rng(9)
+    ids, start = sparse([[3, 1, 3], [], [0, 2]]), rng.uniform(0.5, 2.0, 5).astype(np.float32)
+    weights = v1.placeholder_with_default(start, [5])
+    variable = static("var", 3, seed=4)
+    weighted = tf.SparseTensor(ids.indices, weights, ids.dense_shape)
+    out = nn.group_embedding_lookup_sparse([table("ev", 2), variable, table("other", 4)], [ids] * 3, combiner,
+                                           [weighted, weighted, None], max_norms=[None, max_norm, None], concat=True)
+    loss = tf.reduce_sum(out * rng.normal(size=(3, 9)).astype(np.float32))
+    for_weights, for_rows = tf.gradients(loss, [weights, variable])
+    place = v1.placeholder(tf.float32, [VOCABULARY, 3])
+    assign = variable.assign(place)
+    initialized(session)
+    slope = lambda f: (f(1e-2) - f(-1e-2)) / 2e-2
+    found, dense, initial = session.run([for_weights, tf.convert_to_tensor(for_rows), variable])
+    for i in range(5):
+        assert found[i] == pytest.approx(slope(lambda step: session.run(
+            loss, {weights: start + step * (np.arange(5) == i)})), abs=3e-2)
+    for row, column in np.ndindex(4, 3):
+        def moved(step):
+            value = initial.copy()
+            value[row, column] += step
+            session.run(assign, {place: value})
+            return session.run(loss)
+        assert dense[row, column] == pytest.approx(slope(moved), abs=3e-2)
+
+
+def test_a_joined_group_is_one_op_each_way_and_copies_nothing(graph):
+    variables = [table("a", 4), table("b", 6, parts=2), static("c", 2)]
+    out = nn.group_embedding_lookup_sparse(variables, [sparse([[1], [2]])] * 3, "sum", concat=True)
+    assert out.shape.as_list() == [2, 12] and out.op.type == "MultitierGroupLookup"
+    v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out)))
+    types = [op.type for op in graph.get_operations()]
+    assert types.count("MultitierGroupLookup") == types.count("MultitierGroupLookupGrad") == 1
+    assert types.count("MultitierGroupApply") == 3
+    assert not {"ConcatV2", "Split", "SplitV", "Slice", "ConcatOffset"} & set(types)
+
+
+def test_runs_that_the_loss_does_not_use_are_not_trained(session):
+    used, unused = table("used", 4), table("unused", 4)
+    out = nn.group_embedding_lookup_sparse([used, used, unused, used], [sparse([[key]]) for key in range(4)], "sum",
+                                           concat=[2, 1, 1])
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out[0]) + tf.reduce_sum(out[2]))
+    initialized(session)
+    session.run(train)
+    assert session.run([used.total_count(), unused.total_count()]) == [3, 0]
+
+
+def test_dense_ids_are_joined_along_the_last_dimension(session):
+    params = [table("ev", 3), static("var", 2), table("parts", 1, parts=2)]
+    ids = [np.array([[1, 4, 3], [3, 1, 0]]), tf.constant([[0, 19, 7], [7, 7, 7]]), np.arange(6).reshape(2, 3)]
+    whole = nn.group_embedding_lookup(params, ids, concat=True)
+    apart = nn.group_embedding_lookup(params, ids)
+    assert whole.shape.as_list() == [2, 3, 6]
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(whole * [1.0, 1, 1, 2, 2, 1]))
+    initialized(session)
+    joined, values = session.run([whole, apart])
+    np.testing.assert_array_equal(joined, np.concatenate(values, 2))
+    session.run(train)
+    changed = session.run(params[1]) - matrix(2)
+    np.testing.assert_allclose(changed[[0, 19, 7, 1]], [[-2, -2], [-2, -2], [-8, -8], [0, 0]], rtol=1e-6)
+
+
+def test_groups_on_several_devices_keep_the_order_of_members(graph):
+    def on(number, make):
+        with v1.device(f"/cpu:{number}"):
+            return make()
+    params = [on(0, lambda: table("a", 2)), on(1, lambda: table("b", 3)), on(1, lambda: table("c", 1)), on(0, lambda: table("d", 4))]
+    ids = [sparse([[1, 2], [], [number]]) for number in range(4)]
+    whole = nn.group_embedding_lookup_sparse(params, ids, "mean", concat=True)
+    apart = nn.group_embedding_lookup_sparse(params, ids, "mean")
+    assert sorted(tuple(op.get_attr("joins")) for op in graph.get_operations() if op.type == "MultitierGroupLookup") == [
+        (), (), (), (2,)]
+    with v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
+        initialized(session)
+        joined, values = session.run([whole, apart])
+        np.testing.assert_array_equal(joined, np.concatenate(values, 1))
+
+
+def test_training_through_a_joined_lookup_in_a_branch(session):
+    was = v1.control_flow_v2_enabled()
+    v1.enable_control_flow_v2()
+    try:
+        params, taken = [table("a", 2), table("b", 3)], v1.placeholder(tf.bool, [])
+        branch = lambda: tf.reduce_sum(nn.group_embedding_lookup_sparse(params, [sparse([[1]])] * 2, "sum", concat=True))
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.cond(taken, branch, lambda: 0.0))
+        initialized(session)
+        for value in (False, True):
+            session.run(train, {taken: value})
+            assert session.run([p.total_count() for p in params]) == [int(value)] * 2
+    finally:
+        (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
+
+
+def test_no_rows_and_no_ids(session):
+    params = [table("a", 2), table("b", 3)]
+    lengths = v1.placeholder(tf.int64, [None])
+    ids = tf.RaggedTensor.from_row_lengths(tf.constant([], tf.int64), lengths)
+    out = nn.group_embedding_lookup_sparse(params, [ids, ids], "mean", concat=True)
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out))
+    initialized(session)
+    for rows in (0, 3):
+        found, _ = session.run([out, train], {lengths: [0] * rows})
+        np.testing.assert_array_equal(found, np.zeros((rows, 5), np.float32))
+
+
+def test_what_can_not_be_joined_is_refused_by_name(session):
+    params, three, two = [table("a", 2), table("b", 3)], sparse([[1], [2], [3]]), sparse([[1], [2]])
+    with pytest.raises(ValueError, match="concat: sequences are not joined"):
+        nn.group_embedding_lookup_sparse(params, [three, three], "sum", is_sequence=True, concat=True)
+    for bad in ([1], [3, -1], [1.0, 1.0], "yes", 2):
+        with pytest.raises(ValueError, match="concat must be True, False, or a list of numbers that are together 2"):
+            nn.group_embedding_lookup_sparse(params, [three, three], "sum", concat=bad)
+    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, None\), as member 0 \('a'\) has, "
+                                         r"found \(2, None\)"):
+        nn.group_embedding_lookup_sparse(params, [three, two], "sum", concat=True)
+    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, None\)"):
+        nn.group_embedding_lookup(params, [[1, 2, 3], [[1, 2, 3]]], concat=True)
+    fed = v1.sparse_placeholder(tf.int64, [None, None])
+    out = nn.group_embedding_lookup_sparse(params, [three, fed], "sum", concat=True)
+    assert out.shape.as_list() == [3, 5]
+    initialized(session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('b'\): expected as many rows as member 0 \('a'\) has, whose "
+                                                             r"values it stands beside, found values of shape \[2,3\] beside \[3,2\]"):
+        session.run(out, {fed: session.run(two)})
+
+
+# ---- from NumPy
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_engine_group_joined_has_the_bits_of_one_apart(weighted):
+    make = lambda: [engine.Table(dim=dim, initializer="uniform", a=-1, b=1, seed=dim) for dim in (3, 8, 1)]
+    ours, others, rng = make(), make(), np.random.default_rng(0)
+    for _ in range(5):
+        splits = [np.concatenate([[0], np.cumsum(rng.integers(0, 4, 9))]) for _ in range(4)]
+        keys = [rng.integers(0, 20, s[-1]) for s in splits]
+        weights = [rng.uniform(0.5, 2.0, len(k)) if weighted else None for k in keys]
+        groups = [engine.Group([*tables, tables[0]], keys, splits, ["sum", "mean", "sqrtn", "mean"], weights, train=True, concat=concat)
+                  for tables, concat in ((ours, True), (others, False))]
+        assert groups[0].values.shape == (9, 15)
+        np.testing.assert_array_equal(groups[0].values, np.concatenate(groups[1].values, 1))
+        grads = rng.normal(size=(9, 15)).astype(np.float32)
+        apart = [np.ascontiguousarray(g) for g in np.split(grads, [3, 11, 12], 1)]
+        for a, b in zip(groups[0].weights_gradients(grads), groups[1].weights_gradients(apart)):
+            np.testing.assert_array_equal(a, b)
+        groups[0].apply("adagrad", grads, hyper={"learning_rate": 0.1})
+        groups[1].apply("adagrad", apart, hyper={"learning_rate": 0.1})
+    for a, b in zip(ours, others):
+        np.testing.assert_array_equal(a.lookup(np.arange(20)), b.lookup(np.arange(20)))
+
+
+def test_an_engine_group_that_can_not_be_joined_is_refused_by_name():
+    tables = [engine.Table(dim=2), engine.Table(dim=3)]
+    with pytest.raises(ValueError, match="row_splits of member 1: expected 2 rows, as member 0 has, with concat, found 1"):
+        engine.Group(tables, [[1, 2], [1]], concat=True)
+    with pytest.raises(ValueError, match="is_sequence of member 1: expected False with concat, found True"):
+        engine.Group(tables, [[1], [1]], is_sequence=[False, True], concat=True)
+    with pytest.raises(ValueError, match="expected at least one with concat"):
+        engine.Group([], [], concat=True)
+    with pytest.raises(ValueError, match=r"grads: expected shape \[1, 5\], found \[1, 2\]"):
+        engine.Group(tables, [[1], [1]], train=True, concat=True).apply("sgd", np.zeros((1, 2)), hyper={"learning_rate": 1})
