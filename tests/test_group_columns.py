@@ -68,7 +68,8 @@ def built(scope, layer, gives_outputs=True):
     with tf.Graph().as_default() as graph, v1.Session() as session:
         v1.logging.set_verbosity(v1.logging.ERROR)
         by_column, variables = {}, {}
-        out = layer(features(), columns(scope), cols_to_vars=variables, **({"cols_to_output_tensors": by_column} if gives_outputs else {}))
+        more = {"cols_to_output_tensors": by_column} if gives_outputs else {}
+        out = layer(features(), columns(scope), cols_to_vars=variables, **more)
         train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(out - 0.5)))
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         before = session.run([out, list(by_column.values())])

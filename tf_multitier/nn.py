@@ -1,7 +1,8 @@
 """Grouped lookups: many features, one op.
 
     tables = [tf_multitier.get_embedding_variable(name, embedding_dim=16) for name in names]
-    pooled = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse_ids, ["mean"] * len(tables))
+    pooled = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse_ids, ["mean"] * len(tables))  # a tensor each
+    inputs = tf_multitier.nn.group_embedding_lookup_sparse(tables, sparse_ids, "mean", concat=True)  # their concatenation
 
 A click model looks up hundreds of features, and a lookup each costs more in dispatch than in memory. A group is one op for all of
 them, spread over the intra-op threads; its gradient is one op too, and each variable's update takes the distinct keys and their

@@ -96,8 +96,8 @@ absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors
   if (static_cast<int>(joins->size()) == tensors && std::accumulate(joins->begin(), joins->end(), size_t{0}) == members) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members, " members, found [",
-                                                 absl::StrJoin(*joins, ", "), "]"));
+  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members,
+                                                 " members, found [", absl::StrJoin(*joins, ", "), "]"));
 }
 
 class GroupLookupKernel : public OpKernel {
@@ -264,7 +264,8 @@ class GroupLookupKernel : public OpKernel {
   }
 
   // Allocates an output for members side by side. shapes: of their values.
-  static absl::Status Allocate(OpKernelContext* context, int output, GroupMember* members, const TensorShape* shapes, int count) {
+  static absl::Status Allocate(OpKernelContext* context, int output, GroupMember* members, const TensorShape* shapes,
+                               int count) {
     TensorShape out = shapes[0];
     const int last = out.dims() - 1;
     int64_t stride = 0;
@@ -274,8 +275,8 @@ class GroupLookupKernel : public OpKernel {
       for (int d = 0; fits && d < last; ++d) fits = shapes[i].dim_size(d) == out.dim_size(d);
       if (fits) continue;
       return absl::InvalidArgumentError(absl::StrCat("group lookup, ", members[i].name, ": expected as many rows as ",
-                                                     members[0].name, " has, whose values it stands beside, found values of shape ",
-                                                     shapes[i].DebugString(), " beside ", shapes[0].DebugString()));
+                                                     members[0].name, " has, whose values it stands beside, found values of ",
+                                                     "shape ", shapes[i].DebugString(), " beside ", shapes[0].DebugString()));
     }
     if (count > 1) TF_RETURN_IF_ERROR(out.SetDimWithStatus(last, stride));
     Tensor* values = nullptr;

@@ -237,7 +237,8 @@ class GroupLookup {
     const size_t at = piece.first * static_cast<size_t>(m.dim);
     values += at;
     const GroupUnit& unit = m.units[static_cast<size_t>(piece.unit - to.first_unit)];
-    MT_RETURN_IF_ERROR(ReadUnit(m, unit, Span<const int64_t>(unique->keys.get(), unique->size), values, unique->places.get(), m.dim));
+    const Span<const int64_t> keys(unique->keys.get(), unique->size);
+    MT_RETURN_IF_ERROR(ReadUnit(m, unit, keys, values, unique->places.get(), m.dim));
     if (m.max_norm < 0.0f) return OkStatus();
     std::memcpy(to.unclipped.get() + at, values, unique->size * static_cast<size_t>(m.dim) * sizeof(float));
     ClipByNorm(values, static_cast<int64_t>(unique->size), m.dim, m.max_norm);

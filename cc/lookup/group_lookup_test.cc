@@ -360,8 +360,9 @@ TEST(GroupLookupTest, MembersSideBySideHaveTheBitsOfMembersApart) {
         weights.push_back(c.weights.empty() ? nullptr : its[0].data());
         entries.push_back(its[1].data());
         strides.push_back(wide.stride);
+        const int64_t dim = c.member.dim;
         for (int64_t row = 0; row < c.member.batch && joined; ++row) {
-          std::copy_n(c.grad.begin() + row * c.member.dim, c.member.dim, wide.grad.begin() + row * wide.stride + wide.begins[i]);
+          std::copy_n(c.grad.begin() + row * dim, dim, wide.grad.begin() + row * wide.stride + wide.begins[i]);
         }
         grads.push_back(joined ? wide.grad.data() + wide.begins[i] : c.grad.data());
       }

@@ -24,8 +24,8 @@ Status FindRows(const GroupMember& member, std::vector<int64_t>* rows);
 // InvalidArgument where a key is out of its matrices' range.
 Status Route(const GroupMember& member, size_t begin, size_t end, size_t pieces, PartitionedKeys* routed);
 
-// The values of a unit's keys: [keys, dim], so many elements from one to the next. places: see EmbeddingTable::Lookup; null: not
-// wanted; undefined for a matrix.
+// The values of a unit's keys: [keys, dim], so many elements from one to the next. places: see EmbeddingTable::Lookup; null:
+// not wanted; undefined for a matrix.
 Status ReadUnit(const GroupMember& member, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places,
                 int64_t stride);
 

@@ -39,16 +39,16 @@ absl::Status Joins(InferenceContext* c, int tensors, size_t members, std::vector
     total += joined;
   }
   if (static_cast<int>(joins->size()) == tensors && total == static_cast<int64_t>(members)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("joins must cover ", members, " members by ", tensors, " tensors, found ", total,
-                                                 " by ", joins->size()));
+  return absl::InvalidArgumentError(absl::StrCat("joins must cover ", members, " members by ", tensors, " tensors, found ",
+                                                 total, " by ", joins->size()));
 }
 
 // The shape of values side by side: `joined` (of unknown rank before the first), of so many elements a row, and a member's.
 absl::Status Join(InferenceContext* c, const std::string& member, const std::string& form, ShapeHandle values, int elements,
                   ShapeHandle* joined) {
   if (form == "sequence" || form == "ragged_sequence") {
-    return absl::InvalidArgumentError(absl::StrCat(member, ": expected pooled or dense values where members are joined, found a ",
-                                                   form));
+    return absl::InvalidArgumentError(
+        absl::StrCat(member, ": expected pooled or dense values where members are joined, found a ", form));
   }
   if (c->RankKnown(*joined)) TF_RETURN_IF_ERROR(c->ReplaceDim(*joined, -1, c->MakeDim(elements), joined));
   if (!c->RankKnown(values)) return absl::OkStatus();

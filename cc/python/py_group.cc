@@ -45,7 +45,8 @@ PyGroup::PyGroup(std::vector<std::shared_ptr<PyTable>> tables, std::vector<Array
   if (concat) {
     int64_t stride = 0;
     for (const GroupMember& member : members) stride += member.dim;
-    values_.emplace_back(std::vector<py::ssize_t>{static_cast<py::ssize_t>(members[0].batch), static_cast<py::ssize_t>(stride)});
+    const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(members[0].batch), static_cast<py::ssize_t>(stride)};
+    values_.emplace_back(shape);
     float* to = values_[0].mutable_data();
     for (GroupMember& member : members) {
       member.out = to;
