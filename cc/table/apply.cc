@@ -102,6 +102,7 @@ void EmbeddingTable::Impl::CountKey(ApplyContext* context, Shard* shard, uint32_
   if (found.row != nullptr) {
     found.row->frequency = SaturatingAdd(found.row->frequency, n);
   } else if (n > 0) {
+    HandOverCounted(shard, ShardIndex::location(*found.word));
     if (found.counted->frequency == 0) ++shard->counted_rows;
     found.counted->frequency = SaturatingAdd(found.counted->frequency, n);
     found.counted->version = version;

@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "cc/base/hash.h"
 #include "cc/table/demotion_pool.h"
 #include "cc/table/table_test_util.h"
 
@@ -98,6 +100,53 @@ TEST(Background, FailedDemotionIsTriedAgainWithoutAnOperation) {
     MT_EXPECT_OK(table->Stats().sticky_error);
     EXPECT_LE(table->Stats().tiers[0].rows, budget);
   }
+}
+
+// Calls back after a write.
+class StagedTier : public RelocatingTier {
+ public:
+  using RelocatingTier::RelocatingTier;
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override {
+    const Status status = RelocatingTier::Write(records, locations);
+    if (after_write != nullptr) after_write(records);
+    return status;
+  }
+  std::function<void(Span<const WriteRecord>)> after_write;
+};
+
+// The retry of what failed first does what that was of, no more.
+TEST(Background, ErrorOfAnotherOperationOutlivesARetryThatSucceeds) {
+  constexpr int64_t kKeys = 64;
+  auto lower = std::make_shared<StagedTier>(5);
+  TableOptions options = TieredOptions(kDim, 16, lower);
+  options.num_shards = 2;
+  auto table = MakeTable(std::move(options));
+  const auto shard_of = [](int64_t key) { return HashKey(key) >> 63; };
+  TrainKeys(table.get(), 0, kKeys);
+  int64_t removed = 0;  // its row is below, in the shard that is trimmed first
+  std::vector<int32_t> tier(1);
+  for (;; ++removed) {
+    MT_ASSERT_OK(table->LookupTier(std::vector<int64_t>{removed}, tier.data()));
+    if (tier[0] == 1 && shard_of(removed) == 0) break;
+  }
+  lower->memory()->FailWrite(1, ResourceExhaustedError("disk full"));
+  std::atomic<bool> refused{false};
+  lower->after_write = [&](Span<const WriteRecord> records) {
+    if (shard_of(records[0].header.key) == 0 || refused.exchange(true)) return;
+    lower->FailRemove(1, UnavailableError("cable"), 1 << 30);
+    std::thread([&] {
+      EXPECT_EQ(table->Remove(std::vector<int64_t>{removed}, nullptr).code(), StatusCode::kUnavailable);
+    }).join();
+  };
+  TrainKeys(table.get(), kKeys, 2 * kKeys);  // fails to demote
+  (void)table->Drain();
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(table->Stats().sticky_error.code(), StatusCode::kUnavailable) << table->Stats().sticky_error.ToString();
+  EXPECT_EQ(lower->RecoverableKeys().count(removed), 1u);
+  lower->FailRemove(1, OkStatus(), 0);
+  MT_EXPECT_OK(table->Drain());
+  MT_EXPECT_OK(table->Stats().sticky_error);
+  EXPECT_EQ(lower->RecoverableKeys().count(removed), 0u);
 }
 
 // One step is a slice: others have their turn between two of them.

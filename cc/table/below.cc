@@ -104,9 +104,8 @@ void EmbeddingTable::Impl::Relocate(int level, Span<Relocation> relocations) {
     std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
     SnapshotCut* const cut = shards_[s]->cut.get();
     for (Relocation* relocation : by_shard[s]) {
-      if (cut != nullptr && !cut->given[level].has(relocation->from)) continue;  // a snapshot will come to it there
       relocation->moved = RelocateOne(shards_[s].get(), level, *relocation);
-      if (cut != nullptr && relocation->moved) cut->given[level].Set(relocation->to, true);
+      if (cut != nullptr && relocation->moved) cut->Moved(level, relocation->from, relocation->to);
     }
   }
 }

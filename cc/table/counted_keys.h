@@ -54,6 +54,7 @@ class CountedKeys {
     return location;
   }
   void Release(uint32_t location) {
+    at(location)->frequency = 0;
     at(location)->pins = free_;
     free_ = location;
     ++num_free_;
@@ -65,6 +66,7 @@ class CountedKeys {
     free_ = kNone;
     num_free_ = 0;
   }
+  uint32_t end() const { return end_; }  // of the slots ever taken; a free one has no frequency
   size_t bytes() const { return chunks_.size() * kChunkBytes; }
 
  private:

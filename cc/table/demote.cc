@@ -113,19 +113,27 @@ void EmbeddingTable::Impl::Remember(Status status) {
   std::lock_guard<std::mutex> lock(trim_mutex_);
   trim_error_ = std::move(status);
   trim_failed_ = true;
+  ++trim_errors_;
   if (retry_ != nullptr) pool_->Schedule(retry_.get(), kRetryMicros);
 }
 
 Status EmbeddingTable::Impl::RetryTrim() {
   if (!trim_failed_) return OkStatus();
+  const uint64_t errors = TrimErrors();
   // What the pool could not do is tried here.
   MT_RETURN_IF_ERROR(Trim(in_background_ ? kStartPercent : 100));
-  ForgetTrimError();
+  ForgetTrimError(errors);
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::ForgetTrimError() {
+uint64_t EmbeddingTable::Impl::TrimErrors() {
   std::lock_guard<std::mutex> lock(trim_mutex_);
+  return trim_errors_;
+}
+
+void EmbeddingTable::Impl::ForgetTrimError(uint64_t errors) {
+  std::lock_guard<std::mutex> lock(trim_mutex_);
+  if (trim_errors_ != errors) return;
   trim_error_ = OkStatus();
   trim_failed_ = false;
 }
@@ -174,6 +182,7 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
   const MaybeInsideGate gate(&gate_);
   if (!gate.inside()) return DemotionPool::kNotNow;
   if (!trim_failed_) return DemotionPool::kDone;
+  const uint64_t errors = TrimErrors();
   if (!RemoveAllOwed().ok()) return kRetryMicros;
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
@@ -184,8 +193,8 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
     if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;
     if (more) return env_->NowMicros() - begun;  // the rest in further steps
   }
-  ForgetTrimError();
-  return DemotionPool::kDone;
+  ForgetTrimError(errors);
+  return DemotionPool::kDone;  // another error has scheduled the job again
 }
 
 Status EmbeddingTable::Impl::TrimLower() {

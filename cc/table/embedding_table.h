@@ -261,8 +261,9 @@ class EmbeddingTable {
   // The same in chunks of max_rows, in any order, so that memory does not grow with the table:
   // 32 MiB for rows that change before their turn, a bit a slot of DRAM and a record below. `visit` may move a chunk away; the last
   // one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations wait while the
-  // moment is marked: milliseconds, but that the counter filter's keys are visited in it. They go on meanwhile; those that change
-  // rows faster than `visit` takes them wait for it, so `visit` must not call any. One snapshot of a table at a time.
+  // moment is marked: milliseconds. They go on meanwhile; those that change rows faster than `visit` takes them wait for it, but
+  // for those of `visit` itself, on its thread: what they change stays in memory until it returns. One snapshot of a table at a
+  // time: `visit` must not begin another, nor call Clear, AddSlots with new slots, or Flush of a table whose last tier has a size.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
   // present from the first call to the last is given exactly once; others may be. A damaged record is an error, or left out

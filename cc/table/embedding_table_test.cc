@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "cc/env/fault_env.h"
@@ -18,6 +19,14 @@ std::vector<int64_t> Range(int64_t from, int64_t to) {
   std::iota(keys.begin(), keys.end(), from);
   return keys;
 }
+
+// A clock that stands still until it is set.
+class ClockEnv : public FaultEnv {
+ public:
+  ClockEnv() : FaultEnv(Env::Posix()) {}
+  uint64_t NowMicros() override { return now; }
+  std::atomic<uint64_t> now{1};
+};
 
 std::vector<int64_t> FrequencyOf(EmbeddingTable* table, const std::vector<int64_t>& keys) {
   std::vector<int64_t> out(keys.size());
@@ -663,6 +672,27 @@ TEST(EmbeddingTable, PrefetchedRowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
   MT_ASSERT_OK(table->Prefetch(Range(100, 110), kHour, &pinned));
   EXPECT_EQ(pinned, 0) << "absent keys are not created";
   EXPECT_EQ(table->TotalCount(), 19);
+}
+
+// The entry of the first pin is still there when its time comes; the row is kept for longer by then.
+TEST(EmbeddingTable, PinThatIsRenewedAfterItsUseEndsAtItsOwnTime) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  ClockEnv env;
+  TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+  options.env = &env;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
+  LookupAll(table.get(), {0});
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), 3 * kHour, &pinned));
+  EXPECT_EQ(pinned, 1);
+  env.now += 2 * kHour;
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 1)), (std::vector<int32_t>{0}));
+  env.now += 2 * kHour;
+  EXPECT_EQ(table->Stats().prefetched, 0);
 }
 
 TEST(EmbeddingTable, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {

@@ -119,6 +119,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
       in_memory += !found.row->has(kRowNewborn);
       ForgetRow(shard, found.word, &forgetting.gone);
     } else if (found.counted != nullptr) {
+      HandOverCounted(shard, ShardIndex::location(*found.word));
       if (found.counted->pins == 0) {
         shard->EraseCounted(found.word);
       } else if (found.counted->frequency > 0) {
@@ -206,7 +207,9 @@ Status EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t*
   shard->index.ForEach([&](uint64_t& word) {
     if (ShardIndex::state(word) != WordState::kCounted) return;
     const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
-    if (counted->pins == 0 && ExpiredBySteps(step, counted->version)) shard->EraseCounted(&word);
+    if (counted->pins != 0 || !ExpiredBySteps(step, counted->version)) return;
+    HandOverCounted(shard, ShardIndex::location(word));
+    shard->EraseCounted(&word);
   });
   return status;
 }

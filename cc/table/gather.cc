@@ -150,6 +150,7 @@ Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, 
     return OkStatus();
   }
   MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
+  HandOverCounted(shard, ShardIndex::location(*found.word));
   const uint32_t location = shard->AllocateRow(context->stamp, counted->frequency + 1, 0);
   RowHeader* row = shard->dram.Header(location);
   row->key = counted->key;
@@ -195,7 +196,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
       return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
     }
     for (const uint32_t e : count) {
-      const uint32_t location = shard->counted.Allocate(batch.key(e));
+      const uint32_t location = shard->AllocateCounted(batch.key(e));
       const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, hash_of);
       if (!inserted.ok()) {
         shard->counted.Release(location);

@@ -8,6 +8,7 @@
 // DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation ever waits for a pin to end.
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "cc/table/table_impl.h"
 
@@ -98,12 +99,20 @@ bool EmbeddingTable::Impl::PinPrefetched(Shard* shard, RowHeader* row, uint64_t 
 
 void EmbeddingTable::Impl::SweepPrefetched(Shard* shard, uint64_t now) {
   std::vector<Shard::PrefetchedKey>& entries = shard->prefetches;
-  while (!entries.empty() && entries.front().until <= now) {
-    const int64_t key = entries.front().key;
+  const auto pinned = [&](int64_t key) {
+    RowHeader* const row = shard->Find(key, HashKey(key)).row;
+    return row != nullptr && row->has(kRowPrefetched) ? row : nullptr;
+  };
+  std::unordered_set<int64_t> ended;
+  for (; !entries.empty() && entries.front().until <= now; entries.pop_back()) {
+    if (pinned(entries.front().key) != nullptr) ended.insert(entries.front().key);
     std::pop_heap(entries.begin(), entries.end(), EndsLater);
-    entries.pop_back();
-    RowHeader* row = shard->Find(key, HashKey(key)).row;
-    if (row == nullptr || !row->has(kRowPrefetched)) continue;
+  }
+  if (ended.empty()) return;
+  // One that was used and is kept again has a later entry.
+  for (const Shard::PrefetchedKey& entry : entries) ended.erase(entry.key);
+  for (const int64_t key : ended) {
+    RowHeader* const row = pinned(key);
     row->flags = static_cast<uint16_t>(row->flags & ~kRowPrefetched);
     --shard->prefetched;
   }

@@ -316,6 +316,8 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
   if (keeps_copies(key.level)) {
     row->below = key.location;
   } else {
+    // It is freed once the lock is given back. Should the row be written again before, the older record counts as its last copy
+    // until the next write of the key: that costs its space, and recovery takes the newer one.
     if (middle_[key.level]) row->below = header.below;
     gone->at[key.level].push_back(KeyLocation{key.key, key.location, /*newest=*/true});
   }

@@ -99,7 +99,8 @@ struct alignas(64) Shard {
   std::vector<PrefetchedKey> prefetches;  // a heap, the next to end on top; of rows that were used, too
   std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
   std::shared_ptr<SnapshotCut> cut;    // of a snapshot that is being taken; null: of none
-  std::vector<uint64_t> to_give;       // bits of DRAM slots whose rows it has still to give; what is beyond is not
+  SlotBits to_give;                    // DRAM slots whose rows it has still to give
+  SlotBits counted_to_give;            // likewise of `counted`
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
   int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier
   int64_t counted_rows = 0;            // counted entries with a count
@@ -177,25 +178,11 @@ struct alignas(64) Shard {
     resolved.notify_all();
   }
 
-  bool IsToGive(uint32_t location) const {
-    return location / 64 < to_give.size() && (to_give[location / 64] >> location % 64 & 1) != 0;
-  }
-  void SetToGive(uint32_t location) {
-    if (location / 64 >= to_give.size()) to_give.resize(location / 64 + 1);
-    to_give[location / 64] |= uint64_t{1} << location % 64;
-  }
-  // Whether it was.
-  bool TakeToGive(uint32_t location) {
-    const bool was = IsToGive(location);
-    if (was) to_give[location / 64] &= ~(uint64_t{1} << location % 64);
-    return was;
-  }
-
   // A slot of the slab with its place in the order. REQUIRES: dram.Reserve
   // `frequency` and `idle`: see RowUse.
   uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
     const uint32_t location = dram.Allocate();
-    if (!to_give.empty()) (void)TakeToGive(location);  // of a snapshot's moment is another row, or none
+    (void)to_give.Take(location);  // of a snapshot's moment is another row, or none
     dram.Header(location)->recency = static_cast<uint32_t>(clock);
     if (orders_dram) dram_order.Insert(RowUse{location, frequency, idle}, clock);
     return location;
@@ -220,6 +207,13 @@ struct alignas(64) Shard {
     if (!dram.Header(location)->has(kRowNewborn)) --rows;
     ReleaseRow(location);
     index.Erase(word);
+  }
+
+  // REQUIRES: counted.Reserve
+  uint32_t AllocateCounted(int64_t key) {
+    const uint32_t location = counted.Allocate(key);
+    (void)counted_to_give.Take(location);
+    return location;
   }
 
   // REQUIRES: no apply holds the entry.

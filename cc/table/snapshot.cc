@@ -1,8 +1,8 @@
 // Snapshot and Export: the whole table as of one moment, in chunks, while operations go on.
 //
-//   1. cut     the gate is closed while every row of DRAM is marked as to be given (a bit a slot), a Bloom filter is copied and
-//              counted keys are given. Records below need no mark: see SnapshotCut
-//   2. DRAM    slot by slot, a slice of a shard under its lock: a row that is to be given is, and its mark goes
+//   1. cut     the gate is closed while every row of DRAM and every counted key is marked as to be given (a bit a slot), and a
+//              Bloom filter is copied. Records below need no mark: see SnapshotCut
+//   2. DRAM    slot by slot, a slice of a shard under its lock: what is to be given is, and its mark goes
 //   3. below   each tier, the upper one first, in the order of its locations, as a device likes it. Records are read without a
 //              lock; then, under the shard's, one counts where it is to be given and the key's word or row names it
 // One row is given once: by its place in DRAM, or the location of its record, whichever is met first; both marks go.
@@ -13,7 +13,7 @@
 //                       the last tier, where 3 finds it: it goes back there, or, into any other, is handed over
 //   a tier -> DRAM      where the record stays as the row's copy, the row takes the mark; else it is handed over
 //   between -> last     the mark goes along: 3 comes to the last tier later, or has been over the tier between
-//   compaction          moves only what was given: anything else is in use
+//   compaction          the mark goes along, and where the record stands now is noted: a look at what was noted ends 3
 //
 // What is handed over waits in memory until the next chunk; while that is much, operations that change rows wait at their
 // start, where they hold nothing. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for its end.
@@ -27,7 +27,14 @@ namespace {
 
 constexpr size_t kSliceRows = 1024;  // under one hold of a shard's lock
 constexpr size_t kReadBytes = 4u << 20;
-constexpr size_t kMuchHandedOver = 32u << 20;  // bytes
+constexpr uint32_t kSliceSlots = 16 * kSliceRows;  // looked at, at most
+
+void AppendCounted(const CountedKey& counted, Rows* rows) {
+  if (counted.frequency == 0) return;
+  rows->counted_keys.push_back(counted.key);
+  rows->counted_frequencies.push_back(counted.frequency);
+  rows->counted_versions.push_back(counted.version);
+}
 
 }  // namespace
 
@@ -40,11 +47,18 @@ void EmbeddingTable::Impl::HandOver(SnapshotCut* cut, const RowLayout& layout, i
 }
 
 void EmbeddingTable::Impl::HandOverRow(Shard* shard, uint32_t location) {
-  if (!shard->TakeToGive(location)) return;
+  if (!shard->to_give.Take(location)) return;
   SnapshotCut* const cut = shard->cut.get();
   const RowHeader* row = shard->dram.Header(location);
   if (row->below != kNoLocation) cut->given[levels_ - 1].Set(row->below, true);
   HandOver(cut, *shard->dram.layout(), row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row));
+}
+
+void EmbeddingTable::Impl::HandOverCounted(Shard* shard, uint32_t location) {
+  if (!shard->counted_to_give.Take(location)) return;
+  SnapshotCut* const cut = shard->cut.get();
+  std::lock_guard<std::mutex> lock(cut->mutex);
+  if (!cut->over) AppendCounted(*shard->counted.at(location), &cut->handed_over);
 }
 
 void EmbeddingTable::Impl::HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data) {
@@ -61,18 +75,18 @@ void EmbeddingTable::Impl::MarkDemoted(Shard* shard, uint32_t location, int leve
   SnapshotCut* const cut = shard->cut.get();
   if (cut == nullptr) return;
   if (!cut->in_dram && !keeps_copies(level)) HandOverRow(shard, location);
-  cut->given[level].Set(to, !shard->TakeToGive(location));
+  cut->given[level].Set(to, !shard->to_give.Take(location));
 }
 
 void EmbeddingTable::Impl::MarkCopied(Shard* shard, uint32_t location, uint32_t copy) {
-  if (shard->cut != nullptr) shard->cut->given[levels_ - 1].Set(copy, !shard->IsToGive(location));
+  if (shard->cut != nullptr) shard->cut->given[levels_ - 1].Set(copy, !shard->to_give.has(location));
 }
 
 void EmbeddingTable::Impl::MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from) {
   SnapshotCut* const cut = shard->cut.get();
   if (cut == nullptr) return;
   const bool to_give = !cut->given[level].has(from);
-  if (to_give) shard->SetToGive(location);
+  if (to_give) shard->to_give.Set(location);
   if (keeps_copies(level)) return;
   // The record goes: only the row is left to tell.
   HandOverRow(shard, location);
@@ -89,7 +103,7 @@ bool EmbeddingTable::Impl::MuchIsHandedOver() {
   }
   if (cut == nullptr) return false;
   std::lock_guard<std::mutex> lock(cut->mutex);
-  return !cut->over && cut->handed_over.data.size() * sizeof(float) > kMuchHandedOver;
+  return !cut->over && cut->much_is_handed_over();
 }
 
 void EmbeddingTable::Impl::AwaitSnapshot() {
@@ -99,9 +113,9 @@ void EmbeddingTable::Impl::AwaitSnapshot() {
     std::lock_guard<std::mutex> lock(cut_mutex_);
     cut = cut_;
   }
-  if (cut == nullptr) return;
+  if (cut == nullptr || cut->thread == std::this_thread::get_id()) return;
   std::unique_lock<std::mutex> lock(cut->mutex);
-  cut->changed.wait(lock, [&] { return cut->over || cut->handed_over.data.size() * sizeof(float) <= kMuchHandedOver; });
+  cut->changed.wait(lock, [&] { return cut->over || !cut->much_is_handed_over(); });
 }
 
 // --- The snapshot.
@@ -126,7 +140,8 @@ class EmbeddingTable::Impl::Snapshot {
     }
     for (auto& shard : table_->shards_) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->to_give = std::vector<uint64_t>();
+      shard->to_give.Clear();
+      shard->counted_to_give.Clear();
       shard->cut = nullptr;
     }
     std::lock_guard<SharedMutex> lock(table_->shards_[0]->mutex);
@@ -134,23 +149,25 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   // REQUIRES: the gate is closed
-  Status Cut() {
+  void Cut() {
     applies_ = table_->applies_.load();
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
     for (auto& shard : table_->shards_) {
-      if (table_->options_.admission.kind == AdmissionKind::kCounter) MT_RETURN_IF_ERROR(Counted(shard.get()));
       std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->to_give.assign((shard->dram.end() + 63) / 64, ~uint64_t{0});
+      shard->to_give.Fill(shard->dram.end());
+      shard->counted_to_give.Fill(shard->counted.end());
       shard->cut = cut_;
     }
     std::lock_guard<std::mutex> lock(table_->cut_mutex_);
     table_->cut_ = cut_;
     table_->saving_ = true;
-    return OkStatus();
   }
 
   Status Run() {
-    for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(InDram(shard.get()));
+    for (auto& shard : table_->shards_) {
+      MT_RETURN_IF_ERROR(Counted(shard.get()));
+      MT_RETURN_IF_ERROR(InDram(shard.get()));
+    }
     cut_->in_dram = false;
     // Who found it true has marked what it was moving once its shard's lock is free.
     for (auto& shard : table_->shards_) {
@@ -173,33 +190,29 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status GiveWhereFull() {
-    if (chunk_.keys.size() + chunk_.counted_keys.size() < max_rows_) return OkStatus();
+    if (room() > 0) return OkStatus();
     MT_RETURN_IF_ERROR(visit_(&chunk_));
     Begin();
     return OkStatus();
   }
 
-  // REQUIRES: the gate is closed, so that no word changes its place
+  // Rows and counted keys that the chunk takes.
+  size_t room() const { return max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size(); }
+
   Status Counted(Shard* shard) {
-    const uint64_t homes = uint64_t{1} << shard->index.log2_buckets();
-    std::vector<CountedKey> slice;
-    for (uint64_t home = 0; home < homes;) {
-      slice.clear();
+    for (uint32_t location = 0, end = 1; location < end;) {
       {
         std::lock_guard<SharedMutex> lock(shard->mutex);
-        for (const uint64_t end = std::min(homes, home + kSliceRows); home < end; ++home) {
-          shard->index.ForEachAtHome(static_cast<uint32_t>(home), [&](uint64_t word) {
-            if (ShardIndex::state(word) == WordState::kCounted) slice.push_back(*shard->counted.at(ShardIndex::location(word)));
-          });
+        end = std::min(shard->counted.end(), shard->counted_to_give.end());
+        size_t left = std::min(kSliceRows, room());
+        for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
+          if (!shard->counted_to_give.Take(location)) continue;
+          AppendCounted(*shard->counted.at(location), &chunk_);
+          --left;
         }
       }
-      for (const CountedKey& counted : slice) {
-        if (counted.frequency == 0) continue;
-        chunk_.counted_keys.push_back(counted.key);
-        chunk_.counted_frequencies.push_back(counted.frequency);
-        chunk_.counted_versions.push_back(counted.version);
-        MT_RETURN_IF_ERROR(GiveWhereFull());
-      }
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+      MT_RETURN_IF_ERROR(TakeAlong());
     }
     return OkStatus();
   }
@@ -221,6 +234,12 @@ class EmbeddingTable::Impl::Snapshot {
       chunk_.data.insert(chunk_.data.end(), from, from + static_cast<long>(elements));
       MT_RETURN_IF_ERROR(GiveWhereFull());
     }
+    for (size_t i = 0; i < rows.counted_keys.size(); ++i) {
+      chunk_.counted_keys.push_back(rows.counted_keys[i]);
+      chunk_.counted_frequencies.push_back(rows.counted_frequencies[i]);
+      chunk_.counted_versions.push_back(rows.counted_versions[i]);
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+    }
     return OkStatus();
   }
 
@@ -228,16 +247,16 @@ class EmbeddingTable::Impl::Snapshot {
     for (uint32_t location = 0, end = 1; location < end;) {
       {
         std::lock_guard<SharedMutex> lock(shard->mutex);
-        end = static_cast<uint32_t>(std::min<size_t>(shard->dram.end(), shard->to_give.size() * 64));
-        size_t room = std::min(kSliceRows, max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size());
-        for (uint32_t looked = 0; location < end && room > 0 && looked < 16 * kSliceRows; ++location, ++looked) {
-          if (!shard->TakeToGive(location)) continue;
+        end = std::min(shard->dram.end(), shard->to_give.end());
+        size_t left = std::min(kSliceRows, room());
+        for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
+          if (!shard->to_give.Take(location)) continue;
           const RowHeader* row = shard->dram.Header(location);
           if (row->has(kRowFree | kRowNewborn)) continue;
           if (row->below != kNoLocation) cut_->given[table_->levels_ - 1].Set(row->below, true);
           table_->AppendRow(*layout_, cut_->all_columns, row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row),
                             &chunk_);
-          --room;
+          --left;
         }
       }
       MT_RETURN_IF_ERROR(GiveWhereFull());
@@ -247,19 +266,31 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status Below(int level) {
+    MT_RETURN_IF_ERROR(BelowIn(level, 0, table_->lower_[level]->location_end()));
+    // What was moved meanwhile, perhaps to behind our back: each look is at no more than what moved during the one before.
+    for (;;) {
+      std::vector<LocationRun> moved;
+      {
+        std::lock_guard<std::mutex> lock(cut_->mutex);
+        moved.swap(cut_->moved[level]);
+      }
+      if (moved.empty()) return OkStatus();
+      for (const LocationRun& run : moved) MT_RETURN_IF_ERROR(BelowIn(level, run.first, uint64_t{run.last} + 1));
+    }
+  }
+
+  Status BelowIn(int level, uint64_t location, uint64_t end) {
     const size_t row_bytes = layout_->row_bytes();
     const size_t at_once = std::max<size_t>(1, kReadBytes / row_bytes);
-    std::vector<uint8_t> data;
     std::vector<ReadRecord> records;
-    const uint64_t end = table_->lower_[level]->location_end();
-    for (uint64_t location = 0; location < end;) {
+    while (location < end) {
       records.clear();
       for (; location < end && records.size() < at_once; ++location) {
         if (cut_->given[level].has(static_cast<uint32_t>(location))) continue;
         records.emplace_back().location = static_cast<uint32_t>(location);
       }
-      data.resize(std::max(data.size(), records.size() * row_bytes));
-      for (size_t i = 0; i < records.size(); ++i) records[i].row_data = data.data() + i * row_bytes;
+      read_.resize(std::max(read_.size(), records.size() * row_bytes));
+      for (size_t i = 0; i < records.size(); ++i) records[i].row_data = read_.data() + i * row_bytes;
       if (!records.empty()) {
         const Status read = table_->lower_[level]->Read(records);
         if (!read.ok()) return table_->TierError("reading all rows", level, read);
@@ -314,8 +345,12 @@ class EmbeddingTable::Impl::Snapshot {
     }) != nullptr;
     if (!named) return false;
     cut_->given[level].Set(record.location, true);
-    if (record.header.below != kNoLocation) cut_->given[table_->levels_ - 1].Set(record.header.below, true);
-    if (row_location != kNoLocation) (void)shard->TakeToGive(row_location);
+    // Its copy may have moved since the record was read.
+    const uint32_t below = record.header.below;
+    if (below != kNoLocation && table_->lower_[level]->SwitchBelow(KeyLocation{key, record.location}, below, below)) {
+      cut_->given[table_->levels_ - 1].Set(below, true);
+    }
+    if (row_location != kNoLocation) (void)shard->to_give.Take(row_location);
     return true;
   }
 
@@ -325,6 +360,7 @@ class EmbeddingTable::Impl::Snapshot {
   const size_t max_rows_;
   const std::function<Status(Rows*)>& visit_;
   Rows chunk_;
+  std::vector<uint8_t> read_;  // row data of the records of one read
   int64_t applies_ = 0;
   std::vector<uint8_t> filter_counters_;
   int64_t corrupt_ = 0;  // damaged records met
@@ -340,7 +376,7 @@ Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
   Snapshot snapshot(this, all_columns, static_cast<size_t>(max_rows), visit);
   {
     ClosedGate closed(&gate_);
-    MT_RETURN_IF_ERROR(snapshot.Cut());
+    snapshot.Cut();
   }
   return snapshot.Run();
 }

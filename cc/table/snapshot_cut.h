@@ -1,8 +1,8 @@
 // SnapshotCut: which of the rows that a table had at the moment of a snapshot are still to be given (snapshot.cc).
 //
-// Of rows in DRAM a shard has a bit a slot (Shard::to_give). Of records below there is a bit a location here, the other way
-// round: unset is to be given, so that the moment itself costs nothing. Rows that an operation changes or takes away before
-// their turn are handed over: they wait here for the snapshot to take them along.
+// Of rows in DRAM a shard has a bit a slot (Shard::to_give), of counted keys likewise (Shard::counted_to_give). Of records below
+// there is a bit a location here, the other way round: unset is to be given, so that the moment itself costs nothing. What an
+// operation changes or takes away before its turn is handed over: it waits here for the snapshot to take it along.
 //
 // Thread-safe. A location's bit changes under the lock of its key's shard.
 
@@ -14,10 +14,37 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include "cc/table/embedding_table.h"
 
 namespace multitier {
+
+// A bit for each of a shard's slots, set where what stands there is still to be given. Not thread-safe.
+class SlotBits {
+ public:
+  // Sets all of the first `slots`, and those up to the next word.
+  void Fill(size_t slots) { words_.assign((slots + 63) / 64, ~uint64_t{0}); }
+  void Clear() { words_ = std::vector<uint64_t>(); }
+  bool empty() const { return words_.empty(); }
+  uint32_t end() const { return static_cast<uint32_t>(words_.size() * 64); }  // none is set from here on
+
+  bool has(uint32_t slot) const { return slot / 64 < words_.size() && (words_[slot / 64] >> slot % 64 & 1) != 0; }
+  void Set(uint32_t slot) {
+    if (slot / 64 >= words_.size()) words_.resize(slot / 64 + 1);
+    words_[slot / 64] |= uint64_t{1} << slot % 64;
+  }
+  // Unsets it; whether it was set.
+  bool Take(uint32_t slot) {
+    const bool was = has(slot);
+    if (was) words_[slot / 64] &= ~(uint64_t{1} << slot % 64);
+    return was;
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+};
 
 // A bit for each of 2^32 locations, unset at first; memory for those that were set, 1 Mi at a time.
 class LocationBits {
@@ -60,12 +87,43 @@ class LocationBits {
   std::atomic<Chunk*> chunks_[size_t{1} << (32 - kShift)] = {};
 };
 
+// Locations, both ends included.
+struct LocationRun {
+  uint32_t first = 0, last = 0;
+};
+
 struct SnapshotCut {
+  // A tier moved a record of its own: the mark goes along. Under the lock of the key's shard
+  void Moved(int level, uint32_t from, uint32_t to) {
+    const bool was_given = given[level].has(from);
+    given[level].Set(to, was_given);
+    if (was_given) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    std::vector<LocationRun>& runs = moved[level];
+    // Copies stand close together; what is between them is looked at in vain at most.
+    if (!runs.empty() && to > runs.back().last && to - runs.back().last <= kRunGap) {
+      runs.back().last = to;
+    } else {
+      runs.push_back(LocationRun{to, to});
+    }
+  }
+
+  // REQUIRES: mutex held. Enough to wait for the snapshot before more is changed.
+  bool much_is_handed_over() const {
+    return handed_over.data.size() * sizeof(float) + handed_over.counted_keys.size() * kCountedBytes > kMuchHandedOver;
+  }
+
   LocationBits given[2];               // by lower tier
   std::atomic<bool> in_dram{true};     // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
+  const std::thread::id thread = std::this_thread::get_id();  // of the snapshot: it cannot wait for itself
+
+  static constexpr uint32_t kRunGap = 64;
+  static constexpr size_t kMuchHandedOver = 32u << 20;  // bytes
+  static constexpr size_t kCountedBytes = 24;
 
   std::mutex mutex;  // guards what follows
+  std::vector<LocationRun> moved[2];  // by lower tier: where records still to be given came to stand
   std::condition_variable changed;
   Rows handed_over;
   bool over = false;  // nobody takes along any more

@@ -8,9 +8,10 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
-#include "cc/table/table_test_util.h"
+#include "cc/table/storage_test_util.h"
 
 namespace multitier {
 namespace {
@@ -156,11 +157,9 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
       Rows found;
       const uint64_t changes = random() % 8;
       const int64_t chunk_rows = 1 + static_cast<int64_t>(random() % 20);
-      bool begun = false;
       MT_ASSERT_OK(table->TakeSnapshot(true, chunk_rows, [&](Rows* chunk) {
         Append(&found, *chunk);
-        begun = begun || !chunk->keys.empty();  // counted keys come while the gate is closed
-        for (uint64_t i = 0; begun && i < changes; ++i) change();
+        for (uint64_t i = 0; i < changes; ++i) change();
         return OkStatus();
       }));
       ExpectSameRows(found, before);
@@ -268,6 +267,92 @@ TEST(SnapshotMemoryTest, ExpiryOfManyRowsWaitsForTheVisitor) {
   expiry.join();
   EXPECT_EQ(rows, static_cast<size_t>(kKeys));
   EXPECT_EQ(table->TotalCount(), 0);
+}
+
+// What the visitor itself changes cannot wait for the visitor.
+TEST(SnapshotMemoryTest, VisitorMayTrainMoreThanMayBeHandedOver) {
+  constexpr int64_t kKeys = 12000;  // of 4 KiB
+  auto table = MakeTable(BasicOptions(1024));
+  Training training;
+  training.rule = *FindUpdateRule("sgd");
+  training.hyper = {1.0f};
+  for (int64_t key = 0; key < kKeys; ++key) training.keys.push_back(key);
+  training.grads.assign(training.keys.size() * 1024, 1.0f);
+  MT_ASSERT_OK(training.Run(table.get()));
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(false, 64, [&](Rows* chunk) {
+    for (int i = 0; rows == 0 && i < 3; ++i) MT_EXPECT_OK(training.Run(table.get()));
+    rows += chunk->keys.size();
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    return OkStatus();
+  }));
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Segments whose records are still to be given are compacted as ever: records move, and are given where they stand.
+class SnapshotSpaceTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Compaction, SnapshotSpaceTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "InBackground" : "Inline"; });
+
+TEST_P(SnapshotSpaceTest, CompactionGoesOnBesideASnapshot) {
+  constexpr int64_t kKeys = 60000, kBatch = 1000;
+  constexpr int kWide = 16;
+  constexpr int64_t kSegmentBytes = 128 << 10;  // a 64th of what is live, and some
+  StorageDirectory directory("snapshot_space");
+  TableOptions options = BasicOptions(kWide);
+  options.dram_budget_bytes = 64 * kWide * sizeof(float);
+  options.num_shards = 2;
+  options.lower_tiers.push_back({directory.Open("ssdhash", "rows", false, GetParam()), 0});
+  auto table = MakeTable(std::move(options));
+  std::mt19937_64 random(9);
+  const auto train = [&](int64_t batches) {
+    for (int64_t batch = 0; batch < batches; ++batch) {
+      std::set<int64_t> keys;
+      while (keys.size() < kBatch) keys.insert(static_cast<int64_t>(random() % kKeys));
+      MT_ASSERT_OK(Sgd(std::vector<int64_t>(keys.begin(), keys.end()), 1.0f, kWide).Run(table.get()));
+    }
+  };
+  for (int64_t key = 0; key < kKeys; key += kBatch) {
+    std::vector<int64_t> keys(kBatch);
+    std::iota(keys.begin(), keys.end(), key);
+    MT_ASSERT_OK(Sgd(keys, 1.0f, kWide).Run(table.get()));
+  }
+  train(60);  // segments of every age
+  const auto stats = [&] { return table->Stats().tiers.back().device; };
+  // Of a while of training, in bytes.
+  struct Work {
+    int64_t appended = 0, written = 0, most_debt = 0;
+  };
+  const auto work = [&] {
+    const TierStats first = stats();
+    Work done;
+    for (int i = 0; i < 40; ++i) {
+      train(2);
+      done.most_debt = std::max(done.most_debt, stats().compaction_debt_bytes);
+    }
+    done.appended = stats().appended_bytes - first.appended_bytes;
+    done.written = stats().device_written_bytes - first.device_written_bytes;
+    std::printf("%.1f MB appended, %.1f written, beyond the bound %.2f at most\n", static_cast<double>(done.appended) * 1e-6,
+                static_cast<double>(done.written) * 1e-6, static_cast<double>(done.most_debt) * 1e-6);
+    return done;
+  };
+  const Work plain = work();
+  const Rows before = *table->Export(true);
+  const int64_t relocated = stats().relocated_rows;
+  Rows found;
+  Work beside;
+  MT_ASSERT_OK(table->TakeSnapshot(true, kBatch, [&](Rows* chunk) {
+    if (found.keys.empty()) beside = work();
+    Append(&found, *chunk);
+    return OkStatus();
+  }));
+  ExpectSameRows(found, before);
+  EXPECT_GT(beside.appended, kKeys * 100);
+  EXPECT_GT(stats().relocated_rows, relocated + kKeys / 2);
+  EXPECT_LE(beside.written, plain.written * 5 / 4);
+  EXPECT_LE(beside.most_debt, 2 * kSegmentBytes);
+  train(1);
+  EXPECT_LE(stats().compaction_debt_bytes, kSegmentBytes);
 }
 
 TEST_P(SnapshotTest, TheVisitorsErrorEndsIt) {

@@ -326,7 +326,9 @@ class EmbeddingTable::Impl {
   void Remember(Status status);
   // Retries a trim that failed; its error where it fails again.
   Status RetryTrim();
-  void ForgetTrimError();
+  // How many there were, and that what they were of has been done since that number was read: a later one stays.
+  uint64_t TrimErrors();
+  void ForgetTrimError(uint64_t errors);
   // Takes a DRAM row out of the shard, wherever operations hold it; `gone` gets its records below. Counts nothing.
   void ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone);
   // The batch's keys of one shard.
@@ -367,9 +369,10 @@ class EmbeddingTable::Impl {
   class Snapshot;
 
   // What operations do for a snapshot that is being taken (snapshot.cc). REQUIRES of all but the last two: the shard's lock
-  // Gives it a row or record that is about to change or go, where it has still to be given.
+  // Gives it a row, record or counted key that is about to change or go, where it has still to be given.
   void HandOverRow(Shard* shard, uint32_t location);
   void HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data);
+  void HandOverCounted(Shard* shard, uint32_t location);
   void HandOver(SnapshotCut* cut, const RowLayout& layout, int64_t key, const KeyFacts& facts, const uint8_t* data);
   // A row of DRAM is about to become the record `to`.
   void MarkDemoted(Shard* shard, uint32_t location, int level, uint32_t to);
@@ -457,6 +460,7 @@ class EmbeddingTable::Impl {
   std::mutex trim_mutex_;
   // Guarded by trim_mutex_.
   Status trim_error_;
+  uint64_t trim_errors_ = 0;       // that were remembered, forgotten ones included
   std::deque<int64_t> dropped_;    // keys, the oldest first
 };
 

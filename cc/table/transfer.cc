@@ -242,7 +242,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
     CountedKey* counted = found.counted;
     if (counted == nullptr) {
       if (!shard->counted.Reserve(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
-      const uint32_t location = shard->counted.Allocate(batch.key(e));
+      const uint32_t location = shard->AllocateCounted(batch.key(e));
       const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
       if (!inserted.ok()) {
         shard->counted.Release(location);
@@ -250,6 +250,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
       }
       counted = shard->counted.at(location);
     }
+    if (found.counted != nullptr) HandOverCounted(shard, ShardIndex::location(*found.word));
     if (counted->frequency == 0 && rows.counted_frequencies[i] > 0) ++shard->counted_rows;
     counted->frequency = static_cast<uint32_t>(rows.counted_frequencies[i]);
     counted->version = rows.counted_versions[i];
