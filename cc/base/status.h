@@ -45,11 +45,15 @@ const char* StatusCodeName(StatusCode code);
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  // os_error: the errno of the system call that failed; 0: none did, or it does not matter.
+  Status(StatusCode code, std::string message, int os_error = 0)
+      : code_(code), os_error_(os_error), message_(std::move(message)) {}
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  // For whoever called the system: it is lost where the message is put into another one's words.
+  int os_error() const { return os_error_; }
   // "Ok" or "InvalidArgument: message".
   std::string ToString() const;
 
@@ -57,6 +61,7 @@ class [[nodiscard]] Status {
 
  private:
   StatusCode code_ = StatusCode::kOk;
+  int os_error_ = 0;
   std::string message_;
 };
 

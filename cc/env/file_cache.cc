@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/env/posix_error.h"
+
 namespace multitier {
 namespace {
 
@@ -73,7 +75,7 @@ CachedFile::~CachedFile() {
 template <typename Operation>
 auto CachedFile::WithDescriptors(const Operation& operation) {
   auto result = operation();
-  if (StatusOf(result).code() != StatusCode::kResourceExhausted) return result;
+  if (!IsOutOfDescriptors(StatusOf(result))) return result;
   {
     std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
     Shared* shared = GetShared();

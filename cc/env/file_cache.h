@@ -50,7 +50,7 @@ class CachedFile {
   struct Shared;
   CachedFile(Env* env, std::string path, bool direct, bool writable);
   static Shared* GetShared();
-  // What `operation` gives; where that is ResourceExhausted, half of the open files are closed and it is asked once more.
+  // What `operation` gives; where that is for want of descriptors, half of the open files are closed and it is asked once more.
   template <typename Operation>
   static auto WithDescriptors(const Operation& operation);
 

@@ -1,5 +1,6 @@
 #include "cc/env/file_cache.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
+#include "cc/env/posix_error.h"
 
 namespace multitier {
 namespace {
@@ -60,7 +62,7 @@ TEST_F(FileCacheTest, OpenFilesMakeRoomWhereDescriptorsAreShort) {
   FaultEnv env(&env_);
   std::vector<std::shared_ptr<CachedFile>> files;
   for (int i = 0; i < 8; ++i) files.push_back(*CachedFile::Create(&env, StrCat("d/", i), true));
-  const Status none = ResourceExhaustedError("too many open files");
+  const Status none = PosixError("open", "d", EMFILE);
   env.FailNth(FaultKind::kSyncDir, 1, none);
   EXPECT_TRUE(CachedFile::SyncDir(&env, "d").ok());
   EXPECT_TRUE(env.Disarm());
@@ -75,6 +77,18 @@ TEST_F(FileCacheTest, OpenFilesMakeRoomWhereDescriptorsAreShort) {
   EXPECT_EQ(CachedFile::open_files(), 2u);
   env.FailFrom(FaultKind::kSyncDir, 1, none);
   EXPECT_EQ(CachedFile::SyncDir(&env, "d").code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(FileCacheTest, FullDiskClosesNoFileAndIsAskedOnce) {
+  FaultEnv env(&env_);
+  const std::shared_ptr<CachedFile> file = *CachedFile::Create(&env, "d/file", true);
+  for (const int error : {ENOSPC, EDQUOT, ENOMEM}) {
+    const Status full = PosixError("fsync", "d", error);
+    env.FailNth(FaultKind::kSyncDir, 1, full);
+    EXPECT_EQ(CachedFile::SyncDir(&env, "d"), full);
+    EXPECT_TRUE(env.Disarm());
+    EXPECT_EQ(CachedFile::open_files(), 1u);
+  }
 }
 
 }  // namespace

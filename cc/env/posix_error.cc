@@ -6,24 +6,33 @@
 
 namespace multitier {
 
-Status PosixError(const char* call, const std::string& path, int error) {
-  std::string message = StrCat(call, " of '", path, "': ", std::strerror(error));
+namespace {
+
+StatusCode CodeOf(int error) {
   switch (error) {
     case ENOENT:
-    case ENOTDIR: return NotFoundError(message);
+    case ENOTDIR: return StatusCode::kNotFound;
     case EEXIST:
-    case ENOTEMPTY: return AlreadyExistsError(message);
+    case ENOTEMPTY: return StatusCode::kAlreadyExists;
     case EACCES:
     case EPERM:
-    case EROFS: return PermissionDeniedError(message);
+    case EROFS: return StatusCode::kPermissionDenied;
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return ResourceExhaustedError(message);
-    default: return UnavailableError(message);
+    case ENOMEM: return StatusCode::kResourceExhausted;
+    default: return StatusCode::kUnavailable;
   }
 }
+
+}  // namespace
+
+Status PosixError(const char* call, const std::string& path, int error) {
+  return Status(CodeOf(error), StrCat(call, " of '", path, "': ", std::strerror(error)), error);
+}
+
+bool IsOutOfDescriptors(const Status& status) { return status.os_error() == EMFILE || status.os_error() == ENFILE; }
 
 }  // namespace multitier

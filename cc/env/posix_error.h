@@ -13,6 +13,9 @@ namespace multitier {
 // quota, descriptors or memory), else Unavailable.
 Status PosixError(const char* call, const std::string& path, int error);
 
+// Whether it says that the process or the system has no descriptor left.
+bool IsOutOfDescriptors(const Status& status);
+
 }  // namespace multitier
 
 #endif  // CC_ENV_POSIX_ERROR_H_

@@ -105,7 +105,7 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
   }
   if (!behind) return;
   // Full segments that wait for the worker are no victims yet.
-  (void)FlushHeads();
+  (void)FlushFullSegments();
   (void)CompactUpTo(budget);
   (void)Settle(false);
 }
@@ -117,23 +117,21 @@ void SsdHashTier::Impl::KeepSpare() {
   disk_full_ = kept.code() == StatusCode::kResourceExhausted;
 }
 
-bool SsdHashTier::Impl::ReclaimOnFullDisk() {
+bool SsdHashTier::Impl::ReclaimOnFullDisk(bool sealing_counts) {
   std::lock_guard<std::mutex> compact(compact_mutex_);
-  (void)FlushHeads();  // full segments are victims once they are written
-  uint64_t before = 0;
-  {
+  const auto file_bytes = [this] {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    before = set_.file_bytes;
-  }
+    return set_.file_bytes;
+  };
+  uint64_t before = file_bytes();
+  (void)FlushFullSegments();  // victims from now on
+  if (!sealing_counts) before = file_bytes();
   disk_full_ = true;
   ++sweep_;
   for (;;) {
     if (!Reap().ok()) return false;
     (void)Settle(false);
-    {
-      std::lock_guard<std::mutex> lock(set_.mutex);
-      if (set_.file_bytes < before) break;
-    }
+    if (file_bytes() < before) break;
     const Result<uint64_t> step = CompactStep();
     if (!step.ok() || *step == 0) return false;
   }
@@ -166,7 +164,7 @@ void SsdHashTier::Impl::FreeCompactBuffer() {
 
 Status SsdHashTier::Impl::BeginSweepOnRequest() {
   std::lock_guard<std::mutex> compact(compact_mutex_);
-  (void)FlushHeads();  // full segments are victims once they are written; what cannot be, the next Write or Sync meets
+  (void)FlushFullSegments();  // victims from now on; what cannot be written the next Write or Sync meets
   MT_RETURN_IF_ERROR(Reap());
   KeepSpare();  // there may be room again
   ++sweep_;

@@ -6,10 +6,12 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -19,6 +21,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/file_cache.h"
 #include "cc/env/memory_env.h"
+#include "cc/tier/ssdhash/io_worker.h"
 #include "cc/tier/ssdhash/log_owner.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
@@ -47,8 +50,8 @@ class FaultTest : public testing::Test {
     options.env = env_.get();
     options.directory = "d";
     options.recover = true;
-    options.keep = true;
-    options.min_segment_bytes = 32 << 10;
+    options.keep = keep_;
+    options.min_segment_bytes = min_segment_bytes_;
     options.direct_io = direct_io_;
     Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
     ASSERT_TRUE(tier.ok()) << tier.status().ToString();
@@ -90,7 +93,8 @@ class FaultTest : public testing::Test {
     ASSERT_EQ(owner_->Wrong(), std::vector<int64_t>()) << "call " << n;
   }
 
-  bool direct_io_ = true;
+  bool direct_io_ = true, keep_ = true;
+  uint64_t min_segment_bytes_ = 32 << 10;
   std::unique_ptr<InMemoryEnv> memory_;
   std::unique_ptr<FaultEnv> env_;
   std::unique_ptr<LogOwner> owner_;
@@ -279,6 +283,83 @@ TEST_F(FaultTest, FullDiskIsCompactedWithWhatIsInReserve) {
   ASSERT_TRUE(owner_->Put(Range(0, kKeys), 502).ok());
   EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
   std::printf("%d of %d batches accepted\n", accepted, accepted + refused);
+  owner_->Detach();
+  tier_.reset();
+}
+
+// Holds the process's I/O threads.
+class HeldWorkers {
+ public:
+  HeldWorkers() {
+    for (IoWorker::Job& job : jobs_) IoWorker::Get()->Schedule(&job);
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return held_ == IoWorker::kThreads; });
+  }
+  ~HeldWorkers() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      over_ = true;
+      changed_.notify_all();
+    }
+    for (IoWorker::Job& job : jobs_) IoWorker::Get()->Cancel(&job);
+  }
+
+ private:
+  void Hold() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++held_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return over_; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int held_ = 0;
+  bool over_ = false;
+  IoWorker::Job jobs_[IoWorker::kThreads] = {IoWorker::Job([this] { Hold(); }), IoWorker::Job([this] { Hold(); })};
+};
+
+// Files are made as large as a segment may become: on a full disk sealing those that are full makes room.
+TEST_F(FaultTest, FullSegmentsThatWaitToBeSealedAreRoomOnAFullDisk) {
+  min_segment_bytes_ = 256 << 10;
+  Start();
+  ASSERT_TRUE(owner_->Put(Range(0, 100), 1).ok());
+  env_->LimitSpace(12 * (256 << 10));
+  const HeldWorkers held;
+  Status put;
+  int64_t next = 100;
+  for (; put.ok(); next += 100) put = owner_->Put(Range(next, next + 100), 1);
+  ASSERT_EQ(put.code(), StatusCode::kResourceExhausted) << put.ToString();
+  EXPECT_GT(tier_->stats().segments, 11);
+  EXPECT_EQ(owner_->Put(Range(next, next + 100), 1).code(), StatusCode::kResourceExhausted) << "there was room before, too";
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  env_->LimitSpace(0);
+  owner_->Detach();
+  tier_.reset();
+}
+
+// Without direct I/O each write of a file is synced: a tier that cannot keep its bound does not write its open segments for it.
+TEST_F(FaultTest, WritesThatAreBehindSyncNoMoreThanFullBuffers) {
+  direct_io_ = keep_ = false;
+  Start();
+  for (uint64_t generation = 1; generation < 20; ++generation) ASSERT_TRUE(owner_->Put(Range(0, 1000), generation).ok());
+  ASSERT_TRUE(tier_->Compact().ok());
+  tier_->SetRelocator(nullptr);  // nothing can be moved
+  std::mt19937_64 random(3);
+  uint64_t syncs = 0;
+  int64_t segments = 0;
+  constexpr int kWrites = 1000;
+  for (uint64_t write = 0; write < 2 * kWrites; ++write) {
+    if (write == kWrites) {
+      EXPECT_GT(tier_->stats().compaction_debt_bytes, 0);
+      syncs = env_->calls(FaultKind::kSync);
+      segments = tier_->stats().segments;
+    }
+    const auto key = static_cast<int64_t>(random() % 1000);
+    ASSERT_TRUE(owner_->Put({key, key + 1000}, 100 + write).ok());
+  }
+  EXPECT_LE(env_->calls(FaultKind::kSync) - syncs, kWrites / 10 + static_cast<uint64_t>(tier_->stats().segments - segments));
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
   owner_->Detach();
   tier_.reset();
 }

@@ -1,7 +1,7 @@
 // Recovery:
 //   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. An empty or zero-filled
 //      file is a segment whose making was interrupted before anything was acknowledged: deleted. Where a sector of the header
-//      is zero and something else is not, the header was lost with the power (it is written with the first records) or is
+//      that cannot be zero is, and something else is not, the header was lost with the power (it is written with the first records) or is
 //      damaged, and records may have been acknowledged: the segment is read with the layout of another one, since a record's
 //      checksum is right in one place of one segment only. Where none fits it is DataLoss, and the file stays
 //   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
@@ -30,7 +30,6 @@ constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 constexpr size_t kBucketRecords = 1 << 14;
 constexpr size_t kLoadThreads = 4;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
-constexpr size_t kSectorBytes = 512;
 constexpr size_t kZeroCheckBytes = 1 << 20;
 constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
 constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
@@ -144,9 +143,9 @@ Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path,
       *header = *std::move(decoded);
       return OkStatus();
     }
-    *lost = AllZero(pages.data(), kSectorBytes) || AllZero(pages.data() + kBlockBytes - kSectorBytes, kSectorBytes);
-    if (*lost) return OkStatus();
-    if (decoded.status().code() != StatusCode::kOutOfRange || needed <= have) return decoded.status();
+    if (decoded.status().code() == StatusCode::kOutOfRange && needed > have) continue;
+    *lost = SegmentHeader::LacksSector(pages.data(), have);
+    return *lost ? OkStatus() : decoded.status();
   }
 }
 

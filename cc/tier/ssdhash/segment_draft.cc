@@ -241,13 +241,14 @@ Status SegmentDraft::Finish() {
     MT_RETURN_IF_ERROR(WriteEnd());
   }
   segment_->file->SetReadOnly();
+  std::vector<FooterEntry> entries;  // freed after the lock is given back
   std::lock_guard<std::mutex> lock(set_->mutex);
   segment_->buffer = nullptr;
   segment_->buffer_bytes = 0;
   memory_.buffer = std::move(buffer_);
-  if (entries_bytes() <= kKeptEntryBytes) memory_.entries = std::move(segment_->entries);
+  entries.swap(segment_->entries);
+  if (entries_bytes() <= kKeptEntryBytes) memory_.entries.swap(entries);
   memory_.entries.clear();
-  segment_->entries = std::vector<FooterEntry>();
   segment_->sealed = true;
   segment_->used = next_slot_;
   segment_->sealed_at = static_cast<uint64_t>(set_->appended_bytes);

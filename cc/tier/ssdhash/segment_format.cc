@@ -14,6 +14,7 @@ constexpr char kFooterMagic[] = "MTSSDFTR";
 constexpr char kTrailerMagic[] = "MTSSDEND";
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kFixedHeaderBytes = 64;
+constexpr size_t kSectorBytes = 512;  // what a device writes whole or not at all
 constexpr size_t kFixedFooterBytes = 48;
 constexpr size_t kTrailerBytes = 32;
 constexpr size_t kMaxFooterBytesPerSlot = 31;  // key, seq, version 8 each, frequency 4, columns 2, tombstone bit
@@ -180,6 +181,28 @@ Result<SegmentHeader> SegmentHeader::Decode(const uint8_t* data, size_t bytes, c
     return damaged("impossible geometry");
   }
   return header;
+}
+
+bool SegmentHeader::LacksSector(const uint8_t* data, size_t bytes) {
+  const auto zero = [data](size_t sector) {
+    const uint8_t* at = data + sector * kSectorBytes;
+    return std::all_of(at, at + kSectorBytes, [](uint8_t byte) { return byte == 0; });
+  };
+  if (zero(0) || zero(bytes / kSectorBytes - 1)) return true;  // magic; checksum
+  // Between them, those that the columns stand in.
+  size_t at = kFixedHeaderBytes, sector = 0;
+  const auto zero_up_to = [&](size_t end) {
+    for (; sector * kSectorBytes < end; ++sector) {
+      if (zero(sector)) return true;
+    }
+    return false;
+  };
+  for (uint32_t i = 0; i < DecodeFixed32(data + 56) && at + 16 <= bytes; ++i) {
+    if (zero_up_to(at + 16)) return true;
+    at += 16 + uint64_t{DecodeFixed32(data + at + 12)};
+    if (zero_up_to(std::min(at, bytes))) return true;
+  }
+  return false;
 }
 
 SegmentGeometry::SegmentGeometry(const SegmentHeader& header)

@@ -62,6 +62,8 @@ struct SegmentHeader {
   // From the first `bytes` bytes of a file; `path` is for messages. DataLoss, Unimplemented (a newer format). Where more
   // bytes are needed than given, *needed says how many and the result is OutOfRange.
   static Result<SegmentHeader> Decode(const uint8_t* data, size_t bytes, const std::string& path, size_t* needed);
+  // Of bytes that Decode refuses, all that it needed: whether a sector that cannot be zero is.
+  static bool LacksSector(const uint8_t* data, size_t bytes);
 };
 
 // Geometry with everything computed once.

@@ -196,14 +196,18 @@ Status SegmentWriter::Repair() {
   return open_ == nullptr ? OkStatus() : open_->RepairIfBroken();
 }
 
-Status SegmentWriter::Flush() {
+Status SegmentWriter::FlushFull() {
   while (FinishOne()) {
   }
   {
     std::unique_lock<std::mutex> lock(queue_mutex_);
     finished_.wait(lock, [this] { return busy_ == 0; });
   }
-  MT_RETURN_IF_ERROR(Repair());
+  return Repair();
+}
+
+Status SegmentWriter::Flush() {
+  MT_RETURN_IF_ERROR(FlushFull());
   return open_ == nullptr ? OkStatus() : open_->Flush(true);
 }
 

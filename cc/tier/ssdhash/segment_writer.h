@@ -9,7 +9,8 @@
 //   2. Append    encodes records into the open draft. A full one is queued: its rest, its footer and its size are written
 //                behind the caller's back; what it holds is read from its buffer until then. Records become held, and
 //                readable, when the caller publishes them in the SegmentSet
-//   3. Flush     everything appended is in files, of which the full ones are sealed. Nothing is synced here
+//   3. Flush     everything appended is in files, of which the full ones are sealed (FlushFull: these alone). Nothing is synced
+//                here, but that files without direct I/O are at each write
 //
 // A draft that could not be finished stays readable, and the head takes nothing until the next Reserve or Flush has repaired
 // it. The queue holds at most kMaxQueuedBytes of buffers and entries: beyond that Append finishes drafts itself.
@@ -59,6 +60,7 @@ class SegmentWriter {
   // REQUIRES: SegmentSet::mutex held. Lets go of the segments of what was appended since the last time.
   void Published();
   Status Flush();
+  Status FlushFull();
   // Seals the open segment, if any, and all before it, and deletes what is in reserve.
   Status Close();
 

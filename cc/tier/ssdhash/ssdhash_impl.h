@@ -76,8 +76,9 @@ class SsdHashTier::Impl {
   // --- ssdhash_tier.cc
   std::shared_ptr<const RowLayout> layout() const;
   Status CheckRecords(const RowLayout& layout, Span<const WriteRecord> records) const;
-  // REQUIRES: compact_mutex_ held. Both heads: everything appended is in files.
+  // REQUIRES of these: compact_mutex_ held. Both heads: everything appended is in files, or the full segments are sealed.
   Status FlushHeads();
+  Status FlushFullSegments();
   // Room for n records in the hot head; on a full disk compaction makes it. REQUIRES: append_mutex_ held by *append, which is
   // given back meanwhile
   Status ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n, std::unique_lock<std::mutex>* append);
@@ -110,7 +111,8 @@ class SsdHashTier::Impl {
   // Pays for `bytes` about to be appended, before they are.
   void PayCompaction(uint64_t bytes);
   // The disk is full: compacts, without regard to what it costs, until a segment is free. False: there is nothing to gain.
-  bool ReclaimOnFullDisk();
+  // Sealing a segment frees what its file has too much, too: that counts where `sealing_counts`.
+  bool ReclaimOnFullDisk(bool sealing_counts);
   // The cold head's segment in reserve. REQUIRES: compact_mutex_ held
   void KeepSpare();
   // REQUIRES of these: compact_mutex_ held.

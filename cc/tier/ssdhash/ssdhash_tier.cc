@@ -119,11 +119,12 @@ Status SsdHashTier::Impl::CheckRecords(const RowLayout& layout, Span<const Write
 
 Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n,
                                      std::unique_lock<std::mutex>* append) {
-  for (;;) {
+  for (bool first = true;; first = false) {
     Status status = hot_->Reserve(layout, n);
     if (status.code() != StatusCode::kResourceExhausted) return status;
     append->unlock();
-    const bool reclaimed = ReclaimOnFullDisk();
+    // A disk on which nothing can be sealed makes new files of the same segments again and again: once is enough to know.
+    const bool reclaimed = ReclaimOnFullDisk(/*sealing_counts=*/first);
     append->lock();
     if (!reclaimed) return status;
   }
@@ -223,6 +224,14 @@ Status SsdHashTier::Impl::FlushHeads() {
     MT_RETURN_IF_ERROR(hot_->Flush());
   }
   return cold_->Flush();
+}
+
+Status SsdHashTier::Impl::FlushFullSegments() {
+  {
+    std::lock_guard<std::mutex> append(append_mutex_);
+    MT_RETURN_IF_ERROR(hot_->FlushFull());
+  }
+  return cold_->FlushFull();
 }
 
 Status SsdHashTier::Impl::Sync() {

@@ -1,0 +1,274 @@
+// What recovery and a tier that is in use make of damaged files: an error that names the place, or every row right.
+
+#include <cstdio>
+#include <set>
+
+#include "cc/tier/ssdhash/recovery_test_util.h"
+#include "cc/tier/ssdhash/segment_format.h"
+
+namespace multitier {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
+
+namespace {
+
+// One bit of every byte of every file: recovery fails with DataLoss naming the file, or every row it gives is right, or
+// DataLoss naming key, file and offset.
+TEST_F(RecoveryTest, FlippedBitIsReportedOrHarmlessNeverAWrongRow) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 30), 2).ok());
+  ASSERT_TRUE(owner_.Remove(Range(50, 60)).ok());
+  Close();
+  std::vector<std::string> files = Segments();
+  ASSERT_EQ(files.size(), 1u);
+  files.push_back("d/ssd.id");
+  int refused = 0, reported = 0, harmless = 0;
+  for (const std::string& path : files) {
+    const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+    for (uint64_t offset = 0; offset < size; ++offset) {
+      InMemoryEnv copy;
+      CopyFiles(&copy);
+      ASSERT_TRUE(copy.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+      const Status opened = Open(&copy);
+      if (!opened.ok()) {
+        EXPECT_TRUE(opened.code() == StatusCode::kDataLoss || opened.code() == StatusCode::kUnimplemented) << opened.ToString();
+        EXPECT_NE(opened.message().find(path), std::string::npos) << opened.ToString();
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+      EXPECT_EQ(owner_.size(), 80u) << path << " offset " << offset;
+      EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>()) << path << " offset " << offset;
+      const std::vector<int64_t> damaged = owner_.Wrong();
+      ++(damaged.empty() ? harmless : reported);
+      EXPECT_LE(damaged.size(), 1u);
+      for (const int64_t key : damaged) ExpectDataLoss(key, path, offset);
+      Close();
+      if (HasFailure()) return;
+    }
+  }
+  std::printf("%d refused, %d reported when read, %d harmless\n", refused, reported, harmless);
+  EXPECT_GT(refused, 4000);   // the header, the id
+  EXPECT_GT(reported, 5000);  // 80 records
+}
+
+// The same under a tier that is in use.
+TEST_F(RecoveryTest, BitFlippedUnderALiveTierIsReportedOrHarmless) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  ASSERT_TRUE(Open().ok());  // sealed, all of it in the file
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  const std::string path = Segments()[0];
+  const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+  int reported = 0;
+  for (uint64_t offset = 0; offset < size; ++offset) {
+    ASSERT_TRUE(memory_.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+    EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>()) << offset;
+    const std::vector<int64_t> damaged = owner_.Wrong();
+    EXPECT_LE(damaged.size(), 1u);
+    for (const int64_t key : damaged) ExpectDataLoss(key, path, offset);
+    reported += static_cast<int>(damaged.size());
+    ASSERT_TRUE(memory_.FlipBit(path, offset, static_cast<int>(offset % 8)).ok());
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(reported, 90 * 68);
+}
+
+TEST_F(RecoveryTest, ScanGoesPastDamagedRecordsAndNamesTheFirst) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(Open().ok());  // sealed
+  const std::string path = Segments()[0];
+  const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+  ASSERT_TRUE(memory_.FlipBit(path, size - 4096 + 8, 3).ok());  // the footer
+  for (const int slot : {20, 40}) ASSERT_TRUE(memory_.FlipBit(path, 4096 + static_cast<uint64_t>(slot) * 68 + 1, 3).ok());
+  std::set<int64_t> seen;
+  const Status status = tier_->Scan([&](const RecordHeader& header, uint32_t) {
+    seen.insert(header.key);
+    return OkStatus();
+  });
+  EXPECT_EQ(seen.size(), 88u);
+  EXPECT_EQ(seen.count(20) + seen.count(40), 0u);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  for (const std::string& part : {path, StrCat("offset ", 4096 + 20 * 68), std::string("2 records")}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.ToString();
+  }
+}
+
+TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMovesOn) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  ASSERT_TRUE(memory_.FlipBit(Segments()[1], 4096 + 50, 3).ok());  // its first record: key 0. [0] is in reserve
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>{0});
+  ReadRecord read;
+  read.key = 0;
+  read.location = owner_.location(0);
+  ASSERT_TRUE(tier_->Read(Span<ReadRecord>(&read, 1)).ok());
+  EXPECT_EQ(read.status.code(), StatusCode::kDataLoss);
+  for (const std::string& part : {std::string("key 0"), Segments()[1], std::string("offset 4096")}) {
+    EXPECT_NE(read.status.message().find(part), std::string::npos) << read.status.ToString();
+  }
+  // Compaction cannot move it, and moves everything else; in the end the owner gives it up.
+  for (uint64_t generation = 2; generation < 12; ++generation) {
+    for (int64_t from = 1; from < 3000; from += 500) ASSERT_TRUE(owner_.Put(Range(from, from + 250), generation).ok());
+  }
+  ASSERT_TRUE(tier_->Compact().ok());
+  EXPECT_EQ(tier_->stats().compaction_debt_bytes, 0);
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>{0});
+  ASSERT_TRUE(owner_.Remove({0}).ok());
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+}
+
+// What a killed process leaves: an open segment without a footer.
+TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCounted) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 100), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  InMemoryEnv copy;
+  CopyFiles(&copy);
+  Close();
+  const std::string path = "d/ssd-0000000000000002-0.seg";  // the first is what compaction has in reserve
+  ASSERT_TRUE(copy.FlipBit(path, 4096 + 20 * 68 + 1, 3).ok());
+  ASSERT_TRUE(Open(&copy).ok());
+  EXPECT_EQ(tier_->recovery().unsealed_segments, 1);
+  EXPECT_EQ(tier_->recovery().damaged_records, 1);
+  EXPECT_EQ(tier_->recovery().first_damage, StrCat("'", path, "' at offset ", 4096 + 20 * 68));
+  EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner_.size(), 99u);
+  EXPECT_EQ(owner_.generation(20), 0u);
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  Close();
+}
+
+// A header that was acknowledged and is gone is no segment that was never written.
+TEST_F(RecoveryTest, HeaderOfZerosIsReadWithTheLayoutOfAnotherSegment) {
+  for (const bool sealed : {true, false}) {
+    SCOPED_TRACE(sealed);
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    ASSERT_TRUE(owner_.Put(Range(0, 3000), 1).ok());
+    ASSERT_TRUE(owner_.Remove(Range(5, 10)).ok());
+    ASSERT_TRUE(tier_->Sync().ok());
+    if (sealed) Close();
+    for (const std::string& path : Segments()) {
+      for (const uint64_t sector : {0, 7}) {
+        InMemoryEnv copy;
+        CopyFiles(&copy);
+        bool reserve = false;
+        ASSERT_NO_FATAL_FAILURE(ZeroSector(&copy, path, sector * 512, &reserve));
+        LogOwner owner;
+        Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(&copy, "d"));
+        ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+        owner.Attach(tier->get());
+        EXPECT_EQ((*tier)->recovery().lost_headers, reserve ? 0 : 1) << path;
+        EXPECT_EQ((*tier)->recovery().first_damage, reserve ? "" : StrCat("'", path, "' at offset 0"));
+        EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+        EXPECT_EQ(owner.size(), 2995u) << path;
+        EXPECT_EQ(owner.Wrong(), std::vector<int64_t>()) << path;
+        EXPECT_TRUE(owner.Put(Range(0, 3000), 2).ok());  // compaction goes over it
+        EXPECT_TRUE((*tier)->Compact().ok());
+        EXPECT_EQ(owner.Wrong(), std::vector<int64_t>()) << path;
+        owner.Detach();
+      }
+    }
+    Close();
+    for (const std::string& path : Segments()) ASSERT_TRUE(memory_.DeleteFile(path).ok());
+  }
+}
+
+TEST_F(RecoveryTest, HeaderOfZerosIsReadWithTheFirstColumnsOfAWiderSegment) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  ASSERT_TRUE(tier_->SetLayout(TierTestLayout(3)).ok());
+  ASSERT_TRUE(owner_.Put(Range(90, 180), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 2u);
+  bool reserve = false;
+  ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, Segments()[0], 0, &reserve));
+  Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(&memory_, "d"));
+  ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+  EXPECT_EQ((*tier)->recovery().lost_headers, 1);
+  EXPECT_EQ((*tier)->recovery().rows, 180);
+  ASSERT_TRUE((*tier)->SetLayout(TierTestLayout(3)).ok());
+  const auto check = [&](const RecordHeader& header, uint32_t location) {
+    const TestRecord wanted(header.key, 1, 2);
+    std::vector<uint8_t> data(TierTestLayout(3)->row_bytes());
+    ReadRecord read;
+    read.key = header.key;
+    read.location = location;
+    read.row_data = data.data();
+    MT_RETURN_IF_ERROR((*tier)->Read(Span<ReadRecord>(&read, 1)));
+    EXPECT_TRUE(read.status.ok()) << read.status.ToString();
+    EXPECT_TRUE(std::equal(wanted.row_data.begin(), wanted.row_data.end(), data.begin())) << header.key;
+    return OkStatus();
+  };
+  EXPECT_TRUE((*tier)->Scan(check).ok());
+}
+
+// Every sector of one that takes three blocks, names of a sector and more included.
+TEST_F(RecoveryTest, LostSectorOfALongHeaderIsReadWithTheLayoutOfAnotherSegment) {
+  std::vector<ColumnSpec> columns;
+  for (const size_t name_bytes : {5, 1500, 3, 600, 700, 40, 2000, 3500, 10}) {
+    ColumnSpec column;
+    column.name = std::string(name_bytes, 'n') + std::to_string(columns.size());
+    column.dim = 1;
+    columns.push_back(column);
+  }
+  RowLayout layout = *RowLayout::Create(4, DType::kFloat32);
+  for (const ColumnSpec& column : columns) layout = *layout.WithColumn(column);
+  SsdHashOptions options = Options(&memory_, "d");
+  {
+    std::unique_ptr<SsdHashTier> tier = *SsdHashTier::Open(options);
+    ASSERT_TRUE(tier->SetLayout(std::make_shared<const RowLayout>(layout)).ok());
+    const std::vector<uint8_t> row(layout.row_bytes(), 7);
+    for (int64_t key = 0; key < 600; ++key) {
+      WriteRecord record;
+      record.header.key = key;
+      record.header.num_columns = static_cast<uint32_t>(layout.columns().size());
+      record.row_data = row.data();
+      uint32_t location = 0;
+      ASSERT_TRUE(tier->Write(Span<const WriteRecord>(&record, 1), &location).ok());
+    }
+  }
+  const std::vector<std::string> segments = Segments();
+  ASSERT_GT(segments.size(), 1u);
+  SegmentHeader header;
+  header.columns.assign(layout.columns().begin(), layout.columns().end());
+  ASSERT_EQ(header.header_bytes(), 3 * kBlockBytes);
+  for (uint64_t sector = 0; sector < 3 * kBlockBytes / 512; ++sector) {
+    InMemoryEnv copy;
+    CopyFiles(&copy);
+    bool was_zero = false, sector_was_zero = false;
+    ASSERT_NO_FATAL_FAILURE(ZeroSector(&copy, segments[0], sector * 512, &was_zero, &sector_was_zero));
+    const Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(&copy, "d"));
+    ASSERT_TRUE(tier.ok()) << "sector " << sector << ": " << tier.status().ToString();
+    EXPECT_EQ((*tier)->recovery().lost_headers, sector_was_zero ? 0 : 1) << sector;
+    EXPECT_EQ((*tier)->recovery().rows, 600) << sector;
+  }
+}
+
+TEST_F(RecoveryTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhichStays) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 1u);
+  const std::string path = Segments()[0];
+  bool reserve = false;
+  ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, 0, &reserve));
+  for (int again = 0; again < 2; ++again) {
+    const Status refused = Open();
+    EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+    EXPECT_NE(refused.message().find(StrCat("'", path, "' at offset 0")), std::string::npos) << refused.ToString();
+  }
+  ASSERT_TRUE(memory_.Truncate(path, 1000).ok());
+  EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(Segments().size(), 1u);
+  ASSERT_TRUE(memory_.Truncate(path, 0).ok());  // made, and never written
+  EXPECT_TRUE(Open().ok());
+}
+
+}  // namespace
+}  // namespace multitier
