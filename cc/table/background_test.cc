@@ -137,9 +137,15 @@ TEST(Background, ErrorOfAnotherOperationOutlivesARetryThatSucceeds) {
     std::thread([&] {
       EXPECT_EQ(table->Remove(std::vector<int64_t>{removed}, nullptr).code(), StatusCode::kUnavailable);
     }).join();
+    lower->memory()->FailRead(1, UnavailableError("cable"));
   };
   TrainKeys(table.get(), kKeys, 2 * kKeys);  // fails to demote
-  (void)table->Drain();
+  Training training;  // retries that, and fails to read: nothing is trimmed at its end
+  training.rule = *FindUpdateRule("sgd");
+  training.hyper = {1.0f};
+  for (int64_t key = 0; key < kKeys; ++key) training.keys.push_back(key);
+  training.grads.assign(kKeys * kDim, 1.0f);
+  EXPECT_EQ(training.Run(table.get()).code(), StatusCode::kUnavailable);
   EXPECT_TRUE(refused);
   EXPECT_EQ(table->Stats().sticky_error.code(), StatusCode::kUnavailable) << table->Stats().sticky_error.ToString();
   EXPECT_EQ(lower->RecoverableKeys().count(removed), 1u);
