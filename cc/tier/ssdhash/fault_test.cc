@@ -15,6 +15,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,14 +102,16 @@ class FaultTest : public testing::Test {
   std::unique_ptr<SsdHashTier> tier_;
 };
 
-// Calls back before a file is opened for reading, once.
+// Calls back before its maker opens a file for reading, once; the tier's threads open files when they like.
 class ReopenEnv : public FaultEnv {
  public:
   using FaultEnv::FaultEnv;
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override {
-    if (mode == OpenMode::kRead && before_read != nullptr) std::exchange(before_read, nullptr)();
+    const bool ours = std::this_thread::get_id() == maker;
+    if (mode == OpenMode::kRead && ours && before_read != nullptr) std::exchange(before_read, nullptr)();
     return FaultEnv::OpenPositionedFile(path, mode, direct);
   }
+  const std::thread::id maker = std::this_thread::get_id();
   std::function<void()> before_read;
 };
 
