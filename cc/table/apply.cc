@@ -1,4 +1,4 @@
-// Apply: gather (gather.cc), update, trim (demote.cc); see embedding_table.h. Update works on memory that gather pinned
+// Apply: gather (gather.cc), update, trim (trim.cc); see embedding_table.h. Update works on memory that gather pinned
 // and cannot fail. Rows go through it a group of 32 at a time, the next group's rows and gradients on their way meanwhile.
 
 #include <algorithm>

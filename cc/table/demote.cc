@@ -1,5 +1,5 @@
-// Trim: demotes the coldest rows until DRAM is within its budget, and what is beyond the budget of the first of two lower
-// tiers to the second.
+// Demotion: rows of DRAM go to the tier below, and what is beyond the budget of the first of two lower tiers to the second; or the
+// coldest of all are dropped. What calls it, and when: trim.cc.
 //
 // A slice of rows of one shard, from DRAM:
 //   1. room     in a bounded tier below: its own coldest records leave first (see below).
@@ -14,19 +14,7 @@
 // From a middle tier, where rows cannot change: their words are made pending, the records read, the dirty ones written to the
 // last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
 //
-// Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
-// the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted,
-// jobs pause after each slice, so that all of the table's together work half of the time at most: operations have the locks, the
-// disk and the processor for the rest. From 99 % on it does not pause, and beyond the budget operations demote, too, before they end: the bound holds
-// however far the pool is behind, and who makes rows faster than they can go waits for them.
-//
-// A smaller budget (SetDramBudget) is for the pool in tables of every size. Until it is reached operations hold DRAM to the ceiling,
-// which is what the pool has come down to: each takes away what it adds and no more, and jobs pause as above. A failed write ends
-// that: operations try the whole of it then, as after any other.
-//
-// A failed write puts everything back: the rows are still where they were. It is tried again a second later, and by each
-// operation that needs room. One trim at a time works on a shard; who comes second waits (it holds nothing by then), so that a
-// bound that a whole batch has passed holds again when its operation ends.
+// A failed write puts everything back: the rows are still where they were.
 
 #include <algorithm>
 #include <cstring>
@@ -36,216 +24,10 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kSliceRows = 4096;
-constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
-constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
-constexpr uint64_t kRetryMicros = 1000000;
 constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
 
 }  // namespace
-
-uint64_t EmbeddingTable::Impl::budget_rows(const RowLayout& layout) const {
-  if (!options_.dram_named) return 0;
-  const uint64_t bytes = dram_budget_bytes_.load();
-  return bytes == 0 ? ~uint64_t{0} >> 1 : bytes / layout.row_bytes();
-}
-
-size_t EmbeddingTable::Impl::lower_share(int level) const {
-  const uint64_t budget = options_.lower_tiers[static_cast<size_t>(level)].budget_bytes;
-  if (budget == 0) return ~size_t{0} >> 1;
-  return std::max<size_t>(1, budget / layout()->row_bytes() >> log2_shards_);
-}
-
-size_t EmbeddingTable::Impl::capacity(uint64_t dram_rows) const {
-  if (levels_ == 0 || !bounded(levels_ - 1) || options_.drop_coldest) return ~size_t{0} >> 1;
-  size_t rows = dram_rows >> log2_shards_;
-  for (int level = 0; level < levels_; ++level) rows += lower_share(level);
-  return rows;
-}
-
-Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  if (dram_budget_bytes_ == 0) {
-    return FailedPreconditionError("table '", options_.name, "': a new budget expects a table made with a budget of DRAM, found ",
-                                   options_.dram_named ? "an unbounded one" : "one without DRAM as a tier");
-  }
-  InsideGate inside(&gate_);
-  const std::shared_ptr<const RowLayout> layout = this->layout();
-  if (bytes < layout->row_bytes()) {
-    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", first_tier_name(), " of at least one row (",
-                                layout->row_bytes(), " bytes), found ", bytes);
-  }
-  const uint64_t rows = bytes / layout->row_bytes();
-  if (!evicts_ && dram_rows_.load() > static_cast<int64_t>(rows)) {
-    return ResourceExhaustedError("table '", options_.name, "': a budget of tier ", first_tier_name(), " of ", bytes,
-                                  " bytes has room for ", rows, " rows, and no tier is below it for the others: it holds ",
-                                  dram_rows_.load());
-  }
-  const size_t most = capacity(rows);
-  for (auto& shard : shards_) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (static_cast<size_t>(shard->rows) <= most) continue;
-    return ResourceExhaustedError("table '", options_.name, "': with a budget of tier ", first_tier_name(), " of ", bytes,
-                                  " bytes its tiers have room for ", most, " rows of each of ", shards_.size(),
-                                  " shards, one holds ", shard->rows);
-  }
-  if (pool_ != nullptr) RaiseTo(&ceiling_, dram_rows_.load());
-  dram_budget_bytes_ = bytes;
-  for (auto& shard : shards_) {
-    if (shard->demotion != nullptr) pool_->Schedule(shard->demotion.get());
-  }
-  if (pool_ == nullptr) Remember(Trim());  // drops rows, at once
-  return OkStatus();
-}
-
-void EmbeddingTable::Impl::LowerCeiling(int64_t budget) {
-  const int64_t rows = dram_rows_.load();
-  const int64_t low = rows > budget ? rows : 0;
-  int64_t seen = ceiling_.load();
-  while (seen > low && !ceiling_.compare_exchange_weak(seen, low)) {
-  }
-}
-
-void EmbeddingTable::Impl::Remember(Status status) {
-  if (status.ok()) return;
-  ceiling_ = 0;
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  trim_error_ = std::move(status);
-  trim_failed_ = true;
-  ++trim_errors_;
-  if (retry_ != nullptr) pool_->Schedule(retry_.get(), kRetryMicros);
-}
-
-Status EmbeddingTable::Impl::RetryTrim() {
-  if (!trim_failed_) return OkStatus();
-  const uint64_t errors = TrimErrors();
-  // What the pool could not do is tried here.
-  MT_RETURN_IF_ERROR(Trim(in_background_ ? kStartPercent : 100));
-  ForgetTrimError(errors);
-  return OkStatus();
-}
-
-uint64_t EmbeddingTable::Impl::TrimErrors() {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  return trim_errors_;
-}
-
-void EmbeddingTable::Impl::ForgetTrimError(uint64_t errors) {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  if (trim_errors_ != errors) return;
-  trim_error_ = OkStatus();
-  trim_failed_ = false;
-}
-
-Status EmbeddingTable::Impl::Trim(int percent) {
-  if (!evicts_) return OkStatus();
-  MT_RETURN_IF_ERROR(RemoveAllOwed());
-  const int64_t set = static_cast<int64_t>(budget_rows(*layout()));
-  const int64_t all = std::max(set, ceiling_.load());
-  const int64_t budget = percent == 100 ? all : all / 100 * percent;
-  if (all > set || (in_background_ && dram_rows_.load() > set / 100 * kStartPercent)) {
-    for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
-  }
-  if (dram_rows_.load() <= budget) return OkStatus();
-  for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
-  return OkStatus();
-}
-
-uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
-  const uint64_t begun = env_->NowMicros();
-  bool more = false;
-  int64_t budget = 0;
-  Status status;
-  {
-    if (MuchIsHandedOver()) return DemotionPool::kNotNow;
-    const MaybeInsideGate gate(&gate_);  // whoever wants to close it waits for no more than a slice
-    if (!gate.inside()) return DemotionPool::kNotNow;  // other tables need the thread
-    budget = static_cast<int64_t>(budget_rows(*layout()));
-    const size_t low = static_cast<size_t>(in_background_ ? budget / 100 * kStopPercent : budget) >> log2_shards_;
-    status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
-  }
-  LowerCeiling(budget);
-  const bool done = !status.ok() || !more;
-  Remember(std::move(status));
-  if (shard->demoting == done) demoting_ += done ? -1 : 1;
-  shard->demoting = !done;
-  if (done) return DemotionPool::kDone;
-  if (dram_rows_.load() > budget / 100 * kBehindPercent && ceiling_.load() <= budget) return 0;
-  // A slice of each of the other shards may come in the pause: it is long enough for all of them and as much again.
-  const uint64_t slices = 2 * static_cast<uint64_t>(demoting_.load()) / static_cast<uint64_t>(pool_->threads());
-  return (env_->NowMicros() - begun) * (slices > 2 ? slices - 1 : 1);
-}
-
-uint64_t EmbeddingTable::Impl::RetryInBackground() {
-  const uint64_t begun = env_->NowMicros();
-  const MaybeInsideGate gate(&gate_);
-  if (!gate.inside()) return DemotionPool::kNotNow;
-  if (!trim_failed_) return DemotionPool::kDone;
-  const uint64_t errors = TrimErrors();
-  if (!RemoveAllOwed().ok()) return kRetryMicros;
-  const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
-  const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
-  for (auto& shard : shards_) {
-    if (dram_rows_.load() <= budget) break;
-    bool more = false;
-    const size_t share = static_cast<size_t>(budget) >> log2_shards_;
-    if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;
-    if (more) return env_->NowMicros() - begun;  // the rest in further steps
-  }
-  ForgetTrimError(errors);
-  return DemotionPool::kDone;  // another error has scheduled the job again
-}
-
-Status EmbeddingTable::Impl::TrimLower() {
-  for (auto& shard : shards_) {
-    BeginTrim(shard.get());
-    Status status = RemoveOwed(shard.get());
-    for (int level = 0; level < levels_ && status.ok(); ++level) {
-      size_t room = 0;
-      status = MakeRoom(shard.get(), level, 0, &room);
-    }
-    EndTrim(shard.get());
-    MT_RETURN_IF_ERROR(status);
-  }
-  return Trim();
-}
-
-void EmbeddingTable::Impl::BeginTrim(Shard* shard) {
-  std::unique_lock<SharedMutex> lock(shard->mutex);
-  shard->resolved.wait(lock, [&] { return !shard->trimming; });
-  shard->trimming = true;
-}
-
-void EmbeddingTable::Impl::EndTrim(Shard* shard) {
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  shard->trimming = false;
-  ++shard->resolutions;
-  shard->resolved.notify_all();
-}
-
-Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
-  if (more != nullptr) *more = false;
-  {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (shard->dram.rows() <= target_rows) return OkStatus();
-  }
-  BeginTrim(shard);
-  Status status = RemoveOwed(shard);
-  size_t moved = 1;
-  for (; status.ok() && moved > 0 && max_slices > 0; --max_slices) {
-    size_t excess = 0;
-    {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      excess = shard->dram.rows() > target_rows ? shard->dram.rows() - target_rows : 0;
-    }
-    moved = 0;
-    if (excess > 0) status = DemoteSlice(shard, std::min(excess, slice_rows), &moved);
-  }
-  EndTrim(shard);
-  if (more != nullptr) *more = moved > 0;
-  return status;
-}
 
 Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) {
   // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of

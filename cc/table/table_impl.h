@@ -6,7 +6,8 @@
 //   gather.cc            gather: rows into DRAM, pinned, and its undo
 //   prefetch.cc          Prefetch and its pins
 //   promote.cc           reads from the lower tiers: pending words, verification, installation
-//   demote.cc            Trim
+//   trim.cc              Trim: when rows leave DRAM, and how many; SetDramBudget
+//   demote.cc            how: slices of demotion, drops
 //   adopt.cc             rows that a tier recovered
 //   flush.cc             Flush
 //   below.cc             records of lower tiers: freed, removed, relocated

@@ -161,6 +161,24 @@ inline std::vector<float> LookupAllApart(EmbeddingTable* table, const std::vecto
   return out;
 }
 
+inline std::vector<int64_t> Range(int64_t from, int64_t to) {
+  std::vector<int64_t> keys(static_cast<size_t>(to - from));
+  std::iota(keys.begin(), keys.end(), from);
+  return keys;
+}
+
+inline std::vector<int64_t> FrequencyOf(EmbeddingTable* table, const std::vector<int64_t>& keys) {
+  std::vector<int64_t> out(keys.size());
+  MT_EXPECT_OK(table->Frequency(keys, out.data()));
+  return out;
+}
+
+inline std::vector<int32_t> TierOf(EmbeddingTable* table, const std::vector<int64_t>& keys) {
+  std::vector<int32_t> out(keys.size());
+  MT_EXPECT_OK(table->LookupTier(keys, out.data()));
+  return out;
+}
+
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }

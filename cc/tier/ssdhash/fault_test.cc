@@ -23,20 +23,13 @@
 #include "cc/env/file_cache.h"
 #include "cc/env/memory_env.h"
 #include "cc/tier/ssdhash/io_worker.h"
-#include "cc/tier/ssdhash/log_owner.h"
-#include "cc/tier/ssdhash/ssdhash_tier.h"
+#include "cc/tier/ssdhash/ssdhash_test_util.h"
 
 namespace multitier {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
 namespace {
-
-std::vector<int64_t> Range(int64_t begin, int64_t end) {
-  std::vector<int64_t> keys;
-  for (int64_t key = begin; key < end; ++key) keys.push_back(key);
-  return keys;
-}
 
 class FaultTest : public testing::Test {
  protected:

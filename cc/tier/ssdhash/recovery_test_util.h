@@ -11,16 +11,9 @@
 #include <vector>
 
 #include "cc/env/memory_env.h"
-#include "cc/tier/ssdhash/log_owner.h"
-#include "cc/tier/ssdhash/ssdhash_tier.h"
+#include "cc/tier/ssdhash/ssdhash_test_util.h"
 
 namespace multitier {
-
-inline std::vector<int64_t> Range(int64_t begin, int64_t end) {
-  std::vector<int64_t> keys;
-  for (int64_t key = begin; key < end; ++key) keys.push_back(key);
-  return keys;
-}
 
 inline SsdHashOptions Options(Env* env, const std::string& directory) {
   SsdHashOptions options;

@@ -1,0 +1,365 @@
+// A table over a tier or two: which row is where after an operation, sizes, pins, failures.
+
+#include <atomic>
+
+#include "cc/env/fault_env.h"
+#include "cc/table/table_test_util.h"
+
+namespace multitier {
+namespace {
+
+constexpr uint64_t kRowBytes = 16;  // dim 4
+
+// A clock that stands still until it is set.
+class ClockEnv : public FaultEnv {
+ public:
+  ClockEnv() : FaultEnv(Env::Posix()) {}
+  uint64_t NowMicros() override { return now; }
+  std::atomic<uint64_t> now{1};
+};
+
+TEST(TierChain, LeastRecentlyUsedRowsGoBelowAndComeBack) {
+  auto table = MakeTable(TieredOptions(4, 2, std::make_shared<MemoryTier>()));
+  MT_ASSERT_OK(Sgd({1, 2}, 1.0f, 4).Run(table.get()));
+  LookupAll(table.get(), {1});
+  MT_ASSERT_OK(Sgd({3}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(TierOf(table.get(), {1, 2, 3, 4}), (std::vector<int32_t>{0, 1, 0, -1}));
+  LookupAll(table.get(), {2});  // no room: answered from below
+  EXPECT_EQ(table->TotalCount(), 3);
+  MT_ASSERT_OK(Sgd({2}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(TierOf(table.get(), {2}), std::vector<int32_t>{0});
+  EXPECT_EQ(table->Stats().tiers[1].promotions, 1);
+}
+
+TEST(TierChain, CleanRowIsDemotedWithoutAWrite) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = MakeTable(TieredOptions(4, 2, lower));
+  MT_ASSERT_OK(Sgd({1, 2, 3}, 1.0f, 4).Run(table.get()));
+  MT_ASSERT_OK(table->Remove(std::vector<int64_t>{2, 3}, nullptr));
+  const int64_t written = lower->counters().records_written;
+  LookupAll(table.get(), {1});  // installed: there is room
+  EXPECT_EQ(TierOf(table.get(), {1}), std::vector<int32_t>{0});
+  MT_ASSERT_OK(Sgd({4}, 1.0f, 4).Run(table.get()));
+  MT_ASSERT_OK(Sgd({4, 5}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(TierOf(table.get(), {1}), std::vector<int32_t>{1});
+  EXPECT_EQ(lower->counters().records_written, written);
+}
+
+TEST(TierChain, BatchLargerThanEveryBudgetWorks) {
+  auto table = MakeTable(TieredOptions(3, 8, std::make_shared<MemoryTier>()));
+  auto plain = MakeTable(BasicOptions(3));
+  for (auto* t : {table.get(), plain.get()}) MT_ASSERT_OK(Sgd(Range(0, 65536), 1.0f, 3).Run(t));
+  EXPECT_EQ(table->Stats().tiers[0].rows, 8);
+  EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 65536)), LookupAll(plain.get(), Range(0, 65536))));
+}
+
+TEST(TierChain, FailedDemotionKeepsRowsAndRefusesTheNextThatNeedsRoom) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = MakeTable(TieredOptions(4, 2, lower));
+  lower->FailWrite(1, ResourceExhaustedError("disk full"), 1000);
+  MT_ASSERT_OK(Sgd({1, 2, 3}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->Stats().tiers[0].rows, 3);
+  EXPECT_FALSE(table->Stats().sticky_error.ok());
+  MT_ASSERT_OK(Sgd({1, 2, 3}, 1.0f, 4).Run(table.get()));  // rows in DRAM train on
+  EXPECT_EQ(Sgd({4}, 1.0f, 4).Run(table.get()).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->Drain().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(FrequencyOf(table.get(), {1, 2, 3, 4}), (std::vector<int64_t>{2, 2, 2, 0}));
+  lower->FailWrite(1, OkStatus(), 0);
+  MT_ASSERT_OK(Sgd({4}, 1.0f, 4).Run(table.get()));
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(table->Stats().tiers[0].rows, 2);
+}
+
+TEST(TierChain, FailedReadChangesNothingAndNamesTheKey) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = MakeTable(TieredOptions(4, 2, lower));
+  MT_ASSERT_OK(Sgd(Range(1, 10), 1.0f, 4).Run(table.get()));
+  const std::vector<float> before = LookupAll(table.get(), Range(1, 12));
+  lower->FailRead(1, UnavailableError("cable"), 1);
+  const Status failed = Sgd(Range(1, 12), 1.0f, 4).Run(table.get());
+  EXPECT_EQ(failed.code(), StatusCode::kUnavailable);
+  EXPECT_NE(failed.message().find("key"), std::string::npos) << failed.message();
+  EXPECT_TRUE(SameBits(before, LookupAll(table.get(), Range(1, 12))));
+  EXPECT_EQ(table->TotalCount(), 9);
+  MT_ASSERT_OK(Sgd(Range(1, 12), 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->TotalCount(), 11);
+}
+
+TEST(TierChain, LruKeepsTheMostRecentInEveryTierOfAChain) {
+  TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+  options.cache_strategy = Replacement::kLru;
+  options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 8), 1.0f, 4).Run(table.get()));  // within a batch the last is the most recent
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{2, 2, 2, 1, 1, 1, 0, 0}));
+  LookupAll(table.get(), {0, 4, 4});  // up come 0 and 4; out go 6 and 7 to the middle, and from there 3
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{0, 2, 2, 2, 0, 1, 1, 1}));
+  LookupAll(table.get(), {4, 5, 4});
+  EXPECT_EQ(TierOf(table.get(), Range(0, 8)), (std::vector<int32_t>{1, 2, 2, 2, 0, 0, 1, 1}));
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(TierChain, LfuKeepsTheMostFrequentAndOfEqualsTheMostRecent) {
+  TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+  options.cache_strategy = Replacement::kLfu;
+  options.lower_tiers[0].budget_bytes = 2 * kRowBytes;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  Training training = Sgd({1, 2, 3, 4, 5}, 1.0f, 4);
+  training.counts = {5, 1, 3, 3, 2};
+  MT_ASSERT_OK(training.Run(table.get()));
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 1, 0, 1}));
+  LookupAll(table.get(), {3});  // as frequent as 4, and more recent now
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 0, 1, 1}));
+  LookupAll(table.get(), {2});  // the least frequent stays below
+  EXPECT_EQ(TierOf(table.get(), Range(1, 6)), (std::vector<int32_t>{0, 2, 0, 1, 1}));
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(TierChain, DramThatIsNoTierHoldsNoRowsBetweenOperations) {
+  TableOptions options = BasicOptions(4);
+  options.dram_named = false;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 8), 1.0f, 4).Run(table.get()));
+  LookupAll(table.get(), Range(0, 8));
+  EXPECT_EQ(TierOf(table.get(), Range(7, 9)), (std::vector<int32_t>{0, -1}));
+  ASSERT_EQ(table->Stats().tiers.size(), 1u);
+  EXPECT_EQ(table->Stats().tiers[0].rows, 8);
+  EXPECT_EQ(table->Stats().tiers[0].name, "memory");
+}
+
+TEST(TierChain, CleanRowPassesThroughTheMiddleWithoutAWriteToTheLast) {
+  auto last = std::make_shared<MemoryTier>();
+  TableOptions options = TieredOptions(4, 1, std::make_shared<MemoryTier>());
+  options.lower_tiers[0].budget_bytes = kRowBytes;
+  options.lower_tiers.push_back({last, 0});
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 4), 1.0f, 4).Run(table.get()));
+  for (const int64_t key : {0, 1, 2, 3, 0, 1}) LookupAll(table.get(), {key});  // by now every row was in the last tier
+  const int64_t written = last->counters().records_written;
+  EXPECT_EQ(written, 4);
+  for (const int64_t key : {0, 1, 2, 3, 0, 1, 2, 3}) LookupAll(table.get(), {key});
+  EXPECT_EQ(last->counters().records_written, written);
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(TierChain, FullLastTierRefusesOrDropsTheColdest) {
+  for (const bool drop : {false, true}) {
+    TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
+    options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+    options.drop_coldest = drop;
+    auto table = MakeTable(options);
+    MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+    EXPECT_EQ(Sgd({4, 5, 6}, 1.0f, 4).Run(table.get()).code(), drop ? StatusCode::kOk : StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->TotalCount(), 5);
+    std::vector<int64_t> dropped = table->PopDropped();
+    EXPECT_EQ(dropped, drop ? Range(0, 2) : std::vector<int64_t>());
+    EXPECT_TRUE(table->PopDropped().empty());
+    MT_EXPECT_OK(table->Stats().sticky_error);
+    ExpectTiersInOrder(table.get());
+    if (drop) continue;
+    // Nothing changed, rows in every tier are trained, and what is removed makes room.
+    EXPECT_EQ(LookupAll(table.get(), {4}), LookupAll(table.get(), {4}));
+    std::vector<int64_t> frequency(1);
+    MT_ASSERT_OK(table->Frequency(std::vector<int64_t>{4}, frequency.data()));
+    EXPECT_EQ(frequency[0], 1);
+    MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{0}, nullptr));
+    MT_ASSERT_OK(Sgd({7}, 1.0f, 4).Run(table.get()));
+    EXPECT_EQ(Sgd({8}, 1.0f, 4).Run(table.get()).code(), StatusCode::kResourceExhausted);
+    EXPECT_LE(table->Stats().tiers[0].rows, 2);
+    EXPECT_LE(table->Stats().tiers[1].rows, 3);
+  }
+}
+
+// In any order of tiers, whichever row is asked for, no tier is ever over its size when an operation has ended.
+TEST(TierChain, GivenSizesHoldAfterEveryOperation) {
+  for (const Replacement strategy : {Replacement::kLru, Replacement::kLfu}) {
+    for (const int64_t dram : {0, 3}) {
+      for (const bool middle : {false, true}) {
+        TableOptions options = TieredOptions(4, dram, std::make_shared<MemoryTier>());
+        options.dram_named = dram > 0;
+        options.cache_strategy = strategy;
+        options.lower_tiers[0].budget_bytes = 5 * kRowBytes;
+        if (middle) options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 7 * kRowBytes});
+        const int64_t most = dram + 5 + (middle ? 7 : 0);
+        auto table = MakeTable(options);
+        auto plain = MakeTable(BasicOptions(4));
+        std::mt19937_64 random(7);
+        int refused = 0;
+        for (int step = 0; step < 400; ++step) {
+          std::vector<int64_t> keys;
+          for (uint64_t i = 1 + random() % 4; i > 0; --i) keys.push_back(static_cast<int64_t>(random() % 20));
+          if (random() % 6 == 0) {
+            for (auto* one : {table.get(), plain.get()}) MT_ASSERT_OK(one->Remove(keys, nullptr));
+          } else if (const Status status = Sgd(keys, 1.0f, 4).Run(table.get()); status.ok()) {
+            MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(plain.get()));
+          } else {
+            ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+            ++refused;
+          }
+          const TableStats stats = table->Stats();
+          MT_ASSERT_OK(stats.sticky_error);
+          ASSERT_LE(stats.rows, most);
+          for (const TableStats::PerTier& tier : stats.tiers) ASSERT_LE(tier.row_bytes, tier.budget_bytes) << tier.name;
+        }
+        EXPECT_GT(refused, 20);
+        ExpectSameTables(table.get(), plain.get());
+      }
+    }
+  }
+}
+
+TEST(TierChain, DramAloneDropsItsColdestWhereTheOptionSaysSo) {
+  TableOptions options = BasicOptions(4);
+  options.dram_budget_bytes = 3 * kRowBytes;
+  options.drop_coldest = true;
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 5), 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->PopDropped(), Range(0, 2));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 5)), (std::vector<int32_t>{-1, -1, 0, 0, 0}));
+}
+
+TEST(TierChain, RefusedRemovalIsToldAgainBeforeTheNextDemotion) {
+  auto lower = std::make_shared<RelocatingTier>(3);
+  auto table = MakeTable(TieredOptions(4, 2, lower));
+  MT_ASSERT_OK(Sgd(Range(0, 6), 1.0f, 4).Run(table.get()));
+  lower->FailRemove(1, ResourceExhaustedError("disk full"));
+  EXPECT_EQ(table->Remove(std::vector<int64_t>{0}, nullptr).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->TotalCount(), 5);
+  EXPECT_EQ(lower->RecoverableKeys().count(0), 1u);
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(lower->RecoverableKeys().count(0), 0u);
+  ExpectTiersInOrder(table.get());
+}
+
+TEST(TierChain, PrefetchedRowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table->Prefetch(Range(0, 5), kHour, &pinned));
+  EXPECT_EQ(pinned, 2) << "a quarter of the budget";
+  EXPECT_EQ(table->Stats().prefetched, 2);
+  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
+  LookupAll(table.get(), {0});  // used
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 0}));
+  table->ReleasePrefetched();
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 1}));
+  MT_ASSERT_OK(table->Prefetch(Range(3, 4), 0, &pinned));
+  EXPECT_EQ(pinned, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(3, 4)), (std::vector<int32_t>{1}));
+  MT_ASSERT_OK(table->Prefetch(Range(4, 6), kHour, &pinned));
+  MT_ASSERT_OK(Sgd({4}, 1.0f, 4).Run(table.get()));
+  MT_ASSERT_OK(table->Remove(Range(5, 6), nullptr));
+  EXPECT_EQ(table->Stats().prefetched, 0);
+  MT_ASSERT_OK(table->Prefetch(Range(100, 110), kHour, &pinned));
+  EXPECT_EQ(pinned, 0) << "absent keys are not created";
+  EXPECT_EQ(table->TotalCount(), 19);
+}
+
+// The entry of the first pin is still there when its time comes; the row is kept for longer by then.
+TEST(TierChain, PinThatIsRenewedAfterItsUseEndsAtItsOwnTime) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  ClockEnv env;
+  TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+  options.env = &env;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
+  LookupAll(table.get(), {0});
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), 3 * kHour, &pinned));
+  EXPECT_EQ(pinned, 1);
+  env.now += 2 * kHour;
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), Range(0, 1)), (std::vector<int32_t>{0}));
+  env.now += 2 * kHour;
+  EXPECT_EQ(table->Stats().prefetched, 0);
+}
+
+TEST(TierChain, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  for (int round = 0; round < 100; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(0, 2), 0, &pinned));
+    ASSERT_EQ(pinned, 2) << round;
+  }
+  EXPECT_EQ(table->Stats().prefetched, 0);
+  // Behind one that ends later, too.
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
+  EXPECT_EQ(pinned, 1);
+  for (int round = 0; round < 3; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(5, 8), 0, &pinned));
+    EXPECT_EQ(pinned, 1);
+    EXPECT_EQ(table->Stats().prefetched, 1);
+  }
+  // Used and kept again and again: what remembers the pins does not grow, nor ends them.
+  for (int round = 0; round < 1000; ++round) {
+    MT_ASSERT_OK(table->Prefetch(Range(10, 11), kHour, &pinned));
+    ASSERT_EQ(pinned, 1) << round;
+    LookupAll(table.get(), {10});
+  }
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  table->ReleasePrefetched();
+  EXPECT_EQ(table->Stats().prefetched, 0);
+}
+
+// The n-th write or read fails, for every n: no wrong value ever, and the table goes on.
+TEST(TierChain, EveryFailingCallOfAChainLeavesEveryValueRight) {
+  for (const bool of_last : {false, true}) {
+    for (const bool write : {false, true}) {
+      for (int n = 1; n < 20; ++n) {
+        auto middle = std::make_shared<MemoryTier>();
+        auto last = std::make_shared<MemoryTier>();
+        TableOptions options = TieredOptions(4, 2, middle);
+        options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+        options.lower_tiers.push_back({last, 0});
+        auto table = MakeTable(options);
+        auto plain = MakeTable(BasicOptions(4));
+        MemoryTier* failing = (of_last ? last : middle).get();
+        write ? failing->FailWrite(n, UnavailableError("cable"), 2) : failing->FailRead(n, UnavailableError("cable"), 2);
+        std::mt19937_64 random(n);
+        for (int step = 0; step < 60; ++step) {
+          const std::vector<int64_t> keys{static_cast<int64_t>(random() % 12), static_cast<int64_t>(random() % 12)};
+          const Status status = Sgd(keys, 1.0f, 4).Run(table.get());
+          if (status.ok()) MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(plain.get()));
+          std::vector<float> out(4);
+          if (table->Lookup(Span<const int64_t>(keys).subspan(0, 1), out.data()).ok()) {
+            ASSERT_TRUE(SameBits(out, LookupAll(plain.get(), {keys[0]}))) << "n " << n << " step " << step;
+          }
+        }
+        MT_ASSERT_OK(table->Drain());
+        ExpectSameTables(table.get(), plain.get());
+        ExpectTiersInOrder(table.get());
+      }
+    }
+  }
+}
+
+TEST(TierChain, ClearEmptiesEveryTier) {
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = MakeTable(TieredOptions(2, 2, lower));
+  MT_ASSERT_OK(Sgd(Range(0, 10), 1.0f, 2).Run(table.get()));
+  MT_ASSERT_OK(table->Clear());
+  EXPECT_EQ(table->TotalCount(), 0);
+  EXPECT_EQ(lower->stats().rows, 0);
+  MT_ASSERT_OK(Sgd(Range(0, 10), 1.0f, 2).Run(table.get()));
+  EXPECT_EQ(table->TotalCount(), 10);
+}
+
+}  // namespace
+}  // namespace multitier

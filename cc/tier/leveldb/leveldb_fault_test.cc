@@ -1,0 +1,258 @@
+// Failing reads, full disks, killed processes and losses of power: an error or a success, and nothing acknowledged is lost.
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "cc/tier/leveldb/leveldb_test_util.h"
+
+namespace multitier {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
+
+namespace {
+
+namespace fs = std::filesystem;
+
+using LevelDbFaultTest = LevelDbTierTest;
+
+TEST_F(LevelDbFaultTest, FailedReadIsUnavailableForItsKeyAlone) {
+  Open(SmallOptions());
+  ASSERT_TRUE(Write(0, 2000, 1).ok());
+  Flush();
+  tier_->env()->set_fault([](const char* call, const std::string&) { return std::strcmp(call, "read") == 0 ? EIO : 0; });
+  const Status status = Read(5);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  EXPECT_NE(status.message().find("key 5 "), std::string::npos) << status.message();
+  tier_->env()->set_fault(nullptr);
+  ExpectAllHeld();
+}
+
+// The disk is full from the n-th call that changes a file on, or at that call only, for every n; then there is room again.
+class LevelDbFullDiskTest : public LevelDbTierTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(LevelDbFullDiskTest, LosesNothingAcknowledgedAndPasses) {
+  const bool lasting = GetParam();
+  bool fired = true;
+  int failures = 0;
+  for (int n = 1; fired; n += n < 20 ? 1 : 7) {
+    held_.clear();
+    Open(SmallOptions());
+    std::atomic<int> calls{0};
+    std::atomic<bool> full{true}, hit{false};
+    tier_->env()->set_fault([&](const char* call, const std::string&) {
+      if (!full || std::strcmp(call, "read") == 0 || std::strcmp(call, "open") == 0) return 0;
+      const int number = ++calls;
+      if (number < n || (number > n && !lasting)) return 0;
+      hit = true;
+      return ENOSPC;
+    });
+    for (int round = 0; round < 12; ++round) {
+      const Status status = Write(round * 300 % 2000, 400, static_cast<uint64_t>(round) + 1);
+      if (status.ok()) continue;
+      ++failures;
+      ASSERT_EQ(status.code(), StatusCode::kResourceExhausted) << "n " << n << ": " << status.ToString();
+    }
+    // While opening again fails, reads are refused; they never give anything else.
+    for (const auto& [key, held] : held_) {
+      const Status status = Read(key);
+      ASSERT_TRUE(status.ok() || status.code() == StatusCode::kUnavailable) << status.ToString();
+    }
+    full = false;
+    ASSERT_TRUE(Write(5000, 100, 99).ok());
+    ExpectAllHeld();
+    fired = hit;
+    tier_->env()->set_fault(nullptr);
+    if (HasFailure()) FAIL() << "n " << n;
+  }
+  EXPECT_TRUE(!lasting || failures > 20) << failures;
+}
+
+INSTANTIATE_TEST_SUITE_P(Lasting, LevelDbFullDiskTest, testing::Bool());
+
+TEST_F(LevelDbFaultTest, FileSizeLimitIsResourceExhaustedUntilItIsRaised) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  // In a child, since the limit is the process's.
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    Open(SmallOptions());
+    struct rlimit limit;
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 40 << 10;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    Status status;
+    for (int round = 0; round < 10 && status.ok(); ++round) status = Write(round * 200, 200, 1);
+    const bool refused = status.code() == StatusCode::kResourceExhausted;
+    const size_t before = held_.size();
+    ExpectAllHeld();
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const bool resumed = Write(9000, 200, 1).ok();
+    ExpectAllHeld();
+    ::_exit(refused && resumed && before > 0 && !HasFailure() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// In a mount namespace of a child, so that nothing stays.
+TEST_F(LevelDbFaultTest, FullFileSystemIsResourceExhaustedUntilThereIsRoom) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  LevelDbOptions options = SmallOptions();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const char* directory = options.directory.c_str();
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", directory, "tmpfs", 0, "size=2m") != 0) {
+      std::printf("no mount here: %s\n", std::strerror(errno));
+      ::_exit(0);
+    }
+    Open(options);
+    for (int size_mb = 4; size_mb <= 16 && !HasFailure(); size_mb *= 2) {
+      Status status;
+      while (status.ok() && held_.size() < 200000) status = Write(static_cast<int64_t>(held_.size()), 500, 1);
+      EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+      EXPECT_NE(status.message().find(directory), std::string::npos) << status.message();
+      ExpectAllHeld();
+      EXPECT_EQ(::mount("tmpfs", directory, "tmpfs", MS_REMOUNT, StrCat("size=", size_mb, "m").c_str()), 0);
+      EXPECT_TRUE(Write(static_cast<int64_t>(held_.size()), 500, 1).ok());
+    }
+    EXPECT_GT(held_.size(), 20000u);
+    tier_.reset();
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(LevelDbFaultTest, WhatWasSyncedIsThereAfterTheProcessWasKilled) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
+#endif
+  LevelDbOptions options = SmallOptions();
+  options.durable = true;
+  const int64_t rounds = 5;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    Open(options);
+    for (int64_t round = 0; round < rounds; ++round) {
+      if (!Write(round * 300, 600, static_cast<uint64_t>(round) + 1).ok() || !tier_->Sync().ok()) ::_exit(1);
+    }
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  options.recover = true;
+  Open(options);
+  ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+    const int64_t last_round = std::min(header.key / 300, rounds - 1);
+    held_[header.key] = Held{location, static_cast<uint64_t>(last_round) + 1};
+    return OkStatus();
+  }).ok());
+  EXPECT_EQ(held_.size(), 300u * (rounds - 1) + 600);
+  ExpectAllHeld();
+}
+
+// A disk that keeps of each file what was synced, and nothing else: several lives of random writes, removals and syncs.
+TEST_F(LevelDbFaultTest, PowerLossKeepsWhatWasSynced) {
+  constexpr int64_t kKeys = 1500;
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  LevelDbOptions options = SmallOptions();
+  options.durable = true;
+  std::map<int64_t, uint64_t> synced;            // generation; 0: none
+  std::map<int64_t, std::set<uint64_t>> later;   // generations since
+  uint64_t generation = 0;
+  for (int life = 0; life < 6; ++life) {
+    held_.clear();
+    Open(options);
+    ASSERT_TRUE(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+      held_[header.key] = Held{location, static_cast<uint64_t>(header.version)};
+      return OkStatus();
+    }).ok());
+    ExpectAllHeld();
+    for (int64_t key = 0; key < kKeys; ++key) {
+      const uint64_t found = held_.count(key) > 0 ? held_[key].data_generation : 0;
+      ASSERT_TRUE(found == synced[key] || later[key].count(found) > 0) << "life " << life << " key " << key << ": found " << found
+                                                                       << ", synced " << synced[key];
+      synced[key] = found;
+    }
+    later.clear();
+    std::mutex mutex;
+    std::map<std::string, uintmax_t> on_disk;
+    for (const auto& file : fs::directory_iterator(directory_)) on_disk[file.path()] = file.file_size();
+    tier_->env()->set_fault([&](const char* call, const std::string& path) {
+      std::lock_guard<std::mutex> lock(mutex);  // not while the power goes
+      if (std::strcmp(call, "sync") == 0) on_disk[path] = fs::file_size(path);
+      return 0;
+    });
+    for (int64_t n = 10 + static_cast<int64_t>(random() % 40); n > 0; --n) {
+      const int64_t first = static_cast<int64_t>(random() % (kKeys - 300)), count = 1 + static_cast<int64_t>(random() % 299);
+      ++generation;
+      if (random() % 4 == 0) {
+        std::vector<KeyLocation> removed;
+        for (int64_t key = first; key < first + count; ++key) {
+          removed.push_back({key, held_.count(key) > 0 ? held_[key].location : kNoLocation});
+          held_.erase(key);
+          later[key].insert(0);
+        }
+        ASSERT_TRUE(tier_->Remove(removed).ok());
+      } else {
+        ASSERT_TRUE(Write(first, count, generation).ok());
+        for (int64_t key = first; key < first + count; ++key) later[key].insert(generation);
+      }
+      if (random() % 8 != 0) continue;
+      ASSERT_TRUE(tier_->Sync().ok());
+      for (const auto& [key, unused] : later) synced[key] = held_.count(key) > 0 ? held_[key].data_generation : 0;
+      later.clear();
+    }
+    options.directory = Directories::New();
+    options.recover = true;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      for (const auto& file : fs::directory_iterator(directory_)) {
+        const std::string name = file.path().filename();
+        if (name == "LOCK" || (name != "CURRENT" && on_disk[file.path()] == 0)) continue;
+        std::error_code gone;  // by the database's thread, which needs it no more
+        fs::copy_file(file.path(), options.directory + "/" + name, gone);
+        if (!gone && name != "CURRENT") fs::resize_file(options.directory + "/" + name, on_disk[file.path()]);
+      }
+    }
+    tier_->env()->set_fault(nullptr);
+  }
+}
+
+TEST_F(LevelDbFaultTest, ReserveIsKeptFree) {
+  LevelDbOptions options = SmallOptions();
+  options.reserve_bytes = int64_t{1} << 60;
+  Open(options);
+  const Status status = Write(1, 1, 1);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find(options.directory), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace multitier
