@@ -202,15 +202,20 @@ Status EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t*
     }
     status = RemoveGone(&gone);
   }
-  if (options_.expiry.steps_to_live == 0 || options_.admission.kind != AdmissionKind::kCounter) return status;
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  shard->index.ForEach([&](uint64_t& word) {
-    if (ShardIndex::state(word) != WordState::kCounted) return;
-    const CountedKey* counted = shard->counted.at(ShardIndex::location(word));
-    if (counted->pins != 0 || !ExpiredBySteps(step, counted->version)) return;
-    HandOverCounted(shard, ShardIndex::location(word));
-    shard->EraseCounted(&word);
-  });
+  const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
+  for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
+    AwaitSnapshot();
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    end = shard->counted.end();
+    for (uint32_t location = from; location < std::min(end, from + kExpireSlice); ++location) {
+      const CountedKey counted = *shard->counted.at(location);
+      if (counted.frequency == 0 || counted.pins != 0 || !ExpiredBySteps(step, counted.version)) continue;
+      uint64_t* const word = shard->Find(counted.key, HashKey(counted.key)).word;
+      if (word == nullptr || ShardIndex::state(*word) != WordState::kCounted) continue;  // about to be a row
+      HandOverCounted(shard, location);
+      shard->EraseCounted(word);
+    }
+  }
   return status;
 }
 

@@ -269,6 +269,34 @@ TEST(SnapshotMemoryTest, ExpiryOfManyRowsWaitsForTheVisitor) {
   EXPECT_EQ(table->TotalCount(), 0);
 }
 
+TEST(SnapshotMemoryTest, ExpiryOfManyCountedKeysWaitsForTheVisitor) {
+  constexpr int64_t kKeys = 1600000;  // of 24 bytes
+  TableOptions options = BasicOptions(1);
+  options.expiry.steps_to_live = 1;
+  options.admission.kind = AdmissionKind::kCounter;
+  options.admission.filter_freq = 100;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, kKeys), 1.0f, 1).Run(table.get()));
+  std::atomic<bool> done{false};
+  std::thread expiry;
+  size_t keys = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (keys == 0) {
+      expiry = std::thread([&] {
+        MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
+        done = true;
+      });
+      for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_FALSE(done);
+    }
+    keys += chunk->counted_keys.size();
+    return OkStatus();
+  }));
+  expiry.join();
+  EXPECT_EQ(keys, static_cast<size_t>(kKeys));
+  EXPECT_EQ(table->Stats().counted_keys, 0);
+}
+
 // What the visitor itself changes cannot wait for the visitor.
 TEST(SnapshotMemoryTest, VisitorMayTrainMoreThanMayBeHandedOver) {
   constexpr int64_t kKeys = 12000;  // of 4 KiB
