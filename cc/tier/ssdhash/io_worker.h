@@ -1,13 +1,13 @@
-// IoWorker: the process's threads for what SSD tiers do beside their callers (finishing full segments, syncing, deleting
-// files, compaction), and the process's bound on write buffers. Shared by all tiers.
+// IoWorker: the process's threads for what SSD tiers do beside their callers (writing segments, syncing, deleting files,
+// compaction), and the process's bound on write buffers. Shared by all tiers.
 //
 //   Job: idle -- Schedule --> queued -- a thread takes it --> running --> idle
 //                                            ^                  |
 //                                            '-- Schedule meanwhile
 //
 // A job is queued at most once and runs on one thread at a time. Threads start at the first Schedule, sleep while the queue
-// is empty, and never end. A job must not wait for another one, and must not cancel; a long one does a slice and schedules
-// itself again, so that every tier has its turn.
+// is empty, and never end. A job must not wait for one that no thread has begun, and must not cancel itself; a long one does a
+// slice and schedules itself again, so that every tier has its turn.
 //
 // Write buffers: kWriteBufferBytes for all heads of all tiers together. Who is refused uses a small buffer of its own, or
 // writes what it has itself: nobody waits for another tier.

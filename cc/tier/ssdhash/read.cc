@@ -63,9 +63,9 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
     }
     const SegmentGeometry& geometry = segment->geometry;
     const uint64_t offset = geometry.RecordOffset(slot);
-    if (segment->buffer != nullptr && offset + geometry.record_bytes > segment->file_end) {
+    if (const uint8_t* record = segment->InMemory(offset); record != nullptr) {
       RecordFields fields;
-      (void)DecodeRecord(geometry, slot, segment->buffer + (offset - segment->buffer_begin), false, &fields);
+      (void)DecodeRecord(geometry, slot, record, false, &fields);
       Answer(*segment, fields, &out);
       return;
     }

@@ -9,7 +9,7 @@ namespace multitier {
 namespace {
 
 constexpr uint64_t kSmallBufferBytes = 64 << 10;
-constexpr uint64_t kMaxBufferBytes = 4 << 20;
+constexpr uint64_t kMaxBufferBytes = 2 << 20;  // of each of two
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kCopyBytes = 1 << 20;
 constexpr uint64_t kKeptEntryBytes = 4 << 20;
@@ -124,7 +124,9 @@ bool WriteBuffer::Allocate(Env* env, uint64_t bytes, bool bounded) {
 }
 
 SegmentDraft::SegmentDraft(const SegmentWriterOptions* options, SegmentSet* set, std::shared_ptr<Segment> segment)
-    : options_(*options), set_(set), segment_(std::move(segment)) {}
+    : options_(*options), set_(set), segment_(std::move(segment)), flight_job_([this] { Fly(); }) {}
+
+SegmentDraft::~SegmentDraft() { IoWorker::Get()->Cancel(&flight_job_); }
 
 Status SegmentDraft::Prepare(DraftMemory recycled) {
   const SegmentGeometry& geometry = segment_->geometry;
@@ -135,6 +137,7 @@ Status SegmentDraft::Prepare(DraftMemory recycled) {
       !buffer_.Allocate(options_.env, bytes, false)) {
     return NoMemory(bytes);
   }
+  second_ = std::move(recycled.second);
   const std::string header = segment_->header.Encode();
   std::memcpy(buffer_.data(), header.data(), header.size());
   begin_ = 0;
@@ -143,7 +146,7 @@ Status SegmentDraft::Prepare(DraftMemory recycled) {
   segment_->entries = std::move(recycled.entries);
   segment_->entries.reserve(geometry.slots);  // memory only as it fills
   segment_->buffer = buffer_.data();
-  segment_->buffer_bytes = buffer_.bytes();
+  segment_->memory_bytes = buffer_bytes();
   segment_->buffer_begin = 0;
   segment_->file_end = 0;
   return OkStatus();
@@ -157,10 +160,79 @@ Status SegmentDraft::MakeRoom(uint64_t bytes) {
     std::memcpy(larger.data(), buffer_.data(), fill_ - begin_);
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->buffer = larger.data();
-    segment_->buffer_bytes = larger.bytes();
     std::swap(buffer_, larger);
+    segment_->memory_bytes = buffer_bytes();
   }
-  return fill_ + bytes > begin_ + buffer_.bytes() ? Flush(false) : OkStatus();
+  if (fill_ + bytes <= begin_ + buffer_.bytes()) return OkStatus();
+  if (!Broken()) {
+    if (TakeOff()) return OkStatus();
+    if (Land() && WriteBlocks(false).ok()) return OkStatus();
+    broken_ = true;
+  }
+  return Repair();
+}
+
+bool SegmentDraft::TakeOff() {
+  if (!Land()) return false;
+  if (second_.bytes() < buffer_.bytes() && !second_.Allocate(options_.env, buffer_.bytes(), true)) return false;
+  const uint64_t end = EndOfBlocks(false), keep = RoundDownToBlock(fill_);
+  std::memcpy(second_.data(), buffer_.data() + (keep - begin_), fill_ - keep);
+  flight_begin_ = begin_;
+  flight_end_ = end;
+  flight_fill_ = std::min(end, fill_);
+  begin_ = keep;
+  {
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->flight = buffer_.data();
+    segment_->flight_begin = flight_begin_;
+    segment_->flight_end = flight_fill_;
+    segment_->buffer = second_.data();
+    segment_->buffer_begin = begin_;
+    flight_ = std::move(buffer_);
+    buffer_ = std::move(second_);
+    segment_->memory_bytes = buffer_bytes();
+  }
+  {
+    std::lock_guard<std::mutex> lock(flight_mutex_);
+    flight_state_ = Flight::kWaiting;
+  }
+  IoWorker::Get()->Schedule(&flight_job_);
+  return true;
+}
+
+void SegmentDraft::Fly() {
+  {
+    std::lock_guard<std::mutex> lock(flight_mutex_);
+    if (flight_state_ != Flight::kWaiting) return;
+    flight_state_ = Flight::kUnderWay;
+  }
+  const auto write = [this]() -> Status {
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, segment_->file->Open());
+    MT_RETURN_IF_ERROR(Write(file.get(), flight_begin_, flight_.data(), flight_end_ - flight_begin_));
+    return SyncIfBuffered(file.get());
+  };
+  const bool written = write().ok();
+  if (written) {
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->file_end = flight_fill_;
+    segment_->flight = nullptr;
+  }
+  std::lock_guard<std::mutex> lock(flight_mutex_);
+  flight_state_ = written ? Flight::kLanded : Flight::kFailed;
+  flight_over_.notify_all();
+}
+
+bool SegmentDraft::Land() {
+  if (flight_.data() == nullptr) return true;
+  Fly();
+  {
+    std::unique_lock<std::mutex> lock(flight_mutex_);
+    flight_over_.wait(lock, [this] { return flight_state_ == Flight::kLanded || flight_state_ == Flight::kFailed; });
+    if (flight_state_ == Flight::kFailed) return false;
+    flight_state_ = Flight::kNone;
+  }
+  second_ = std::move(flight_);
+  return true;
 }
 
 Status SegmentDraft::Append(const LogRecord& record) {
@@ -180,15 +252,19 @@ Status SegmentDraft::Append(const LogRecord& record) {
 }
 
 bool SegmentDraft::Broken() {
+  if (flight_.data() != nullptr) {
+    std::lock_guard<std::mutex> lock(flight_mutex_);
+    if (flight_state_ == Flight::kFailed) return true;
+  }
   std::lock_guard<std::mutex> lock(set_->mutex);
   return broken_ || segment_->sync_failed;
 }
 
 Status SegmentDraft::RepairIfBroken() { return Broken() ? Repair() : OkStatus(); }
 
-Status SegmentDraft::Flush(bool all) {
-  if (!Broken()) {
-    Status status = WriteBlocks(all);
+Status SegmentDraft::Flush() {
+  if (Land() && !Broken()) {
+    Status status = WriteBlocks(true);
     if (status.ok()) return status;
     broken_ = true;
   }
@@ -210,12 +286,17 @@ Status SegmentDraft::SyncIfBuffered(PositionedFile* file) {
   return OkStatus();
 }
 
-Status SegmentDraft::WriteBlocks(bool all) {
+uint64_t SegmentDraft::EndOfBlocks(bool all) {
   // A record that straddles blocks must be whole in the file or whole in the buffer, so its last block is written early.
   all = all || segment_->geometry.per_block == 0;
   const uint64_t end = all ? RoundUpToBlock(fill_) : RoundDownToBlock(fill_);
-  if (end <= begin_ || segment_->file_end >= fill_) return OkStatus();
   if (end > fill_) std::memset(buffer_.data() + (fill_ - begin_), 0, end - fill_);
+  return end;
+}
+
+Status SegmentDraft::WriteBlocks(bool all) {
+  const uint64_t end = EndOfBlocks(all);
+  if (end <= begin_ || segment_->file_end >= fill_) return OkStatus();
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, segment_->file->Open());
   MT_RETURN_IF_ERROR(Write(file.get(), begin_, buffer_.data(), end - begin_));
   MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
@@ -233,6 +314,7 @@ void SegmentDraft::Advance(uint64_t written) {
 }
 
 Status SegmentDraft::Finish() {
+  (void)Land();
   MT_RETURN_IF_ERROR(RepairIfBroken());
   Status status = WriteEnd();
   if (!status.ok()) {
@@ -244,8 +326,9 @@ Status SegmentDraft::Finish() {
   std::vector<FooterEntry> entries;  // freed after the lock is given back
   std::lock_guard<std::mutex> lock(set_->mutex);
   segment_->buffer = nullptr;
-  segment_->buffer_bytes = 0;
+  segment_->memory_bytes = 0;
   memory_.buffer = std::move(buffer_);
+  memory_.second = std::move(second_);
   entries.swap(segment_->entries);
   if (entries_bytes() <= kKeptEntryBytes) memory_.entries.swap(entries);
   memory_.entries.clear();
@@ -286,19 +369,24 @@ Status SegmentDraft::WriteEnd() {
 }
 
 Status SegmentDraft::Repair() {
+  const bool failed_flight = !Land();
+  const uint64_t in_file = failed_flight ? flight_begin_ : begin_;
   const uint32_t attempt = segment_->attempt + 1;
   MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateSegmentFile(options_, segment_->header, attempt));
-  const uint64_t end = RoundUpToBlock(fill_);
+  const uint64_t end = EndOfBlocks(true);
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
     Status damaged;
-    if (begin_ > 0) {
+    if (in_file > 0) {
       MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, segment_->file->Open());
       MT_RETURN_IF_ERROR(WriteString(options_.env, set_, to.get(), 0, segment_->header.Encode()));
-      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, begin_, *from, to.get());
+      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, in_file, *from, to.get());
       if (!damaged.ok() && damaged.code() != StatusCode::kDataLoss) return damaged;
     }
-    if (end > fill_) std::memset(buffer_.data() + (fill_ - begin_), 0, end - fill_);
+    if (failed_flight) {
+      const uint64_t bytes = flight_end_ - flight_begin_;
+      MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), flight_begin_, flight_.data(), bytes));
+    }
     if (end > begin_) MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), begin_, buffer_.data(), end - begin_));
     MT_RETURN_IF_ERROR(to->Sync());
     MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
@@ -325,6 +413,12 @@ Status SegmentDraft::Repair() {
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->synced_writes = ++segment_->writes;
     segment_->entry_synced = true;
+    segment_->flight = nullptr;
+  }
+  if (failed_flight) second_ = std::move(flight_);
+  {
+    std::lock_guard<std::mutex> lock(flight_mutex_);
+    flight_state_ = Flight::kNone;
   }
   broken_ = false;
   return copied;

@@ -1,27 +1,37 @@
-// SegmentDraft: a segment that is being written: its file, and the buffer of what is not in the file yet.
+// SegmentDraft: a segment that is being written: its file, and what is not in the file yet.
 //
-//   file     | header | records written ...                |  (preallocated)
-//   buffer                                   | partial block, records not written yet | free |
-//                                            ^ begin                                  ^ fill
+//   file     | header | records written ... |  (preallocated)
+//   flight                                  | being written |
+//   buffer                                                  | partial block, records not written yet | free |
+//                                                           ^ begin                                  ^ fill
 //
 // Life: made with its file preallocated, so that a full disk is met before anything changes; records are appended to the
-// buffer; a full buffer is written in whole blocks (O_DIRECT); at last Finish writes rest and footer and cuts the file to its
-// size. Nothing is synced on the way, but for a file without O_DIRECT: that is synced before its buffer is reused, so that
-// what a failed sync may lose is always still in memory. A small segment's only write is that of Finish.
+// buffer; of a full buffer whole blocks are written (O_DIRECT) while the next one fills; at last Finish writes rest and
+// footer and cuts the file to its size. Nothing is synced on the way, but for a file without O_DIRECT: that is synced
+// before its buffer is reused, so that what a failed sync may lose is always still in memory. A small segment's only write
+// is that of Finish.
 //
-// The buffer begins small and grows as long as the process's bound on write buffers lets it (IoWorker).
+// The flight, one at a time: an IoWorker job, or, where no thread has begun it when it is needed, whoever needs it. Whatever
+// writes, repairs or finishes waits for it first, so that writes of a file follow each other and the last one has the last
+// word on a block that two of them share. Its records are read from its buffer until it has landed; of one that failed they
+// stay there.
+//
+// Buffers begin small and grow as long as the process's bound on write buffers lets them (IoWorker). Who gets no second one
+// writes the first itself.
 //
 // After a failed write or sync the file is not trusted any more: Repair reads back what it holds, checks every held record
-// and writes them, with the buffer, to a new file at the same places; locations stay. Until that succeeds the draft takes
-// nothing, and what it has is served from the old file and the buffer.
+// and writes them, with what is in memory, to a new file at the same places; locations stay. Until that succeeds the draft
+// takes nothing, and what it has is served from the old file and from memory.
 //
-// Not thread-safe; what readers see of it is changed under SegmentSet::mutex.
+// Not thread-safe, but for the flight; what readers see of it is changed under SegmentSet::mutex.
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_DRAFT_H_
 #define CC_TIER_SSDHASH_SEGMENT_DRAFT_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -74,7 +84,7 @@ class WriteBuffer {
 
 // The memory of a finished draft, for the next one.
 struct DraftMemory {
-  WriteBuffer buffer;
+  WriteBuffer buffer, second;
   std::vector<FooterEntry> entries;  // empty
 };
 
@@ -84,6 +94,7 @@ class SegmentDraft {
   SegmentDraft(const SegmentWriterOptions* options, SegmentSet* set, std::shared_ptr<Segment> segment);
   SegmentDraft(const SegmentDraft&) = delete;
   SegmentDraft& operator=(const SegmentDraft&) = delete;
+  ~SegmentDraft();  // waits for the flight
 
   // A buffer, `recycled` if that is any good, with the header in it.
   Status Prepare(DraftMemory recycled);
@@ -91,8 +102,8 @@ class SegmentDraft {
   uint32_t next_slot() const { return next_slot_; }
   // Takes the next slot. REQUIRES: !full(). Readers see the record once it is published.
   Status Append(const LogRecord& record);
-  // Writes whole blocks of the buffer; `all`: the last, partial one too. Repairs once where that fails.
-  Status Flush(bool all);
+  // Everything appended is in the file then. Repairs once where that fails.
+  Status Flush();
   // Rest, footer, size: sealed. Repairs once where that fails. The buffer is free then.
   Status Finish();
   // Where the last write or sync failed: a new file. DataLoss where held records are gone: the rest is in the new file.
@@ -100,14 +111,23 @@ class SegmentDraft {
 
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   // Memory it holds while it waits to be finished. REQUIRES: nothing is appended any more
-  uint64_t memory_bytes() const { return buffer_.bytes() + entries_bytes(); }
+  uint64_t memory_bytes() const { return buffer_bytes() + entries_bytes(); }
   // REQUIRES: finished
   DraftMemory TakeMemory() { return std::move(memory_); }
 
  private:
-  // Room for `bytes` more at fill_, by growing or flushing.
+  // Room for `bytes` more at fill_, by growing or writing.
   Status MakeRoom(uint64_t bytes);
+  // Sends the buffer's blocks off and goes on with the other buffer. False: the flight before failed, or there is no memory.
+  bool TakeOff();
+  // Carries out a flight that nobody has begun.
+  void Fly();
+  // False: the flight failed, and stays.
+  bool Land();
+  // Writes the buffer's blocks; `all`: the last, partial one too.
   Status WriteBlocks(bool all);
+  // Up to where WriteBlocks writes. Zeroes what it writes beyond the records.
+  uint64_t EndOfBlocks(bool all);
   // The file holds everything up to `written`: keeps the last, partial block.
   void Advance(uint64_t written);
   Status WriteEnd();
@@ -115,16 +135,27 @@ class SegmentDraft {
   Status SyncIfBuffered(PositionedFile* file);
   bool Broken();
   Status Repair();
+  uint64_t buffer_bytes() const { return buffer_.bytes() + second_.bytes() + flight_.bytes(); }
   uint64_t entries_bytes() const { return next_slot_ * sizeof(FooterEntry); }
 
   const SegmentWriterOptions& options_;
   SegmentSet* const set_;
   const std::shared_ptr<Segment> segment_;
   WriteBuffer buffer_;
+  WriteBuffer second_;  // the one to go on with, if there is one; flight_ while that is under way
   DraftMemory memory_;  // once finished
   uint64_t begin_ = 0, fill_ = 0;  // file offsets of the buffer's ends
   uint32_t next_slot_ = 0;
   bool broken_ = false;  // Repair before anything else
+
+  WriteBuffer flight_;                              // empty: none
+  uint64_t flight_begin_ = 0, flight_end_ = 0;      // file offsets, of blocks
+  uint64_t flight_fill_ = 0;                        // where its records end
+  enum class Flight { kNone, kWaiting, kUnderWay, kLanded, kFailed };
+  std::mutex flight_mutex_;
+  std::condition_variable flight_over_;
+  Flight flight_state_ = Flight::kNone;  // guarded by flight_mutex_
+  IoWorker::Job flight_job_;
 };
 
 // "ssd-<id in 16 hex digits>-<attempt>.seg" in the directory.

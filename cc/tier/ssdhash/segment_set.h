@@ -45,11 +45,21 @@ struct Segment {
   int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
   uint64_t footer_offset = 0, footer_bytes = 0;  // 0: none
 
-  // Until sealed: records that end at or below file_end are read from the file, later ones from the buffer, which begins at
-  // offset buffer_begin.
+  // Until sealed: records that end at or below file_end are read from the file, later ones from memory: those that end at or
+  // below flight_end from what is being written (null: nothing is), the rest from the buffer; where each begins is an offset
+  // of the file.
   uint64_t file_end = 0;
-  uint64_t buffer_begin = 0, buffer_bytes = 0;
+  uint64_t flight_begin = 0, flight_end = 0;
+  const uint8_t* flight = nullptr;
+  uint64_t buffer_begin = 0;
   const uint8_t* buffer = nullptr;
+  uint64_t memory_bytes = 0;  // of both
+  // The bytes of the record at `offset`; null where it is in the file.
+  const uint8_t* InMemory(uint64_t offset) const {
+    const uint64_t end = offset + geometry.record_bytes;
+    if (buffer == nullptr || end <= file_end) return nullptr;
+    return flight != nullptr && end <= flight_end ? flight + (offset - flight_begin) : buffer + (offset - buffer_begin);
+  }
   // Until sealed: of the slots taken. Also guarded by the lock of the writer, which appends under it alone.
   std::vector<FooterEntry> entries;
 

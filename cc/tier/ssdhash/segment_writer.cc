@@ -83,7 +83,10 @@ Status SegmentWriter::OpenNext() {
   DraftMemory recycled;
   {
     std::lock_guard<std::mutex> lock(queue_mutex_);
-    recycled = std::move(spare_memory_);
+    if (!spare_memory_.empty()) {
+      recycled = std::move(spare_memory_.back());
+      spare_memory_.pop_back();
+    }
   }
   auto draft = std::make_unique<SegmentDraft>(&options_, set_, spares_.back());
   MT_RETURN_IF_ERROR(draft->Prepare(std::move(recycled)));
@@ -170,7 +173,7 @@ bool SegmentWriter::FinishOne() {
   queued_bytes_ -= bytes;
   if (good) {
     memory = draft->TakeMemory();
-    if (!scarce && memory.buffer.bytes() > spare_memory_.buffer.bytes()) std::swap(memory, spare_memory_);
+    if (!scarce && spare_memory_.size() < kMaxSpareMemory) spare_memory_.push_back(std::move(memory));
   } else {
     failed_.push_back(std::move(draft));
   }
@@ -208,7 +211,7 @@ Status SegmentWriter::FlushFull() {
 
 Status SegmentWriter::Flush() {
   MT_RETURN_IF_ERROR(FlushFull());
-  return open_ == nullptr ? OkStatus() : open_->Flush(true);
+  return open_ == nullptr ? OkStatus() : open_->Flush();
 }
 
 Status SegmentWriter::Close() {

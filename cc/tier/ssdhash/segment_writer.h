@@ -6,9 +6,9 @@
 // temperature die together.
 //
 //   1. Reserve   makes the segments a batch needs, their files preallocated: a full disk is met here, before anything changes
-//   2. Append    encodes records into the open draft. A full one is queued: its rest, its footer and its size are written
-//                behind the caller's back; what it holds is read from its buffer until then. Records become held, and
-//                readable, when the caller publishes them in the SegmentSet
+//   2. Append    encodes records into the open draft, whose full buffers are written behind the caller's back, one at a time. A
+//                full draft is queued: its rest, its footer and its size are written there, too; what is not yet in the file is
+//                read from memory. Records become held, and readable, when the caller publishes them in the SegmentSet
 //   3. Flush     everything appended is in files, of which the full ones are sealed (FlushFull: these alone). Nothing is synced
 //                here, but that files without direct I/O are at each write
 //
@@ -44,6 +44,8 @@ struct Placement {
 class SegmentWriter {
  public:
   static constexpr uint64_t kMaxQueuedBytes = 8 << 20;
+  // Of finished drafts, for the next ones: to touch new memory costs as much as to fill it.
+  static constexpr size_t kMaxSpareMemory = 2;
 
   // `sealed` is called, on any thread, after segments were finished in the background.
   SegmentWriter(SegmentWriterOptions options, SegmentSet* set, std::function<void()> sealed);
@@ -94,7 +96,7 @@ class SegmentWriter {
   std::vector<std::unique_ptr<SegmentDraft>> failed_;
   uint64_t queued_bytes_ = 0;
   int busy_ = 0;              // drafts being finished
-  DraftMemory spare_memory_;  // of a finished draft
+  std::vector<DraftMemory> spare_memory_;
 
   IoWorker* const worker_;
   IoWorker::Job job_;

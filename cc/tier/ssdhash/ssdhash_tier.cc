@@ -272,7 +272,7 @@ TierStats SsdHashTier::Impl::stats() const {
     stats.dead_bytes += static_cast<int64_t>(segment->dead()) * static_cast<int64_t>(segment->geometry.file_bytes_per_slot);
     resident += sizeof(Segment) + (segment->live.capacity() + segment->tombstones.capacity() + segment->last.capacity()) * 8;
     if (segment->buffer != nullptr) {
-      resident += segment->used * sizeof(FooterEntry) + segment->buffer_bytes;
+      resident += segment->used * sizeof(FooterEntry) + segment->memory_bytes;
     }
   }
   resident += set_.last_copies.size() * 32 + set_.last_copies.bucket_count() * 8;

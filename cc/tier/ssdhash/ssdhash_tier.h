@@ -7,8 +7,8 @@
 // Life of a record: appended to the open segment, served from its buffer until it is written, from the file after; freed, a
 // cleared bit; gone when its segment is deleted, after compaction has moved what is still held (tier.h, Relocation).
 //
-// What Write waits for: encoding, and where the log needs a new segment, making its file. Full segments are finished, synced
-// and deleted on the process's two threads for that (io_worker.h); Write does such work itself only where they fall behind.
+// What Write waits for: encoding, and where the log needs a new segment, making its file. Files are written, synced and deleted
+// on the process's two threads for that (io_worker.h); Write does such work itself only where they fall behind.
 //
 // Space: at most 1.5 times what the held records take, plus four segments, plus the batch being written, as long as the
 // relocator moves what it is asked to move and the owner writes (compaction is paid in slices by Write) or async_compaction is
@@ -30,8 +30,9 @@
 //
 // Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
 // `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the segments
-// not yet sealed, and write buffers: 64 KiB of each of two heads, and beyond that, up to 4 MiB a head and 8 MiB of segments
-// being finished, a share of the 64 MiB that all tiers of the process have together; nothing of it before the first Write.
+// not yet sealed, and write buffers: 64 KiB of each of two heads, and beyond that, up to two of 2 MiB a head, 8 MiB of segments
+// being finished, and while less than half is taken what two finished ones had, a share of the 64 MiB that all tiers of the
+// process have together; nothing of it before the first Write.
 // Descriptors: those of the process's file cache (file_cache.h).
 //
 // Thread-safe: all methods. In a forked child every call answers FailedPrecondition and the destructor does nothing.
