@@ -34,7 +34,8 @@ class KvStore {
   // Rows read from below the store's own memory since it was made, and reads of the device for them; -1: not known.
   virtual int64_t missed_rows() const { return -1; }
   virtual int64_t device_reads() const { return -1; }
-  // ns a key to read batches of keys that are in memory, on one thread: they are read once to get there, then once more; -1: not
+  // ns a key to read batches of keys that are in memory, on one thread: read once to get there, then five times, of which
+  // the median counts; -1: not
   // asked of this store.
   virtual double HitNanoseconds(const std::vector<std::vector<int64_t>>& batches) {
     (void)batches;

@@ -2,8 +2,9 @@
 // a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
 //
 //   storage_kv tf_multitier|leveldb|rocksdb DIRECTORY [name=value ...]
-//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 probe=1 hits=0 threads=1
+//     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 seconds=0 probe=1 hits=0 threads=1
 //
+// seconds: no batch that counts begins after so many of them; 0: all do. For a store that would not end in a day.
 // threads: lent to each call of our table, as TensorFlow lends its pool, the calling one included; the others take none.
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
@@ -14,7 +15,8 @@
 //   disk_iops          what DiskProbe gets, in turns with the batches
 //   roofline_rows_s    min(1 / (t_hit + miss_rate * c_io), disk_iops / (miss_rate * reads_per_miss)), t_hit = 30 ns, c_io as
 //                      the probe measures it, for one calling thread; `of_roofline`: what of it was reached
-//   hit_ns             with hits=1, of stores that tell: reading a key that is in memory, over 16 batches of random keys
+//   hit_ns             with hits=1, of stores that tell: reading a key that is in memory, over 16 batches of random keys, once
+//                      what demotion had to do for them is done
 //   *_mb               resident set; `peak` since the process began, `base` before there was a store
 
 #include <sys/resource.h>
@@ -28,6 +30,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <unordered_map>
 
@@ -65,7 +68,7 @@ int64_t KeyOfRank(uint64_t rank) { return static_cast<int64_t>(HashKey(static_ca
 
 struct Work {
   uint64_t rows = 10000000, row_bytes = 128, cache_mb = 256, batch = 53248, warm = 40, batches = 60, probe = 1, hits = 0;
-  uint64_t threads = 1;
+  uint64_t threads = 1, seconds = 0;
   double alpha = 1.05;
 
   bool Set(const std::string& flag) {
@@ -80,7 +83,7 @@ struct Work {
     const std::unordered_map<std::string, uint64_t*> numbers = {
         {"rows", &rows}, {"row_bytes", &row_bytes}, {"cache_mb", &cache_mb}, {"batch", &batch},
         {"warm", &warm}, {"batches", &batches},     {"probe", &probe},       {"hits", &hits},
-        {"threads", &threads}};
+        {"threads", &threads}, {"seconds", &seconds}};
     const auto found = numbers.find(name);
     if (found == numbers.end()) return false;
     *found->second = static_cast<uint64_t>(std::atoll(value));
@@ -132,7 +135,8 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   Totals sum;
   double first_half = 0;
   std::vector<double> took;
-  for (uint64_t b = 0; b < work.warm + work.batches; ++b) {
+  const double limit = work.seconds == 0 ? std::numeric_limits<double>::infinity() : static_cast<double>(work.seconds);
+  for (uint64_t b = 0; b < work.warm + work.batches && sum.wall < limit; ++b) {
     batch.drawn.clear();
     for (uint64_t i = 0; i < work.batch; ++i) batch.drawn.push_back(KeyOfRank(ranks.Next()));
     batch.unique = batch.drawn;
@@ -167,10 +171,10 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   std::printf("{\"store\":\"%s\",\"rows\":%llu,\"row_bytes\":%llu,\"cache_mb\":%llu,\"alpha\":%g,\"batch\":%llu,\"batches\":%llu,",
               name.c_str(), static_cast<unsigned long long>(work.rows), static_cast<unsigned long long>(work.row_bytes),
               static_cast<unsigned long long>(work.cache_mb), work.alpha, static_cast<unsigned long long>(work.batch),
-              static_cast<unsigned long long>(work.batches));
+              static_cast<unsigned long long>(took.size()));
   std::printf("\"load_rows_s\":%.0f,\"unique_per_batch\":%.0f,\"unique_rows_s\":%.0f,\"first_half_rows_s\":%.0f,"
               "\"batch_ms\":[%.1f,%.1f],",
-              static_cast<double>(work.rows) / load, sum.unique / static_cast<double>(work.batches), rate, first_half,
+              static_cast<double>(work.rows) / load, sum.unique / static_cast<double>(took.size()), rate, first_half,
               took[took.size() / 2] * 1e3, took[took.size() * 99 / 100] * 1e3);
   std::printf("\"cpu_us_per_row\":%.3f,\"resident_mb\":%.0f,\"peak_mb\":%.0f,\"base_mb\":%.0f", sum.cpu * 1e6 / sum.unique,
               ResidentMegabytes(), static_cast<double>(usage.ru_maxrss) / 1024, base_mb);

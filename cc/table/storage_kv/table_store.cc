@@ -1,5 +1,6 @@
 // Our table, DRAM over SSDHASH: a read-modify-write is what a training step does, Lookup and then Apply of gradients.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -101,11 +102,16 @@ class TableStore : public KvStore {
     };
     for (const auto& batch : batches) keys += batch.size();
     read();
+    if (!table_->Drain().ok()) std::abort();
     const int64_t missed = missed_rows();
-    const auto start = std::chrono::steady_clock::now();
-    read();
-    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
-    return missed_rows() == missed ? ns / static_cast<double>(keys) : -1;
+    double ns[5];
+    for (double& one : ns) {
+      const auto start = std::chrono::steady_clock::now();
+      read();
+      one = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+    }
+    std::nth_element(ns, ns + 2, ns + 5);
+    return missed_rows() == missed ? ns[2] / static_cast<double>(keys) : -1;
   }
 
   std::string Details() const override {
