@@ -35,8 +35,7 @@ class KvStore {
   virtual int64_t missed_rows() const { return -1; }
   virtual int64_t device_reads() const { return -1; }
   // ns a key to read batches of keys that are in memory, on one thread: read once to get there, then five times, of which
-  // the median counts; -1: not
-  // asked of this store.
+  // the median counts; -1: not asked of this store.
   virtual double HitNanoseconds(const std::vector<std::vector<int64_t>>& batches) {
     (void)batches;
     return -1;
