@@ -9,8 +9,8 @@
 // The tiers of one table share one instance directory (env/instance_dir.h), which goes when the last of them has gone. Only
 // this folder knows which tiers there are; a table knows Tier, and who makes tables knows StorageSpec.
 //
-// PMEM alone is no tier below: its files are the memory of the rows, which are read and updated in place (row/row_memory.h), and
-// its size is that of DRAM alone: hard.
+// PMEM alone is no tier below: its files are the memory of the rows, which are read and updated in place (row/row_memory.h),
+// and its size is that of DRAM alone: hard.
 //
 // A kept instance is recovered by composing the same spec again with `recover`: the last tier finds its records, the table
 // adopts them. Tiers above it begin empty. With PMEM as the last tier there is no keeping: its files do not tell which of

@@ -45,7 +45,8 @@ class StorageTest : public testing::Test {
     spec.sizes = std::move(sizes);
     return spec;
   }
-  static Status Compose(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance = nullptr) {
+  static Status Compose(const StorageSpec& spec, TableOptions* options,
+                        std::shared_ptr<InstanceDirectory>* instance = nullptr) {
     options->name = "user/id";
     options->dim = 4;
     return ComposeStorage(spec, options, instance);

@@ -1,5 +1,5 @@
-// Demotion: rows of DRAM go to the tier below, and what is beyond the budget of the first of two lower tiers to the second; or the
-// coldest of all are dropped. What calls it, and when: trim.cc.
+// Demotion: rows of DRAM go to the tier below, and what is beyond the budget of the first of two lower tiers to the second; or
+// the coldest of all are dropped. What calls it, and when: trim.cc.
 //
 // A slice of rows of one shard, from DRAM:
 //   1. room     in a bounded tier below: its own coldest records leave first (see below).

@@ -5,8 +5,8 @@
 //                                   ^                                      |
 //                                   '----- due again after a pause --------'
 //
-// A round of a job is its steps from Schedule to kDone. Steps are short and jobs take turns by the time at which they are due, so
-// no table waits for all of another's work, and a job that pauses leaves its thread to others. Threads start at the first
+// A round of a job is its steps from Schedule to kDone. Steps are short and jobs take turns by the time at which they are due,
+// so no table waits for all of another's work, and a job that pauses leaves its thread to others. Threads start at the first
 // Schedule, sleep while nothing is due, and never end. A step must not wait for another job, and a job must not be cancelled
 // or waited for from within one.
 //
@@ -46,8 +46,8 @@ class DemotionPool {
  public:
   class Job {
    public:
-    // One step of the job: the microseconds to pause before the next, or kDone; or kNotNow: it could do nothing without waiting,
-    // and is asked again in a while, no sooner where somebody waits for the job.
+    // One step of the job: the microseconds to pause before the next, or kDone; or kNotNow: it could do nothing without
+    // waiting, and is asked again in a while, no sooner where somebody waits for the job.
     explicit Job(std::function<uint64_t()> step) : step_(std::move(step)) {}
     ~Job() = default;
     Job(const Job&) = delete;

@@ -15,7 +15,9 @@ constexpr uint64_t kOneShardRows = 64 * 1024;
 
 Status ValidateTiers(const TableOptions& o, const std::string& table) {
   const size_t n = o.lower_tiers.size();
-  if (n > kMaxLowerTiers) return InvalidArgumentError(table, "expected at most ", kMaxLowerTiers, " tiers below DRAM, found ", n);
+  if (n > kMaxLowerTiers) {
+    return InvalidArgumentError(table, "expected at most ", kMaxLowerTiers, " tiers below DRAM, found ", n);
+  }
   if (!o.dram_named && (n == 0 || o.dram_budget_bytes != 0)) {
     return InvalidArgumentError(table, "DRAM that is no tier expects a tier below it and a DRAM budget of 0 bytes, found ", n,
                                 " tiers and ", o.dram_budget_bytes, " bytes");
@@ -29,7 +31,8 @@ Status ValidateTiers(const TableOptions& o, const std::string& table) {
     if (i + 1 == n) break;
     const TierCapabilities can = lower.tier->capabilities();
     if (lower.budget_bytes == 0) {
-      return InvalidArgumentError(table, "tier ", lower.tier->name(), " stands above another: expected a budget > 0 bytes, found 0");
+      return InvalidArgumentError(table, "tier ", lower.tier->name(),
+                                  " stands above another: expected a budget > 0 bytes, found 0");
     }
     if (!can.middle || can.relocates) {
       return InvalidArgumentError(table, "tier ", lower.tier->name(), " cannot stand above another tier");

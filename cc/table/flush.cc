@@ -2,7 +2,7 @@
 //
 // A row of DRAM without a record there (`below` unset) is copied under the shard's lock and flagged kRowDemoting, as in
 // demotion; written without the lock; and, where the flag is still set, the record becomes its clean copy. A row that was
-// changed meanwhile was changed after the call: the record is freed. A row of the tier between gets its copy named by SwitchBelow.
+// changed meanwhile was changed after the call: the record is freed. Of a row of the tier between SwitchBelow names the copy.
 //
 // Rows come down only in trims. Above one tier each slice holds the shard's trim for itself: a row that goes down between two
 // slices stands in the last tier then. Above two it could stop in between, behind our back: there the trim is held for the

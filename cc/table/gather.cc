@@ -251,8 +251,8 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_
   size_t rows = shard->dram.rows();  // newborns included
   for (int level = 0; level < levels_; ++level) rows += static_cast<size_t>(shard->rows_lower[level]);
   if (const size_t most = capacity(budget_rows(*shard->dram.layout())); rows + n > most) {
-    return ResourceExhaustedError("table '", options_.name, "': its tiers are full: one of ", shards_.size(), " shards holds ", rows,
-                                  " of ", most, " rows; no room for ", n, " more");
+    return ResourceExhaustedError("table '", options_.name, "': its tiers are full: one of ", shards_.size(), " shards holds ",
+                                  rows, " of ", most, " rows; no room for ", n, " more");
   }
   if (!evicts_ && dram_budget_bytes_ != 0) {
     const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));

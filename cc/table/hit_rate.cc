@@ -1,6 +1,7 @@
 // Hit rates of a real table, DRAM over a tier in memory, beside exact LRU of as many rows on the same batches.
 //
-//   hit_rate [zipf=1.05] [cache_percent=5] [drift=none|slow|fast|one-shot] [keys=6600000] [batch=65536] [warm=150] [batches=100]
+//   hit_rate [zipf=1.05] [cache_percent=5] [drift=none|slow|fast|one-shot] [keys=6600000] [batch=65536] [warm=150]
+//            [batches=100]
 //   hit_rate trace=FILE cache_percent=5 keys=N ...    batches of 64-bit keys, as they lie in the file
 //
 // A batch of draws is looked up and trained, as a step does; the table demotes in the background and is drained after each, so
@@ -201,11 +202,14 @@ Status Run(const Work& work) {
     hits += n - missed;
     lru_hits += lru_hit;
   }
-  const auto percent = [&](int64_t part) { return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(all, 1)); };
-  std::printf("{\"zipf\":%g,\"cache_percent\":%g,\"drift\":\"%s\",\"trace\":\"%s\",\"rows\":%zu,\"batches\":%llu,\"unique\":%.0f,"
-              "\"table\":%.2f,\"lru\":%.2f,\"over_lru\":%.2f}\n",
+  const auto percent = [&](int64_t part) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(all, 1));
+  };
+  std::printf("{\"zipf\":%g,\"cache_percent\":%g,\"drift\":\"%s\",\"trace\":\"%s\",\"rows\":%zu,\"batches\":%llu,"
+              "\"unique\":%.0f,\"table\":%.2f,\"lru\":%.2f,\"over_lru\":%.2f}\n",
               work.zipf, work.cache_percent, work.drift.c_str(), work.trace.c_str(), capacity,
-              static_cast<unsigned long long>(done), static_cast<double>(all) / static_cast<double>(std::max<uint64_t>(done, 1)),
+              static_cast<unsigned long long>(done),
+              static_cast<double>(all) / static_cast<double>(std::max<uint64_t>(done, 1)),
               percent(hits), percent(lru_hits), percent(hits - lru_hits));
   return OkStatus();
 }

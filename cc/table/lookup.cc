@@ -168,7 +168,8 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         continue;
       }
       if (stamp != 0) {  // other lookups may, too
-        if (NoteUse(row, static_cast<uint32_t>(stamp + base + i), step, notes_lazily_)) --shard_of(HashKey(row->key))->prefetched;
+        const auto use = static_cast<uint32_t>(stamp + base + i);
+        if (NoteUse(row, use, step, notes_lazily_)) --shard_of(HashKey(row->key))->prefetched;
       }
       CopyValue(DramTier::Data(row), out.row(i), dim);
     }

@@ -296,7 +296,8 @@ TEST(PowerLoss, LeavesWhatWasFlushedOrNewer) {
       options.initializer.a = 0.0f;
       options.adopt = life > 0;
       if (round % 2 == 1) {
-        options.lower_tiers.insert(options.lower_tiers.begin(), {std::make_shared<MemoryTier>(), 7 * options.dram_budget_bytes / 4});
+        options.lower_tiers.insert(options.lower_tiers.begin(),
+                                   {std::make_shared<MemoryTier>(), 7 * options.dram_budget_bytes / 4});
       }
       auto table = MakeTable(options);
       std::vector<int64_t> frequency(kKeys);
@@ -306,7 +307,9 @@ TEST(PowerLoss, LeavesWhatWasFlushedOrNewer) {
         const int64_t found = frequency[static_cast<size_t>(key)];
         ASSERT_TRUE(found == flushed[key] || later[key].count(found) > 0)
             << "round " << round << " life " << life << " key " << key << ": found " << found << ", flushed " << flushed[key];
-        for (size_t d = 0; d < kDim; ++d) ASSERT_EQ(values[static_cast<size_t>(key) * kDim + d], -static_cast<float>(found)) << key;
+        for (size_t d = 0; d < kDim; ++d) {
+          ASSERT_EQ(values[static_cast<size_t>(key) * kDim + d], -static_cast<float>(found)) << key;
+        }
         flushed[key] = found;
       }
       later.clear();

@@ -7,16 +7,16 @@
 //              lock; then, under the shard's, one counts where it is to be given and the key's word or row names it
 // One row is given once: by its place in DRAM, or the location of its record, whichever is met first; both marks go.
 //
-// Meanwhile rows change, go and move; each step of that is under the shard's lock, and keeps what is to be given ahead of 2 and 3:
+// Meanwhile rows change, go and move; each step of that is under the shard's lock, and keeps what is to be given ahead of 2, 3:
 //   changed, removed, expired, dropped   handed over before
-//   DRAM -> a tier      while 2 lasts the mark goes along. Afterwards a row of DRAM that is to be given has an unchanged copy in
-//                       the last tier, where 3 finds it: it goes back there, or, into any other, is handed over
+//   DRAM -> a tier      while 2 lasts the mark goes along. Afterwards a row of DRAM that is to be given has an unchanged copy
+//                       in the last tier, where 3 finds it: it goes back there, or, into any other, is handed over
 //   a tier -> DRAM      where the record stays as the row's copy, the row takes the mark; else it is handed over
 //   between -> last     the mark goes along: 3 comes to the last tier later, or has been over the tier between
 //   compaction          the mark goes along, and where the record stands now is noted: a look at what was noted ends 3
 //
 // What is handed over waits in memory until the next chunk; while that is much, operations that change rows wait at their
-// start, where they hold nothing. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for its end.
+// start, where they hold nothing. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for it.
 
 #include <algorithm>
 
@@ -61,7 +61,8 @@ void EmbeddingTable::Impl::HandOverCounted(Shard* shard, uint32_t location) {
   if (!cut->over) AppendCounted(*shard->counted.at(location), &cut->handed_over);
 }
 
-void EmbeddingTable::Impl::HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data) {
+void EmbeddingTable::Impl::HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header,
+                                          uint8_t* data) {
   SnapshotCut* const cut = shard->cut.get();
   if (cut == nullptr || cut->given[level].has(location)) return;
   cut->given[level].Set(location, true);
@@ -254,8 +255,8 @@ class EmbeddingTable::Impl::Snapshot {
           const RowHeader* row = shard->dram.Header(location);
           if (row->has(kRowFree | kRowNewborn)) continue;
           if (row->below != kNoLocation) cut_->given[table_->levels_ - 1].Set(row->below, true);
-          table_->AppendRow(*layout_, cut_->all_columns, row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row),
-                            &chunk_);
+          table_->AppendRow(*layout_, cut_->all_columns, row->key, KeyFacts{row->frequency, row->version, 0},
+                            DramTier::Data(row), &chunk_);
           --left;
         }
       }
@@ -332,7 +333,9 @@ class EmbeddingTable::Impl::Snapshot {
       switch (ShardIndex::state(word)) {
         case WordState::kDram: {
           const RowHeader* row = shard->dram.Header(location);
-          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != record.location) return false;
+          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != record.location) {
+            return false;
+          }
           row_location = location;
           return true;
         }

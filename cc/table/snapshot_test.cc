@@ -172,8 +172,8 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
   }
 }
 
-// Every training step updates a pair of keys alike, so that a snapshot between the two would tell; beside it rows are looked up,
-// come and go.
+// Every training step updates a pair of keys alike, so that a snapshot between the two would tell; beside it rows are looked
+// up, come and go.
 TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
   constexpr int64_t kPairs = 300;
   TableOptions options = BasicOptions(kDim);

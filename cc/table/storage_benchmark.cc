@@ -1,6 +1,5 @@
-// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and training beside a
-// snapshot. Rows of 128
-// bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
+// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and training
+// beside a snapshot. Rows of 128 bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
 
 #include <benchmark/benchmark.h>
 
@@ -172,8 +171,8 @@ BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 
-// How long a step of training takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a chunk of 64 Ki rows as
-// a disk would. Counters: the longest step without and with the snapshot, and its seconds.
+// How long a step of training takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a chunk of 64 Ki
+// rows as a disk would. Counters: the longest step without and with the snapshot, and its seconds.
 void SnapshotPause(benchmark::State& state, bool ssdhash) {
   constexpr int64_t kRows = 2000000;
   Directory directory;
@@ -183,7 +182,9 @@ void SnapshotPause(benchmark::State& state, bool ssdhash) {
     auto table = *EmbeddingTable::Create(options);
     Fill(table.get(), kRows);
     using Clock = std::chrono::steady_clock;
-    const auto seconds_since = [](Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); };
+    const auto seconds_since = [](Clock::time_point from) {
+      return std::chrono::duration<double>(Clock::now() - from).count();
+    };
     std::mt19937_64 random(1);
     std::vector<int64_t> keys(kBatch);
     const auto longest = [&](const std::function<bool()>& goes_on) {

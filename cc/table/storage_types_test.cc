@@ -59,7 +59,9 @@ TEST_P(StorageTypes, IndexCostsAtMost25BytesAKeyOverAllTiers) {
     options.dram_named = storage.dram;
     if (storage.dram && !storage.lower.empty()) options.dram_budget_bytes = 16 * 2000;
     if (storage.lower.empty()) options.row_memory = root.OpenRowMemory("slab");
-    for (const std::string& type : storage.lower) options.lower_tiers.push_back({root.Open(type, type + StrCat(shards), false), 0});
+    for (const std::string& type : storage.lower) {
+      options.lower_tiers.push_back({root.Open(type, type + StrCat(shards), false), 0});
+    }
     if (storage.lower.size() > 1) options.lower_tiers[0].budget_bytes = 16 * 5000;
     auto table = MakeTable(options);
     const int64_t least = (storage.lower.empty() ? 64 : 1024) * 8 * 7 / 10 * shards;  // what the smallest index is for
@@ -69,7 +71,9 @@ TEST_P(StorageTypes, IndexCostsAtMost25BytesAKeyOverAllTiers) {
       std::iota(keys.begin(), keys.end(), from);
       MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(table.get()));
       const TableStats stats = table->Stats();
-      if (stats.rows >= least) worst = std::max(worst, static_cast<double>(stats.index_bytes) / static_cast<double>(stats.rows));
+      if (stats.rows >= least) {
+        worst = std::max(worst, static_cast<double>(stats.index_bytes) / static_cast<double>(stats.rows));
+      }
     }
     EXPECT_LE(worst, 25.0) << shards << " shards";
     EXPECT_GE(worst, 10.0);

@@ -181,7 +181,8 @@ class EmbeddingTable::Impl {
   Status Install(Shard* shard, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
                  Forgetting* forgetting, GoneRecords* gone);
   // `whole`: the key's data are those of the record.
-  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header, bool whole, Forgetting* forgetting);
+  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header, bool whole,
+                     Forgetting* forgetting);
   // Takes a key whose record is below memory out of the shard.
   void EraseBelow(Shard* shard, uint64_t* word, int level, const RecordHeader& header, uint32_t location, GoneRecords* gone);
   // Of a damaged record, unless operations are to fail.
@@ -401,8 +402,8 @@ class EmbeddingTable::Impl {
   bool filters() const { return !options_.admission.admits_all(); }
   // Rows of DRAM. 0 where DRAM is not named.
   uint64_t budget_rows(const RowLayout& layout) const;
-  // Rows that a shard may have in all tiers together, DRAM holding `dram_rows`, where the last has a given size and drops nothing;
-  // else no bound.
+  // Rows that a shard may have in all tiers together, DRAM holding `dram_rows`, where the last has a given size and drops
+  // nothing; else no bound.
   size_t capacity(uint64_t dram_rows) const;
   // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
   size_t lower_share(int level) const;

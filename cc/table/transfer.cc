@@ -5,8 +5,8 @@
 // cursor stays good while the index grows, and no key present all along is met twice or missed.
 //
 // A step takes some homes at once. Their words below memory are made pending while the records are read, all in one call of
-// each tier: so a row cannot leave its home's place unseen, nor its location be used again by another. Others' pending words are
-// waited for before a step, which holds nothing then.
+// each tier: so a row cannot leave its home's place unseen, nor its location be used again by another. Others' pending words
+// are waited for before a step, which holds nothing then.
 
 #include <algorithm>
 #include <cstring>
@@ -276,7 +276,9 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
     const RowLayout& layout = *shard->dram.layout();
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       size_t i = batch->first_position(e);
-      while (batch->next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) i = batch->next(static_cast<uint32_t>(i));  // the last wins
+      while (batch->next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) {  // the last wins
+        i = batch->next(static_cast<uint32_t>(i));
+      }
       i += from;
       RowHeader* row = gathered.rows[e];
       if (!shard->to_give.empty()) HandOverRow(shard, ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word));

@@ -2,17 +2,17 @@
 //
 // Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
 // the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted,
-// jobs pause after each slice, so that all of the table's together work half of the time at most: operations have the locks, the
-// disk and the processor for the rest. From 99 % on it does not pause, and beyond the budget operations demote, too, before they end: the bound holds
-// however far the pool is behind, and who makes rows faster than they can go waits for them.
+// jobs pause after each slice, so that all of the table's together work half of the time at most: operations have the locks,
+// the disk and the processor for the rest. From 99 % on it does not pause, and beyond the budget operations demote, too, before
+// they end: the bound holds however far the pool is behind, and who makes rows faster than they can go waits for them.
 //
-// A smaller budget (SetDramBudget) is for the pool in tables of every size. Until it is reached operations hold DRAM to the ceiling,
-// which is what the pool has come down to: each takes away what it adds and no more, and jobs pause as above. A failed write ends
-// that: operations try the whole of it then, as after any other.
+// A smaller budget (SetDramBudget) is for the pool in tables of every size. Until it is reached operations hold DRAM to the
+// ceiling, which is what the pool has come down to: each takes away what it adds and no more, and jobs pause as above. A failed
+// write ends that: operations try the whole of it then, as after any other.
 //
-// A write that failed is tried again a second later, and by each operation that needs room. One trim at a time works on a shard;
-// who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its operation
-// ends.
+// A write that failed is tried again a second later, and by each operation that needs room. One trim at a time works on a
+// shard; who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its
+// operation ends.
 
 #include <algorithm>
 
@@ -50,14 +50,15 @@ size_t EmbeddingTable::Impl::capacity(uint64_t dram_rows) const {
 Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (dram_budget_bytes_ == 0) {
-    return FailedPreconditionError("table '", options_.name, "': a new budget expects a table made with a budget of DRAM, found ",
+    return FailedPreconditionError("table '", options_.name,
+                                   "': a new budget expects a table made with a budget of DRAM, found ",
                                    options_.dram_named ? "an unbounded one" : "one without DRAM as a tier");
   }
   InsideGate inside(&gate_);
   const std::shared_ptr<const RowLayout> layout = this->layout();
   if (bytes < layout->row_bytes()) {
-    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", first_tier_name(), " of at least one row (",
-                                layout->row_bytes(), " bytes), found ", bytes);
+    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", first_tier_name(),
+                                " of at least one row (", layout->row_bytes(), " bytes), found ", bytes);
   }
   const uint64_t rows = bytes / layout->row_bytes();
   if (!evicts_ && dram_rows_.load() > static_cast<int64_t>(rows)) {
@@ -131,7 +132,9 @@ Status EmbeddingTable::Impl::Trim(int percent) {
     for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
   }
   if (dram_rows_.load() <= budget) return OkStatus();
-  for (auto& shard : shards_) MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
+  for (auto& shard : shards_) {
+    MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
+  }
   return OkStatus();
 }
 

@@ -130,7 +130,8 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
       if (Evictable(*dram_->Header(hand_))) window.push_back(Entry{Rank(hand_, clock), hand_});
       ++hand_;
     }
-    const size_t take = std::min(wanted, left == 0 ? window.size() : (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim);
+    const size_t share = (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim;
+    const size_t take = std::min(wanted, left == 0 ? window.size() : share);
     std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
     std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
     for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);

@@ -29,9 +29,9 @@
 //               comes back for it later.
 // A location named in step 3 may be freed at once, before step 4. A record that is freed between 1 and 3 is not moved: who
 // took its name away frees `from`. The relocator is called from Write, Sync, Remove and Compact, or from a thread of the tier;
-// it may lock what protects the owner's names, so Write, Sync, Remove, Compact, Scan and SetRelocator must not be called under that;
-// it may call Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make sure that none
-// moves in between: take the names away first, or SetRelocator(nullptr).
+// it may lock what protects the owner's names, so Write, Sync, Remove, Compact, Scan and SetRelocator must not be called under
+// that; it may call Read, Free and stats, and nothing else of the tier. Who collects locations with Scan to free them must make
+// sure that none moves in between: take the names away first, or SetRelocator(nullptr).
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
 // gives another record, whose key tells; it never gives torn data. tier_conformance.h is the test every tier passes.
@@ -169,9 +169,9 @@ class Tier {
     (void)record, (void)from, (void)to;
     return false;
   }
-  // Calls visit for every record held, in any order, stopping at its first error; for one that moves meanwhile perhaps more than
-  // once. A tier that has just recovered holds one record of each key, its newest, and reads no row data here where it can avoid
-  // it. Records that cannot be read are passed over, and at the end DataLoss names the first place.
+  // Calls visit for every record held, in any order, stopping at its first error; for one that moves meanwhile perhaps more
+  // than once. A tier that has just recovered holds one record of each key, its newest, and reads no row data here where it can
+  // avoid it. Records that cannot be read are passed over, and at the end DataLoss names the first place.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // Locations of all records held are below it.
   virtual uint64_t location_end() const = 0;

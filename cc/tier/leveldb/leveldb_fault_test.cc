@@ -196,8 +196,8 @@ TEST_F(LevelDbFaultTest, PowerLossKeepsWhatWasSynced) {
     ExpectAllHeld();
     for (int64_t key = 0; key < kKeys; ++key) {
       const uint64_t found = held_.count(key) > 0 ? held_[key].data_generation : 0;
-      ASSERT_TRUE(found == synced[key] || later[key].count(found) > 0) << "life " << life << " key " << key << ": found " << found
-                                                                       << ", synced " << synced[key];
+      ASSERT_TRUE(found == synced[key] || later[key].count(found) > 0)
+          << "life " << life << " key " << key << ": found " << found << ", synced " << synced[key];
       synced[key] = found;
     }
     later.clear();

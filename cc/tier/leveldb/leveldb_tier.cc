@@ -384,8 +384,8 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
   for (it->Seek(from); slice->size() < kScanSlice; it->Next()) {
     // A bad block is passed over, and told by the status from then on.
     if (damage->ok() && it->status().IsCorruption()) {
-      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path, "': ",
-                              it->status().ToString());
+      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path,
+                              "': ", it->status().ToString());
     }
     if (!it->Valid()) break;
     if (it->key().size() != kEntryKeyBytes) continue;
@@ -399,8 +399,8 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
     }
   }
   if (it->status().ok() || it->status().IsCorruption()) return OkStatus();
-  return UnavailableError("leveldb tier: scan of '", options_.directory, "', last read of '", LevelDbEnv::last_read().path, "': ",
-                          it->status().ToString());
+  return UnavailableError("leveldb tier: scan of '", options_.directory, "', last read of '", LevelDbEnv::last_read().path,
+                          "': ", it->status().ToString());
 }
 
 Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,

@@ -10,8 +10,8 @@
 // written again. Remove deletes entries.
 //
 // Owns the database in its directory, not the directory. Bounds its memory (write buffer, block cache, open files with
-// their index and filter: about 2.5 bytes a row; 12 bytes a row for locations), not the bytes on the disk, which LevelDB's compaction lets grow to
-// about 1.1 times the entries plus stale ones; not its rows unless max_rows is given.
+// their index and filter: about 2.5 bytes a row; 12 bytes a row for locations), not the bytes on the disk, which LevelDB's
+// compaction lets grow to about 1.1 times the entries plus stale ones; not its rows unless max_rows is given.
 //
 // When a write fails (full disk), the rows written before stay readable and writes are refused with ResourceExhausted or
 // Unavailable; once there is room the database is closed and opened again, at most every retry_us, since LevelDB itself

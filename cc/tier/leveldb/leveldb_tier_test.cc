@@ -40,7 +40,8 @@ TEST_F(LevelDbTierTest, EntryIsAsTheFormatPageSays) {
   EXPECT_EQ(DecodeFixed32(p + 20), 2u);
   EXPECT_EQ(std::memcmp(p + 24, record.row_data.data(), record.row_data.size()), 0);
   ASSERT_TRUE(tier_->database()->Get(leveldb::ReadOptions(), "schema", &value).ok());
-  EXPECT_EQ(value.rfind("{\"format_version\": 1, \"columns\": [{\"name\": \"value\", \"dtype\": \"float32\", \"dim\": 3", 0), 0u)
+  EXPECT_EQ(value.rfind("{\"format_version\": 1, \"columns\": [{\"name\": \"value\", \"dtype\": \"float32\", \"dim\": 3", 0),
+            0u)
       << value;
 }
 

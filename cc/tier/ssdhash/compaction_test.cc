@@ -130,7 +130,9 @@ TEST_P(CompactionTest, OwnersReadersAndRelocationRaceWithoutAWrongRow) {
       std::mt19937_64 random(static_cast<uint64_t>(t));
       for (uint64_t round = 1; round <= 300; ++round) {
         const int64_t from = t * 2000 + static_cast<int64_t>(random() % 1900);
-        EXPECT_TRUE(random() % 5 == 0 ? owner_.Remove(Range(from, from + 20)).ok() : owner_.Put(Range(from, from + 80), round).ok());
+        const bool removes = random() % 5 == 0;
+        const Status done = removes ? owner_.Remove(Range(from, from + 20)) : owner_.Put(Range(from, from + 80), round);
+        EXPECT_TRUE(done.ok()) << done.ToString();
       }
       --running;
     });

@@ -1,16 +1,17 @@
 // Recovery:
 //   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. An empty or zero-filled
 //      file is a segment whose making was interrupted before anything was acknowledged: deleted. Where a sector of the header
-//      that cannot be zero is, and something else is not, the header was lost with the power (it is written with the first records) or is
-//      damaged, and records may have been acknowledged: the segment is read with the layout of another one, since a record's
-//      checksum is right in one place of one segment only. Where none fits it is DataLoss, and the file stays
+//      that cannot be zero is, and something else is not, the header was lost with the power (it is written with the first
+//      records) or is damaged, and records may have been acknowledged: the segment is read with the layout of another one,
+//      since a record's checksum is right in one place of one segment only. Where none fits it is DataLoss, and the file stays
 //   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
 //      one up to the last good one. Bad ones before that were lost with the power (different writes of one file may survive in
 //      any order) or are damaged: they are counted, and the first is named
 //   3. of all records of a key the one of the largest seq wins; equal ones are copies by compaction. A record wins: held. A
 //      tombstone wins: the key is absent; all tombstones are kept until compaction drops them
-// Segments are loaded by a few threads side by side. Keys are spread over buckets that fit the cache, one small open-addressed table each. Recovered segments are sealed as they
-// are: nothing is appended to them, so that an interrupted recovery finds the same again.
+// Segments are loaded by a few threads side by side. Keys are spread over buckets that fit the cache, one small open-addressed
+// table each. Recovered segments are sealed as they are: nothing is appended to them, so that an interrupted recovery finds the
+// same again.
 
 #include <algorithm>
 #include <atomic>
@@ -103,7 +104,8 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
   if (size == 0 && !segments) return OkStatus();
   uint8_t bytes[kIdBytes] = {};
   if (size == kIdBytes) MT_RETURN_IF_ERROR((*file)->Read(0, kIdBytes, bytes));
-  if (size != kIdBytes || std::memcmp(bytes, kIdMagic, 8) != 0 || Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
+  if (size != kIdBytes || std::memcmp(bytes, kIdMagic, 8) != 0 ||
+      Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
     return DataLossError("'", path, "' at offset 0 is damaged");
   }
   if (DecodeFixed32(bytes + 8) > kSegmentFormatVersion) {
@@ -130,7 +132,8 @@ Result<bool> IsZero(Env* env, const PositionedFile& file, uint64_t size) {
 }
 
 // Decodes the header of a segment's file. *lost: there is none, for a sector of it is zero.
-Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header, bool* lost) {
+Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header,
+                  bool* lost) {
   *lost = false;
   for (size_t needed = kBlockBytes;;) {
     if (size < needed) return DataLossError("segment '", path, "' is cut at offset ", size);
@@ -168,7 +171,8 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) c
   return LoadRecords(std::move(header), std::move(cached), size, loaded);
 }
 
-Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const {
+Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size,
+                                      Loaded* out) const {
   const std::string path = file->path();
   auto loaded = std::make_shared<Segment>(std::move(header), std::move(file));
   loaded->file_bytes = size;
@@ -193,7 +197,8 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
   return OkStatus();
 }
 
-Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const {
+Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts,
+                                       Loaded* loaded) const {
   for (SegmentHeader header : layouts) {
     std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
@@ -214,7 +219,8 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     return LoadRecords(std::move(header), std::move(cached), size, loaded);
   }
   *loaded = Loaded();
-  return DataLossError("segment '", path, "' at offset 0: the header is gone, and what follows it has the layout of no other segment");
+  return DataLossError("segment '", path,
+                       "' at offset 0: the header is gone, and what follows it has the layout of no other segment");
 }
 
 void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const {

@@ -133,7 +133,8 @@ TEST_F(RecoveryTest, PowerLossKeepsWhatWasAcknowledged) {
         const uint64_t found = owner_.generation(key);
         const bool known = acknowledged.count(key) > 0 ? found == acknowledged[key] : found == 0;
         EXPECT_TRUE(known || later[key].count(found) > 0)
-            << "round " << round << " life " << life << " key " << key << ": found " << found << ", expected " << acknowledged[key];
+            << "round " << round << " life " << life << " key " << key << ": found " << found << ", expected "
+            << acknowledged[key];
         acknowledged[key] = found;
       }
       later.clear();
@@ -261,7 +262,8 @@ TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
     }
     owner.Detach();
     std::printf("round %d: %llu operations, %llu acknowledged, %lld rows\n", round,
-                static_cast<unsigned long long>(last + 1 - generation), static_cast<unsigned long long>(synced + 1 - generation),
+                static_cast<unsigned long long>(last + 1 - generation),
+                static_cast<unsigned long long>(synced + 1 - generation),
                 static_cast<long long>(owner.size()));
     generation = last + 100;
     if (testing::Test::HasFailure()) break;

@@ -72,8 +72,9 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
       const bool due = everything || (options_.keep && segment->sealed);
       if (!due || segment->condemned || segment->writes == 0 || !segment->dirty()) continue;
       if (segment->sync_failed) {
-        note(Status(segment->sync_error.code(), StrCat("ssdhash tier: '", segment->file->path(), "' is not yet rewritten since its "
-                                                       "sync failed: ", segment->sync_error.message())));
+        note(Status(segment->sync_error.code(),
+                    StrCat("ssdhash tier: '", segment->file->path(), "' is not yet rewritten since its sync failed: ",
+                           segment->sync_error.message())));
         continue;
       }
       targets.push_back(Target{owner, segment->file, segment->writes});

@@ -3,9 +3,9 @@
 //   Demote      Write of batches of 4,096 new rows; /1: of a tier that is kept, so that its segments are synced
 //   Overwrite   Write of random keys and Free of their older rows, compaction inline (/0) or in the background (/1): write
 //               amplification; space: the most it ever was, less four segments, per live byte
-//   MissRead    Read of batches of random rows, and, batch by batch in turn, a plain io_uring loop over the same number of random
-//               4 KiB blocks of a file as large: `raw_per_s` is that loop's rate, `of_raw` the tier's rows a second by it. /1:
-//               through pread helpers
+//   MissRead    Read of batches of random rows, and, batch by batch in turn, a plain io_uring loop over the same number of
+//               random 4 KiB blocks of a file as large: `raw_per_s` is that loop's rate, `of_raw` the tier's rows a second by
+//               it. /1: through pread helpers
 //   Reopen      Open with recovery, then Scan
 
 #include <benchmark/benchmark.h>
@@ -260,7 +260,13 @@ void MissRead(benchmark::State& state) {
   state.counters["cpu_us_per_row"] = tier_cpu * 1e6 / all_rows;
   state.counters["raw_cpu_us_per_read"] = raw_cpu * 1e6 / all_rows;
 }
-BENCHMARK(MissRead)->Args({0, 16384})->Args({0, 2048})->Args({1, 16384})->Iterations(20)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(MissRead)
+    ->Args({0, 16384})
+    ->Args({0, 2048})
+    ->Args({1, 16384})
+    ->Iterations(20)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 void Reopen(benchmark::State& state) {
   SsdHashOptions options;
