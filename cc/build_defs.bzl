@@ -28,8 +28,8 @@ _ENGINE_COPTS = _WARNINGS + [
 
 _TEST_COPTS = _WARNINGS
 
-# TensorFlow's symbols keep their visibility: its inline functions and type information must be one with the framework's. What is
-# ours is hidden by the version script below. Its macros and templates are not clean under -Wextra.
+# TensorFlow's symbols keep their visibility: its inline functions and type information must be one with the framework's. What
+# is ours is hidden by the version script below. Its macros and templates are not clean under -Wextra.
 _TF_COPTS = [
     "-Wall",
     "-Werror",
@@ -156,7 +156,7 @@ def mt_tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], testonly = 
     )
 
 def mt_tf_cc_test(name, srcs, deps = [], size = "small", tags = [], copts = []):
-    """A GoogleTest binary of code that includes tensorflow/. Not run under the sanitizers: TensorFlow is not built with them."""
+    """A GoogleTest binary of code that includes tensorflow/. Not run under the sanitizers: TensorFlow is built without."""
     native.cc_test(
         name = name,
         size = size,

@@ -323,8 +323,9 @@ class GroupLookupKernel : public OpKernel {
     dims.push_back(member->dim);
     const absl::Status made = TensorShape::BuildTensorShape(dims, out);
     if (made.ok()) return made;
-    return absl::InvalidArgumentError(absl::StrCat("group lookup, ", member->name, ": expected a dense shape that values can have, ",
-                                                   "found [", member->batch, ", ", member->steps, "]: ", made.message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("group lookup, ", member->name, ": expected a dense shape that values can have, found [", member->batch,
+                     ", ", member->steps, "]: ", made.message()));
   }
 
   const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();

@@ -19,7 +19,8 @@ template <typename T>
 absl::Status ListOf(InferenceContext* c, const char* attr, size_t n, std::vector<T>* list) {
   TF_RETURN_IF_ERROR(c->GetAttr(attr, list));
   if (list->size() == n) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(attr, " must have one entry a member: expected ", n, ", found ", list->size()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(attr, " must have one entry a member: expected ", n, ", found ", list->size()));
 }
 
 absl::Status Count(InferenceContext* c, const char* attr, int* n) { return c->GetAttr(attr, n); }
@@ -231,8 +232,8 @@ The lookups of many variables as one op. A member gets the values that it would 
 
 An absent key of an embedding variable reads as its initial value; none is created. A row without entries is zeros.
 
-handles: of embedding variables (source table) and of resource variables (source variable), in the order of members, each member's
-  parts in order.
+handles: of embedding variables (source table) and of resource variables (source variable), in the order of members,
+  each member's parts in order.
 matrices: [rows, dim] values of other variables (source tensor), likewise.
 keys: of each member: [entries]; dense: any shape.
 indices: of each member that is not dense: sparse [entries, 2] in row-major order, ragged row splits [batch + 1].

@@ -259,11 +259,12 @@ class EmbeddingTable {
   // Everything in the table, as of one moment. `columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
   // The same in chunks of max_rows, in any order, so that memory does not grow with the table:
-  // 32 MiB for rows that change before their turn, a bit a slot of DRAM and a record below. `visit` may move a chunk away; the last
-  // one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations wait while the
-  // moment is marked: milliseconds. They go on meanwhile; those that change rows faster than `visit` takes them wait for it, but
-  // for those of `visit` itself, on its thread: what they change stays in memory until it returns. One snapshot of a table at a
-  // time: `visit` must not begin another, nor call Clear, AddSlots with new slots, or Flush of a table whose last tier has a size.
+  // 32 MiB for rows that change before their turn, a bit a slot of DRAM and a record below. `visit` may move a chunk away; the
+  // last one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations wait
+  // while the moment is marked: milliseconds. They go on meanwhile; those that change rows faster than `visit` takes them wait
+  // for it, but for those of `visit` itself, on its thread: what they change stays in memory until it returns. One snapshot of
+  // a table at a time: `visit` must not begin another, nor call Clear, AddSlots with new slots, or Flush of a table whose last
+  // tier has a size.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
   // present from the first call to the last is given exactly once; others may be. A damaged record is an error, or left out
@@ -286,11 +287,11 @@ class EmbeddingTable {
   // run on meanwhile. FailedPrecondition where the last tier does not survive the process; ResourceExhausted, with nothing
   // lost, where the disk is full or the rows are more than a last tier of given size may hold.
   Status Flush();
-  // Changes options().dram_budget_bytes, which keeps telling the first one; Stats has the one in force. A larger budget holds at
-  // once. A smaller one the background brings about, which Drain waits for: until then operations hold DRAM to what it came down
-  // to. Memory that was taken stays the table's. The number of shards and the order of rows stay as made for the first budget.
-  // FailedPrecondition where DRAM has no budget; InvalidArgument below one row; ResourceExhausted where the rows there are would
-  // have nowhere to go (no tier below, or one of given size that drops nothing).
+  // Changes options().dram_budget_bytes, which keeps telling the first one; Stats has the one in force. A larger budget holds
+  // at once. A smaller one the background brings about, which Drain waits for: until then operations hold DRAM to what it came
+  // down to. Memory that was taken stays the table's. The number of shards and the order of rows stay as made for the first
+  // budget. FailedPrecondition where DRAM has no budget; InvalidArgument below one row; ResourceExhausted where the rows there
+  // are would have nowhere to go (no tier below, or one of given size that drops nothing).
   Status SetDramBudget(uint64_t bytes);
   // Gives the space of dead records in the lower tiers' files back (Tier::Compact). Other operations run on meanwhile. An error
   // loses nothing: ResourceExhausted where the disk has no room for what must be moved.

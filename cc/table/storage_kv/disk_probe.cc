@@ -59,7 +59,9 @@ Result<std::unique_ptr<DiskProbe>> DiskProbe::Create(const std::string& director
     probe->blocks_ += kPiece / kBlock;
   }
   std::free(piece);
-  if (!written || ::fdatasync(probe->file_) != 0) return UnavailableError("probe of the disk: '", probe->path_, "' cannot be written");
+  if (!written || ::fdatasync(probe->file_) != 0) {
+    return UnavailableError("probe of the disk: '", probe->path_, "' cannot be written");
+  }
   if (io_uring_queue_init(kDepth, &probe->ring_->ring, 0) != 0) return UnavailableError("probe of the disk: no io_uring");
   probe->ring_->ready = true;
   return probe;

@@ -1,5 +1,5 @@
-// A table that does not fit into memory, beside key-value stores doing the same: rows are loaded, then batches of them, drawn by
-// a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
+// A table that does not fit into memory, beside key-value stores doing the same: rows are loaded, then batches of them, drawn
+// by a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
 //
 //   storage_kv tf_multitier|leveldb|rocksdb DIRECTORY [name=value ...]
 //     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 seconds=0 probe=1 hits=0 threads=1
@@ -9,8 +9,8 @@
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
 //   miss_rate          rows read from the tier below, of them; reads_per_miss: reads of the device for one
-//   cpu_us_per_row     of the whole process. What a missed row costs follows from a second run with cache_mb for all rows, which
-//                      tells what one that is in memory does (storage_kv.py --miss_cost)
+//   cpu_us_per_row     of the whole process. What a missed row costs follows from a second run with cache_mb for all rows,
+//                      which tells what one that is in memory does (storage_kv.py --miss_cost)
 //   batch_ms           median and 99th percentile of the time of a batch; demotion and compaction run meanwhile
 //   disk_iops          what DiskProbe gets, in turns with the batches
 //   roofline_rows_s    min(1 / (t_hit + miss_rate * c_io), disk_iops / (miss_rate * reads_per_miss)), t_hit = 30 ns, c_io as
@@ -168,7 +168,8 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
   getrusage(RUSAGE_SELF, &usage);
   const double rate = sum.unique / sum.wall;
   std::sort(took.begin(), took.end());
-  std::printf("{\"store\":\"%s\",\"rows\":%llu,\"row_bytes\":%llu,\"cache_mb\":%llu,\"alpha\":%g,\"batch\":%llu,\"batches\":%llu,",
+  std::printf("{\"store\":\"%s\",\"rows\":%llu,\"row_bytes\":%llu,\"cache_mb\":%llu,\"alpha\":%g,\"batch\":%llu,"
+              "\"batches\":%llu,",
               name.c_str(), static_cast<unsigned long long>(work.rows), static_cast<unsigned long long>(work.row_bytes),
               static_cast<unsigned long long>(work.cache_mb), work.alpha, static_cast<unsigned long long>(work.batch),
               static_cast<unsigned long long>(took.size()));
@@ -185,7 +186,8 @@ Status Measure(const std::string& name, KvStore* store, DiskProbe* probe, const 
     if (probe != nullptr) {
       const double by_cpu = 1 / (kHitSeconds + miss_rate * probe->cpu_us_per_read() * 1e-6);
       const double by_disk = probe->reads_per_second() / (sum.reads / sum.unique);
-      std::printf(",\"roofline_rows_s\":%.0f,\"of_roofline\":%.3f", std::min(by_cpu, by_disk), rate / std::min(by_cpu, by_disk));
+      std::printf(",\"roofline_rows_s\":%.0f,\"of_roofline\":%.3f", std::min(by_cpu, by_disk),
+                  rate / std::min(by_cpu, by_disk));
     }
   }
   if (probe != nullptr) {
@@ -226,7 +228,8 @@ Status Run(int argc, char** argv) {
   std::unique_ptr<DiskProbe> probe;
   Status status;
   if (work.probe != 0) {
-    Result<std::unique_ptr<DiskProbe>> made = DiskProbe::Create(directory, std::min(kMaxProbeBytes, work.rows * (work.row_bytes + 32)));
+    const uint64_t bytes = std::min(kMaxProbeBytes, work.rows * (work.row_bytes + 32));
+    Result<std::unique_ptr<DiskProbe>> made = DiskProbe::Create(directory, bytes);
     if (made.ok()) probe = *std::move(made);
     if (probe == nullptr) std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
   }

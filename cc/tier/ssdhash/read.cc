@@ -186,7 +186,8 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
       RecordFields fields;
       if (!status.ok()) {
         out.status = Status(status.code(), StrCat("ssdhash tier: key ", out.key, ": ", status.message()));
-      } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true, &fields)) {
+      } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true,
+                               &fields)) {
         std::lock_guard<std::mutex> lock(set_.mutex);
         ++set_.corrupt;
         out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", record.file->path(), "' at offset ",
@@ -307,7 +308,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
       const FooterEntry& entry = view.entries[slot];
       const RecordHeader header{entry.key, entry.version, entry.frequency, entry.num_columns};
       // Its units are its own as long as it is pinned or not: they are written once, before it is seen.
-      const uint32_t location = segment.units[slot / SegmentSet::kUnitSlots] * SegmentSet::kUnitSlots + slot % SegmentSet::kUnitSlots;
+      const uint32_t location =
+          segment.units[slot / SegmentSet::kUnitSlots] * SegmentSet::kUnitSlots + slot % SegmentSet::kUnitSlots;
       MT_RETURN_IF_ERROR(visit(header, location));
     }
   }

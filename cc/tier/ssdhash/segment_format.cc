@@ -350,7 +350,9 @@ bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vecto
 }
 
 bool ParseSegmentName(const std::string& name, uint64_t* id) {
-  if (name.size() < 26 || name.rfind("ssd-", 0) != 0 || name[20] != '-' || name.compare(name.size() - 4, 4, ".seg") != 0) return false;
+  if (name.size() < 26 || name.rfind("ssd-", 0) != 0 || name[20] != '-' || name.compare(name.size() - 4, 4, ".seg") != 0) {
+    return false;
+  }
   const std::string digits = name.substr(4, 16);
   char* end = nullptr;
   const uint64_t parsed = std::strtoull(digits.c_str(), &end, 16);

@@ -37,7 +37,8 @@ TEST(SegmentFormatTest, WorkedExampleOfTheFormatPage) {
   const SegmentHeader header = Example();
   const std::string bytes = header.Encode();
   ASSERT_EQ(bytes.size(), 4096u);
-  EXPECT_EQ(Hex(bytes, 0, 85), "4d54535344534547" "01000000" "00100000" "000102030405060708090a0b0c0d0e0f" "0100000000000000" "00000000"
+  EXPECT_EQ(Hex(bytes, 0, 85),
+            "4d54535344534547" "01000000" "00100000" "000102030405060708090a0b0c0d0e0f" "0100000000000000" "00000000"
             "c0300000" "10000000" "4e000000" "01000000" "00000000" "00000000" "02000000" "00000000" "05000000" "76616c7565");
   EXPECT_EQ(Hex(bytes, 4092, 4), "b6880e23");
 
@@ -46,7 +47,8 @@ TEST(SegmentFormatTest, WorkedExampleOfTheFormatPage) {
   uint8_t record[52];
   EncodeRecord(geometry, 1, RecordHeader{7, 3, 2, 1}, 12, 0, reinterpret_cast<const uint8_t*>(value), 16, record);
   EXPECT_EQ(geometry.RecordOffset(1), 4096u + 52);
-  EXPECT_EQ(Hex(record, sizeof(record)), "0700000000000000" "0c00000000000000" "0300000000000000" "02000000" "01000000" "c16c3601"
+  EXPECT_EQ(Hex(record, sizeof(record)),
+            "0700000000000000" "0c00000000000000" "0300000000000000" "02000000" "01000000" "c16c3601"
             "0000803f" "0000003f" "0000000000000000");
 }
 

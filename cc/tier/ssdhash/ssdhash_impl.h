@@ -36,7 +36,8 @@ namespace multitier {
 class PageBuffer {
  public:
   // data() is null where there is no memory.
-  PageBuffer(Env* env, uint64_t bytes) : env_(env), bytes_(bytes), data_(static_cast<uint8_t*>(env->AllocatePages(bytes, false))) {}
+  PageBuffer(Env* env, uint64_t bytes)
+      : env_(env), bytes_(bytes), data_(static_cast<uint8_t*>(env->AllocatePages(bytes, false))) {}
   ~PageBuffer() { env_->FreePages(data_, bytes_); }
   PageBuffer(const PageBuffer&) = delete;
   PageBuffer& operator=(const PageBuffer&) = delete;

@@ -24,9 +24,9 @@
 // was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
 //
 // Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
-// replaced by reading the records; a header of zeros by that of another segment; a header or id damaged otherwise fails recovery.
-// Of a segment that was open when its process was killed, records that do not read are counted by recovery(): nobody knows
-// then whether they were lost with the power.
+// replaced by reading the records; a header that lacks a sector by that of another; a header or id damaged otherwise fails
+// recovery. Of a segment that was open when its process was killed, records that do not read are counted by recovery(): nobody
+// knows then whether they were lost with the power.
 //
 // Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
 // `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the segments
@@ -103,8 +103,8 @@ class SsdHashTier : public Tier {
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   uint64_t location_end() const override;
   Status Sync() override;
-  // Rewrites every sealed segment with at least a sixteenth of dead records, reading no more than all files once. Writers wait for
-  // a slice of a quarter MiB of it at most. ResourceExhausted where the disk has no room for what would have to be moved.
+  // Rewrites every sealed segment with at least a sixteenth of dead records, reading no more than all files once. Writers wait
+  // for a slice of a quarter MiB of it at most. ResourceExhausted where the disk has no room for what would have to be moved.
   Status Compact() override;
   // Of the widest segment.
   std::vector<ColumnSpec> recovered_columns() const override;
