@@ -114,6 +114,9 @@ def test_neighbours_of_a_group_are_one_tensor(graph):
     fed["y"] = sparse([[1], [2]])
     with pytest.raises(ValueError, match="Batch size"):
         fc.input_layer(fed, [made[0], made[4]])
+    fed["c"] = v1.sparse_placeholder(tf.int64, [None, None])  # fits those on both sides, which do not fit each other
+    with pytest.raises(ValueError, match="Batch size"):
+        fc.input_layer(fed, [made[0], made[1], made[4]])
 
 
 def test_max_norm_clips_in_a_group_as_alone():

@@ -237,6 +237,9 @@ def test_an_engine_group_that_can_not_be_joined_is_refused_by_name():
         engine.Group(tables, [[1, 2], [1]], concat=True)
     with pytest.raises(ValueError, match="is_sequence of member 1: expected False with concat, found True"):
         engine.Group(tables, [[1], [1]], is_sequence=[False, True], concat=True)
+    for bad in ([1, 1], np.array([True, False]), "no", None):
+        with pytest.raises(ValueError, match="concat: expected True or False, found"):
+            engine.Group(tables, [[1], [1]], concat=bad)
     with pytest.raises(ValueError, match="expected at least one with concat"):
         engine.Group([], [], concat=True)
     with pytest.raises(ValueError, match=r"grads: expected shape \[1, 5\], found \[1, 2\]"):

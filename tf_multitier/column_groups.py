@@ -10,8 +10,9 @@ asked through a copy of itself over a `_Collecting` categorical column, which gi
        follow each other in the layer, as one tensor of their values side by side.
 
 Columns over embedding variables and over TensorFlow's own variables go into one group, as do pooled and sequence columns of one
-call. Values of embedding variables are those of the column alone, to the bit; those of static variables too, but where TensorFlow
-pools ten ids or more: it adds eight at a time, the group in order of occurrence.
+call. Values of embedding variables are those of the column alone, to the bit; those of static variables up to rounding: TensorFlow
+adds ten ids or more eight at a time, the group in order of occurrence, and multiplies by a reciprocal for "mean" and "sqrtn", where
+the group divides.
 """
 
 import collections
@@ -56,9 +57,9 @@ def group_embedding_column_scope(name=None, params_num_per_group=sys.maxsize):
     """Embedding columns made inside are looked up by one op in each `input_layer` call that has them.
 
     Semantics: DeepRec's `tf.feature_column.group_embedding_column_scope`. A group changes no name of a variable and no value (of
-    static variables: up to the rounding of the order of summation). It takes `embedding_column` and `shared_embedding_columns`,
-    this package's and TensorFlow's own, over any categorical column; over sequence columns in `sequence_input_layer`. Other
-    columns may be made inside and are as ever.
+    static variables: up to rounding). It takes `embedding_column` and `shared_embedding_columns`, this package's and TensorFlow's
+    own, over any categorical column; over sequence columns in `sequence_input_layer`. Other columns may be made inside and are as
+    ever.
 
     Args:
       name: scopes of one name are one group; None: a group of its own.
@@ -216,12 +217,7 @@ def _look_up(tensors, groups, joins=False):
             numbers.setdefault(group.key, (group, []))[1].append(number)
     for group, members in numbers.values():
         asked = [tensors[number] for number in members]
-        runs = [1]
-        for number, following in zip(members, members[1:]):
-            if joins and following == number + 1 and _fit(tensors[number], tensors[following]):
-                runs[-1] += 1
-            else:
-                runs.append(1)
+        runs = _runs(members, asked) if joins else [1] * len(members)
         found = nn.group_embedding_lookup_sparse(
             [a.variable for a in asked], [a.ids for a in asked], [a.combiner for a in asked], [a.weights for a in asked],
             partition_strategy="div", max_norms=[a.max_norm for a in asked], params_num_per_group=group.limit, concat=runs)
@@ -234,9 +230,20 @@ def _look_up(tensors, groups, joins=False):
             tensors[number] = values
 
 
-def _fit(asked, following):
-    """Whether the values of two _Asked may stand side by side: [batch, dim] each, with one batch size as far as is known."""
-    return asked.outer is None and following.outer is None and asked.ids.shape[:1].is_compatible_with(following.ids.shape[:1])
+def _runs(numbers, asked):
+    """How many _Asked, one after the other, may stand side by side: neighbours in the layer, of values [batch, dim], with one batch
+    size as far as is known. numbers: their places in the layer."""
+    runs, before, batch = [], None, None
+    for number, a in zip(numbers, asked):
+        its = a.ids.shape[:1]
+        if runs and a.outer is None and before == number - 1 and batch.is_compatible_with(its):
+            runs[-1] += 1
+            batch = batch.merge_with(its)
+        else:
+            runs.append(1)
+            batch = its
+        before = number if a.outer is None else None
+    return runs
 
 
 # ---- layers
@@ -310,7 +317,7 @@ def input_layer(features, feature_columns, weight_collections=None, trainable=Tr
     """TensorFlow's `tf.compat.v1.feature_column.input_layer`, with all embedding columns looked up by one op.
 
     Columns made in a `group_embedding_column_scope` stay in its group. Names of variables and arguments are TensorFlow's; so are
-    values, to the bit over embedding variables, up to the rounding of the order of summation over static ones.
+    values, to the bit over embedding variables, up to rounding over static ones.
 
     Args:
       features: dict of feature name to SparseTensor or dense tensor.

@@ -68,9 +68,9 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
         one after the other, in each tensor. Members that are joined must have one batch size, and be no sequences.
 
     Returns:
-      List of float32 [batch, dim]; with concat=True one float32 [batch, sum of the dims]; sequences [batch, steps, dim], steps
-      being the second number of the ids' dense shape, or the longest row of ragged ids. Rows without ids, and places without an
-      entry, are zeros.
+      List of float32 [batch, dim]; with concat=True one float32 [batch, sum of the dims], with numbers a list of such; sequences
+      [batch, steps, dim], steps being the second number of the ids' dense shape, or the longest row of ragged ids. Rows without ids,
+      and places without an entry, are zeros.
 
     Raises:
       TypeError, ValueError: naming the member: lists of other lengths, an unknown combiner, ids that are no integers or of another
@@ -116,7 +116,7 @@ def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, par
       concat: as there; values stand side by side along the last dimension, and ids that are joined must have one shape.
 
     Returns:
-      List of float32 ids.shape + [dim]; with concat=True one float32 ids.shape + [sum of the dims].
+      List of float32 ids.shape + [dim]; with concat=True one float32 ids.shape + [sum of the dims], with numbers a list of such.
 
     Raises:
       As group_embedding_lookup_sparse.

@@ -78,8 +78,10 @@ py::array PyGroup::Keys(int member) const { return Copy(plan_.keys(member)); }
 py::array PyGroup::Counts(int member) const { return Copy(plan_.counts(member)); }
 
 void PyGroup::Point(const std::vector<Array<float>>& grads, std::vector<const float*>* from, GroupGradients* gradients) const {
-  const float* at = grads.empty() ? nullptr : grads[0].data();
-  for (size_t i = 0; i < tables_.size(); at += tables_[i++]->dim()) from->push_back(strides_.empty() ? grads[i].data() : at);
+  int64_t at = 0;  // the member's first column, where members are side by side
+  for (size_t i = 0; i < tables_.size(); at += tables_[i++]->dim()) {
+    from->push_back(strides_.empty() ? grads[i].data() : grads[0].data() + at);
+  }
   gradients->grads = Span<const float* const>(from->data(), from->size());
   gradients->strides = strides_;
 }

@@ -42,8 +42,11 @@ class Group:
             size, and none be a sequence.
 
         Raises:
-          ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner, a norm below 0.
+          ValueError: naming the member: lists or arrays that do not fit each other, an unknown combiner, a norm below 0;
+            what can not be joined.
         """
+        if not isinstance(concat, (bool, np.bool_)):
+            raise ValueError(f"concat: expected True or False, found {concat!r}")
         n = len(tables)
         splits = [None] * n if row_splits is None else list(row_splits)
         combiners = [combiners] * n if isinstance(combiners, str) else list(combiners)
