@@ -288,9 +288,11 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
-  // Not inside the gate: a job enters it, which it cannot while somebody waits to close it.
+  // Not inside the gate: a job enters it, which it cannot while somebody waits to close it. Nor by a snapshot's visitor, for
+  // which a job may wait: it does itself what is beyond the budget.
+  const bool waits = !TakesSnapshot();
   for (auto& shard : shards_) {
-    if (shard->demotion != nullptr) pool_->Wait(shard->demotion.get());
+    if (waits && shard->demotion != nullptr) pool_->Wait(shard->demotion.get());
   }
   InsideGate inside(&gate_);
   ceiling_ = 0;

@@ -263,8 +263,8 @@ class EmbeddingTable {
   // last one, which may have no rows, tells applies and filter_counters. Its first error ends the snapshot. Operations wait
   // while the moment is marked: milliseconds. They go on meanwhile; those that change rows faster than `visit` takes them wait
   // for it, but for those of `visit` itself, on its thread: what they change stays in memory until it returns. One snapshot of
-  // a table at a time: `visit` must not begin another, nor call Clear, AddSlots with new slots, or Flush of a table whose last
-  // tier has a size.
+  // a table at a time: `visit` must not begin another, nor call Clear, AddSlots with new slots, Import of a filter's
+  // counters, or Flush of a table whose last tier has a size.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is where to go on, 0 at the end. Each key
   // present from the first call to the last is given exactly once; others may be. A damaged record is an error, or left out

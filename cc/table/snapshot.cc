@@ -96,12 +96,18 @@ void EmbeddingTable::Impl::MarkPromoted(Shard* shard, uint32_t location, int lev
   if (below != kNoLocation) cut->given[levels_ - 1].Set(below, true);
 }
 
+std::shared_ptr<SnapshotCut> EmbeddingTable::Impl::TheCut() {
+  std::lock_guard<std::mutex> lock(cut_mutex_);
+  return cut_;
+}
+
+bool EmbeddingTable::Impl::TakesSnapshot() {
+  const std::shared_ptr<SnapshotCut> cut = TheCut();
+  return cut != nullptr && cut->thread == std::this_thread::get_id();
+}
+
 bool EmbeddingTable::Impl::MuchIsHandedOver() {
-  std::shared_ptr<SnapshotCut> cut;
-  {
-    std::lock_guard<std::mutex> lock(cut_mutex_);
-    cut = cut_;
-  }
+  const std::shared_ptr<SnapshotCut> cut = TheCut();
   if (cut == nullptr) return false;
   std::lock_guard<std::mutex> lock(cut->mutex);
   return !cut->over && cut->much_is_handed_over();
@@ -109,11 +115,7 @@ bool EmbeddingTable::Impl::MuchIsHandedOver() {
 
 void EmbeddingTable::Impl::AwaitSnapshot() {
   if (!saving_) return;
-  std::shared_ptr<SnapshotCut> cut;
-  {
-    std::lock_guard<std::mutex> lock(cut_mutex_);
-    cut = cut_;
-  }
+  const std::shared_ptr<SnapshotCut> cut = TheCut();
   if (cut == nullptr || cut->thread == std::this_thread::get_id()) return;
   std::unique_lock<std::mutex> lock(cut->mutex);
   cut->changed.wait(lock, [&] { return cut->over || !cut->much_is_handed_over(); });

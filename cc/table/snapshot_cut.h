@@ -110,7 +110,8 @@ struct SnapshotCut {
 
   // REQUIRES: mutex held. Enough to wait for the snapshot before more is changed.
   bool much_is_handed_over() const {
-    return handed_over.data.size() * sizeof(float) + handed_over.counted_keys.size() * kCountedBytes > kMuchHandedOver;
+    const size_t keys = handed_over.keys.size() + handed_over.counted_keys.size();
+    return handed_over.data.size() * sizeof(float) + keys * kKeyBytes > kMuchHandedOver;
   }
 
   LocationBits given[2];               // by lower tier
@@ -120,7 +121,7 @@ struct SnapshotCut {
 
   static constexpr uint32_t kRunGap = 64;
   static constexpr size_t kMuchHandedOver = 32u << 20;  // bytes
-  static constexpr size_t kCountedBytes = 24;
+  static constexpr size_t kKeyBytes = 24;  // with its frequency and version
 
   std::mutex mutex;  // guards what follows
   std::vector<LocationRun> moved[2];  // by lower tier: where records still to be given came to stand

@@ -239,34 +239,31 @@ TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
 
 // What an expiry takes away is handed over in pieces: it waits for the visitor before it fills the memory.
 TEST(SnapshotMemoryTest, ExpiryOfManyRowsWaitsForTheVisitor) {
-  constexpr int64_t kKeys = 20000;  // of 4 KiB
-  TableOptions options = BasicOptions(1024);
-  options.expiry.steps_to_live = 1;
-  auto table = MakeTable(std::move(options));
-  Training training;
-  training.rule = *FindUpdateRule("sgd");
-  training.hyper = {1.0f};
-  for (int64_t key = 0; key < kKeys; ++key) training.keys.push_back(key);
-  training.grads.assign(training.keys.size() * 1024, 1.0f);
-  MT_ASSERT_OK(training.Run(table.get()));
-  std::atomic<bool> done{false};
-  std::thread expiry;
-  size_t rows = 0;
-  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
-    if (rows == 0) {
-      expiry = std::thread([&] {
-        MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
-        done = true;
-      });
-      for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      EXPECT_FALSE(done);
-    }
-    rows += chunk->keys.size();
-    return OkStatus();
-  }));
-  expiry.join();
-  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
-  EXPECT_EQ(table->TotalCount(), 0);
+  for (const auto& [dim, rows_wanted] : {std::pair<int, int64_t>{1024, 20000}, {1, 2000000}}) {  // more than 32 MiB of each
+    SCOPED_TRACE(dim);
+    TableOptions options = BasicOptions(dim);
+    options.expiry.steps_to_live = 1;
+    auto table = MakeTable(std::move(options));
+    MT_ASSERT_OK(Sgd(Range(0, rows_wanted), 1.0f, dim).Run(table.get()));
+    std::atomic<bool> done{false};
+    std::thread expiry;
+    int64_t rows = 0;
+    MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+      if (rows == 0) {
+        expiry = std::thread([&] {
+          MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
+          done = true;
+        });
+        for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        EXPECT_FALSE(done);
+      }
+      rows += static_cast<int64_t>(chunk->keys.size());
+      return OkStatus();
+    }));
+    expiry.join();
+    EXPECT_EQ(rows, rows_wanted);
+    EXPECT_EQ(table->TotalCount(), 0);
+  }
 }
 
 TEST(SnapshotMemoryTest, ExpiryOfManyCountedKeysWaitsForTheVisitor) {
@@ -314,6 +311,66 @@ TEST(SnapshotMemoryTest, VisitorMayTrainMoreThanMayBeHandedOver) {
     for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
     return OkStatus();
   }));
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Nor can it wait for the pool, which waits for it.
+TEST(SnapshotMemoryTest, VisitorMayDrainWhatItHasTrained) {
+  constexpr int kWide = 1024;
+  constexpr int64_t kKeys = 12000;  // of 4 KiB
+  auto table = MakeTable(TieredOptions(kWide, kKeys, std::make_shared<MemoryTier>()));
+  const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
+  MT_ASSERT_OK(training.Run(table.get()));
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows == 0) {
+      MT_EXPECT_OK(training.Run(table.get()));
+      MT_EXPECT_OK(table->SetDramBudget(kKeys / 2 * kWide * sizeof(float)));
+      MT_EXPECT_OK(table->Drain());
+      EXPECT_LE(table->Stats().tiers[0].rows, kKeys / 2);
+    }
+    rows += chunk->keys.size();
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    return OkStatus();
+  }));
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Nor for who closes the gate, where somebody inside waits for it.
+TEST(SnapshotMemoryTest, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
+  constexpr int kWide = 1024;
+  constexpr int64_t kKeys = 20000;  // of 4 KiB
+  TableOptions options = BasicOptions(kWide);
+  options.expiry.steps_to_live = 1;
+  options.admission.kind = AdmissionKind::kBloom;
+  options.admission.filter_freq = 2;
+  options.admission.max_element_size = 1000;
+  auto table = MakeTable(std::move(options));
+  Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
+  training.counts.assign(kKeys, 2);
+  MT_ASSERT_OK(training.Run(table.get()));
+  std::thread expiry, import;
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows == 0) {
+      expiry = std::thread([&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); });
+      while (table->TotalCount() > kKeys - 8192) std::this_thread::yield();  // 32 MiB are handed over
+      import = std::thread([&] {
+        Rows counters;
+        counters.columns.push_back(table->layout()->value());
+        counters.filter_counters.assign(1, 0);  // of another filter
+        MT_EXPECT_OK(table->Import(counters));
+      });
+      for (int i = 0; i < 50; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        MT_EXPECT_OK(Sgd({-1 - i}, 1.0f, kWide).Run(table.get()));
+      }
+    }
+    rows += chunk->keys.size();
+    return OkStatus();
+  }));
+  expiry.join();
+  import.join();
   EXPECT_EQ(rows, static_cast<size_t>(kKeys));
 }
 

@@ -222,6 +222,64 @@ TEST_P(StorageStress, ScanGivesEachKeyOnceWhileRowsMove) {
   trainer.join();
 }
 
+// Every update changes a pair of keys alike, so that a snapshot of two moments would tell, while records move, go and are
+// compacted between its chunks.
+TEST_P(StorageStress, SnapshotsAreOfOneMomentWhileRowsMove) {
+  constexpr int64_t kPairs = 600;
+  auto table = MakeTable(Options(GetParam().last_rows));
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> trained{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads - 1; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(300 + t);
+      while (!stop) {
+        std::vector<int64_t> keys;
+        for (int i = 0; i < 12; ++i) {
+          const int64_t key = static_cast<int64_t>(random() % (kPairs / 3)) * 3 + t;  // its own
+          keys.push_back(key);
+          keys.push_back(key + kPairs);
+        }
+        MT_EXPECT_OK(Sgd(keys, -1.0f, kDim).Run(table.get()));
+        ++trained;
+        if (random() % 16 == 0) MT_EXPECT_OK(table->Drain());
+        if (random() % 4 == 0) LookupAll(table.get(), SomeKeys(&random, 0, 2 * kPairs));
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    std::mt19937_64 random(400);
+    while (!stop) {
+      const std::vector<int64_t> passing = SomeKeys(&random, 10000, 500);
+      MT_EXPECT_OK(Sgd(passing, -1.0f, kDim).Run(table.get()));
+      if (random() % 4 == 0) MT_EXPECT_OK(table->Remove(passing, nullptr));
+    }
+  });
+  std::vector<int64_t> last(2 * kPairs);
+  for (int snapshot = 0; snapshot < Rounds(4); ++snapshot) {
+    std::vector<int64_t> frequency(2 * kPairs, -1);
+    MT_ASSERT_OK(table->TakeSnapshot(true, 32, [&](Rows* chunk) {
+      for (size_t i = 0; i < chunk->keys.size(); ++i) {
+        const auto key = static_cast<size_t>(chunk->keys[i]);
+        EXPECT_EQ(chunk->data[i * kDim], static_cast<float>(chunk->frequencies[i])) << "key " << key;
+        if (key >= frequency.size()) continue;
+        EXPECT_EQ(frequency[key], -1) << "key " << key << " twice";
+        frequency[key] = chunk->frequencies[i];
+      }
+      for (const int64_t seen = trained; trained == seen;) std::this_thread::yield();
+      return OkStatus();
+    }));
+    for (size_t key = 0; key < kPairs; ++key) {
+      ASSERT_EQ(frequency[key], frequency[key + kPairs]) << "snapshot " << snapshot << " key " << key;
+      ASSERT_GE(std::max<int64_t>(frequency[key], 0), last[key]) << "snapshot " << snapshot << " key " << key;
+      last[key] = std::max<int64_t>(frequency[key], 0);
+    }
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  ExpectFilesAgree(std::move(table));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Tiers, StorageStress,
     testing::Values(StressCase{"ssdhash", {"ssdhash"}, false, 0}, StressCase{"ssdhash_async", {"ssdhash"}, true, 0},

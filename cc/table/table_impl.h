@@ -385,6 +385,9 @@ class EmbeddingTable::Impl {
   // Waits while more was handed over than it could take along. REQUIRES: no lock, pin or pending word is held
   void AwaitSnapshot();
   bool MuchIsHandedOver();
+  std::shared_ptr<SnapshotCut> TheCut();
+  // Whether this thread takes it: the call is its visitor's.
+  bool TakesSnapshot();
 
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are `wanted` or it is time to read, and moves it on.

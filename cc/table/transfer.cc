@@ -211,7 +211,8 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   RaiseTo(&applies_, rows.applies);
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
   MT_RETURN_IF_ERROR(ImportCounted(rows));
-  if (bloom_ == nullptr) return OkStatus();
+  if (bloom_ == nullptr || rows.filter_counters.empty()) return OkStatus();
+  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);  // operations may wait for it inside the gate
   ClosedGate closed(&gate_);
   (void)bloom_->RestoreState(rows.filter_counters);  // another filter's: see Rows
   return OkStatus();
