@@ -270,5 +270,29 @@ TEST_F(RecoveryTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWh
   EXPECT_TRUE(Open().ok());
 }
 
+// What a loss of power may leave of the first write of a segment: some sectors of its header, none of its records.
+TEST_F(RecoveryTest, SectorsOfAHeaderWithoutARecordWereNeverAcknowledged) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(0, 90), 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 1u);
+  std::unique_ptr<RandomAccessFile> file = *memory_.NewRandomAccessFile(Segments()[0]);
+  std::string header(kBlockBytes, '\0');
+  ASSERT_TRUE(file->Read(0, header.size(), header.data()).ok());
+  for (const size_t sector : {0, 7}) {
+    std::string bytes(16 * kBlockBytes, '\0');
+    bytes.replace(sector * 512, 512, header.substr(sector * 512, 512));
+    const std::string path = "d/ssd-00000000000000ff-0.seg";
+    ASSERT_TRUE((*memory_.NewWritableFile(path))->Append(bytes.data(), bytes.size()).ok());
+    const Status opened = Open();
+    ASSERT_TRUE(opened.ok()) << opened.ToString();
+    EXPECT_EQ(tier_->recovery().lost_headers, 0);
+    EXPECT_FALSE(*memory_.FileExists(path));
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.size(), 90u);
+    EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
+  }
+}
+
 }  // namespace
 }  // namespace multitier

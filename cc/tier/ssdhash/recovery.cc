@@ -1,9 +1,10 @@
 // Recovery:
-//   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. An empty or zero-filled
-//      file is a segment whose making was interrupted before anything was acknowledged: deleted. Where a sector of the header
-//      that cannot be zero is, and something else is not, the header was lost with the power (it is written with the first
-//      records) or is damaged, and records may have been acknowledged: the segment is read with the layout of another one,
-//      since a record's checksum is right in one place of one segment only. Where none fits it is DataLoss, and the file stays
+//   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. A file that is empty, or
+//      zero but for some sectors of its first block, is a segment whose making was interrupted before anything was
+//      acknowledged: deleted. Where a sector of the header that cannot be zero is, and something behind that block is not, the
+//      header was lost with the power (it is written with the first records) or is damaged, and records may have been
+//      acknowledged: the segment is read with the layout of another one, since a record's checksum is right in one place of
+//      one segment only. Where none fits it is DataLoss, and the file stays
 //   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
 //      one up to the last good one. Bad ones before that were lost with the power (different writes of one file may survive in
 //      any order) or are damaged: they are counted, and the first is named
@@ -119,11 +120,11 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
 
 namespace {
 
-// Whether the file holds nothing but zeros.
-Result<bool> IsZero(Env* env, const PositionedFile& file, uint64_t size) {
+// Whether the file holds nothing but zeros from `at` on.
+Result<bool> IsZeroFrom(uint64_t at, Env* env, const PositionedFile& file, uint64_t size) {
   PageBuffer pages(env, kZeroCheckBytes);
   if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", kZeroCheckBytes, " bytes");
-  for (uint64_t at = 0; at < size; at += kZeroCheckBytes) {
+  for (; at < size; at += kZeroCheckBytes) {
     const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kZeroCheckBytes, size - at));
     MT_RETURN_IF_ERROR(file.Read(at, bytes, pages.data()));
     if (!AllZero(pages.data(), bytes)) return false;
@@ -163,7 +164,7 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) c
   bool lost = false;
   MT_RETURN_IF_ERROR(ReadHeader(options_.env, *file, path, size, &header, &lost));
   if (lost) {
-    MT_ASSIGN_OR_RETURN(const bool zero, IsZero(options_.env, *file, size));
+    MT_ASSIGN_OR_RETURN(const bool zero, IsZeroFrom(kBlockBytes, options_.env, *file, size));
     loaded->headless = !zero;
     return OkStatus();
   }
