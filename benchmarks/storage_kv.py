@@ -31,6 +31,7 @@ flags.DEFINE_integer("rows", 10_000_000, "Rows.", lower_bound=1)
 flags.DEFINE_integer("cache_mb", 256, "Memory of the store's cache, in MiB.", lower_bound=1)
 flags.DEFINE_integer("warm", 300, "Batches of ours before those that count: its cache must settle.", lower_bound=0)
 flags.DEFINE_integer("peer_warm", 40, "The same of the peers, which are slow.", lower_bound=0)
+flags.DEFINE_integer("peer_seconds", 0, "No batch of a peer that counts begins after so long; 0: all of them do.", lower_bound=0)
 flags.DEFINE_integer("batches", 60, "Batches that count.", lower_bound=1)
 flags.DEFINE_integer("memory_mb", 0, "Memory of each store's process with its page cache, in MiB. 0: as much as it takes.", lower_bound=0)
 flags.DEFINE_bool("miss_cost", False, "One more run of ours, every row in memory: what a missed row costs beyond that.")
@@ -58,9 +59,10 @@ def limited(megabytes):
 
 def run(store, cache_mb, memory_mb=0):
     """What one run of a store reports, or None where the store is not there."""
-    warm = FLAGS.warm if store == "tf_multitier" else FLAGS.peer_warm
+    ours = store == "tf_multitier"
+    warm, seconds = (FLAGS.warm, 0) if ours else (FLAGS.peer_warm, FLAGS.peer_seconds)
     command = [FLAGS.benchmark, store, FLAGS.directory, f"rows={FLAGS.rows}", f"cache_mb={cache_mb}", f"warm={warm}",
-               f"batches={FLAGS.batches}", f"hits={int(FLAGS.hits)}", f"threads={FLAGS.threads}"]
+               f"batches={FLAGS.batches}", f"seconds={seconds}", f"hits={int(FLAGS.hits)}", f"threads={FLAGS.threads}"]
     with limited(memory_mb) as processes:
         if processes:
             command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', processes] + command

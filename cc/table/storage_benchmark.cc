@@ -1,5 +1,5 @@
-// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and training
-// beside a snapshot. Rows of 128 bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
+// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and lookups and
+// training beside a snapshot. Rows of 128 bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
 
 #include <benchmark/benchmark.h>
 
@@ -171,8 +171,9 @@ BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 
-// How long a step of training takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a chunk of 64 Ki
-// rows as a disk would. Counters: the longest step without and with the snapshot, and its seconds.
+// How long a lookup, and a step of training, takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a
+// chunk of 64 Ki rows as a disk would. A lookup waits while the moment is marked; a step waits for the visitor, too, where it
+// changes rows faster than those are taken. Counters: the longest without and with the snapshot, and the seconds of that.
 void SnapshotPause(benchmark::State& state, bool ssdhash) {
   constexpr int64_t kRows = 2000000;
   Directory directory;
@@ -187,32 +188,36 @@ void SnapshotPause(benchmark::State& state, bool ssdhash) {
     };
     std::mt19937_64 random(1);
     std::vector<int64_t> keys(kBatch);
-    const auto longest = [&](const std::function<bool()>& goes_on) {
+    std::vector<float> out(kBatch * kDim);
+    const auto longest = [&](bool train, const std::function<bool()>& goes_on) {
       double most = 0;
       while (goes_on()) {
         for (int64_t& key : keys) key = static_cast<int64_t>(random() % kRows);
         const auto begun = Clock::now();
-        Train(table.get(), keys);
+        train ? Train(table.get(), keys) : Must(table->Lookup(keys, out.data()));
         most = std::max(most, seconds_since(begun));
       }
       return most;
     };
-    int steps = 100;
-    state.counters["longest_ms"] = 1e3 * longest([&] { return --steps > 0; });
-    std::atomic<bool> saved{false};
-    double took = 0;
-    std::thread saver([&] {
-      const auto begun = Clock::now();
-      Must(table->TakeSnapshot(true, 64 << 10, [](Rows*) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        return OkStatus();
-      }));
-      took = seconds_since(begun);
-      saved = true;
-    });
-    state.counters["longest_beside_snapshot_ms"] = 1e3 * longest([&] { return !saved; });
-    saver.join();
-    state.counters["snapshot_s"] = took;
+    for (const bool train : {false, true}) {
+      const std::string what = train ? "step" : "lookup";
+      int operations = 100;
+      state.counters[what + "_ms"] = 1e3 * longest(train, [&] { return --operations > 0; });
+      std::atomic<bool> saved{false};
+      double took = 0;
+      std::thread saver([&] {
+        const auto begun = Clock::now();
+        Must(table->TakeSnapshot(true, 64 << 10, [](Rows*) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          return OkStatus();
+        }));
+        took = seconds_since(begun);
+        saved = true;
+      });
+      state.counters[what + "_beside_snapshot_ms"] = 1e3 * longest(train, [&] { return !saved; });
+      saver.join();
+      state.counters["snapshot_s"] = took;
+    }
   }
 }
 void BM_SnapshotPauseDram(benchmark::State& state) { SnapshotPause(state, false); }
