@@ -192,10 +192,10 @@ def test_what_can_not_be_joined_is_refused_by_name(session):
     for bad in ([1], [3, -1], [1.0, 1.0], "yes", 2):
         with pytest.raises(ValueError, match="concat must be True, False, or a list of numbers that are together 2"):
             nn.group_embedding_lookup_sparse(params, [three, three], "sum", concat=bad)
-    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, None\), as member 0 \('a'\) has, "
-                                         r"found \(2, None\)"):
+    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, (None|\?)\), as member 0 \('a'\) has, "
+                                         r"found \(2, (None|\?)\)"):
         nn.group_embedding_lookup_sparse(params, [three, two], "sum", concat=True)
-    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, None\)"):
+    with pytest.raises(ValueError, match=r"member 1 \('b'\): concat: expected values of shape \(3, (None|\?)\)"):
         nn.group_embedding_lookup(params, [[1, 2, 3], [[1, 2, 3]]], concat=True)
     fed = v1.sparse_placeholder(tf.int64, [None, None])
     out = nn.group_embedding_lookup_sparse(params, [three, fed], "sum", concat=True)

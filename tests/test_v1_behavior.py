@@ -19,6 +19,7 @@ SUITES = [
     ("test_feature_column.py", ""),
     ("test_group_columns.py", ""),
     ("test_group_lookup.py", "loops or planned or defect"),
+    ("test_group_concat.py", "branch or refused or devices or dense or copies"),
     ("test_data.py", ""),
     ("test_storage.py", "by_hand or prefetch or checkpoint or share"),
 ]
