@@ -15,6 +15,7 @@ from group_util import table
 
 from tf_multitier import engine
 from tf_multitier import nn
+from tf_multitier._library import ops
 
 v1 = tf.compat.v1
 
@@ -204,6 +205,39 @@ def test_what_can_not_be_joined_is_refused_by_name(session):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"member 1 \('b'\): expected as many rows as member 0 \('a'\) has, whose "
                                                              r"values it stands beside, found values of shape \[2,3\] beside \[3,2\]"):
         session.run(out, {fed: session.run(two)})
+
+
+def test_joins_of_the_ops_cover_their_members(graph):
+    handle = table("a", 2).handle
+    def look_up(joins, count, forms=("sparse", "ragged")):
+        return ops.multitier_group_lookup(
+            handles=[handle] * 2, matrices=[], keys=[[1], [2]], indices=[[[0, 0]], [0, 1]], shapes=[[1, 1]], weights=[], N=count,
+            members=["x", "y"], sources=["table"] * 2, strategies=["mod"] * 2, units=[1, 1], forms=forms, combiners=["sum"] * 2,
+            dims=[2, 3], weighted=[False] * 2, max_norms=[-1.0] * 2, joins=joins)
+    values, plan = look_up([2], 1)
+    assert [v.shape.as_list() for v in values] == [[1, 5]] and plan.shape.rank == 0
+    assert [v.shape.as_list() for v in look_up([], 2).values] == [[1, 2], [1, 3]]
+    for joins, count in (([1], 1), ([3], 1), ([2], 2), ([1, 1], 1), ([2, 0], 2), ([3, -1], 2)):
+        with pytest.raises(ValueError, match="joins"):
+            look_up(joins, count)
+    with pytest.raises(ValueError, match="y: expected pooled or dense values where members are joined, found a ragged_sequence"):
+        look_up([2], 1, ["sparse", "ragged_sequence"])
+    grad = lambda joins, grads: ops.multitier_group_lookup_grad(
+        plan, grads, members=[0, 1], units=[1, 1], weighted=[False, True], U=2, W=1, joins=joins)
+    whole, apart = grad([2], [tf.zeros([1, 5])]), grad([], [tf.zeros([1, 2]), tf.zeros([1, 3])])
+    assert [s.shape.as_list() for s in apart.sums] == [[None, 2], [None, 3]] and len(whole.sums) == 2
+    with pytest.raises(ValueError, match="joins must cover 2 members by 1 tensors, found 3 by 1"):
+        grad([3], [tf.zeros([1, 5])])
+
+
+def test_a_joined_gradient_of_another_size_is_refused(session):
+    whole = nn.group_embedding_lookup_sparse([table("a", 2), table("b", 3)], [sparse([[1], [2]])] * 2, "sum", concat=True)
+    plan = whole.op.outputs[1]
+    result = ops.multitier_group_lookup_grad(plan, [whole[:, :4]], members=[0, 1], units=[1, 1], weighted=[False] * 2, U=2, W=0,
+                                             joins=[2])
+    initialized(session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of member 0: expected 2 rows of dim 5 .* found shape \[2,4\]"):
+        session.run(result.sums)
 
 
 # ---- from NumPy
