@@ -380,7 +380,7 @@ INSTANTIATE_TEST_SUITE_P(Compaction, SnapshotSpaceTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "InBackground" : "Inline"; });
 
 TEST_P(SnapshotSpaceTest, CompactionGoesOnBesideASnapshot) {
-  constexpr int64_t kKeys = 60000, kBatch = 1000;
+  constexpr int64_t kKeys = 30000, kBatch = 1000;
   constexpr int kWide = 16;
   constexpr int64_t kSegmentBytes = 128 << 10;  // a 64th of what is live, and some
   StorageDirectory directory("snapshot_space");
@@ -402,7 +402,7 @@ TEST_P(SnapshotSpaceTest, CompactionGoesOnBesideASnapshot) {
     std::iota(keys.begin(), keys.end(), key);
     MT_ASSERT_OK(Sgd(keys, 1.0f, kWide).Run(table.get()));
   }
-  train(60);  // segments of every age
+  train(30);  // segments of every age
   const auto stats = [&] { return table->Stats().tiers.back().device; };
   // Of a while of training, in bytes.
   struct Work {
@@ -412,7 +412,7 @@ TEST_P(SnapshotSpaceTest, CompactionGoesOnBesideASnapshot) {
     const TierStats first = stats();
     Work done;
     for (int i = 0; i < 40; ++i) {
-      train(2);
+      train(1);
       done.most_debt = std::max(done.most_debt, stats().compaction_debt_bytes);
     }
     done.appended = stats().appended_bytes - first.appended_bytes;
