@@ -4,12 +4,13 @@
       _get_processor(variable)      -> EmbeddingProcessor (patches.py)
       gradients(loss, [handle])     -> IndexedSlices of keys (gradients.py)
       _create_slots                 -> SlotColumn for each slot: a column of the row, not a variable
-      processor.update_op           -> one MultitierApply op for the table
+      processor.update_op           -> one MultitierApply op for the table, or its part of the one op of a group (group_updates.py)
 
 Slots get their names as TensorFlow gives them (`ev/Adagrad`, `ev/RMSProp_1`), without the partition suffix, so that a table can
 be restored into another number of partitions.
 """
 
+import collections
 import logging
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tensorflow.python.training import training_util
 
 from tf_multitier import gradients
 from tf_multitier import graph_state
+from tf_multitier import group_updates
 from tf_multitier import rules
 from tf_multitier._library import ops
 
@@ -110,7 +112,8 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
         return self._variable.handle
 
     def update_op(self, optimizer, g):
-        """The op that updates the table with gradient `g`, an IndexedSlices.
+        """The op that updates the table with gradient `g`, an IndexedSlices; what stands for it until the optimizer's `_finish`
+        where it may share one with other variables (group_updates.py).
 
         Raises:
           TypeError: for a dense gradient.
@@ -130,17 +133,18 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
             initial_values.append(slot.initial_value)
         dims = [1 if slot.per_row else variable.embedding_dim for slot in binding.slots]
         variable.ensure_slots(list(zip(names, dims, initial_values)))
-        hyper = [tf.cast(h, tf.float32) for h in binding.hyper(optimizer, variable)]
-        rule = dict(rule=binding.rule, slot_names=names, slot_initial_values=initial_values,
-                    use_locking=bool(optimizer._use_locking))
-        planned = plan_of(g, variable.handle)
-        if planned is not None:
-            plan, unit = planned
-            return ops.multitier_group_apply(variable.handle, plan, g.values, _global_step(variable), hyper, unit=unit, **rule)
+        hyper = binding.hyper(optimizer, variable)
+        rule = dict(rule=binding.rule, slot_initial_values=initial_values, use_locking=bool(optimizer._use_locking))
+        found = group_unit_of(g, variable.handle)
+        if found is not None:
+            return group_updates.later(optimizer, group_updates.Update(
+                variable, found.gradient_op, found.unit, found.member, None if found.unchanged else g.values, _global_step(variable),
+                hyper, names, rule))
+        hyper = [tf.cast(h, tf.float32) for h in hyper]
         keys, grads, counts, before = unsummed(g, variable.handle)
         with tf_ops.control_dependencies(before):
             return ops.multitier_apply(
-                variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, **rule)
+                variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, slot_names=names, **rule)
 
 
 def _global_step(variable):
@@ -237,8 +241,15 @@ def _leaves(values, indices, handle, state, before):
     return None
 
 
-def _group_unit(keys):
-    """(forward op, number of the part in its group, handle) of keys that a grouped lookup's gradient gave; None for others."""
+# Which part of which member of a grouped lookup a gradient belongs to: the MultitierGroupLookupGrad, both numbers, and whether the
+# values are the sums that it gave.
+_GroupUnit = collections.namedtuple("_GroupUnit", ["gradient_op", "unit", "member", "unchanged"])
+
+
+def group_unit_of(g, handle):
+    """The _GroupUnit where the keys of a gradient are those that one member of a grouped lookup found in the variable, whatever was
+    done to the values; else None."""
+    keys = _skip_identities(g.indices, [])
     op = keys.op
     if op.type != "MultitierGroupLookupGrad" or keys.value_index >= op.get_attr("U"):
         return None
@@ -247,22 +258,17 @@ def _group_unit(keys):
         return None
     units = forward.get_attr("units")
     first_input = gradients.group_inputs(forward.get_attr("sources"), units, forward.get_attr("H"))
-    output = keys.value_index
+    part = keys.value_index
     for member in op.get_attr("members"):
-        if output < units[member]:
-            return forward, sum(units[:member]) + output, forward.inputs[first_input[member] + output]
-        output -= units[member]
-    return None
-
-
-def plan_of(g, handle):
-    """(plan, number of the part) where the keys of a gradient are those that one member of a grouped lookup found in the
-    variable, whatever was done to the values; else None."""
-    keys = _skip_identities(g.indices, [])
-    found = _group_unit(keys)
-    if found is None or found[2].name != handle.name:
+        if part < units[member]:
+            break
+        part -= units[member]
+    if forward.inputs[first_input[member] + part].name != handle.name:
         return None
-    return keys.op.inputs[0], found[1]
+    before = []
+    values = _skip_identities(g.values, before)
+    unchanged = values.op.name == op.name and values.value_index == op.get_attr("U") + keys.value_index and not before
+    return _GroupUnit(op, sum(units[:member]) + part, member, unchanged)
 
 
 def _in_order(leaves, orders):

@@ -1,4 +1,5 @@
-// The kernels of MultitierApply and MultitierGroupApply: one optimizer step on the rows of a batch of keys.
+// The kernels of MultitierApply and MultitierGroupApply: one optimizer step on the rows of a batch of keys, of one variable or
+// of many.
 
 #include <memory>
 #include <string>
@@ -35,26 +36,14 @@ class ApplyKernelBase : public OpKernel {
     int num_hyper;
     OP_REQUIRES_OK(context, context->GetAttr("H", &num_hyper));
     OP_REQUIRES_OK(context, CheckCount("hyperparameters", rule_->hyperparameters().size(), num_hyper));
-    OP_REQUIRES_OK(context, CheckCount("slot_names", rule_->slots().size(), slot_names_.size()));
     OP_REQUIRES_OK(context, CheckCount("slot_initial_values", rule_->slots().size(), slot_initial_values_.size()));
   }
 
  protected:
-  // Inputs `step`: the global step, and from there the hyperparameters; `grads`: a gradient for each of the keys.
-  absl::Status ParseStep(OpKernelContext* context, const EmbeddingTable& table, int grads, int step,
-                         ApplyRequest* request) const {
-    const Tensor& given = context->input(grads);
-    TF_RETURN_IF_ERROR(CheckRank(context, "grads", given, 2));
+  // Input `step`: the global step, and from there the hyperparameters.
+  absl::Status ParseStep(OpKernelContext* context, int step, ApplyRequest* request) const {
     TF_RETURN_IF_ERROR(CheckRank(context, "global_step", context->input(step), 0));
-    const int64_t n = static_cast<int64_t>(request->keys.size());
-    if (given.dim_size(0) != n || given.dim_size(1) != table.dim()) {
-      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
-                                                     "': expected grads of shape [", n, ",", table.dim(), "], found ",
-                                                     given.shape().DebugString()));
-    }
-    request->grads = given.flat<float>().data();
     request->rule = rule_;
-    request->slot_columns = slot_names_;
     request->global_step = context->input(step).scalar<int64_t>()();
     for (int i = step + 1; i < context->num_inputs(); ++i) {
       TF_RETURN_IF_ERROR(CheckRank(context, rule_->hyperparameters()[i - step - 1], context->input(i), 0));
@@ -63,31 +52,42 @@ class ApplyKernelBase : public OpKernel {
     return ToAbsl(rule_->Validate(request->hyper.data()));
   }
 
-  // Small updates take no threads: a model's many run beside each other, an op each.
-  absl::Status Apply(OpKernelContext* context, const ApplyRequest& request, EmbeddingTable* table) const {
-    constexpr size_t kWorthThreads = 8192;
-    TF_RETURN_IF_ERROR(AddMissingSlots(table));
-    IntraOpExecutor executor(context);
-    return ToAbsl(table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor));
+  // A gradient for each of n keys.
+  static absl::Status ParseGradients(OpKernelContext* context, int input, const EmbeddingTable& table, size_t n,
+                                     const float** grads) {
+    const Tensor& given = context->input(input);
+    TF_RETURN_IF_ERROR(CheckRank(context, "grads", given, 2));
+    if (given.dim_size(0) != static_cast<int64_t>(n) || given.dim_size(1) != table.dim()) {
+      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                     "': expected grads of shape [", n, ",", table.dim(), "], found ",
+                                                     given.shape().DebugString()));
+    }
+    *grads = given.flat<float>().data();
+    return absl::OkStatus();
   }
+
+  // The slots of the table that is number `which` of the op. The first apply of an optimizer whose slots were not declared
+  // widens the rows.
+  absl::Status FindSlots(EmbeddingTable* table, size_t which, ApplyRequest* request) const {
+    const auto first = slot_names_.begin() + static_cast<int64_t>(which * rule_->slots().size());
+    request->slot_columns.assign(first, first + static_cast<int64_t>(rule_->slots().size()));
+    const std::shared_ptr<const RowLayout> layout = table->layout();
+    std::vector<ColumnSpec> missing;
+    for (size_t i = 0; i < request->slot_columns.size(); ++i) {
+      if (layout->Find(request->slot_columns[i]) >= 0) continue;
+      const int dim = rule_->slots()[i].per_row ? 1 : table->dim();
+      missing.push_back(ColumnSpec{request->slot_columns[i], DType::kFloat32, dim, slot_initial_values_[i]});
+    }
+    return missing.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(missing));
+  }
+
+  absl::Status CheckSlots(size_t tables) const { return CheckCount("slot_names", tables * rule_->slots().size(), slot_names_.size()); }
 
  private:
   absl::Status CheckCount(const char* what, size_t expected, size_t found) const {
     if (expected == found) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("rule ", rule_->name(), " takes ", expected, " ", what, ", found ", found));
-  }
-
-  // The first apply of an optimizer whose slots were not declared widens the rows.
-  absl::Status AddMissingSlots(EmbeddingTable* table) const {
-    const std::shared_ptr<const RowLayout> layout = table->layout();
-    std::vector<ColumnSpec> missing;
-    for (size_t i = 0; i < slot_names_.size(); ++i) {
-      if (layout->Find(slot_names_[i]) >= 0) continue;
-      const int dim = rule_->slots()[i].per_row ? 1 : table->dim();
-      missing.push_back(ColumnSpec{slot_names_[i], DType::kFloat32, dim, slot_initial_values_[i]});
-    }
-    return missing.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(missing));
   }
 
   const UpdateRule* rule_ = nullptr;
@@ -97,7 +97,9 @@ class ApplyKernelBase : public OpKernel {
 
 class ApplyKernel : public ApplyKernelBase {
  public:
-  using ApplyKernelBase::ApplyKernelBase;
+  explicit ApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
+    OP_REQUIRES_OK(context, CheckSlots(1));
+  }
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
@@ -105,7 +107,11 @@ class ApplyKernel : public ApplyKernelBase {
     const KeyInput keys(context->input(1));
     ApplyRequest request;
     OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
-    OP_REQUIRES_OK(context, Apply(context, request, state->table.get()));
+    OP_REQUIRES_OK(context, FindSlots(state->table.get(), 0, &request));
+    // Small updates take no threads: a model's many run beside each other, an op each.
+    constexpr size_t kWorthThreads = 8192;
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(state->table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor)));
   }
 
  private:
@@ -117,7 +123,8 @@ class ApplyKernel : public ApplyKernelBase {
     TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
     request->keys = keys.keys();
     request->counts = Elements<int64_t>(counts);
-    TF_RETURN_IF_ERROR(ParseStep(context, table, 2, 4, request));
+    TF_RETURN_IF_ERROR(ParseGradients(context, 2, table, keys.keys().size(), &request->grads));
+    TF_RETURN_IF_ERROR(ParseStep(context, 4, request));
     const int64_t n = static_cast<int64_t>(keys.keys().size());
     if (counts.dim_size(0) != n && counts.dim_size(0) != 0) {
       return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
@@ -138,28 +145,66 @@ class ApplyKernel : public ApplyKernelBase {
 class GroupApplyKernel : public ApplyKernelBase {
  public:
   explicit GroupApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("unit", &unit_));
+    int num_sums, num_grads;
+    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
+    OP_REQUIRES_OK(context, context->GetAttr("summed", &summed_));
+    OP_REQUIRES_OK(context, context->GetAttr("S", &num_sums));
+    OP_REQUIRES_OK(context, context->GetAttr("G", &num_grads));
+    OP_REQUIRES_OK(context, inputs_.Init(context, num_grads));
+    OP_REQUIRES_OK(context, CheckSlots(units_.size()));
+    plan_input_ = static_cast<int>(units_.size());
+    grads_input_ = plan_input_ + 1 + num_sums;
+    step_input_ = grads_input_ + num_grads;
   }
 
   void Compute(OpKernelContext* context) override {
-    std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
     std::shared_ptr<const KeptPlan> kept;
-    OP_REQUIRES_OK(context, GetPlan(context, 1, &kept));
-    OP_REQUIRES(context, unit_ < kept->plan.num_units(),
-                absl::InvalidArgumentError(
-                    absl::StrCat("unit: expected one of ", kept->plan.num_units(), " parts, found ", unit_)));
-    ApplyRequest request;
-    request.keys = kept->plan.keys(unit_);
-    request.counts = kept->plan.counts(unit_);
-    request.places = kept->plan.places(unit_);
-    request.distinct = true;
-    OP_REQUIRES_OK(context, ParseStep(context, *state->table, 2, 3, &request));
-    OP_REQUIRES_OK(context, Apply(context, request, state->table.get()));
+    OP_REQUIRES_OK(context, GetPlan(context, plan_input_, &kept));
+    std::vector<const float*> grads;
+    std::vector<int64_t> strides;
+    OP_REQUIRES_OK(context, inputs_.Point(context, grads_input_, kept->plan, &grads, &strides));
+    ApplyRequest step;
+    OP_REQUIRES_OK(context, ParseStep(context, step_input_, &step));
+    std::vector<std::shared_ptr<VariableState>> states(units_.size());
+    std::vector<UnitUpdate> updates(units_.size());
+    int sums = plan_input_ + 1;
+    for (size_t i = 0; i < units_.size(); ++i) {
+      OP_REQUIRES_OK(context, GetState(context, static_cast<int>(i), &states[i]));
+      updates[i].request = step;
+      OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *states[i]->table, &sums, &updates[i]));
+      updates[i].table = states[i]->table.get();
+    }
+    for (size_t i = 0; i < units_.size(); ++i) {
+      OP_REQUIRES_OK(context, FindSlots(updates[i].table, i, &updates[i].request));
+    }
+    GroupGradients gradients;
+    gradients.grads = Span<const float* const>(grads.data(), grads.size());
+    gradients.strides = strides;
+    IntraOpExecutor executor(context);
+    OP_REQUIRES_OK(context, ToAbsl(UpdateGroup(kept->plan, gradients, &updates, &executor)));
   }
 
  private:
-  int unit_ = 0;
+  // What variable number `which` is updated with. sums: the next input that is a sum
+  absl::Status Parse(OpKernelContext* context, const GroupPlan& plan, const std::vector<int64_t>& strides, size_t which,
+                     const EmbeddingTable& table, int* sums, UnitUpdate* update) const {
+    const int unit = update->unit = units_[which];
+    if (unit < 0 || unit >= plan.num_units()) {
+      return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                     "': expected a part below ", plan.num_units(), ", found ", unit));
+    }
+    if (summed_[which]) return ParseGradients(context, (*sums)++, table, plan.keys(unit).size(), &update->request.grads);
+    if (strides[static_cast<size_t>(plan.member_of_unit(unit))] != 0 && plan.dim_of_unit(unit) == table.dim()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
+                                                   "': expected a gradient of dim ", table.dim(), " of part ", unit));
+  }
+
+  GradientInputs inputs_;
+  std::vector<int> units_;
+  std::vector<bool> summed_;
+  int plan_input_ = 0, grads_input_ = 0, step_input_ = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),

@@ -57,6 +57,52 @@ void PlanPool::Give(std::unique_ptr<KeptPlan> plan) {
   if (free_.size() < kMostKept) free_.push_back(std::move(plan));
 }
 
+absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins) {
+  TF_RETURN_IF_ERROR(context->GetAttr("joins", joins));
+  if (joins->empty()) joins->assign(members, 1);
+  if (static_cast<int>(joins->size()) == tensors && std::accumulate(joins->begin(), joins->end(), size_t{0}) == members) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members,
+                                                 " members, found [", absl::StrJoin(*joins, ", "), "]"));
+}
+
+absl::Status GradientInputs::Init(OpKernelConstruction* context, int inputs) {
+  TF_RETURN_IF_ERROR(context->GetAttr("members", &members_));
+  return GetJoins(context, members_.size(), inputs, &joins_);
+}
+
+absl::Status GradientInputs::Point(OpKernelContext* context, int first_input, const GroupPlan& plan,
+                                   std::vector<const float*>* grads, std::vector<int64_t>* strides) const {
+  grads->assign(static_cast<size_t>(plan.num_members()), nullptr);
+  strides->assign(static_cast<size_t>(plan.num_members()), 0);
+  size_t g = 0;
+  for (size_t input = 0; input < joins_.size(); ++input) {
+    const Tensor& grad = context->input(first_input + static_cast<int>(input));
+    const size_t first = g, end = g + static_cast<size_t>(joins_[input]);
+    int64_t stride = 0;
+    for (; g < end; ++g) {
+      const int member = members_[g];
+      if (member < 0 || member >= plan.num_members() || (*strides)[static_cast<size_t>(member)] != 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("members: expected distinct numbers below ", plan.num_members(), ", found ", member));
+      }
+      (*grads)[static_cast<size_t>(member)] = grad.flat<float>().data() + stride;
+      (*strides)[static_cast<size_t>(member)] = plan.dim(member);
+      stride += plan.dim(member);
+    }
+    for (g = first; g < end; ++g) {
+      const int member = members_[g];
+      if (grad.NumElements() != plan.rows(member) * stride) {
+        return absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
+                                                       " rows of dim ", stride, ", found shape ", grad.shape().DebugString()));
+      }
+      (*strides)[static_cast<size_t>(member)] = stride;
+    }
+  }
+  return absl::OkStatus();
+}
+
 namespace {
 
 // The resource variables of a group, held against dense assignments while their rows are read: in the order of their locks'
@@ -87,17 +133,6 @@ absl::Status CheckMatrix(const std::string& name, int dim, const Tensor& matrix)
   return absl::InvalidArgumentError(absl::StrCat("group lookup, ", name, ": expected a float variable of shape [rows,", dim,
                                                  "], found ", tensorflow::DataTypeString(matrix.dtype()), " ",
                                                  matrix.shape().DebugString()));
-}
-
-// The attr `joins`: how many of `members` each of `tensors` is of.
-absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins) {
-  TF_RETURN_IF_ERROR(context->GetAttr("joins", joins));
-  if (joins->empty()) joins->assign(members, 1);
-  if (static_cast<int>(joins->size()) == tensors && std::accumulate(joins->begin(), joins->end(), size_t{0}) == members) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members,
-                                                 " members, found [", absl::StrJoin(*joins, ", "), "]"));
 }
 
 class GroupLookupKernel : public OpKernel {
@@ -337,25 +372,28 @@ class GroupLookupKernel : public OpKernel {
 class GroupLookupGradKernel : public OpKernel {
  public:
   explicit GroupLookupGradKernel(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("members", &members_));
+    OP_REQUIRES_OK(context, inputs_.Init(context, context->num_inputs() - 1));
     OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
     OP_REQUIRES_OK(context, context->GetAttr("U", &num_units_));
-    OP_REQUIRES_OK(context, GetJoins(context, members_.size(), context->num_inputs() - 1, &joins_));
   }
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<const KeptPlan> kept;
     OP_REQUIRES_OK(context, GetPlan(context, 0, &kept));
     const GroupPlan& plan = kept->plan;
-    std::vector<const float*> grads(static_cast<size_t>(plan.num_members()), nullptr);
-    std::vector<int64_t> strides(static_cast<size_t>(plan.num_members()), 0);
+    std::vector<const float*> grads;
+    std::vector<int64_t> strides;
     std::vector<float*> sums(static_cast<size_t>(plan.num_units()), nullptr);
     std::vector<float*> weights_gradients(static_cast<size_t>(plan.num_members()), nullptr);
-    OP_REQUIRES_OK(context, Point(context, plan, &grads, &strides));
+    OP_REQUIRES_OK(context, inputs_.Point(context, 1, plan, &grads, &strides));
     int out = 0, weights_out = 3 * num_units_;
-    for (size_t g = 0; g < members_.size(); ++g) {
-      const int member = members_[g], dim = plan.dim(member), first = plan.first_unit(member), end = EndUnit(plan, member);
+    for (size_t g = 0; g < inputs_.members().size(); ++g) {
+      const int member = inputs_.members()[g], dim = plan.dim(member), first = plan.first_unit(member);
+      const int end = member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
+      OP_REQUIRES(context, units_[g] == end - first,
+                  absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", end - first,
+                                                          " parts, found ", units_[g])));
       for (int u = first; u < end; ++u, ++out) {
         OP_REQUIRES_OK(context, GiveList(context, out, plan.keys(u)));
         OP_REQUIRES_OK(context, GiveList(context, 2 * num_units_ + out, plan.counts(u)));
@@ -383,41 +421,6 @@ class GroupLookupGradKernel : public OpKernel {
   }
 
  private:
-  static int EndUnit(const GroupPlan& plan, int member) {
-    return member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
-  }
-
-  // Where the gradients of members are, each input holding those of several side by side. grads, strides: [members of the plan]
-  absl::Status Point(OpKernelContext* context, const GroupPlan& plan, std::vector<const float*>* grads,
-                     std::vector<int64_t>* strides) const {
-    size_t g = 0;
-    for (size_t input = 0; input < joins_.size(); ++input) {
-      const Tensor& grad = context->input(1 + static_cast<int>(input));
-      const size_t first = g, end = g + static_cast<size_t>(joins_[input]);
-      int64_t stride = 0;
-      for (; g < end; ++g) {
-        const int member = members_[g];
-        if (member < 0 || member >= plan.num_members() || (*strides)[static_cast<size_t>(member)] != 0) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("members: expected distinct numbers below ", plan.num_members(), ", found ", member));
-        }
-        (*grads)[static_cast<size_t>(member)] = grad.flat<float>().data() + stride;
-        (*strides)[static_cast<size_t>(member)] = plan.dim(member);
-        stride += plan.dim(member);
-      }
-      for (g = first; g < end; ++g) {
-        const int member = members_[g], units = EndUnit(plan, member) - plan.first_unit(member);
-        if (grad.NumElements() != plan.rows(member) * stride || units_[g] != units) {
-          return absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
-                                                         " rows of dim ", stride, " and ", units, " parts, found shape ",
-                                                         grad.shape().DebugString(), " and ", units_[g]));
-        }
-        (*strides)[static_cast<size_t>(member)] = stride;
-      }
-    }
-    return absl::OkStatus();
-  }
-
   static absl::Status GiveList(OpKernelContext* context, int output, Span<const int64_t> list) {
     if (!context->output_required(output)) return absl::OkStatus();
     Tensor* given = nullptr;
@@ -426,7 +429,8 @@ class GroupLookupGradKernel : public OpKernel {
     return absl::OkStatus();
   }
 
-  std::vector<int> members_, units_, joins_;
+  GradientInputs inputs_;
+  std::vector<int> units_;
   std::vector<bool> weighted_;
   int num_units_ = 0;
 };

@@ -58,6 +58,26 @@ class GroupPlanVariant {
 // The plan in input `input`; InvalidArgument where there is none.
 absl::Status GetPlan(tensorflow::OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept);
 
+// Gradients of members' values as inputs of an op: which members (attr `members`) and how many, side by side, an input is of
+// (attr `joins`).
+class GradientInputs {
+ public:
+  // REQUIRES: the op has `inputs` of them
+  absl::Status Init(tensorflow::OpKernelConstruction* context, int inputs);
+  const std::vector<int>& members() const { return members_; }
+
+  // Finds where the gradient of each member of the plan begins, and the elements from one of its rows to the next: 0 where it is
+  // not among the inputs from `first_input` on. InvalidArgument naming the member where an input is of another shape.
+  absl::Status Point(tensorflow::OpKernelContext* context, int first_input, const GroupPlan& plan,
+                     std::vector<const float*>* grads, std::vector<int64_t>* strides) const;
+
+ private:
+  std::vector<int> members_, joins_;
+};
+
+// The attr `joins`: how many of `members` each of `tensors` is of.
+absl::Status GetJoins(tensorflow::OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins);
+
 }  // namespace multitier
 
 #endif  // CC_KERNELS_GROUP_PLAN_H_

@@ -1,4 +1,6 @@
-// The gradient of a grouped lookup: one list of tasks, a piece of keys each, and the weights and entries of a member each.
+// The gradient of a grouped lookup: one list of tasks, a piece of keys each, and the weights and entries of a member each. And
+// the updates that take it: a table each, but that the gradient of a table that was cut is summed piece by piece first, and
+// that one with a large part of all keys has the executor to itself.
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +29,10 @@ struct PieceGradient {
   int dim;
   float* sums;               // [u, dim]
 };
+
+constexpr size_t kWorthThreads = 8192;  // keys of a table that is updated by several threads, where it has
+constexpr size_t kLargeShare = 8;       // more than an eighth of all
+constexpr size_t kScratchElements = size_t{1} << 20;  // that a thread keeps for its next task
 
 enum class Scale { kNone, kFactor, kWeight };
 
@@ -109,11 +115,9 @@ class GroupGradient {
       const float* const grad = gradients.grads[i];
       if (grad == nullptr) continue;
       const int64_t stride = gradients.strides.empty() ? m.dim : gradients.strides[i];
-      for (const GroupPlan::Piece& piece : m.pieces) {
-        float* const sums = gradients.sums[static_cast<size_t>(piece.unit)];
-        if (sums == nullptr) continue;
-        float* const to = sums + piece.unit_offset * static_cast<size_t>(m.dim);
-        tasks.push_back(Task{piece.entries, [&m, &piece, grad, stride, to] { SumPiece(m, piece, grad, stride, to); }});
+      for (int unit = m.first_unit; unit <= m.pieces.back().unit; ++unit) {
+        float* const sums = gradients.sums[static_cast<size_t>(unit)];
+        if (sums != nullptr) AddPieces(plan, gradients, unit, sums, &tasks);
       }
       float* const entries_gradient = gradients.entries_gradients.empty() ? nullptr : gradients.entries_gradients[i];
       if (entries_gradient != nullptr) {
@@ -135,7 +139,82 @@ class GroupGradient {
     RunAll(&tasks, executor);
   }
 
+  static Status Update(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
+                       Executor* executor) {
+    size_t total = 0;
+    for (const UnitUpdate& update : *updates) total += plan.keys(update.unit).size();
+    const size_t n = updates->size();
+    std::vector<ReusedArray<float>> sums(n);
+    std::vector<Status> statuses(n);
+    std::vector<size_t> large;
+    std::vector<Task> pieces, tables;
+    for (size_t i = 0; i < n; ++i) {
+      UnitUpdate& update = (*updates)[i];
+      ApplyRequest& request = update.request;
+      request.keys = plan.keys(update.unit);
+      request.counts = plan.counts(update.unit);
+      request.places = plan.places(update.unit);
+      request.distinct = true;
+      const size_t keys = request.keys.size();
+      const GroupPlan::Unit& unit = plan.units_[static_cast<size_t>(update.unit)];
+      const GroupPlan::Member& m = plan.members_[static_cast<size_t>(unit.member)];
+      const bool is_large = keys >= kWorthThreads && keys * kLargeShare > total;
+      const bool is_cut = m.pieces.size() > 1 && m.pieces[0].unit == m.pieces[1].unit;
+      if (request.grads == nullptr && (is_large || is_cut)) {
+        if (!sums[i].Reset(keys * static_cast<size_t>(m.dim))) {
+          statuses[i] = NoMemory(update, keys);
+          continue;
+        }
+        request.grads = sums[i].get();
+        AddPieces(plan, gradients, update.unit, sums[i].get(), &pieces);
+      }
+      if (is_large) {
+        large.push_back(i);
+      } else {
+        tables.push_back(Task{keys + 1, [&plan, &gradients, &update, &status = statuses[i]] {
+                                status = UpdateTable(plan, gradients, &update);
+                              }});
+      }
+    }
+    RunAll(&pieces, executor);
+    for (const size_t i : large) statuses[i] = (*updates)[i].table->Apply((*updates)[i].request, executor);
+    RunAll(&tables, executor);
+    for (Status& status : statuses) MT_RETURN_IF_ERROR(std::move(status));
+    return OkStatus();
+  }
+
  private:
+  // The tasks that sum a unit's gradients.
+  static void AddPieces(const GroupPlan& plan, const GroupGradients& gradients, int unit, float* sums, std::vector<Task>* tasks) {
+    const int member = plan.units_[static_cast<size_t>(unit)].member;
+    const GroupPlan::Member& m = plan.members_[static_cast<size_t>(member)];
+    const float* const grad = gradients.grads[static_cast<size_t>(member)];
+    const int64_t stride = gradients.strides.empty() ? m.dim : gradients.strides[static_cast<size_t>(member)];
+    for (const GroupPlan::Piece& piece : m.pieces) {
+      if (piece.unit != unit) continue;
+      float* const to = sums + piece.unit_offset * static_cast<size_t>(m.dim);
+      tasks->push_back(Task{piece.entries, [&m, &piece, grad, stride, to] { SumPiece(m, piece, grad, stride, to); }});
+    }
+  }
+
+  static Status UpdateTable(const GroupPlan& plan, const GroupGradients& gradients, UnitUpdate* update) {
+    if (update->request.grads != nullptr) return update->table->Apply(update->request);
+    static thread_local ReusedArray<float> scratch;
+    const size_t keys = update->request.keys.size();
+    if (!scratch.Reset(keys * static_cast<size_t>(plan.dim_of_unit(update->unit)))) return NoMemory(*update, keys);
+    std::vector<Task> pieces;
+    AddPieces(plan, gradients, update->unit, scratch.get(), &pieces);
+    RunAll(&pieces, nullptr);
+    update->request.grads = scratch.get();
+    const Status status = update->table->Apply(update->request);
+    if (scratch.capacity() > kScratchElements) scratch.Free();
+    return status;
+  }
+
+  static Status NoMemory(const UnitUpdate& update, size_t keys) {
+    return ResourceExhaustedError("table '", update.table->options().name, "': no memory for the gradients of ", keys, " keys");
+  }
+
   static void SumPiece(const GroupPlan::Member& m, const GroupPlan::Piece& piece, const float* grad, int64_t stride,
                        float* sums) {
     const ScopedIeeeArithmetic ieee;
@@ -166,6 +245,10 @@ class GroupGradient {
 
 void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor) {
   GroupGradient::Run(plan, gradients, executor);
+}
+
+Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates, Executor* executor) {
+  return GroupGradient::Update(plan, gradients, updates, executor);
 }
 
 }  // namespace multitier

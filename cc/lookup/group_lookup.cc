@@ -134,6 +134,7 @@ class GroupLookup {
     for (size_t i = 0; i < members_.size(); ++i) {
       for (size_t p = 0; p < members_[i].units.size(); ++p) {
         plan_->units_[FirstUnit(i) + p].dim = members_[i].dim;
+        plan_->units_[FirstUnit(i) + p].member = static_cast<int>(i);
         plan_->units_[FirstUnit(i) + p].size = 0;
       }
     }

@@ -20,7 +20,8 @@
 //
 // GroupGradient then adds each entry's gradient to its key's sum, in the order of entries, and ApplyRequest takes keys, counts
 // and places as they are: it neither sorts nor probes for what lookup found. A place is a hint that the table checks, so
-// rows may be evicted, moved or removed between the two.
+// rows may be evicted, moved or removed between the two. UpdateGroup does both for many tables: a task sums a table's
+// gradients and trains it while the sums are in the cache, so that they never go through memory.
 //
 // Balance: a member is a task; one with more than its share of the group's keys is cut by key into pieces of some thousand,
 // which are tasks, as the units of a partitioned variable are. The order of distinct keys depends on the cut, no value does.
@@ -98,6 +99,7 @@ class GroupPlan {
   int first_unit(int member) const { return members_[member].first_unit; }
   int dim(int member) const { return members_[member].dim; }
   int dim_of_unit(int unit) const { return units_[unit].dim; }
+  int member_of_unit(int unit) const { return units_[unit].member; }
   int64_t entries(int member) const { return static_cast<int64_t>(members_[member].entries); }
   bool weighted(int member) const { return !members_[member].weights.empty(); }
   // Of the member's output, steps included.
@@ -114,6 +116,7 @@ class GroupPlan {
 
   struct Unit {
     int dim = 0;
+    int member = 0;
     size_t size = 0;
     ReusedArray<int64_t> keys, counts;
     ReusedArray<uint32_t> places;
@@ -178,6 +181,21 @@ struct GroupGradients {
 };
 
 void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Executor* executor = nullptr);
+
+// The update of a unit that is a table.
+struct UnitUpdate {
+  int unit = 0;
+  EmbeddingTable* table = nullptr;
+  // All but keys, counts and places, which are the plan's. grads: sums in the order of the plan's keys; null: they are summed
+  // from the gradient of the unit's member, which is then REQUIRED.
+  ApplyRequest request;
+};
+
+// Trains the tables; of `gradients` only grads and strides are used. A table gets the bits that a GradientOfGroup and an
+// EmbeddingTable::Apply of its own would give it, and as there its update happens wholly or not at all; where one fails,
+// which is the first error returned, those of other tables still happen. REQUIRES: no table is there twice
+Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
+                   Executor* executor = nullptr);
 
 }  // namespace multitier
 

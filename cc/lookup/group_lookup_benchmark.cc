@@ -5,7 +5,8 @@
 //   BM_Plan       with a plan, as in training
 //   BM_Gradient   sums of a plan's keys
 //   BM_Apply      their updates, a table to a thread at a time
-//   BM_Step       the last three
+//   BM_Update     both at once, as a step does
+//   BM_Step       a plan and an update
 
 #include <benchmark/benchmark.h>
 
@@ -152,26 +153,27 @@ class Group {
     gradients.sums = Span<float* const>(sums.data(), sums.size());
     GradientOfGroup(plan, gradients, executor);
   }
-  void Apply(const GroupPlan& plan, Executor* executor) {
+  // With the sums that Gradient left, or summing by itself.
+  void Apply(const GroupPlan& plan, bool summed, Executor* executor) {
     static const UpdateRule* const rule = *FindUpdateRule("adagrad");
-    ParallelFor(executor, members_, [&](int m) {
-      ApplyRequest request;
-      request.keys = plan.keys(m);
-      request.counts = plan.counts(m);
-      request.places = plan.places(m);
-      request.distinct = true;
-      request.grads = sums_[m].data();
-      request.rule = rule;
-      request.slot_columns = {"accumulator"};
-      request.hyper = {0.1f};
-      if (!tables_[m]->Apply(request).ok()) std::abort();
-    });
+    std::vector<UnitUpdate> updates(static_cast<size_t>(members_));
+    for (int m = 0; m < members_; ++m) {
+      UnitUpdate& update = updates[m];
+      update.unit = m;
+      update.table = tables_[m].get();
+      if (summed) update.request.grads = sums_[m].data();
+      update.request.rule = rule;
+      update.request.slot_columns = {"accumulator"};
+      update.request.hyper = {0.1f};
+    }
+    GroupGradients gradients;
+    gradients.grads = grads_;
+    if (!UpdateGroup(plan, gradients, &updates, executor).ok()) std::abort();
   }
   void Step(int step, Executor* executor) {
     GroupPlan plan;
     Lookup(step, &plan, executor);
-    Gradient(plan, executor);
-    Apply(plan, executor);
+    Apply(plan, /*summed=*/false, executor);
   }
   int64_t keys() const { return int64_t{members_} * batch_ * hot_; }
 
@@ -238,7 +240,17 @@ void BM_Apply(benchmark::State& state) {
     group->Lookup(step, &plan, threads);
     group->Gradient(plan, threads);
     timer->ResumeTiming();
-    group->Apply(plan, threads);
+    group->Apply(plan, /*summed=*/true, threads);
+  });
+}
+
+void BM_Update(benchmark::State& state) {
+  Run(state, [](Group* group, int step, Executor* threads, benchmark::State* timer) {
+    timer->PauseTiming();
+    GroupPlan plan;
+    group->Lookup(step, &plan, threads);
+    timer->ResumeTiming();
+    group->Apply(plan, /*summed=*/false, threads);
   });
 }
 
@@ -258,6 +270,7 @@ BENCHMARK(BM_Lookup)->Apply(Settings);
 BENCHMARK(BM_Plan)->Apply(Settings);
 BENCHMARK(BM_Gradient)->Apply(Settings);
 BENCHMARK(BM_Apply)->Apply(Settings);
+BENCHMARK(BM_Update)->Apply(Settings);
 BENCHMARK(BM_Step)->Apply(Settings);
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The grouped lookup: one op for the lookups of many variables, its gradient, and the update that takes what it found.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -182,20 +183,38 @@ absl::Status GroupLookupGradShape(InferenceContext* c) {
 }
 
 absl::Status GroupApplyShape(InferenceContext* c) {
-  DimensionHandle dim, unused_dim;
-  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
-  ShapeHandle grads, unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &grads));
-  TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(grads, 1), &unused_dim));
-  for (int i = 3; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  int num_units, num_sums, num_grads;
+  TF_RETURN_IF_ERROR(Count(c, "U", &num_units));
+  TF_RETURN_IF_ERROR(Count(c, "S", &num_sums));
+  TF_RETURN_IF_ERROR(Count(c, "G", &num_grads));
+  const size_t n = static_cast<size_t>(num_units);
+  std::vector<int> units, members, joins;
+  std::vector<bool> summed;
   std::vector<std::string> names;
   std::vector<float> initial_values;
+  TF_RETURN_IF_ERROR(ListOf(c, "units", n, &units));
+  TF_RETURN_IF_ERROR(ListOf(c, "summed", n, &summed));
+  TF_RETURN_IF_ERROR(c->GetAttr("members", &members));
+  TF_RETURN_IF_ERROR(Joins(c, num_grads, members.size(), &joins));
   TF_RETURN_IF_ERROR(c->GetAttr("slot_names", &names));
   TF_RETURN_IF_ERROR(c->GetAttr("slot_initial_values", &initial_values));
-  if (names.size() == initial_values.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("slot_initial_values must have one entry for each of slot_names: expected ",
-                                                 names.size(), ", found ", initial_values.size()));
+  TF_RETURN_IF_ERROR(ExpectTotal("sums", static_cast<int>(std::count(summed.begin(), summed.end(), true)), num_sums));
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(num_units), 0, &unused));
+  int sums = num_units + 1;
+  for (int u = 0; u < num_units; ++u) {
+    DimensionHandle dim, unused_dim;
+    TF_RETURN_IF_ERROR(EmbeddingDim(c, u, &dim));
+    if (!summed[static_cast<size_t>(u)]) continue;
+    ShapeHandle of_unit;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(sums++), 2, &of_unit));
+    TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(of_unit, 1), &unused_dim));
+  }
+  for (int i = 0; i < num_grads; ++i) TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(sums + i), 1, &unused));
+  for (int i = sums + num_grads; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  if (names.size() == n * initial_values.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("slot_names must have slot_initial_values' number of entries for each unit: expected ",
+                                                 n * initial_values.size(), ", found ", names.size()));
 }
 
 REGISTER_OP("MultitierGroupLookup")
@@ -284,14 +303,21 @@ joins: how many of members each of grads is of; empty: one each.
 )doc");
 
 REGISTER_OP("MultitierGroupApply")
-    .Input("handle: resource")
+    .Input("handles: U * resource")
     .Input("plan: variant")
-    .Input("grads: dtype")
+    .Input("sums: S * dtype")
+    .Input("grads: G * dtype")
     .Input("global_step: int64")
     .Input("hyper: H * float")
-    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("U: int >= 1")
+    .Attr("S: int >= 0")
+    .Attr("G: int >= 0")
     .Attr("H: int >= 0")
-    .Attr("unit: int >= 0")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("units: list(int)")
+    .Attr("summed: list(bool)")
+    .Attr("members: list(int) = []")
+    .Attr("joins: list(int) = []")
     .Attr("rule: string")
     .Attr("slot_names: list(string)")
     .Attr("slot_initial_values: list(float)")
@@ -299,10 +325,19 @@ REGISTER_OP("MultitierGroupApply")
     .SetIsStateful()
     .SetShapeFn(GroupApplyShape)
     .Doc(R"doc(
-MultitierApply of the keys that a grouped lookup found in one of its parts, with their occurrences.
+MultitierApply, for several variables at once, of the keys that a grouped lookup found in them, with their occurrences.
 
-grads: [u, dim] in the order of MultitierGroupLookupGrad's keys.
-unit: which part of the group.
+A variable's update happens wholly or not at all; where one fails those of others may have happened.
+
+handles: of embedding variables, each once.
+sums: of each variable that is summed: [u, dim] in the order of MultitierGroupLookupGrad's keys.
+grads: as of MultitierGroupLookupGrad; those of the other variables are summed from them.
+units: which part of the group each variable is.
+summed: whether sums has its gradient.
+members: those that grads belong to, in order.
+joins: how many of members each of grads is of; empty: one each.
+slot_names: of each variable, those of the rule in order.
+slot_initial_values: of the rule's slots.
 The rest: see MultitierApply.
 )doc");
 

@@ -125,7 +125,7 @@ struct TableOptions {
 // One apply: rows `keys` are updated once each with the sum of their gradients.
 struct ApplyRequest {
   Span<const int64_t> keys;    // [n], repeats allowed
-  const float* grads;          // [n, dim]
+  const float* grads = nullptr;  // [n, dim]
   Span<const int64_t> counts;  // [n] occurrences that each entry stands for, or empty: one each
   const UpdateRule* rule = nullptr;
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
