@@ -81,7 +81,9 @@ class ApplyKernelBase : public OpKernel {
     return missing.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(missing));
   }
 
-  absl::Status CheckSlots(size_t tables) const { return CheckCount("slot_names", tables * rule_->slots().size(), slot_names_.size()); }
+  absl::Status CheckSlots(size_t tables) const {
+    return CheckCount("slot_names", tables * rule_->slots().size(), slot_names_.size());
+  }
 
  private:
   absl::Status CheckCount(const char* what, size_t expected, size_t found) const {

@@ -66,8 +66,8 @@ class GradientInputs {
   absl::Status Init(tensorflow::OpKernelConstruction* context, int inputs);
   const std::vector<int>& members() const { return members_; }
 
-  // Finds where the gradient of each member of the plan begins, and the elements from one of its rows to the next: 0 where it is
-  // not among the inputs from `first_input` on. InvalidArgument naming the member where an input is of another shape.
+  // Finds where the gradient of each member of the plan begins, and the elements from one of its rows to the next: 0 where it
+  // is not among the inputs from `first_input` on. InvalidArgument naming the member where an input is of another shape.
   absl::Status Point(tensorflow::OpKernelContext* context, int first_input, const GroupPlan& plan,
                      std::vector<const float*>* grads, std::vector<int64_t>* strides) const;
 

@@ -185,7 +185,8 @@ class GroupGradient {
 
  private:
   // The tasks that sum a unit's gradients.
-  static void AddPieces(const GroupPlan& plan, const GroupGradients& gradients, int unit, float* sums, std::vector<Task>* tasks) {
+  static void AddPieces(const GroupPlan& plan, const GroupGradients& gradients, int unit, float* sums,
+                        std::vector<Task>* tasks) {
     const int member = plan.units_[static_cast<size_t>(unit)].member;
     const GroupPlan::Member& m = plan.members_[static_cast<size_t>(member)];
     const float* const grad = gradients.grads[static_cast<size_t>(member)];
@@ -247,7 +248,8 @@ void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Exe
   GroupGradient::Run(plan, gradients, executor);
 }
 
-Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates, Executor* executor) {
+Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
+                   Executor* executor) {
   return GroupGradient::Update(plan, gradients, updates, executor);
 }
 

@@ -229,17 +229,22 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
     gradients.sums = Span<float* const>(to.data(), to.size());
     gradients.entries_gradients = Span<float* const>(by_entry_to.data(), by_entry_to.size());
     GradientOfGroup(plan, gradients, step == 1 ? nullptr : &threads);
+    std::vector<UnitUpdate> updates;
     for (size_t i = 0; i < group.size(); ++i) {
       Case& c = *group[i];
       const int first = plan.first_unit(static_cast<int>(i));
-      // Steps 0 and 2 with places, step 1 without.
+      // Steps 0 and 1 a table at a time, with and without places; step 2 all at once, sums given for some of them.
       for (size_t p = 0; p < c.parts.size(); ++p) {
         const int u = first + static_cast<int>(p);
         ApplyRequest request = Adagrad(plan.keys(u), sums[u].data());
         request.counts = plan.counts(u);
         request.distinct = true;
-        if (step != 1) request.places = plan.places(u);
-        ASSERT_TRUE(c.parts[p]->Apply(request).ok());
+        if (step == 0) request.places = plan.places(u);
+        if (step < 2) {
+          ASSERT_TRUE(c.parts[p]->Apply(request).ok());
+        } else {
+          updates.push_back(UnitUpdate{u, c.parts[p], Adagrad({}, u % 3 == 0 ? sums[u].data() : nullptr)});
+        }
       }
       SparseBatch batch{c.rows, c.weights, c.member.batch, c.member.dim, c.member.combiner};
       std::vector<float> entries(c.keys.size() * static_cast<size_t>(c.member.dim));
@@ -257,6 +262,7 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
         ASSERT_TRUE(twins[i][p]->Apply(Adagrad(keys, its.data())).ok());
       }
     }
+    ASSERT_TRUE(UpdateGroup(plan, gradients, &updates, seed % 2 == 0 ? nullptr : &threads).ok());
   }
   for (size_t i = 0; i < group.size(); ++i) {
     for (size_t p = 0; p < group[i]->parts.size(); ++p) {
@@ -273,6 +279,32 @@ TEST(GroupLookupTest, PlannedApplyLeavesTheRowsOfAnUnplannedOne) {
         for (size_t d = 0; d < dim; ++d) ASSERT_EQ(values[k * dim + d], rows.data[k * 2 * dim + d]);
       }
     }
+  }
+}
+
+TEST(GroupLookupTest, FailedUpdateNamesItsTableAndLeavesTheOthersTheirs) {
+  std::mt19937 random(1);
+  std::vector<std::unique_ptr<Case>> group;
+  for (int i = 0; i < 3; ++i) group.push_back(MakeCase(&random, i, 1, 50, 2, 100, false, Combiner::kSum, 8));
+  group[1]->tables[0] = MakeTable("wrong", 8);
+  group[1]->parts = {group[1]->tables[0].get()};
+  group[1]->units[0].table = group[1]->parts[0];
+  GroupPlan plan;
+  ASSERT_TRUE(LookupGroup(Members(group), &plan).ok());
+  std::vector<const float*> grads;
+  std::vector<UnitUpdate> updates;
+  for (int i = 0; i < 3; ++i) {
+    grads.push_back(group[i]->grad.data());
+    updates.push_back(UnitUpdate{i, group[i]->parts[0], Adagrad({}, nullptr)});
+  }
+  updates[1].request.slot_columns = {"none"};
+  GroupGradients gradients;
+  gradients.grads = grads;
+  const Status status = UpdateGroup(plan, gradients, &updates);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("table 'wrong'"), std::string::npos) << status.ToString();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(group[i]->parts[0]->TotalCount(), i == 1 ? 0 : static_cast<int64_t>(plan.keys(i).size()));
   }
 }
 

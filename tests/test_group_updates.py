@@ -1,0 +1,165 @@
+"""The one op that trains the variables of a grouped lookup: the bits of an op each, and what does not share one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import group_updates
+from tf_multitier import nn
+from tf_multitier import optimizer as our_optimizer
+from group_util import RandomMember, initialized, sparse, table, v1
+
+OPTIMIZERS = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "adam": lambda: v1.train.AdamOptimizer(0.01),
+    "rmsprop": lambda: v1.train.RMSPropOptimizer(0.01, centered=True),
+    "ftrl": lambda: v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01),
+    "adadelta": lambda: v1.train.AdadeltaOptimizer(0.5),
+    "adam_async": lambda: tf_multitier.train.AdamAsyncOptimizer(0.01),
+    "adamw": lambda: tf_multitier.train.AdamWOptimizer(0.01, 0.01),
+    "rowwise_adagrad": lambda: tf_multitier.train.RowwiseAdagradOptimizer(0.1),
+}
+
+
+def apply_ops():
+    return [op for op in v1.get_default_graph().get_operations() if op.type == "MultitierGroupApply"]
+
+
+def trained(monkeypatch, seed, name, change, alone):
+    """(rows of the tables after 20 steps, update ops) of a random group; alone: an op a variable, which gets its sums."""
+    rng = np.random.default_rng(seed)
+    with monkeypatch.context() as patch, tf.Graph().as_default(), v1.Session() as session:
+        if alone:
+            key, find = group_updates._key, our_optimizer.group_unit_of
+            patch.setattr(group_updates, "_key", lambda update: (key(update), update.variable.name))
+            patch.setattr(our_optimizer, "group_unit_of",
+                          lambda g, handle: (lambda found: found and found._replace(unchanged=False))(find(g, handle)))
+        members = [RandomMember(rng, number) for number in range(6)]
+        for member in members:
+            member.kind = "table"
+        variables = [member.variable("v") for member in members]
+        ids, weights = zip(*[member.feeds() for member in members])
+        out = nn.group_embedding_lookup_sparse(variables, ids, [m.combiner for m in members], weights,
+                                               max_norms=[m.max_norm for m in members])
+        loss = sum(tf.reduce_sum(tf.square(o - 0.5)) for o in out)
+        optimizer = OPTIMIZERS[name]()
+        pairs = optimizer.compute_gradients(loss)
+        if change == "clip":
+            grads, given = zip(*pairs)
+            pairs = list(zip(tf.clip_by_global_norm(grads, 0.5)[0], given))
+        elif change == "some":
+            pairs = [(g if i % 2 else tf.IndexedSlices(g.values * 0.5, g.indices, g.dense_shape), v) for i, (g, v) in enumerate(pairs)]
+        train = optimizer.apply_gradients(pairs, v1.train.get_or_create_global_step())
+        initialized(session)
+        for _ in range(20):
+            session.run(train, {k: v for member in members for k, v in member.batch(rng).items()})
+        rows = [session.run(part.export_rows()) for variable in variables for part in variable.parts]
+        return rows, apply_ops()
+
+
+@pytest.mark.parametrize("change", ["none", "clip", "some"])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_groups_update_has_the_bits_of_an_update_each(monkeypatch, name, change):
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print("seed", seed)
+    (together, ops), (apart, ops_apart) = (trained(monkeypatch, seed, name, change, alone) for alone in (False, True))
+    assert len(ops_apart) == len(together)
+    assert len(ops) == (1 if name != "adam_async" else len({op.inputs[0].op.name.rpartition("/part_")[0] or op.name for op in ops}))
+    for ours, other in zip(together, apart):
+        assert len(ours) == len(other)
+        for a, b in zip(tf.nest.flatten(ours), tf.nest.flatten(other)):
+            np.testing.assert_array_equal(a, b)
+
+
+def group(names=("a", "b", "c")):
+    variables = [table(name, 4) for name in names]
+    out = nn.group_embedding_lookup_sparse(variables, [sparse([[1, 2], [3]])] * len(variables), "sum")
+    return variables, tf.add_n([tf.reduce_sum(tf.square(o)) for o in out])
+
+
+@pytest.fixture(name="session")
+def fixture_session():
+    with tf.Graph().as_default(), v1.Session() as session:
+        yield session
+
+
+def test_sums_that_nothing_else_takes_are_not_asked_for(session):
+    _, loss = group()
+    v1.train.AdagradOptimizer(0.1).minimize(loss)
+    op, = apply_ops()
+    assert not any(op.get_attr("summed")) and "MultitierGroupLookupGrad" not in {tensor.op.type for tensor in op.inputs}
+
+
+def test_two_optimizers_and_two_learning_rates_are_ops_of_their_own(session):
+    variables, loss = group(("a", "b", "c", "d"))
+    rate = tf.constant(0.1)
+    steps = [v1.train.AdagradOptimizer(rate).minimize(loss, var_list=variables[:2]),
+             v1.train.FtrlOptimizer(rate).minimize(loss, var_list=variables[2:])]
+    assert sorted(op.get_attr("U") for op in apply_ops()) == [2, 2]
+    initialized(session)
+    session.run(steps)
+    assert session.run([v.total_count() for v in variables]) == [3] * 4
+
+
+def test_what_ends_the_step_gets_an_op_for_each_variable_and_the_optimizer_stays_as_it_was(session):
+    variables, loss = group()
+    given = []
+
+    class Watching(v1.train.AdagradOptimizer):
+        def _finish(self, update_ops, name_scope):
+            given.append(list(update_ops))
+            return super()._finish(update_ops, name_scope)
+
+    optimizer = Watching(0.1)
+    optimizer.minimize(loss)
+    assert [type(op) for op in given[0]] == [tf.Operation] * 3 and "_finish" not in vars(optimizer)
+    # A step that could not be built leaves nothing behind that the next one would train.
+    pairs = optimizer.compute_gradients(loss)
+    with pytest.raises(TypeError, match="must be IndexedSlices"):
+        optimizer.apply_gradients([pairs[0], (tf.zeros([3, 4]), variables[1])])
+    before = len(apply_ops())
+    optimizer.apply_gradients(pairs[1:])
+    assert [op.get_attr("U") for op in apply_ops()[before:]] == [2] and "_finish" not in vars(optimizer)
+
+
+def test_what_depends_on_a_variables_update_runs_behind_it(session):
+    variables, loss = group()
+
+    class Counting(v1.train.GradientDescentOptimizer):
+        def _finish(self, update_ops, name_scope):
+            with tf.control_dependencies([update_ops[1]]):
+                self.count = variables[1].total_count() + 0
+            return super()._finish(update_ops, name_scope)
+
+    optimizer = Counting(0.1)
+    train = optimizer.minimize(loss)
+    initialized(session)
+    assert session.run([train, optimizer.count])[1] == 3
+
+
+def test_a_control_input_on_the_way_to_the_update_is_kept(session):
+    variables, loss = group()
+    ran = v1.get_variable("ran", [], initializer=v1.zeros_initializer(), use_resource=True)
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    (g, variable), *rest = optimizer.compute_gradients(loss, variables)
+    with tf.control_dependencies([ran.assign_add(1.0)]):
+        g = tf.IndexedSlices(tf.identity(g.values), g.indices, g.dense_shape)
+    train = optimizer.apply_gradients([(g, variable), *rest])
+    op, = apply_ops()
+    assert op.get_attr("summed") == [True, False, False]
+    initialized(session)
+    session.run(train)
+    assert session.run(ran) == 1.0
+
+
+def test_a_hyperparameter_out_of_range_is_refused_before_anything_changes(session):
+    variables, loss = group()
+    rate = v1.placeholder(tf.float32, [])
+    train = v1.train.AdagradOptimizer(rate).minimize(loss)
+    initialized(session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="learning_rate must be finite"):
+        session.run(train, {rate: np.nan})
+    assert session.run([v.total_count() for v in variables]) == [0] * 3
