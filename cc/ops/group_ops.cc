@@ -213,7 +213,9 @@ absl::Status GroupApplyShape(InferenceContext* c) {
   for (int i = 0; i < num_grads; ++i) TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(sums + i), 1, &unused));
   for (int i = sums + num_grads; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   if (names.size() == n * initial_values.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("slot_names must have as many entries for each unit as slot_initial_values has: expected ", n * initial_values.size(), ", found ", names.size()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("slot_names must have as many entries for each unit as slot_initial_values has: expected ",
+                   n * initial_values.size(), ", found ", names.size()));
 }
 
 REGISTER_OP("MultitierGroupLookup")
