@@ -155,6 +155,45 @@ def test_a_control_input_on_the_way_to_the_update_is_kept(session):
     assert session.run(ran) == 1.0
 
 
+def in_a_group(check, slices):
+    with tf.name_scope("train"):
+        barrier = tf.group(check)
+    with tf.control_dependencies([barrier]):
+        return tf.IndexedSlices(tf.identity(slices.values), slices.indices, slices.dense_shape)
+
+
+def in_a_tuple(check, slices):
+    return tf.tuple([slices], control_inputs=[check])[0]
+
+
+@pytest.mark.parametrize("wait", [in_a_group, in_a_tuple])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_check_that_the_caller_puts_before_an_update_is_not_taken_for_tensorflows_gate(session, grouped, wait):
+    variable, ids = table("a", 4), sparse([[1, 2], [3]])
+    if grouped:
+        out = nn.group_embedding_lookup_sparse([variable], [ids], "sum")[0]
+    else:
+        out = tf.nn.embedding_lookup_sparse(variable, ids, None, combiner="sum")
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    (g, _), = optimizer.compute_gradients(tf.reduce_sum(tf.square(out)))
+    good = v1.placeholder(tf.bool, [])
+    train = optimizer.apply_gradients([(wait(v1.Assert(good, ["bad batch"]), g), variable)])
+    initialized(session)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad batch"):
+        session.run(train, {good: False})
+    assert session.run(variable.total_count()) == 0
+    session.run(train, {good: True})
+    assert session.run(variable.total_count()) == 3
+
+
+def test_the_gate_of_all_gradients_is_waited_for(session):
+    _, loss = group()
+    v1.train.AdagradOptimizer(0.1).minimize(loss, gate_gradients=v1.train.Optimizer.GATE_GRAPH)
+    op, = apply_ops()
+    gates = {gate.name for tensor in op.inputs for gate in tensor.op.control_inputs}
+    assert all(op.get_attr("summed")) and "tuple/group_deps" in gates
+
+
 def test_a_hyperparameter_out_of_range_is_refused_before_anything_changes(session):
     variables, loss = group()
     rate = v1.placeholder(tf.float32, [])

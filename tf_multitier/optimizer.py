@@ -12,6 +12,7 @@ be restored into another number of partitions.
 
 import collections
 import logging
+import re
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
@@ -169,10 +170,15 @@ def _global_step(variable):
 _logged_uncounted = set()
 
 
+# The gate that tf.gradients puts behind the gradients of one op: it waits for those alone. Other gates (of all gradients, a caller's
+# tf.group) may stand for anything, and are waited for.
+_GATE_OF_AN_OP = re.compile(r"_grad(_\d+)?/tuple/group_deps$")
+
+
 def _skip_identities(tensor, before):
     """Follows Identity ops to their source. Control inputs on the way join `before`, but for TensorFlow's own gradient gate."""
     while tensor.op.type == "Identity":
-        before.extend(c for c in tensor.op.control_inputs if not c.name.endswith("/group_deps"))
+        before.extend(c for c in tensor.op.control_inputs if not _GATE_OF_AN_OP.search(c.name))
         tensor = tensor.op.inputs[0]
     return tensor
 
