@@ -104,6 +104,18 @@ def test_two_optimizers_and_two_learning_rates_are_ops_of_their_own(session):
     assert session.run([v.total_count() for v in variables]) == [3] * 4
 
 
+def test_a_variable_that_is_given_twice_is_in_no_op_twice(session):
+    variables, loss = group()
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    pairs = optimizer.compute_gradients(loss)
+    train = optimizer.apply_gradients(pairs + pairs[:1])
+    assert sorted(op.get_attr("U") for op in apply_ops()) == [1, 3]
+    initialized(session)
+    session.run(train)
+    keys, _, _, counts = session.run(variables[0].export())
+    assert sorted(zip(keys, counts)) == [(1, 2), (2, 2), (3, 2)]
+
+
 def test_what_ends_the_step_gets_an_op_for_each_variable_and_the_optimizer_stays_as_it_was(session):
     variables, loss = group()
     given = []

@@ -54,9 +54,13 @@ def _shadow_finish(optimizer):
 def _made(update_ops):
     """`update_ops` with ops in the places of Updates."""
     groups = collections.OrderedDict()
+    seen = collections.Counter()
     for place, update in enumerate(update_ops):
         if isinstance(update, Update):
-            groups.setdefault(_key(update), []).append(place)
+            # A variable that the caller gave twice: twice in no op.
+            key, variable = _key(update), update.variable.handle.name
+            groups.setdefault((key, seen[key, variable]), []).append(place)
+            seen[key, variable] += 1
     made = list(update_ops)
     for places in groups.values():
         op = _one_op([update_ops[place] for place in places])
