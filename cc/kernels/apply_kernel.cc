@@ -100,6 +100,7 @@ class ApplyKernelBase : public OpKernel {
 class ApplyKernel : public ApplyKernelBase {
  public:
   explicit ApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
+    if (!context->status().ok()) return;  // there may be no rule
     OP_REQUIRES_OK(context, CheckSlots(1));
   }
 
@@ -147,6 +148,7 @@ class ApplyKernel : public ApplyKernelBase {
 class GroupApplyKernel : public ApplyKernelBase {
  public:
   explicit GroupApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
+    if (!context->status().ok()) return;  // there may be no rule
     int num_sums, num_grads;
     OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
     OP_REQUIRES_OK(context, context->GetAttr("summed", &summed_));
