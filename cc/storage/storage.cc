@@ -144,7 +144,7 @@ Status ValidateStorage(const StorageSpec& spec) {
   if ((spec.keep || spec.recover != nullptr) && tiers.back() == "PMEM") {
     return UnimplementedError("keep: storage_type ", spec.type,
                               " is not recovered: its files are memory of their process, and do not tell which "
-                              " rows the table had; use LEVELDB, SSDHASH or a checkpoint");
+                              "rows the table had; use LEVELDB, SSDHASH or a checkpoint");
   }
   if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",

@@ -14,8 +14,8 @@
 // begins: copying what cannot be given up would only take more space. Records that cannot be read stay, for good.
 //
 // Deleting: a dead segment is condemned here, and its file deleted by the next round of settle.cc; units of its locations are
-// reused after that. Where it was ever synced, what made its records dead (newer records, in memory maybe) is flushed here and
-// synced there before: recovery must not find neither.
+// reused after that. Where it was ever synced, or one before it that is not deleted yet, what made its records dead (newer
+// records, in memory maybe) is flushed here and synced there before: recovery must not find neither.
 //
 // Full disk: the cold head keeps a segment in reserve. Where no more can be made, victims are only those whose held records
 // fit into what it has; each that is emptied gives its space back.
@@ -448,11 +448,12 @@ Status SsdHashTier::Impl::Reap() {
     std::lock_guard<std::mutex> lock(set_.mutex);
     if (set_.maybe_dead == 0) return OkStatus();
     for (const auto& [segment, owner] : set_.segments) {
-      if (!segment->sealed || segment->condemned || segment->users > 0 || segment->kept() > 0) continue;
-      segment->condemned = true;
-      set_.condemned_bytes += segment->file_bytes;
+      // What replaced records of a synced segment may be dead by now, too, and was never synced itself: as long as the synced
+      // one is not deleted, what came after it must not be in memory alone.
+      const bool leaving = segment->condemned;
+      if (!leaving && (!segment->sealed || segment->users > 0 || segment->kept() > 0)) continue;
       synced = synced || segment->synced_writes > 0;
-      dead.push_back(owner);
+      if (!leaving) dead.push_back(owner);
     }
     set_.maybe_dead = 0;
   }
@@ -460,14 +461,15 @@ Status SsdHashTier::Impl::Reap() {
   const Status flushed = synced ? FlushHeads() : OkStatus();
   std::lock_guard<std::mutex> lock(set_.mutex);
   if (!flushed.ok()) {
-    for (const auto& segment : dead) {
-      segment->condemned = false;
-      set_.condemned_bytes -= segment->file_bytes;
-    }
     ++set_.maybe_dead;
     return flushed;
   }
-  for (auto& segment : dead) set_.condemned.push_back(std::move(segment));
+  // Only now: until what replaces it is in files, a round of settling must still sync it.
+  for (auto& segment : dead) {
+    segment->condemned = true;
+    set_.condemned_bytes += segment->file_bytes;
+    set_.condemned.push_back(std::move(segment));
+  }
   worker_->Schedule(&settle_job_);
   return OkStatus();
 }
