@@ -5,10 +5,13 @@
 
 #include "cc/env/fault_env.h"
 
+#include <errno.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "cc/env/memory_env.h"  // NormalizePath, ParentPath
+#include "cc/env/posix_error.h"
 
 namespace multitier {
 
@@ -171,11 +174,20 @@ class FaultPositionedFile : public PositionedFile {
   }
 
   Status Sync() override {
-    MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSync));
+    const Status fault = env_->Fault(FaultKind::kSync);
     std::lock_guard<std::mutex> lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive("sync"));
+    if (!fault.ok()) {
+      inode_->sync_failed = true;
+      if (file_->direct() || inode_->bytes.empty()) return fault;
+      std::string before = inode_->synced;
+      before.resize(inode_->bytes.size());
+      MT_RETURN_IF_ERROR(file_->Write(0, before.data(), before.size()));
+      inode_->bytes = std::move(before);
+      return fault;
+    }
     MT_RETURN_IF_ERROR(file_->Sync());
-    inode_->synced = inode_->bytes;
+    if (!inode_->sync_failed) inode_->synced = inode_->bytes;
     return OkStatus();
   }
 
@@ -202,7 +214,7 @@ class FaultPositionedFile : public PositionedFile {
     if (extend && bytes > inode_->bytes.size() && env_->space_bytes_ > 0) {
       uint64_t used = bytes - inode_->bytes.size();
       for (const auto& file : env_->live_.files) used += file.second->bytes.size();
-      if (used > env_->space_bytes_) return ResourceExhaustedError("allocate of '", path_, "': no space left on device");
+      if (used > env_->space_bytes_) return PosixError("allocate", path_, ENOSPC);
     }
     MT_RETURN_IF_ERROR(extend ? file_->Allocate(bytes) : file_->Truncate(bytes));
     if (!extend || inode_->bytes.size() < bytes) inode_->bytes.resize(bytes);
@@ -383,6 +395,7 @@ Status FaultEnv::DropUnsyncedData() {
     Inode& inode = *file.second;
     if (inode.positioned) {
       inode.bytes = inode.synced;
+      inode.sync_failed = false;
     } else {
       inode.bytes.resize(inode.synced_bytes);
     }

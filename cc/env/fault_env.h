@@ -13,6 +13,9 @@
 //
 // A failing Append writes the first half of its bytes, as a full disk does, and a failing Read has filled half of its
 // buffer; of everything else nothing happens. Calls without a Status answer nullptr (memory) or false (CommitPages).
+// A failing Sync of a positioned file is told once, and proves wrong what it was asked for: unless the file is direct(), it reads
+// as at its last Sync from then on, but for its length (pages that could not be written back, and were dropped), and whatever a
+// later Sync says, a loss of power leaves the file as at the last one before.
 //
 // Losing power. DropUnsyncedData() leaves what a disk may keep of what was never synced: nothing.
 //   - bytes appended after a file's last Sync() are gone; truncating an existing file is not undone
@@ -80,7 +83,7 @@ class FaultEnv : public Env {
   // Calls of this kind since construction, failed ones included.
   uint64_t calls(FaultKind kind) const;
 
-  // A disk of `bytes`: PositionedFile::Allocate fails with ResourceExhausted where the files together would be larger. 0: no
+  // A disk of `bytes`: PositionedFile::Allocate fails as a full disk's (ENOSPC) where the files together would be larger. 0: no
   // limit.
   void LimitSpace(uint64_t bytes);
 
@@ -118,6 +121,7 @@ class FaultEnv : public Env {
     size_t synced_bytes = 0;
     bool positioned = false;  // then `synced` is what a power loss leaves
     std::string synced;
+    bool sync_failed = false;  // nothing written is synced any more
   };
   // Names that exist. Only what went through this object.
   struct Namespace {

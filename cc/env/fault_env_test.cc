@@ -228,6 +228,24 @@ TEST_P(PowerLossTest, PositionedFileIsAsAtItsLastSync) {
   EXPECT_EQ(file->Write(0, "x", 1).code(), StatusCode::kFailedPrecondition);
 }
 
+// Its error is told once; nothing that was written before is ever synced after it.
+TEST_P(PowerLossTest, FailedSyncOfAPositionedFileIsToldOnceAndLosesWhatWasWritten) {
+  std::unique_ptr<PositionedFile> file = *env_.OpenPositionedFile(Path("f"), Env::OpenMode::kCreate, false);
+  ASSERT_TRUE(file->Write(0, "abcdef", 6).ok());
+  ASSERT_TRUE(file->Sync().ok());
+  ASSERT_TRUE(env_.SyncDir(dir_).ok());
+  ASSERT_TRUE(file->Write(1, "XYZ", 3).ok());
+  env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+  EXPECT_EQ(file->Sync().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(file->Sync().ok());
+  EXPECT_EQ(Contents(&env_, Path("f")), "abcdef");
+  ASSERT_TRUE(file->Write(4, "Z", 1).ok());
+  EXPECT_TRUE(file->Sync().ok());
+  EXPECT_EQ(Contents(&env_, Path("f")), "abcdZf");
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  EXPECT_EQ(Contents(&env_, Path("f")), "abcdef");
+}
+
 TEST_P(PowerLossTest, LifeGoesOnAfterwards) {
   ASSERT_TRUE(WriteFile(&env_, Path("f"), "first", true).ok());
   ASSERT_TRUE(env_.SyncDir(dir_).ok());

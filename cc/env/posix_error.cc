@@ -35,4 +35,6 @@ Status PosixError(const char* call, const std::string& path, int error) {
 
 bool IsOutOfDescriptors(const Status& status) { return status.os_error() == EMFILE || status.os_error() == ENFILE; }
 
+bool IsOutOfSpace(const Status& status) { return status.os_error() == ENOSPC || status.os_error() == EDQUOT; }
+
 }  // namespace multitier

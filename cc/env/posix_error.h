@@ -16,6 +16,9 @@ Status PosixError(const char* call, const std::string& path, int error);
 // Whether it says that the process or the system has no descriptor left.
 bool IsOutOfDescriptors(const Status& status);
 
+// Whether it says that the disk or a quota of it is full: that deleting files would help.
+bool IsOutOfSpace(const Status& status);
+
 }  // namespace multitier
 
 #endif  // CC_ENV_POSIX_ERROR_H_

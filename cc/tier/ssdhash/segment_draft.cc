@@ -1,5 +1,7 @@
 #include "cc/tier/ssdhash/segment_draft.h"
 
+#include <errno.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +16,9 @@ constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kCopyBytes = 1 << 20;
 constexpr uint64_t kKeptEntryBytes = 4 << 20;
 
-Status NoMemory(uint64_t bytes) { return ResourceExhaustedError("ssdhash tier: no memory for a buffer of ", bytes, " bytes"); }
+Status NoMemory(uint64_t bytes) {
+  return Status(StatusCode::kResourceExhausted, StrCat("ssdhash tier: no memory for a buffer of ", bytes, " bytes"), ENOMEM);
+}
 
 // The first slot that does not end at or below `offset`.
 uint32_t FirstSlotPast(const SegmentGeometry& geometry, uint64_t offset) {
@@ -278,12 +282,8 @@ Status SegmentDraft::Write(PositionedFile* file, uint64_t offset, const uint8_t*
   return OkStatus();
 }
 
-Status SegmentDraft::SyncIfBuffered(PositionedFile* file) {
-  if (file->direct()) return OkStatus();
-  MT_RETURN_IF_ERROR(file->Sync());
-  std::lock_guard<std::mutex> lock(set_->mutex);
-  segment_->synced_writes = segment_->writes;
-  return OkStatus();
+Status SegmentDraft::SyncIfBuffered(const PositionedFile* file) {
+  return file->direct() ? OkStatus() : set_->Sync(segment_.get());
 }
 
 uint64_t SegmentDraft::EndOfBlocks(bool all) {

@@ -8,8 +8,8 @@
 // Life: made with its file preallocated, so that a full disk is met before anything changes; records are appended to the
 // buffer; of a full buffer whole blocks are written (O_DIRECT) while the next one fills; at last Finish writes rest and
 // footer and cuts the file to its size. Nothing is synced on the way, but for a file without O_DIRECT: that is synced
-// before its buffer is reused, so that what a failed sync may lose is always still in memory. A small segment's only write
-// is that of Finish.
+// before its buffer is reused, so that what a failed sync may lose is always still in memory, whoever was told of the failure
+// (SegmentSet::Sync). A small segment's only write is that of Finish.
 //
 // The flight, one at a time: an IoWorker job, or, where no thread has begun it when it is needed, whoever needs it. Whatever
 // writes, repairs or finishes waits for it first, so that writes of a file follow each other and the last one has the last
@@ -132,7 +132,7 @@ class SegmentDraft {
   void Advance(uint64_t written);
   Status WriteEnd();
   Status Write(PositionedFile* file, uint64_t offset, const uint8_t* data, uint64_t bytes);
-  Status SyncIfBuffered(PositionedFile* file);
+  Status SyncIfBuffered(const PositionedFile* file);
   bool Broken();
   Status Repair();
   uint64_t buffer_bytes() const { return buffer_.bytes() + second_.bytes() + flight_.bytes(); }

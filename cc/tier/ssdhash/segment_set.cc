@@ -1,5 +1,8 @@
 #include "cc/tier/ssdhash/segment_set.h"
 
+#include <errno.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace multitier {
@@ -47,7 +50,8 @@ Status SegmentSet::Add(std::shared_ptr<Segment> segment) {
   // Freed units rest while there are others, so that a stale location rarely names something else.
   const size_t unused = kMaxUnits - units.size();
   if (n > unused + free_units.size()) {
-    return ResourceExhaustedError("ssdhash tier: all 2^32 record locations are in use: partition the table");
+    return Status(StatusCode::kResourceExhausted, "ssdhash tier: all 2^32 record locations are in use: partition the table",
+                  ENOSPC);
   }
   for (uint32_t i = 0; i < n; ++i) {
     uint32_t unit = static_cast<uint32_t>(units.size());
@@ -73,6 +77,33 @@ void SegmentSet::Erase(Segment* segment) {
   file_bytes -= segment->file_bytes;
   if (segment->condemned) condemned_bytes -= segment->file_bytes;
   segments.erase(segment);
+}
+
+Status SegmentSet::Sync(Segment* segment) {
+  std::lock_guard<std::mutex> one_at_a_time(segment->sync_mutex);
+  std::shared_ptr<CachedFile> cached;
+  uint64_t written = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    const Status& failed = segment->sync_error;
+    if (segment->sync_failed) {
+      return Status(failed.code(), StrCat("ssdhash tier: '", segment->file->path(),
+                                          "' is not yet rewritten since its sync failed: ", failed.message()));
+    }
+    cached = segment->file;
+    written = segment->writes;
+  }
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
+  const Status synced = file->Sync();
+  std::lock_guard<std::mutex> lock(mutex);
+  if (segment->file != cached) return OkStatus();  // rewritten meanwhile, and synced
+  if (synced.ok()) {
+    segment->synced_writes = std::max(segment->synced_writes, written);
+  } else {
+    segment->sync_failed = true;
+    segment->sync_error = synced;
+  }
+  return synced;
 }
 
 void SegmentSet::DeleteFile(Env* env, const std::string& path) {

@@ -7,8 +7,8 @@
 // segments that have any. Whatever is none of these is dead. A last copy is a record that was freed, of a tier whose files are
 // kept, until a newer record or a tombstone of its key is written: it is all that recovery would find of the key.
 //
-// Owns the segments' memory and files, and deletes a file only where it is told to. Guarded by `mutex`, which is held for short
-// steps only, never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
+// Owns the segments' memory and files, and syncs or deletes a file only where it is told to. Guarded by `mutex`, which is held
+// for short steps only, never over I/O. Innermost of the tier's locks (ssdhash_impl.h).
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_SET_H_
 #define CC_TIER_SSDHASH_SEGMENT_SET_H_
@@ -30,7 +30,7 @@ namespace multitier {
 
 // Open (one per writer), full (its draft waits to be finished), then sealed (complete, never written again). Until it is
 // sealed its newest records are in its draft's buffer. Last, condemned: nothing of it is kept, its file goes.
-// All but the constants is guarded by SegmentSet::mutex.
+// All but the constants and sync_mutex is guarded by SegmentSet::mutex.
 struct Segment {
   Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file);
 
@@ -63,6 +63,8 @@ struct Segment {
   // Until sealed: of the slots taken. Also guarded by the lock of the writer, which appends under it alone.
   std::vector<FooterEntry> entries;
 
+  // Held over a sync of the file, until what came of it is noted. Before SegmentSet::mutex.
+  std::mutex sync_mutex;
   // What a loss of power leaves: all writes up to the synced one.
   uint64_t writes = 0, synced_writes = 0;
   bool entry_synced = false;  // of the directory
@@ -113,7 +115,8 @@ struct SegmentSet {
   };
 
   // REQUIRES of all: mutex held.
-  // Adds a segment and gives it units. ResourceExhausted where 2^32 locations are not enough.
+  // Adds a segment and gives it units. ResourceExhausted (as a full disk's: deleting segments helps) where 2^32 locations are
+  // not enough.
   Status Add(std::shared_ptr<Segment> segment);
   void Erase(Segment* segment);
   // The segment and slot of a location; null where nothing is.
@@ -149,6 +152,10 @@ struct SegmentSet {
     segment->file_bytes = bytes;
   }
 
+  // Syncs the segment's file, and notes what that says of its writes so far. Whoever asks: a failed write-back is told to one
+  // sync of a file and to none after it, so its error stays with the segment, and is everybody's, until the file is rewritten.
+  // REQUIRES: mutex not held
+  Status Sync(Segment* segment);
   // Deletes a file that may hold records; where that fails it stays in `undeleted`. REQUIRES: mutex not held
   void DeleteFile(Env* env, const std::string& path);
 

@@ -3,12 +3,12 @@
 //   1. take     the condemned segments, and the segments whose files have unsynced writes: all of them where the caller wants
 //               everything synced, or where a condemned one was ever synced; else the sealed ones, of a tier that is kept
 //   2. rewrite  sealed ones whose last sync failed (an open one is rewritten by its head)
-//   3. sync     each file, then the directory once. A file whose sync failed is not trusted, and never synced again
+//   3. sync     each file, then the directory once. A file whose sync failed, this one or one of its writer's (SegmentSet::Sync),
+//               is not trusted, and never synced again
 //   4. delete   the condemned, if all that was to be synced is
 //
 // A tier that is not kept syncs nothing until Sync asks for it: after that only what replaces synced records.
 
-#include <algorithm>
 #include <utility>
 
 #include "cc/tier/ssdhash/ssdhash_impl.h"
@@ -47,13 +47,7 @@ Status SsdHashTier::Impl::Settle(bool everything) {
 }
 
 Status SsdHashTier::Impl::SyncSegments(bool everything) {
-  struct Target {
-    std::shared_ptr<Segment> segment;
-    std::shared_ptr<CachedFile> file;
-    uint64_t writes;
-  };
-  std::vector<std::shared_ptr<Segment>> failed;
-  std::vector<Target> targets;
+  std::vector<std::shared_ptr<Segment>> failed, targets;
   Status status;
   const auto note = [&status](const Status& s) {
     if (status.ok() && !s.ok()) status = s;
@@ -71,30 +65,15 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     for (const auto& [segment, owner] : set_.segments) {
       const bool due = everything || (options_.keep && segment->sealed);
       if (!due || segment->condemned || segment->writes == 0 || !segment->dirty()) continue;
-      if (segment->sync_failed) {
-        note(Status(segment->sync_error.code(),
-                    StrCat("ssdhash tier: '", segment->file->path(), "' is not yet rewritten since its sync failed: ",
-                           segment->sync_error.message())));
-        continue;
-      }
-      targets.push_back(Target{owner, segment->file, segment->writes});
+      targets.push_back(owner);
       new_entries = new_entries || !segment->entry_synced;
     }
   }
-  for (Target& target : targets) {
-    const Result<std::shared_ptr<PositionedFile>> file = target.file->Open();
-    const Status synced = file.ok() ? (*file)->Sync() : file.status();
+  for (std::shared_ptr<Segment>& target : targets) {
+    const Status synced = set_.Sync(target.get());
+    if (synced.ok()) continue;
     note(synced);
-    std::lock_guard<std::mutex> lock(set_.mutex);
-    if (target.segment->file != target.file) {
-      target.segment = nullptr;  // rewritten meanwhile, and synced
-    } else if (synced.ok()) {
-      target.segment->synced_writes = std::max(target.segment->synced_writes, target.writes);
-    } else {
-      target.segment->sync_failed = file.ok();
-      target.segment->sync_error = synced;
-      target.segment = nullptr;
-    }
+    target = nullptr;
   }
   if (!new_entries) return status;
   if (Status synced = CachedFile::SyncDir(options_.env, options_.directory); !synced.ok()) {
@@ -102,8 +81,8 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     return status;
   }
   std::lock_guard<std::mutex> lock(set_.mutex);
-  for (const Target& target : targets) {
-    if (target.segment != nullptr) target.segment->entry_synced = true;
+  for (const std::shared_ptr<Segment>& target : targets) {
+    if (target != nullptr) target->entry_synced = true;
   }
   return status;
 }

@@ -11,7 +11,7 @@
 //                      the relocator runs (which takes the owner's locks)
 //   append_mutex_      the hot head: Write and Remove; held over the writing of its buffer
 //   settle_mutex_      one round of syncing and deleting
-//   (a writer's queue)
+//   (a writer's queue; a segment's sync_mutex: one sync of its file)
 //   set_.mutex         what readers see; short, no I/O; all that Read's look-up, Free and stats take
 // So whoever holds a lock of the owner may call Free, Read and stats; everything else may wait for the relocator.
 

@@ -1,0 +1,214 @@
+// A failed write-back of a file is told to one sync: that of the piece just written, or that of a round of settling. Whoever it
+// is, nothing counts as synced over it, and nothing is lost. Without direct I/O; through what a round does (SegmentSet::Sync).
+
+#include "cc/tier/ssdhash/segment_draft.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/env/fault_env.h"
+#include "cc/env/memory_env.h"
+
+namespace multitier {
+namespace {
+
+// Calls back after a write, or a sync, of a file, before whoever asked for it hears of it; once.
+class CallbackEnv : public FaultEnv {
+ public:
+  using FaultEnv::FaultEnv;
+  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override {
+    MT_ASSIGN_OR_RETURN(std::unique_ptr<PositionedFile> file, FaultEnv::OpenPositionedFile(path, mode, direct));
+    return std::unique_ptr<PositionedFile>(new File(this, std::move(file)));
+  }
+  std::function<void()> after_write, after_sync;
+
+ private:
+  class File : public PositionedFile {
+   public:
+    File(CallbackEnv* env, std::unique_ptr<PositionedFile> file) : env_(env), file_(std::move(file)) {}
+    Status Write(uint64_t offset, const void* data, size_t bytes) override {
+      const Status written = file_->Write(offset, data, bytes);
+      if (env_->after_write != nullptr) std::exchange(env_->after_write, nullptr)();
+      return written;
+    }
+    Status Sync() override {
+      const Status synced = file_->Sync();
+      if (env_->after_sync != nullptr) std::exchange(env_->after_sync, nullptr)();
+      return synced;
+    }
+    Status Read(uint64_t offset, size_t bytes, void* out) const override { return file_->Read(offset, bytes, out); }
+    Status Allocate(uint64_t bytes) override { return file_->Allocate(bytes); }
+    Status Truncate(uint64_t bytes) override { return file_->Truncate(bytes); }
+    Result<uint64_t> Size() const override { return file_->Size(); }
+    bool direct() const override { return file_->direct(); }
+
+   private:
+    CallbackEnv* const env_;
+    const std::unique_ptr<PositionedFile> file_;
+  };
+};
+
+class SegmentDraftTest : public testing::Test {
+ protected:
+  SegmentDraftTest() : env_(&memory_) {
+    EXPECT_TRUE(memory_.CreateDir("d").ok());
+    EXPECT_TRUE(memory_.SyncDir("d").ok());
+    options_.env = &env_;
+    options_.directory = "d";
+    options_.direct_io = false;
+    const RowLayout layout = *RowLayout::Create(4, DType::kFloat32);
+    const SegmentHeader header = SegmentHeader::Make({}, 1, false, 256 << 10, layout);
+    auto file = CreateSegmentFile(options_, header, 0);
+    EXPECT_TRUE(file.ok()) << file.status().ToString();
+    segment_ = std::make_shared<Segment>(header, *std::move(file));
+    EXPECT_TRUE(set_.Add(segment_).ok());
+    draft_ = std::make_unique<SegmentDraft>(&options_, &set_, segment_);
+    EXPECT_TRUE(draft_->Prepare(DraftMemory()).ok());
+  }
+  ~SegmentDraftTest() override { draft_.reset(); }
+
+  Status Append(int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto key = static_cast<int64_t>(draft_->next_slot());
+      const std::vector<float> row(4, static_cast<float>(key));
+      LogRecord record;
+      record.header = RecordHeader{key, 1, 1, 1};
+      record.seq = static_cast<uint64_t>(key) + 1;
+      record.row_data = reinterpret_cast<const uint8_t*>(row.data());
+      record.data_bytes = 16;
+      MT_RETURN_IF_ERROR(draft_->Append(record));
+      segment_->SetLive(segment_->used++);
+    }
+    return OkStatus();
+  }
+
+  // That every record is where readers look for it; `after_power_loss`: in the file, whatever memory has.
+  void ExpectAll(bool after_power_loss = false) {
+    const SegmentGeometry& geometry = segment_->geometry;
+    const std::unique_ptr<RandomAccessFile> file = *memory_.NewRandomAccessFile(segment_->file->path());
+    for (uint32_t slot = 0; slot < segment_->used; ++slot) {
+      std::vector<uint8_t> bytes(geometry.record_bytes);
+      const uint64_t offset = geometry.RecordOffset(slot);
+      const uint8_t* record = after_power_loss ? nullptr : segment_->InMemory(offset);
+      if (record == nullptr) {
+        ASSERT_TRUE(file->Read(offset, bytes.size(), bytes.data()).ok()) << slot;
+        record = bytes.data();
+      }
+      RecordFields fields;
+      ASSERT_TRUE(DecodeRecord(geometry, slot, record, true, &fields)) << slot;
+      ASSERT_EQ(fields.header.key, static_cast<int64_t>(slot));
+    }
+  }
+
+  // What a round of settling makes of the file: on a thread of its own, as there.
+  Status Settle() {
+    Status synced;
+    std::thread round([&] { synced = set_.Sync(segment_.get()); });
+    round.join();
+    return synced;
+  }
+
+  InMemoryEnv memory_;
+  CallbackEnv env_;
+  SegmentWriterOptions options_;
+  SegmentSet set_;
+  std::shared_ptr<Segment> segment_;
+  std::unique_ptr<SegmentDraft> draft_;
+};
+
+constexpr int64_t kPiece = 700;  // records: less than a buffer
+
+TEST_F(SegmentDraftTest, ErrorThatSettlingWasToldIsThatOfThePieceToo) {
+  for (const bool last : {false, true}) {  // the end of the segment, too
+    SCOPED_TRACE(last);
+    ASSERT_TRUE(Append(kPiece).ok());
+    const std::string path = segment_->file->path();
+    Status told;
+    env_.after_write = [&] {
+      env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+      told = Settle();
+    };
+    EXPECT_TRUE((last ? draft_->Finish() : draft_->Flush()).ok());
+    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+    EXPECT_NE(segment_->file->path(), path) << "the file is not trusted";
+    EXPECT_FALSE(segment_->dirty());
+    ExpectAll();
+  }
+  EXPECT_TRUE(segment_->sealed);
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  ExpectAll(true);
+}
+
+// The same where a piece is written behind the writer's back.
+TEST_F(SegmentDraftTest, ErrorThatSettlingWasToldIsThatOfThePieceInFlight) {
+  Status told;
+  env_.after_write = [&] {
+    env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+    told = Settle();
+  };
+  const std::string path = segment_->file->path();
+  ASSERT_TRUE(Append(2 * kPiece).ok());  // more than a buffer
+  ASSERT_TRUE(draft_->Flush().ok());
+  EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+  EXPECT_NE(segment_->file->path(), path);
+  ExpectAll();
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  ExpectAll(true);
+}
+
+TEST_F(SegmentDraftTest, ErrorThatThePieceWasToldIsThatOfSettlingToo) {
+  ASSERT_TRUE(Append(kPiece).ok());
+  ASSERT_TRUE(draft_->Flush().ok());
+  ASSERT_TRUE(Append(kPiece).ok());
+  const uint64_t synced = segment_->synced_writes;
+  env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+  // Nor can the file be rewritten.
+  env_.after_sync = [this] { env_.FailFrom(FaultKind::kCreate, 1, UnavailableError("no new file")); };
+  const Status flushed = draft_->Flush();
+  EXPECT_NE(flushed.message().find("no new file"), std::string::npos) << flushed.ToString();
+  for (int again = 0; again < 2; ++again) {
+    const Status told = Settle();
+    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+    for (const std::string& part : {segment_->file->path(), std::string("not yet rewritten"), std::string("cable")}) {
+      EXPECT_NE(told.message().find(part), std::string::npos) << told.ToString();
+    }
+  }
+  EXPECT_EQ(segment_->synced_writes, synced);
+  EXPECT_TRUE(segment_->dirty());
+  ExpectAll();
+  env_.Disarm();
+  EXPECT_TRUE(draft_->Flush().ok());
+  EXPECT_TRUE(Settle().ok());
+  ExpectAll();
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  ExpectAll(true);
+}
+
+// A file that could not be opened says nothing of what is in it: neither that it is synced, nor that an error before is over.
+TEST_F(SegmentDraftTest, FileThatCannotBeOpenedIsNeitherSyncedNorTrustedAgain) {
+  ASSERT_TRUE(Append(kPiece).ok());
+  env_.FailFrom(FaultKind::kSync, 1, UnavailableError("cable"));
+  EXPECT_FALSE(draft_->Flush().ok());
+  EXPECT_TRUE(segment_->sync_failed);
+  env_.Disarm();
+  const size_t capacity = CachedFile::capacity();
+  CachedFile::SetCapacity(1);
+  ASSERT_TRUE(CachedFile::Create(&env_, "d/other", false).ok());  // closes the segment's
+  env_.FailFrom(FaultKind::kOpen, 1, UnavailableError("no descriptor"));
+  EXPECT_FALSE(Settle().ok());
+  EXPECT_TRUE(segment_->sync_failed);
+  env_.Disarm();
+  EXPECT_TRUE(draft_->Flush().ok());
+  EXPECT_TRUE(Settle().ok());
+  ExpectAll();
+  CachedFile::SetCapacity(capacity);
+}
+
+}  // namespace
+}  // namespace multitier
