@@ -13,9 +13,9 @@
 //
 // A failing Append writes the first half of its bytes, as a full disk does, and a failing Read has filled half of its
 // buffer; of everything else nothing happens. Calls without a Status answer nullptr (memory) or false (CommitPages).
-// A failing Sync of a positioned file is told once, and proves wrong what it was asked for: unless the file is direct(), it reads
-// as at its last Sync from then on, but for its length (pages that could not be written back, and were dropped), and whatever a
-// later Sync says, a loss of power leaves the file as at the last one before.
+// A failing Sync of a positioned file is told once, as by a kernel that could not write pages back and dropped them: unless the
+// file is direct(), it reads as at its last Sync from then on, but for its length; and whatever later Syncs say, a loss of
+// power leaves it as at the last one before.
 //
 // Losing power. DropUnsyncedData() leaves what a disk may keep of what was never synced: nothing.
 //   - bytes appended after a file's last Sync() are gone; truncating an existing file is not undone

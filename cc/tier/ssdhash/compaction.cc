@@ -18,7 +18,8 @@
 // records, in memory maybe) is flushed here and synced there before: recovery must not find neither.
 //
 // Full disk: the cold head keeps a segment in reserve. Where no more can be made, victims are only those whose held records
-// fit into what it has; each that is emptied gives its space back.
+// fit into what it has; each that is emptied gives its space back. Want of descriptors or memory is no full disk: compaction
+// would only need more of them.
 //
 // On request (Compact) the thresholds do not count: each segment that is worth it is a victim once in a sweep, and sweeps go on
 // while they gain space. Other threads' sweeps may come in between slices; what is read in all is bounded.
@@ -29,12 +30,15 @@
 //
 // Last copies (segment_set.h) are moved like held records, and no relocator is asked: only the set names them.
 
+#include <errno.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 
+#include "cc/env/posix_error.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
@@ -114,7 +118,7 @@ void SsdHashTier::Impl::KeepSpare() {
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const Status kept = layout == nullptr ? OkStatus() : cold_->KeepSpare(layout);
   has_spare_ = kept.ok() && layout != nullptr;
-  disk_full_ = kept.code() == StatusCode::kResourceExhausted;
+  disk_full_ = IsOutOfSpace(kept);
 }
 
 bool SsdHashTier::Impl::ReclaimOnFullDisk(bool sealing_counts) {
@@ -280,7 +284,7 @@ Result<uint64_t> SsdHashTier::Impl::CompactStep(double least_gain) {
   if (status.ok() && !slice.records.empty()) status = CopySlice(&slice);
   if (!status.ok()) {
     FinishPass(false);
-    if (status.code() != StatusCode::kResourceExhausted || std::exchange(disk_full_, true)) return status;
+    if (!IsOutOfSpace(status) || std::exchange(disk_full_, true)) return status;
     return uint64_t{kBlockBytes};  // another victim may fit
   }
   if (!slice.records.empty()) RelocateSlice(&slice);
@@ -343,7 +347,7 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
     compact_buffer_ = static_cast<uint8_t*>(options_.env->AllocatePages(compact_buffer_bytes_, false));
     if (compact_buffer_ == nullptr) {
       compact_buffer_bytes_ = 0;
-      return ResourceExhaustedError("ssdhash tier: no memory for compaction");
+      return Status(StatusCode::kResourceExhausted, "ssdhash tier: no memory for compaction", ENOMEM);
     }
   }
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(*victim_)->Open());

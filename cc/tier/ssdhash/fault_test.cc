@@ -22,6 +22,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/file_cache.h"
 #include "cc/env/memory_env.h"
+#include "cc/env/posix_error.h"
 #include "cc/tier/ssdhash/io_worker.h"
 #include "cc/tier/ssdhash/ssdhash_test_util.h"
 
@@ -197,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LastingFaultTest,
                          });
 
 TEST_P(LastingFaultTest, DiskThatStaysFullKeepsItsRowsReadableAndWorksOnAfterwards) {
-  const Status full = ResourceExhaustedError("no space left on device");
+  const Status full = PosixError("write", "d", ENOSPC);
   for (uint64_t n = 1; n < 24; ++n) {
     direct_io_ = n % 2 == 0;
     Start();
@@ -281,6 +282,42 @@ TEST_F(FaultTest, FullDiskIsCompactedWithWhatIsInReserve) {
   std::printf("%d of %d batches accepted\n", accepted, accepted + refused);
   owner_->Detach();
   tier_.reset();
+}
+
+// What compaction makes room on is a disk, not a table of descriptors: the error comes at once, nothing is read or moved.
+TEST_F(FaultTest, WantOfDescriptorsOrMemoryIsNoFullDisk) {
+  for (const int error : {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT}) {
+    SCOPED_TRACE(std::strerror(error));
+    const bool full = error == ENOSPC || error == EDQUOT;
+    Start();
+    constexpr int64_t kKeys = 6000;
+    for (int64_t from = 0; from < kKeys; from += 500) ASSERT_TRUE(owner_->Put(Range(from, from + 500), 1).ok());
+    std::vector<int64_t> scattered;  // a tenth, of every segment: garbage that only a full disk has compacted
+    for (int64_t key = 0; key < kKeys; key += 10) scattered.push_back(key);
+    ASSERT_TRUE(owner_->Put(scattered, 2).ok());
+    ASSERT_TRUE(tier_->Sync().ok());
+    ASSERT_EQ(tier_->stats().compaction_debt_bytes, 0);
+    const int64_t relocated = tier_->stats().relocated_rows;
+    const uint64_t reads = env_->calls(FaultKind::kRead);
+    env_->FailFrom(FaultKind::kCreate, 1, PosixError("open for writing", "d/ssd", error));
+    Status put;
+    for (int64_t next = kKeys; put.ok() && next < 2 * kKeys; next += 100) put = owner_->Put(Range(next, next + 100), 1);
+    EXPECT_EQ(put.code(), StatusCode::kResourceExhausted) << put.ToString();
+    EXPECT_NE(put.message().find("new segment of "), std::string::npos) << put.ToString();
+    EXPECT_NE(put.message().find(std::strerror(error)), std::string::npos) << put.ToString();
+    EXPECT_EQ(tier_->stats().relocated_rows > relocated, full);
+    EXPECT_EQ(env_->calls(FaultKind::kRead) > reads, full);
+    const Status compacted = tier_->Compact();
+    EXPECT_EQ(compacted.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(compacted.message().find("the disk has no room") != std::string::npos, full) << compacted.ToString();
+    EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+    env_->Disarm();
+    EXPECT_TRUE(owner_->Put(Range(kKeys, 2 * kKeys), 3).ok());
+    EXPECT_TRUE(tier_->Compact().ok());
+    EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+    owner_->Detach();
+    tier_.reset();
+  }
 }
 
 // Holds the process's I/O threads.

@@ -26,8 +26,13 @@ Result<std::shared_ptr<Segment>> SegmentWriter::CreateSegment(const RowLayout& l
     bytes = std::clamp(static_cast<uint64_t>(set_->live_bytes) / 64, options_.min_segment_bytes, options_.max_segment_bytes);
   }
   const SegmentHeader header = SegmentHeader::Make(options_.instance, id, options_.survivors, bytes, layout);
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> file, CreateSegmentFile(options_, header, 0));
-  auto segment = std::make_shared<Segment>(header, std::move(file));
+  Result<std::shared_ptr<CachedFile>> file = CreateSegmentFile(options_, header, 0);
+  if (!file.ok()) {
+    return Status(file.status().code(),
+                  StrCat("ssdhash tier: new segment of ", header.MaxFileBytes(), " bytes: ", file.status().message()),
+                  file.status().os_error());
+  }
+  auto segment = std::make_shared<Segment>(header, *std::move(file));
   segment->file_bytes = header.MaxFileBytes();
   std::unique_lock<std::mutex> lock(set_->mutex);
   const Status added = set_->Add(segment);

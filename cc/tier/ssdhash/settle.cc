@@ -3,8 +3,8 @@
 //   1. take     the condemned segments, and the segments whose files have unsynced writes: all of them where the caller wants
 //               everything synced, or where a condemned one was ever synced; else the sealed ones, of a tier that is kept
 //   2. rewrite  sealed ones whose last sync failed (an open one is rewritten by its head)
-//   3. sync     each file, then the directory once. A file whose sync failed, this one or one of its writer's (SegmentSet::Sync),
-//               is not trusted, and never synced again
+//   3. sync     each file, then the directory once. A file whose sync failed, here or its writer's (SegmentSet::Sync), is not
+//               trusted, and never synced again
 //   4. delete   the condemned, if all that was to be synced is
 //
 // A tier that is not kept syncs nothing until Sync asks for it: after that only what replaces synced records.

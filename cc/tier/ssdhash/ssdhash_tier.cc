@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "cc/env/posix_error.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
@@ -121,7 +122,7 @@ Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& lay
                                      std::unique_lock<std::mutex>* append) {
   for (bool first = true;; first = false) {
     Status status = hot_->Reserve(layout, n);
-    if (status.code() != StatusCode::kResourceExhausted) return status;
+    if (!IsOutOfSpace(status)) return status;
     append->unlock();
     // A disk on which nothing can be sealed makes new files of the same segments again and again: once is enough to know.
     const bool reclaimed = ReclaimOnFullDisk(/*sealing_counts=*/first);

@@ -14,7 +14,8 @@
 // relocator moves what it is asked to move and the owner writes (compaction is paid in slices by Write) or async_compaction is
 // set. A segment is a 64th of what is held, at least 1 MiB and at most 256 MiB. Without a relocator only segments without held
 // records are reclaimed. On a full disk Write compacts on, down to segments with a 16th of dead records, with a segment that is
-// always in reserve; then it answers ResourceExhausted, and works again as soon as rows are freed or the disk has room.
+// always in reserve; then it answers ResourceExhausted, and works again as soon as rows are freed or the disk has room. Where
+// descriptors or memory are out it answers so at once.
 //
 // Durable is what Sync() acknowledged, and, in a tier that is kept, what stands in a segment that was sealed and then synced in
 // the background; a tier that is not kept syncs nothing else but what replaces synced records. Recovery gives for each key its
