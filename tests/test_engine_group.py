@@ -155,6 +155,24 @@ def test_weights_updated_in_place_do_not_change_the_update_of_their_group():
     np.testing.assert_array_equal(table.lookup([1, 2]), [[-0.5, -0.5], [-2.0, -2.0]])
 
 
+def test_a_table_without_room_is_not_updated_and_the_others_are():
+    tables = [engine.Table(dim=2, name="a"), engine.Table(dim=2, name="full", storage_size=[4 * 16]), engine.Table(dim=2, name="b")]
+    members = [*tables, tables[2]]
+    group = engine.Group(members, [[1, 2], list(range(50)), [1], [2]], train=True)
+    with pytest.raises(engine.ResourceExhaustedError, match="'full'"):
+        group.apply("sgd", [np.ones(v.shape) for v in group.values], hyper={"learning_rate": 1.0})
+    assert [len(table) for table in tables] == [2, 0, 2]
+    np.testing.assert_array_equal(tables[2].lookup([1, 2]), -np.ones((2, 2)))
+
+
+def test_a_slot_of_another_dim_is_refused_before_any_table_changes():
+    tables = [engine.Table(dim=2, name="a"), engine.Table(dim=2, slots=[("accumulator", 1, 0.1)], name="b")]
+    group = engine.Group(tables, [[1], [1]], train=True)
+    with pytest.raises(ValueError, match="slots of adagrad: expected column 'accumulator' of table 'b' to have dim 2, found 1"):
+        group.apply("adagrad", [np.ones((1, 2))] * 2, hyper={"learning_rate": 1.0})
+    assert [len(table) for table in tables] == [0, 0] and len(tables[0].columns) == 1
+
+
 def test_group_errors_name_the_member():
     tables = [engine.Table(dim=2, name="a"), engine.Table(dim=2, name="b")]
     with pytest.raises(ValueError, match="keys: expected one for each of 2 tables, found 1"):

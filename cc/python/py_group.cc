@@ -109,42 +109,44 @@ std::vector<std::optional<Array<float>>> PyGroup::WeightsGradients(const std::ve
 
 void PyGroup::Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
                     const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step) {
-  const UpdateRule* const found = ValueOrThrow(FindUpdateRule(rule));
-  std::vector<std::vector<float>> gradients_of(tables_.size());  // of distinct keys, or of the entries of joined members
+  ApplyRequest request;
+  request.rule = ValueOrThrow(FindUpdateRule(rule));
+  request.hyper = hyper;
+  request.global_step = global_step;
   std::vector<const float*> from;
   GroupGradients gradients;
   Point(grads, &from, &gradients);
-  std::vector<float*> sums(tables_.size(), nullptr), entries(tables_.size(), nullptr);
+  std::vector<UnitUpdate> updates;                        // of the tables of one member
+  std::vector<std::vector<float>> joined(tables_.size());  // the gradients of all entries of the others
+  std::vector<float*> entries(tables_.size(), nullptr);
   for (size_t i = 0; i < tables_.size(); ++i) {
     const Update& update = updates_[i];
-    const size_t dim = static_cast<size_t>(tables_[i]->dim());
-    std::vector<float>& room = gradients_of[update.first];
-    if (update.first == i) room.resize((update.joined ? update.keys.size() : plan_.keys(static_cast<int>(i)).size()) * dim);
-    (update.joined ? entries : sums)[i] = room.data() + update.offset * dim;
+    if (update.joined) {
+      const size_t dim = static_cast<size_t>(tables_[i]->dim());
+      if (update.first == i) joined[i].resize(update.keys.size() * dim);
+      entries[i] = joined[update.first].data() + update.offset * dim;
+    } else {
+      updates.push_back(UnitUpdate{static_cast<int>(i), nullptr, request});
+      updates.back().request.slot_columns = slot_columns[i];
+    }
   }
   PyTable::RunAll(tables_, [&] {
-    gradients.sums = Span<float* const>(sums.data(), sums.size());
+    for (UnitUpdate& update : updates) update.table = tables_[static_cast<size_t>(update.unit)]->table();
+    Status status = UpdateGroup(plan_, gradients, &updates);
+    if (updates.size() == tables_.size()) return status;
+    const std::vector<float*> no_sums(tables_.size(), nullptr);
+    gradients.sums = Span<float* const>(no_sums.data(), no_sums.size());
     gradients.entries_gradients = Span<float* const>(entries.data(), entries.size());
     GradientOfGroup(plan_, gradients);
     for (size_t i = 0; i < tables_.size(); ++i) {
-      if (updates_[i].first != i) continue;
-      ApplyRequest request;
-      if (updates_[i].joined) {
-        request.keys = updates_[i].keys;
-      } else {
-        request.keys = plan_.keys(static_cast<int>(i));
-        request.counts = plan_.counts(static_cast<int>(i));
-        request.places = plan_.places(static_cast<int>(i));
-        request.distinct = true;
-      }
-      request.grads = gradients_of[i].data();
-      request.rule = found;
-      request.hyper = hyper;
+      if (!updates_[i].joined || updates_[i].first != i) continue;
+      request.keys = updates_[i].keys;
+      request.grads = joined[i].data();
       request.slot_columns = slot_columns[i];
-      request.global_step = global_step;
-      MT_RETURN_IF_ERROR(tables_[i]->table()->Apply(request));
+      Status of_table = tables_[i]->table()->Apply(request);
+      if (status.ok()) status = std::move(of_table);
     }
-    return OkStatus();
+    return status;
   });
 }
 

@@ -15,8 +15,8 @@
 
 namespace multitier {
 
-// Keeps the tables and weights that its plan points to. A table of several members gets one update, of all their entries in
-// order: what one lookup of the joined keys would give it.
+// Keeps the tables and weights that its plan points to. Tables of one member are updated together, from the plan. A table of
+// several members gets one update, of all their entries in order: what one lookup of the joined keys would give it.
 class PyGroup {
  public:
   // A member for each of the tables. row_splits: int64 [batch + 1]. max_norms: below 0: none. sequences: whether the rows of a
@@ -37,7 +37,7 @@ class PyGroup {
   // Of a group made with train: [n] of each member's weights, none where it has none. grads: of the values, in their shapes.
   std::vector<std::optional<Array<float>>> WeightsGradients(const std::vector<Array<float>>& grads);
 
-  // grads: as above. slot_columns: of each table.
+  // grads: as above. slot_columns: of each table. Where the update of a table fails, those of others still happen.
   void Apply(const std::string& rule, const std::vector<Array<float>>& grads, const std::vector<float>& hyper,
              const std::vector<std::vector<std::string>>& slot_columns, int64_t global_step);
 

@@ -101,7 +101,7 @@ class Group:
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
     def apply(self, rule, grads, hyper=None, slots=None, global_step=-1):
-        """Updates every table once, one after the other, each wholly or not at all.
+        """Updates every table once, each wholly or not at all.
 
         Args:
           grads: list of floats, the gradients of `values`, in their shapes; with concat one array.
@@ -109,12 +109,15 @@ class Group:
 
         Raises:
           ValueError: an argument does not fit, or the group was made without train; nothing has changed.
-          ResourceExhaustedError: no room for a table's new rows; that table and those after it have not changed.
+          ResourceExhaustedError: no room for a table's new rows; that table has not changed, the others have.
         """
         spec, values = rules.rule_and_hyper(rule, hyper)
         grads = self._check_grads("apply", grads)
-        slots = [table._ensure_slots(rule, spec, slots) for table in self._tables]
-        self._group.apply(rule, grads, values, slots, int(global_step))
+        columns = [table._slot_columns(rule, spec, slots) for table in self._tables]
+        for table, (_, missing) in zip(self._tables, columns):
+            if missing:
+                table._table.add_slots(missing)
+        self._group.apply(rule, grads, values, [names for names, _ in columns], int(global_step))
 
     def weights_gradients(self, grads):
         """The gradients of the weights: list of float32 [n], None for a member without weights. Changes nothing.

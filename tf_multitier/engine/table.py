@@ -232,23 +232,26 @@ class Table:
             counts = arguments.integers("counts", counts)
             if len(counts) != len(keys):
                 raise ValueError(f"counts: expected shape [{len(keys)}], found [{len(counts)}]")
-        slots = self._ensure_slots(rule, spec, slots)
+        slots, missing = self._slot_columns(rule, spec, slots)
+        if missing:
+            self._table.add_slots(missing)
         self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
 
-    def _ensure_slots(self, rule, spec, slots):
-        """The names of the columns that serve as a rule's slots, which exist from then on."""
+    def _slot_columns(self, rule, spec, slots):
+        """(names of the columns that serve as a rule's slots, those of them that do not exist yet as `add_slots` takes them)."""
         slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
         if len(slots) != len(spec["slots"]):
             raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
-        known = {name for name, _, _ in self.columns}
-        missing = [
-            (name, 1 if per_row else self.dim, initial_value)
-            for name, (_, per_row, initial_value) in zip(slots, spec["slots"])
-            if name not in known
-        ]
-        if missing:
-            self._table.add_slots(missing)
-        return slots
+        dims = {name: dim for name, dim, _ in self.columns}
+        missing = []
+        for name, (_, per_row, initial_value) in zip(slots, spec["slots"]):
+            dim = 1 if per_row else self.dim
+            if name not in dims:
+                missing.append((name, dim, initial_value))
+            elif dims[name] != dim:
+                raise ValueError(f"slots of {rule}: expected column '{name}' of table '{self.name}' to have dim {dim}, found "
+                                 f"{dims[name]}")
+        return slots, missing
 
     def add_slots(self, slots):
         """Makes sure the columns `slots`, a list of (name, dim, initial value), exist.
