@@ -139,8 +139,8 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
         found = group_unit_of(g, variable.handle)
         if found is not None:
             return group_updates.later(optimizer, group_updates.Update(
-                variable, found.gradient_op, found.unit, found.member, None if found.unchanged else g.values, _global_step(variable),
-                hyper, names, rule))
+                variable, found.gradient_op, found.unit, found.member, None if found.unchanged else g.values, found.before,
+                _global_step(variable), hyper, names, rule))
         hyper = [tf.cast(h, tf.float32) for h in hyper]
         keys, grads, counts, before = unsummed(g, variable.handle)
         with tf_ops.control_dependencies(before):
@@ -214,14 +214,18 @@ def _ones(keys):
     return tf.ones([tf.size(keys)], tf.int64)
 
 
-def _parts_of_concat(tensor):
-    """The tensors that `tensor` is the concatenation of along its first dimension; None where it is none."""
+def _parts_of_concat(tensor, before):
+    """The tensors that `tensor` is the concatenation of along its first dimension; None where it is none. Its control inputs, which
+    TensorFlow may have given to the axis that was made with it, join `before`."""
     op = tensor.op
     if op.type != "ConcatV2":
         return None
     axis = tf.get_static_value(op.inputs[-1])
     rank = tensor.shape.rank
-    return list(op.inputs[:-1]) if axis is not None and (axis == 0 or (rank is not None and axis == -rank)) else None
+    if axis is None or (axis != 0 and (rank is None or axis != -rank)):
+        return None
+    before.extend(op.control_inputs + op.inputs[-1].op.control_inputs)
+    return list(op.inputs[:-1])
 
 
 def _leaves(values, indices, handle, state, before):
@@ -232,13 +236,13 @@ def _leaves(values, indices, handle, state, before):
     keys. Operations to run before the update join `before`.
     """
     source = _skip_identities(values, before)
-    keys = _skip_identities(indices, [])
+    keys = _skip_identities(indices, before)
     raw = state.raw_gradients.get(source.name)
     if raw is not None and raw.handle_name == handle.name and keys.name == raw.indices_name:
         summed_here = raw.grads.name != source.name
         order = state.orders.get(raw.indices_name)
         return [(raw.keys, raw.grads, None, order) if summed_here else (indices, values, _counts_of(indices, state), order)]
-    parts, key_parts = _parts_of_concat(source), _parts_of_concat(keys)
+    parts, key_parts = _parts_of_concat(source, before), _parts_of_concat(keys, before)
     if parts and key_parts and len(parts) == len(key_parts):
         leaves = [_leaves(v, k, handle, state, before) for v, k in zip(parts, key_parts)]
         return None if any(leaf is None for leaf in leaves) else [leaf for some in leaves for leaf in some]
@@ -247,15 +251,16 @@ def _leaves(values, indices, handle, state, before):
     return None
 
 
-# Which part of which member of a grouped lookup a gradient belongs to: the MultitierGroupLookupGrad, both numbers, and whether the
-# values are the sums that it gave.
-_GroupUnit = collections.namedtuple("_GroupUnit", ["gradient_op", "unit", "member", "unchanged"])
+# Which part of which member of a grouped lookup a gradient belongs to: the MultitierGroupLookupGrad, both numbers, whether the
+# values are the sums that it gave, and operations to run before the update.
+_GroupUnit = collections.namedtuple("_GroupUnit", ["gradient_op", "unit", "member", "unchanged", "before"])
 
 
 def group_unit_of(g, handle):
     """The _GroupUnit where the keys of a gradient are those that one member of a grouped lookup found in the variable, whatever was
     done to the values; else None."""
-    keys = _skip_identities(g.indices, [])
+    before = []
+    keys = _skip_identities(g.indices, before)
     op = keys.op
     if op.type != "MultitierGroupLookupGrad" or keys.value_index >= op.get_attr("U"):
         return None
@@ -271,10 +276,9 @@ def group_unit_of(g, handle):
         part -= units[member]
     if forward.inputs[first_input[member] + part].name != handle.name:
         return None
-    before = []
     values = _skip_identities(g.values, before)
-    unchanged = values.op.name == op.name and values.value_index == op.get_attr("U") + keys.value_index and not before
-    return _GroupUnit(op, sum(units[:member]) + part, member, unchanged)
+    unchanged = values.op is op and values.value_index == op.get_attr("U") + keys.value_index
+    return _GroupUnit(op, sum(units[:member]) + part, member, unchanged, before + op.control_inputs)
 
 
 def _in_order(leaves, orders):
@@ -288,10 +292,11 @@ def _in_order(leaves, orders):
     return [leaf for _, leaf in sorted(zip(orders, leaves), key=lambda pair: pair[0])]
 
 
-def _cut(g, state):
-    """An IndexedSlices whose values were changed since they were those of several lookups, as leaves in order."""
+def _cut(g, state, before):
+    """An IndexedSlices whose values were changed since they were those of several lookups, as leaves in order. Operations to run
+    before the update join `before`."""
     whole = [(g.indices, g.values, _counts_of(g.indices, state))]
-    parts = _parts_of_concat(_skip_identities(g.indices, []))
+    parts = _parts_of_concat(_skip_identities(g.indices, before), before)
     if parts is None:
         return whole
     order = _in_order(range(len(parts)), [_order_of(keys, state) for keys in parts])
@@ -326,7 +331,8 @@ def unsummed(g, handle):
     if leaves is not None:
         leaves = _in_order([leaf[:3] for leaf in leaves], [leaf[3] for leaf in leaves])
     else:
-        leaves, before = _cut(g, state), []
+        before = []
+        leaves = _cut(g, state, before)
     keys, grads, counts = zip(*leaves)
     if all(c is None for c in counts):
         all_counts = tf.zeros([0], tf.int64)

@@ -35,21 +35,28 @@ class ApplyKernelBase : public OpKernel {
     rule_ = *found;
     int num_hyper;
     OP_REQUIRES_OK(context, context->GetAttr("H", &num_hyper));
-    OP_REQUIRES_OK(context, CheckCount("hyperparameters", rule_->hyperparameters().size(), num_hyper));
+    num_hyper_ = static_cast<size_t>(num_hyper);
     OP_REQUIRES_OK(context, CheckCount("slot_initial_values", rule_->slots().size(), slot_initial_values_.size()));
   }
 
  protected:
-  // Input `step`: the global step, and from there the hyperparameters.
-  absl::Status ParseStep(OpKernelContext* context, int step, ApplyRequest* request) const {
+  // Input `step`: the global step, and from there the hyperparameters, of all tables or of each.
+  absl::Status ParseStep(OpKernelContext* context, int step, const EmbeddingTable& table, size_t which,
+                         ApplyRequest* request) const {
     TF_RETURN_IF_ERROR(CheckRank(context, "global_step", context->input(step), 0));
     request->rule = rule_;
     request->global_step = context->input(step).scalar<int64_t>()();
-    for (int i = step + 1; i < context->num_inputs(); ++i) {
-      TF_RETURN_IF_ERROR(CheckRank(context, rule_->hyperparameters()[i - step - 1], context->input(i), 0));
-      request->hyper.push_back(context->input(i).scalar<float>()());
+    const auto& names = rule_->hyperparameters();
+    const size_t first = static_cast<size_t>(step) + 1 + (num_hyper_ == names.size() ? 0 : which * names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Tensor& value = context->input(static_cast<int>(first + i));
+      TF_RETURN_IF_ERROR(CheckRank(context, names[i], value, 0));
+      request->hyper.push_back(value.scalar<float>()());
     }
-    return ToAbsl(rule_->Validate(request->hyper.data()));
+    const Status valid = rule_->Validate(request->hyper.data());
+    if (valid.ok()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("apply to embedding variable '", table.options().name, "': ", valid.message()));
   }
 
   // A gradient for each of n keys.
@@ -81,7 +88,9 @@ class ApplyKernelBase : public OpKernel {
     return missing.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(missing));
   }
 
-  absl::Status CheckSlots(size_t tables) const {
+  absl::Status CheckCounts(size_t tables) const {
+    const size_t hyper = rule_->hyperparameters().size();
+    if (num_hyper_ != tables * hyper) TF_RETURN_IF_ERROR(CheckCount("hyperparameters", hyper, num_hyper_));
     return CheckCount("slot_names", tables * rule_->slots().size(), slot_names_.size());
   }
 
@@ -95,13 +104,14 @@ class ApplyKernelBase : public OpKernel {
   const UpdateRule* rule_ = nullptr;
   std::vector<std::string> slot_names_;
   std::vector<float> slot_initial_values_;
+  size_t num_hyper_ = 0;
 };
 
 class ApplyKernel : public ApplyKernelBase {
  public:
   explicit ApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
     if (!context->status().ok()) return;  // there may be no rule
-    OP_REQUIRES_OK(context, CheckSlots(1));
+    OP_REQUIRES_OK(context, CheckCounts(1));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -127,7 +137,7 @@ class ApplyKernel : public ApplyKernelBase {
     request->keys = keys.keys();
     request->counts = Elements<int64_t>(counts);
     TF_RETURN_IF_ERROR(ParseGradients(context, 2, table, keys.keys().size(), &request->grads));
-    TF_RETURN_IF_ERROR(ParseStep(context, 4, request));
+    TF_RETURN_IF_ERROR(ParseStep(context, 4, table, 0, request));
     const int64_t n = static_cast<int64_t>(keys.keys().size());
     if (counts.dim_size(0) != n && counts.dim_size(0) != 0) {
       return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
@@ -155,7 +165,7 @@ class GroupApplyKernel : public ApplyKernelBase {
     OP_REQUIRES_OK(context, context->GetAttr("S", &num_sums));
     OP_REQUIRES_OK(context, context->GetAttr("G", &num_grads));
     OP_REQUIRES_OK(context, inputs_.Init(context, num_grads));
-    OP_REQUIRES_OK(context, CheckSlots(units_.size()));
+    OP_REQUIRES_OK(context, CheckCounts(units_.size()));
     plan_input_ = static_cast<int>(units_.size());
     grads_input_ = plan_input_ + 1 + num_sums;
     step_input_ = grads_input_ + num_grads;
@@ -167,16 +177,14 @@ class GroupApplyKernel : public ApplyKernelBase {
     std::vector<const float*> grads;
     std::vector<int64_t> strides;
     OP_REQUIRES_OK(context, inputs_.Point(context, grads_input_, kept->plan, &grads, &strides));
-    ApplyRequest step;
-    OP_REQUIRES_OK(context, ParseStep(context, step_input_, &step));
     std::vector<std::shared_ptr<VariableState>> states(units_.size());
     std::vector<UnitUpdate> updates(units_.size());
     int sums = plan_input_ + 1;
     for (size_t i = 0; i < units_.size(); ++i) {
       OP_REQUIRES_OK(context, GetState(context, static_cast<int>(i), &states[i]));
-      updates[i].request = step;
-      OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *states[i]->table, &sums, &updates[i]));
       updates[i].table = states[i]->table.get();
+      OP_REQUIRES_OK(context, ParseStep(context, step_input_, *updates[i].table, i, &updates[i].request));
+      OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *updates[i].table, &sums, &updates[i]));
     }
     for (size_t i = 0; i < units_.size(); ++i) {
       OP_REQUIRES_OK(context, FindSlots(updates[i].table, i, &updates[i].request));

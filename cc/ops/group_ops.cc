@@ -339,6 +339,7 @@ members: those that grads belong to, in order.
 joins: how many of members each of grads is of; empty: one each.
 slot_names: of each variable, those of the rule in order.
 slot_initial_values: of the rule's slots.
+hyper: those of the rule, in order, for all variables; or U times as many, those of each variable.
 The rest: see MultitierApply.
 )doc");
 
