@@ -119,6 +119,42 @@ def test_neighbours_of_a_group_are_one_tensor(graph):
         fc.input_layer(fed, [made[0], made[1], made[4]])
 
 
+def test_columns_of_several_ops_are_named_where_their_batch_sizes_differ(graph):
+    ids = {key: v1.sparse_placeholder(tf.int64, [None, None]) for key in "abc"}
+    price = v1.placeholder(tf.float32, [None, 1])
+    column = lambda key: fc.embedding_column(fc.categorical_column_with_embedding(key, tf.int64), 2)
+    made = [column("a"), column("b")]
+    with fc.group_embedding_column_scope("other"):
+        made.append(column("c"))
+    net = fc.input_layer({**ids, "price": price}, [*made, fc.numeric_column("price")])
+    assert [op.type for op in graph.get_operations()].count("MultitierCheckSideBySide") == 1
+    rows = lambda number: v1.SparseTensorValue(np.zeros([0, 2], np.int64), np.zeros([0], np.int64), [number, 1])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        feeds = lambda a, b, c, p: {ids["a"]: rows(a), ids["b"]: rows(b), ids["c"]: rows(c), price: np.zeros([p, 1])}
+        assert session.run(net, feeds(2, 2, 2, 2)).shape == (2, 7)
+        for sizes, message in [((2, 2, 3, 2), "column 'c_embedding': expected batch size 2, as column 'a_embedding' has, .* found batch size 3"),
+                               ((2, 2, 2, 1), "column 'price': expected batch size 2, as column 'a_embedding' has, .* found batch size 1"),
+                               ((2, 3, 2, 2), "member 1 .*b_embedding.*: expected as many rows as member 0 .*a_embedding")]:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                session.run(net, feeds(*sizes))
+
+
+def test_sequence_columns_are_named_where_their_batch_sizes_or_steps_differ(graph):
+    ids = {key: v1.sparse_placeholder(tf.int64, [None, None]) for key in "ab"}
+    column = lambda key: fc.embedding_column(fc.sequence_categorical_column_with_embedding(key, tf.int64), 2)
+    net, _ = fc.sequence_input_layer(ids, [column("a"), column("b")])
+    value = lambda rows, steps: v1.SparseTensorValue([[0, 0]], [5], [rows, steps])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        assert session.run(net, {ids["a"]: value(2, 3), ids["b"]: value(2, 3)}).shape == (2, 3, 4)
+        for b in ((3, 3), (2, 4)):
+            with pytest.raises(tf.errors.InvalidArgumentError,
+                               match=rf"column 'b_embedding': expected shape \[2,3,...\], as column 'a_embedding' has, .* found "
+                                     rf"shape \[{b[0]},{b[1]},...\]"):
+                session.run(net, {ids["a"]: value(2, 3), ids["b"]: value(*b)})
+
+
 def test_max_norm_clips_in_a_group_as_alone():
     """Forward to the bit; the gradient of clipping is the op's own, equal to TensorFlow's up to rounding."""
     results = []

@@ -207,6 +207,24 @@ def test_what_can_not_be_joined_is_refused_by_name(session):
         session.run(out, {fed: session.run(two)})
 
 
+def test_joined_members_of_several_ops_are_named_where_their_batch_sizes_differ(session):
+    variables = [table(name, 2) for name in "abc"]
+    ids = [v1.sparse_placeholder(tf.int64, [None, None]) for _ in variables]
+    out = nn.group_embedding_lookup_sparse(variables, ids, "sum", params_num_per_group=1, concat=True)
+    dense = [v1.placeholder(tf.int64, [None, None]) for _ in variables]
+    out_dense = nn.group_embedding_lookup(variables, dense, params_num_per_group=2, concat=True)
+    initialized(session)
+    value = lambda rows: v1.SparseTensorValue(np.zeros([0, 2], np.int64), np.zeros([0], np.int64), [rows, 1])
+    assert session.run(out, dict(zip(ids, map(value, [2, 2, 2])))).shape == (2, 6)
+    with pytest.raises(tf.errors.InvalidArgumentError,
+                       match=r"member 2 \('c'\): expected batch size 2, as member 0 \('a'\) has, .* found batch size 3"):
+        session.run(out, dict(zip(ids, map(value, [2, 2, 3]))))
+    feeds = [np.zeros(shape, np.int64) for shape in ([2, 3], [2, 3], [2, 4])]
+    with pytest.raises(tf.errors.InvalidArgumentError,
+                       match=r"member 2 \('c'\): expected shape \[2,3,...\], as member 0 \('a'\) has, .* found shape \[2,4,...\]"):
+        session.run(out_dense, dict(zip(dense, feeds)))
+
+
 def test_joins_of_the_ops_cover_their_members(graph):
     handle = table("a", 2).handle
     def look_up(joins, count, forms=("sparse", "ragged")):

@@ -138,6 +138,8 @@ def test_shapes_of_the_other_ops():
         (lambda h: sparse(h, [1], [0], 1, combiner="max"), "combiner"),
         (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1])), "rank 0"),
         (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
+        (lambda h: ops.multitier_check_side_by_side([[2, 3], [2, 4]], names=["a"]), "names must have .*2.*found 1"),
+        (lambda h: ops.multitier_check_side_by_side([2, 2], names=["a", "b"]), "rank 1"),
         (lambda h: ops.multitier_add_slots(h, slot_names=["a"], slot_dims=[], slot_initial_values=[1.0]),
          "slot_dims must have one entry.*expected 1, found 0"),
     ],

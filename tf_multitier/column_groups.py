@@ -33,6 +33,7 @@ from tensorflow.python.util import dispatch
 from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier import patches
+from tf_multitier import side_by_side
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
 
@@ -309,7 +310,7 @@ def _grouped_input_layer(group_of, features, feature_columns, weight_collections
         if cols_to_output_tensors is not None:
             cols_to_output_tensors[column] = tensor
     _v1_columns._verify_static_batch_size_equality(outputs, whose)
-    return tf.concat(outputs, 1)
+    return side_by_side.concat(outputs, _named(whose))
 
 
 def input_layer(features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
@@ -332,6 +333,8 @@ def input_layer(features, feature_columns, weight_collections=None, trainable=Tr
 
     Raises:
       ValueError: an item is no dense column; otherwise as TensorFlow's.
+      tf.errors.InvalidArgumentError: when run, naming the column, or the variable of one that its group looks up, whose batch size
+        is not that of the others.
     """
     if isinstance(feature_columns, collections.abc.Iterator):
         feature_columns = list(feature_columns)
@@ -366,7 +369,7 @@ def sequence_input_layer(features, feature_columns, weight_collections=None, tra
 
     Raises:
       ValueError: no columns, two of one name, or one that gives no sequence.
-      tf.errors.InvalidArgumentError: when run, if columns disagree about the lengths.
+      tf.errors.InvalidArgumentError: when run, naming the columns, if they disagree about the batch size, steps or lengths.
     """
     kinds = (_v1_columns._SequenceDenseColumn, _v2_columns.SequenceDenseColumn)
     columns = sorted([feature_columns] if isinstance(feature_columns, kinds) else feature_columns, key=lambda c: c.name)
@@ -387,10 +390,16 @@ def sequence_input_layer(features, feature_columns, weight_collections=None, tra
         for column, tensor in zip(columns, tensors):
             shape = tf.shape(tensor)
             outputs.append(tf.reshape(tensor, [shape[0], shape[1], _size_of(column)]))
-        checks = [tf.debugging.assert_equal(lengths[0], other, message=f"sequence lengths of columns {columns[0].name} and "
-                                            f"{column.name} differ") for other, column in zip(lengths[1:], columns[1:])]
-        with tf.control_dependencies(checks):
-            return tf.concat(outputs, axis=2), tf.identity(lengths[0])
+        with tf.control_dependencies(side_by_side.check(outputs, _named(columns))):
+            checks = [tf.debugging.assert_equal(lengths[0], other, message=f"sequence lengths of columns {columns[0].name} and "
+                                                f"{column.name} differ") for other, column in zip(lengths[1:], columns[1:])]
+            with tf.control_dependencies(checks):
+                return tf.concat(outputs, axis=2), tf.identity(lengths[0])
+
+
+def _named(columns):
+    """What messages call columns."""
+    return [f"column '{column.name}'" for column in columns]
 
 
 def _size_of(column):

@@ -28,6 +28,7 @@ from tensorflow.python.ops import variables as tf_variables
 
 from tf_multitier import gradients
 from tf_multitier import lookup
+from tf_multitier import side_by_side
 from tf_multitier._library import ops
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
@@ -324,8 +325,9 @@ def _look_up(members, rows, members_per_op, runs):
                 pieces[run_of[first]][first] = value
     values = []
     for shape, its in zip(shapes, pieces):
-        its = [its[first] for first in sorted(its)]
-        values.append(its[0] if len(its) == 1 else tf.concat(its, -1))
+        firsts = sorted(its)
+        its = [its[first] for first in firsts]
+        values.append(its[0] if len(its) == 1 else side_by_side.concat(its, [members[first].where for first in firsts]))
         values[-1].set_shape(shape.concatenate([None]))
     return values
 

@@ -218,6 +218,14 @@ absl::Status GroupApplyShape(InferenceContext* c) {
                    n * initial_values.size(), ", found ", names.size()));
 }
 
+absl::Status CheckSideBySideShape(InferenceContext* c) {
+  std::vector<std::string> names;
+  TF_RETURN_IF_ERROR(ListOf(c, "names", static_cast<size_t>(c->num_inputs()), &names));
+  ShapeHandle unused;
+  for (int i = 0; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
+  return absl::OkStatus();
+}
+
 REGISTER_OP("MultitierGroupLookup")
     .Input("handles: H * resource")
     .Input("matrices: M * dtype")
@@ -341,6 +349,19 @@ slot_names: of each variable, those of the rule in order.
 slot_initial_values: of the rule's slots.
 hyper: those of the rule, in order, for all variables; or U times as many, those of each variable.
 The rest: see MultitierApply.
+)doc");
+
+REGISTER_OP("MultitierCheckSideBySide")
+    .Input("shapes: N * int32")
+    .Attr("N: int >= 1")
+    .Attr("names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(CheckSideBySideShape)
+    .Doc(R"doc(
+Fails, naming the first that does not fit, unless values of these shapes can stand side by side along the last dimension.
+
+shapes: [rank] of each of the values: alike but for the last number.
+names: what messages call the values.
 )doc");
 
 }  // namespace
