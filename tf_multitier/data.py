@@ -28,8 +28,9 @@ def prefetch_embeddings(ids_of, buffer_size=1, timeout=10.0):
 
     Make it the last stage, after batching. Elements pass through unchanged and in order. Rows that the stage brought up are kept
     in DRAM until a lookup or an update uses them, until `timeout` is over, or until the variable's `release_prefetched()` is
-    run: an iterator that is given up leaves nothing behind for longer than that. At most a quarter of a variable's rows in
-    DRAM are kept so. A prefetch that fails (a disk error) is only a prefetch that did not happen.
+    run: an iterator that is given up leaves nothing behind for longer than that. A row that several elements ahead name is kept
+    until the last of their times; its first use ends them all. At most a quarter of a variable's rows in DRAM are kept so. A
+    prefetch that fails (a disk error) is only a prefetch that did not happen.
 
     Works with `tf.compat.v1.data.make_initializable_iterator`: a one-shot iterator cannot hold variables. Variables must exist
     before the stage does: where feature columns make them, build the model first with placeholders, in a `tf.make_template`.

@@ -197,10 +197,12 @@ class Queries:
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
     def prefetch(self, ids, timeout=10.0, name="prefetch"):
-        """Brings the rows of ids up into DRAM and keeps them there until they are used: int64 scalar, how many are kept.
+        """Brings the rows of ids up into DRAM and keeps them there until they are used: int64 scalar, how many are kept now
+        that were not kept before.
 
         A hint that changes no value and creates no key. A row is kept until its next lookup or update, until `timeout` is
-        over, or until `release_prefetched()`. At most a quarter of DRAM's rows are kept so; ids beyond that stay where they
+        over, or until `release_prefetched()`. Prefetched again before it is used, it is kept until the later of the two times;
+        its next use ends both. At most a quarter of DRAM's rows are kept so; ids beyond that stay where they
         are, and a variable whose rows are all in DRAM anyway keeps none. Run it for the next batch while the current one
         trains, or let `tf_multitier.data.prefetch_embeddings` do so.
 

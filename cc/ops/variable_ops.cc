@@ -262,8 +262,8 @@ Brings the rows of keys up into DRAM and keeps them there until their next use.
 A hint: it creates no key, keeps no more than a quarter of the DRAM budget, and leaves the rest where it is.
 
 keys: of any shape, repeats allowed.
-pinned: how many rows this call keeps.
-timeout_us: a row that is not used is let go after this long.
+pinned: how many rows this call keeps that were not kept before.
+timeout_us: a row that is not used is let go after this long; of several calls before its use the latest end holds.
 best_effort: a prefetch that fails, or of a variable that is not initialised, keeps no rows and is no error.
 )doc");
 

@@ -227,8 +227,9 @@ class EmbeddingTable {
   Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
-  // passed, or until ReleasePrefetched(). Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that
-  // are left where they are. `pinned` (may be null): how many rows this call keeps.
+  // passed, or until ReleasePrefetched(). One that is kept already stays until the later of the two ends; its next use ends
+  // both. Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that are left where they are. `pinned`
+  // (may be null): how many rows this call keeps that were not kept before.
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
   void ReleasePrefetched();
 

@@ -301,6 +301,7 @@ Status EmbeddingTable::Impl::Clear() {
     shard->counted.Clear();
     shard->dram_order.Clear();
     shard->prefetches.clear();
+    shard->pin_ends.clear();
     shard->prefetched = 0;
     shard->counters.removed += shard->rows;
     shard->rows = shard->counted_rows = 0;

@@ -4,11 +4,15 @@
 //          -- its time is over: seen by the next trim of its shard, by the next prefetch, and by statistics
 //          -- ReleasePrefetched()
 //
-// A pin is the flag kRowPrefetched of the row; an entry of the shard's heap remembers until when. Pins take a quarter of the
-// DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation ever waits for a pin to end.
+// A pin is the flag kRowPrefetched of the row; Shard::pin_ends remembers until when. Use takes the flag away and nothing else
+// (lookups run beside each other): what is remembered of that pin goes when its time comes, or with the next pin of the key,
+// which has an end of its own. A pin that is renewed before its use ends when the latest of its calls says: each of them was
+// promised its time. The heap has the ends in order; an entry that is not its key's end says nothing any more.
+//
+// Pins take a quarter of the DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation
+// ever waits for a pin to end.
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "cc/table/table_impl.h"
 
@@ -37,7 +41,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
     SweepPrefetched(shard.get(), now);
     room -= shard->prefetched.load();
   }
-  const uint64_t until = now + timeout_us;
+  const uint64_t until = now + std::min(timeout_us, ~uint64_t{0} - now);
   const uint64_t stamp = accesses_.fetch_add(keys.size());
   BorrowedKeyBatch batch;
   batch->Partition(keys, log2_shards_);
@@ -47,11 +51,12 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
     batch->Dedup(s);
     Shard* shard = shards_[s].get();
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    for (uint32_t e = batch->begin(s); e < batch->end(s) && *pinned + static_cast<int64_t>(below.size()) < room; ++e) {
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
+      const bool fits = *pinned + static_cast<int64_t>(below.size()) < room;
       const Found found = shard->Find(batch->key(e), batch->hash(e));
       if (found.row != nullptr) {
-        *pinned += PinPrefetched(shard, found.row, until);
-      } else if (found.maybe_below) {
+        *pinned += PinPrefetched(shard, found.row, until, fits);
+      } else if (found.maybe_below && fits) {
         BelowKey key;
         key.key = batch->key(e);
         key.hash = batch->hash(e);
@@ -66,53 +71,53 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
     if (key.row == nullptr) continue;
     Shard* shard = shards_[key.shard].get();
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    *pinned += PinPrefetched(shard, key.row, until);
+    *pinned += PinPrefetched(shard, key.row, until, /*room=*/true);
     UnpinRow(shard, key.row);
   }
   TrimAndRemember();
   return OkStatus();
 }
 
-bool EmbeddingTable::Impl::PinPrefetched(Shard* shard, RowHeader* row, uint64_t until) {
-  if (row->has(kRowNewborn | kRowPrefetched)) return false;
+bool EmbeddingTable::Impl::PinPrefetched(Shard* shard, RowHeader* row, uint64_t until, bool room) {
+  const bool kept = row->has(kRowPrefetched);
+  if (row->has(kRowNewborn) || !(kept || room)) return false;
   std::vector<Shard::PrefetchedKey>& entries = shard->prefetches;
-  if (entries.size() > kFewEntries + 2 * static_cast<size_t>(shard->prefetched.load())) {
-    // Most are of rows that were used: one a pin is kept, the last to end.
-    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-      return a.key != b.key ? a.key < b.key : EndsLater(a, b);
-    });
-    const auto same = [](const auto& a, const auto& b) { return a.key == b.key; };
-    entries.erase(std::unique(entries.begin(), entries.end(), same), entries.end());
-    const auto ended = [&](const Shard::PrefetchedKey& entry) {
-      const RowHeader* kept = shard->Find(entry.key, HashKey(entry.key)).row;
-      return kept == nullptr || !kept->has(kRowPrefetched);
-    };
-    entries.erase(std::remove_if(entries.begin(), entries.end(), ended), entries.end());
-    std::make_heap(entries.begin(), entries.end(), EndsLater);
-  }
-  row->flags |= kRowPrefetched;
-  ++shard->prefetched;
+  uint64_t& end = shard->pin_ends[row->key];
+  if (kept && until <= end) return false;
+  end = until;
   entries.push_back(Shard::PrefetchedKey{row->key, until});
   std::push_heap(entries.begin(), entries.end(), EndsLater);
-  return true;
+  if (!kept) {
+    row->flags |= kRowPrefetched;
+    ++shard->prefetched;
+  }
+  if (entries.size() > kFewEntries + 2 * static_cast<size_t>(shard->prefetched.load())) {
+    // Most are of rows that were used, or of ends that were put off.
+    entries.clear();
+    for (auto pin = shard->pin_ends.begin(); pin != shard->pin_ends.end();) {
+      const RowHeader* const pinned = shard->Find(pin->first, HashKey(pin->first)).row;
+      if (pinned != nullptr && pinned->has(kRowPrefetched)) {
+        entries.push_back(Shard::PrefetchedKey{pin->first, pin->second});
+        ++pin;
+      } else {
+        pin = shard->pin_ends.erase(pin);
+      }
+    }
+    std::make_heap(entries.begin(), entries.end(), EndsLater);
+  }
+  return !kept;
 }
 
 void EmbeddingTable::Impl::SweepPrefetched(Shard* shard, uint64_t now) {
   std::vector<Shard::PrefetchedKey>& entries = shard->prefetches;
-  const auto pinned = [&](int64_t key) {
-    RowHeader* const row = shard->Find(key, HashKey(key)).row;
-    return row != nullptr && row->has(kRowPrefetched) ? row : nullptr;
-  };
-  std::unordered_set<int64_t> ended;
   for (; !entries.empty() && entries.front().until <= now; entries.pop_back()) {
-    if (pinned(entries.front().key) != nullptr) ended.insert(entries.front().key);
+    const Shard::PrefetchedKey entry = entries.front();
     std::pop_heap(entries.begin(), entries.end(), EndsLater);
-  }
-  if (ended.empty()) return;
-  // One that was used and is kept again has a later entry.
-  for (const Shard::PrefetchedKey& entry : entries) ended.erase(entry.key);
-  for (const int64_t key : ended) {
-    RowHeader* const row = pinned(key);
+    const auto pin = shard->pin_ends.find(entry.key);
+    if (pin == shard->pin_ends.end() || pin->second != entry.until) continue;
+    shard->pin_ends.erase(pin);
+    RowHeader* const row = shard->Find(entry.key, HashKey(entry.key)).row;
+    if (row == nullptr || !row->has(kRowPrefetched)) continue;
     row->flags = static_cast<uint16_t>(row->flags & ~kRowPrefetched);
     --shard->prefetched;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -96,7 +97,8 @@ struct alignas(64) Shard {
     int64_t key;
     uint64_t until;  // of Env's clock, in us
   };
-  std::vector<PrefetchedKey> prefetches;  // a heap, the next to end on top; of rows that were used, too
+  std::unordered_map<int64_t, uint64_t> pin_ends;  // by key, of rows that were used, too: see prefetch.cc
+  std::vector<PrefetchedKey> prefetches;           // a heap of these ends and of some that are past, the next on top
   std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
   std::shared_ptr<SnapshotCut> cut;    // of a snapshot that is being taken; null: of none
   SlotBits to_give;                    // DRAM slots whose rows it has still to give

@@ -270,8 +270,9 @@ class EmbeddingTable::Impl {
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
                      Promotion promotion);
 
-  // Under the shard's lock: keeps a row; false where it is kept already.
-  bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until);
+  // Under the shard's lock: keeps a row, where it is not kept already and there is room for more; whether it does so now. One
+  // that is kept already is kept until then at least.
+  bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until, bool room);
   // Ends pins whose time is over.
   void SweepPrefetched(Shard* shard, uint64_t now);
 

@@ -289,6 +289,62 @@ TEST(TierChain, PinThatIsRenewedAfterItsUseEndsAtItsOwnTime) {
   EXPECT_EQ(table->Stats().prefetched, 0);
 }
 
+// Use ends a pin: one for a shorter time afterwards is not kept for what is left of it.
+TEST(TierChain, PinThatIsRenewedAfterItsUseForAShorterTimeEndsAtItsOwnTime) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  ClockEnv env;
+  TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+  options.env = &env;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), 10 * kHour, &pinned));
+  LookupAll(table.get(), {0});
+  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
+  EXPECT_EQ(pinned, 1);
+  env.now += kHour - 1;
+  EXPECT_EQ(table->Stats().prefetched, 1);
+  env.now += 1;
+  EXPECT_EQ(table->Stats().prefetched, 0);
+  LookupAll(table.get(), Range(8, 20));
+  EXPECT_EQ(TierOf(table.get(), {0}), (std::vector<int32_t>{1}));
+  env.now += 20 * kHour;  // nothing comes of what is left of the first
+  EXPECT_EQ(table->Stats().prefetched, 0);
+}
+
+// Each call was promised its time: of those before the next use the latest end holds, where the quarter is full, too.
+TEST(TierChain, PinThatIsRenewedBeforeItsUseEndsAtTheLatestTime) {
+  constexpr uint64_t kHour = 3600ull * 1000000;
+  for (const bool longer_first : {false, true}) {
+    ClockEnv env;
+    TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+    options.env = &env;
+    auto table = MakeTable(std::move(options));
+    MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
+    int64_t pinned = 0;
+    MT_ASSERT_OK(table->Prefetch(Range(0, 2), (longer_first ? 3 : 1) * kHour, &pinned));
+    EXPECT_EQ(pinned, 2) << "all that may be kept";
+    MT_ASSERT_OK(table->Prefetch(std::vector<int64_t>{5, 1, 0}, (longer_first ? 1 : 3) * kHour, &pinned));
+    EXPECT_EQ(pinned, 0);
+    env.now += 2 * kHour;
+    EXPECT_EQ(table->Stats().prefetched, 2);
+    LookupAll(table.get(), {0});  // ends both
+    EXPECT_EQ(table->Stats().prefetched, 1);
+    env.now += kHour;
+    EXPECT_EQ(table->Stats().prefetched, 0);
+    MT_ASSERT_OK(table->Prefetch(Range(0, 1), ~uint64_t{0}, &pinned));
+    env.now += 1000000 * kHour;
+    EXPECT_EQ(table->Stats().prefetched, 1) << "no time is too long";
+    // Put off again and again: what remembers it does not grow.
+    for (uint64_t round = 1; round < 1000; ++round) MT_ASSERT_OK(table->Prefetch(Range(1, 2), round * kHour, nullptr));
+    EXPECT_EQ(table->Stats().prefetched, 2);
+    env.now += 998 * kHour;
+    EXPECT_EQ(table->Stats().prefetched, 2);
+    env.now += kHour;
+    EXPECT_EQ(table->Stats().prefetched, 1);
+  }
+}
+
 TEST(TierChain, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {
   constexpr uint64_t kHour = 3600ull * 1000000;
   auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));

@@ -374,7 +374,8 @@ class Table:
     def prefetch(self, keys, timeout=10.0):
         """Brings rows of `keys` (integers [n]) up into DRAM and keeps them there until their next use, at most `timeout` seconds.
 
-        A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. Gives how many rows it keeps.
+        A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. A row that is kept already stays until
+        the later of the two times; its next use ends both. Gives how many rows are kept now that were not kept before.
         """
         if not 0 <= timeout <= 1e9:
             raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
