@@ -110,7 +110,7 @@ Status EmbeddingTable::Impl::Adopt() {
       header.key = all[s][i].key;
       header.frequency = all[s][i].frequency;
       header.recency = static_cast<uint32_t>(i + 1);
-      PushLower(shards_[s].get(), level, header, all[s][i].location);
+      PushLower(shards_[s].get(), level, {RankOfRecord(header), header.key, all[s][i].location});
     }
   }
   return OkStatus();

@@ -82,11 +82,11 @@ void EmbeddingTable::Impl::EraseBelow(Shard* shard, uint64_t* word, int level, c
   --shard->rows;
 }
 
-void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location) {
+void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const LowerOrder::Entry& entry) {
   LowerOrder& order = shard->lower_order[level];
-  order.Push({RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load()), header.key, location});
+  order.Push(entry);
   if (!order.wants_keep(static_cast<size_t>(shard->rows_lower[level]))) return;
-  std::vector<uint32_t> locations{location};
+  std::vector<uint32_t> locations{entry.location};
   shard->index.ForEach([&](uint64_t word) {
     if (ShardIndex::state(word) == LowerState(level)) locations.push_back(ShardIndex::location(word));
   });

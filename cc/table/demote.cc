@@ -14,7 +14,8 @@
 // From a middle tier, where rows cannot change: their words are made pending, the records read, the dirty ones written to the
 // last tier, and the words switched there, or to the clean copy where there is one; the records are freed.
 //
-// A failed write puts everything back: the rows are still where they were.
+// A failed write puts everything back: the rows are still where they were. So does, of rows that are to be dropped, a failed
+// read of one that a snapshot has still to give.
 
 #include <algorithm>
 #include <cstring>
@@ -26,6 +27,11 @@ namespace {
 
 constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
+
+// No later read of the record will do better than this one, in a call that gave `batch`.
+bool IsForGood(const Status& batch, const Status& record) {
+  return batch.ok() && (record.code() == StatusCode::kNotFound || record.code() == StatusCode::kDataLoss);
+}
 
 }  // namespace
 
@@ -113,7 +119,7 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
         shard->MoveBelow(found.word, 0, locations[i]);
         --dram_rows_;
         ++moved;
-        if (bounded(0)) PushLower(shard, 0, header, locations[i]);
+        if (bounded(0)) PushLower(shard, 0, {RankOfRecord(header), header.key, locations[i]});
       }
     }
   }
@@ -161,7 +167,7 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
 }
 
 Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
-  std::vector<LowerOrder::Entry> later;  // operations are reading them
+  std::vector<LowerOrder::Entry> later;  // operations are reading them, or they could not be read
   Status status;
   while (taken->size() < n && status.ok()) {
     std::vector<LowerOrder::Entry> entries;
@@ -178,16 +184,18 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       }
     }
     if (entries.empty()) break;
-    status = lower_[level]->Read(headers);
+    const Status read = lower_[level]->Read(headers);
     std::lock_guard<SharedMutex> lock(shard->mutex);
     const uint64_t clock = accesses_.load();
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
-      if (!status.ok()) {
+      const Status& one = read.ok() ? record.status : read;
+      if (IsForGood(read, record.status)) continue;  // freed; a corrupt one shows when it is asked for
+      if (!one.ok()) {
         later.push_back(entries[i]);
+        if (status.ok()) status = one;
         continue;
       }
-      if (!record.status.ok()) continue;  // freed; a corrupt one shows when it is asked for
       const RecordHeader& header = record.header;
       bool pending = false;
       uint64_t* word = shard->index.Find(HashKey(header.key), [&](uint64_t w) {
@@ -206,6 +214,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       leaving.header = header;
       leaving.location = record.location;
       leaving.pending_id = shard->AddPending(*word);
+      leaving.rank = entries[i].rank;
       ShardIndex::Switch(word, WordState::kPending, leaving.pending_id);
       taken->push_back(std::move(leaving));
     }
@@ -217,7 +226,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
 
 void EmbeddingTable::Impl::PutBack(Shard* shard, int level, const Leaving& leaving) {
   shard->TakePending(HashKey(leaving.header.key), leaving.pending_id);
-  PushLower(shard, level, leaving.header, leaving.location);
+  PushLower(shard, level, {leaving.rank, leaving.header.key, leaving.location});
 }
 
 Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
@@ -301,7 +310,7 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
       --shard->rows_lower[level];
       ++shard->rows_lower[to];
       ++shard->counters.lower[to].demotions;
-      if (bounded(to)) PushLower(shard, to, header, ShardIndex::location(*word));
+      if (bounded(to)) PushLower(shard, to, {RankOfRecord(header), header.key, ShardIndex::location(*word)});
       gone.at[level].push_back(KeyLocation{header.key, taken[i].location});
     }
   }
@@ -311,31 +320,44 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
 
 Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
   std::vector<Leaving> taken;
-  const Status status = TakeColdest(shard, level, n, &taken);
-  std::vector<ReadRecord> rows;
+  Status status = TakeColdest(shard, level, n, &taken);
+  std::vector<ReadRecord> wanted;  // of those taken, what a snapshot has still to give
   std::vector<uint8_t> data;
-  if (saving_ && !taken.empty()) {  // a snapshot may have them still to give
+  Status read;
+  if (saving_ && !taken.empty()) {
     const size_t row_bytes = layout()->row_bytes();
-    rows.resize(taken.size());
-    data.resize(taken.size() * row_bytes);
-    for (size_t i = 0; i < taken.size(); ++i) {
-      rows[i].key = taken[i].header.key;
-      rows[i].location = taken[i].location;
-      rows[i].row_data = data.data() + i * row_bytes;
+    {
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      for (const Leaving& leaving : taken) {
+        if (shard->cut == nullptr || shard->cut->given[level].has(leaving.location)) continue;
+        ReadRecord& record = wanted.emplace_back();
+        record.key = leaving.header.key;
+        record.location = leaving.location;
+      }
     }
-    const Status read = lower_[level]->Read(rows);
-    for (ReadRecord& row : rows) {
-      if (!read.ok()) row.status = read;
-    }
+    data.resize(wanted.size() * row_bytes);
+    for (size_t i = 0; i < wanted.size(); ++i) wanted[i].row_data = data.data() + i * row_bytes;
+    if (!wanted.empty()) read = lower_[level]->Read(wanted);
   }
   GoneRecords gone;
   {
     std::lock_guard<SharedMutex> lock(shard->mutex);
     std::vector<int64_t> keys;
-    for (const ReadRecord& row : rows) {
-      if (row.status.ok()) HandOverRecord(shard, level, row.location, row.header, row.row_data);
-    }
+    auto record = wanted.begin();
     for (const Leaving& leaving : taken) {
+      if (record != wanted.end() && record->location == leaving.location) {
+        const ReadRecord& one = *record++;
+        const Status& failed = read.ok() ? one.status : read;
+        const bool still_wanted = shard->cut != nullptr && !shard->cut->given[level].has(leaving.location);
+        if (failed.ok()) {
+          HandOverRecord(shard, level, leaving.location, one.header, one.row_data);
+        } else if (still_wanted && !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
+          PutBack(shard, level, leaving);
+          if (status.ok()) status = TierError(StrCat("dropping key ", leaving.header.key), level, failed);
+          continue;
+        }
+        shard->counters.corrupt += failed.code() == StatusCode::kDataLoss;
+      }
       shard->index.Erase(shard->TakePending(HashKey(leaving.header.key), leaving.pending_id));
       --shard->rows_lower[level];
       --shard->rows;

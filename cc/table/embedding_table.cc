@@ -178,8 +178,9 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     return column >= 0 && before->columns()[column].dim == slot.dim;
   });
   if (all_there) return OkStatus();  // the usual call of every step
+  // Until the end: it may have much to hand over, and waits for nobody between.
+  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
   {
-    std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
     ClosedGate closed(&gate_);
     const std::shared_ptr<const RowLayout> now = layout();
     MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
@@ -271,6 +272,10 @@ TableStats EmbeddingTable::Impl::Stats() {
   for (size_t i = stats.tiers.size(); i-- > 0;) {
     stats.tiers[i].misses = missed;
     missed += stats.tiers[i].hits;
+  }
+  if (const std::shared_ptr<SnapshotCut> cut = TheCut(); cut != nullptr) {
+    std::lock_guard<std::mutex> lock(cut->mutex);
+    stats.snapshot_bytes = static_cast<int64_t>(cut->handed_over_bytes());
   }
   std::lock_guard<std::mutex> lock(trim_mutex_);
   stats.sticky_error = trim_error_;

@@ -195,6 +195,7 @@ struct TableStats {
   int64_t false_matches = 0;   // records read whose key was another
   int64_t index_bytes = 0;
   int64_t filter_bytes = 0;
+  int64_t snapshot_bytes = 0;  // of rows that changed before a snapshot came to them, and wait for its visitor
   int64_t row_bytes = 0;       // of one row
   int64_t stride_bytes = 0;    // of one row with header and padding
   int num_shards = 0;

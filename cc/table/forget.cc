@@ -8,7 +8,6 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kChunkRows = 64 * 1024;
 constexpr uint32_t kExpireSlice = 4096;  // rows looked at under one hold of a shard's lock
 
 }  // namespace
@@ -233,11 +232,11 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
     return OkStatus();
   });
   if (!status.ok()) status = TierError("looking for expired rows", level, status);
-  for (size_t from = 0; from < candidates.size(); from += kChunkRows) {
+  const size_t chunk = ChunkRows();
+  for (size_t from = 0; from < candidates.size(); from += chunk) {
     AwaitSnapshot();
     BorrowedKeyBatch batch;
-    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(kChunkRows, candidates.size() - from)),
-                     log2_shards_);
+    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)), log2_shards_);
     batch->PrepareDedup();
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;

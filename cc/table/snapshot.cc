@@ -14,9 +14,13 @@
 //   a tier -> DRAM      where the record stays as the row's copy, the row takes the mark; else it is handed over
 //   between -> last     the mark goes along: 3 comes to the last tier later, or has been over the tier between
 //   compaction          the mark goes along, and where the record stands now is noted: a look at what was noted ends 3
+// While 3 is over a tier nothing but compaction brings a row that is still to be given to another place in it. So a record
+// whose place was noted since it was read, which may be an older one of that key, is left to that look; of any other the key
+// tells.
 //
 // What is handed over waits in memory until the next chunk; while that is much, operations that change rows wait at their
-// start, where they hold nothing. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for it.
+// start, or between two slices of what they do to many, where they hold nothing; jobs of the pool, which must wait for nobody,
+// come back later. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for it.
 
 #include <algorithm>
 
@@ -119,6 +123,10 @@ void EmbeddingTable::Impl::AwaitSnapshot() {
   if (cut == nullptr || cut->thread == std::this_thread::get_id()) return;
   std::unique_lock<std::mutex> lock(cut->mutex);
   cut->changed.wait(lock, [&] { return cut->over || !cut->much_is_handed_over(); });
+}
+
+size_t EmbeddingTable::Impl::ChunkRows() const {
+  return std::clamp<size_t>(SnapshotCut::kMuchHandedOver / 4 / layout()->row_bytes(), 1024, 64 * 1024);
 }
 
 // --- The snapshot.
@@ -294,6 +302,7 @@ class EmbeddingTable::Impl::Snapshot {
       }
       read_.resize(std::max(read_.size(), records.size() * row_bytes));
       for (size_t i = 0; i < records.size(); ++i) records[i].row_data = read_.data() + i * row_bytes;
+      moves_ = cut_->Moves(level);
       if (!records.empty()) {
         const Status read = table_->lower_[level]->Read(records);
         if (!read.ok()) return table_->TierError("reading all rows", level, read);
@@ -348,7 +357,8 @@ class EmbeddingTable::Impl::Snapshot {
           return false;
       }
     }) != nullptr;
-    if (!named) return false;
+    // It came to stand there since: what was read may be an older record of the key. There will be a look at it: see Moved.
+    if (!named || cut_->MovedSince(moves_, level, record.location)) return false;
     cut_->given[level].Set(record.location, true);
     // Its copy may have moved since the record was read.
     const uint32_t below = record.header.below;
@@ -366,6 +376,7 @@ class EmbeddingTable::Impl::Snapshot {
   const std::function<Status(Rows*)>& visit_;
   Rows chunk_;
   std::vector<uint8_t> read_;  // row data of the records of one read
+  SnapshotCut::MoveMark moves_;  // before that read
   int64_t applies_ = 0;
   std::vector<uint8_t> filter_counters_;
   int64_t corrupt_ = 0;  // damaged records met

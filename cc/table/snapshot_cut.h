@@ -99,6 +99,7 @@ struct SnapshotCut {
     given[level].Set(to, was_given);
     if (was_given) return;
     std::lock_guard<std::mutex> lock(mutex);
+    ++moves;
     std::vector<LocationRun>& runs = moved[level];
     // Copies stand close together; what is between them is looked at in vain at most.
     if (!runs.empty() && to > runs.back().last && to - runs.back().last <= kRunGap) {
@@ -108,13 +109,37 @@ struct SnapshotCut {
     }
   }
 
+  // Where the moves of a tier stand: what comes later is seen by MovedSince.
+  struct MoveMark {
+    uint64_t moves = 0;
+    size_t runs = 0;
+  };
+  MoveMark Moves(int level) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return MoveMark{moves, moved[level].size()};
+  }
+  // Whether a record came to stand at `location`, or close to it, since then. REQUIRES: the runs were not taken meanwhile, and
+  // the lock of the shard whose key is asked for is held
+  bool MovedSince(const MoveMark& mark, int level, uint32_t location) {
+    if (moves == mark.moves) return false;
+    std::lock_guard<std::mutex> lock(mutex);
+    const std::vector<LocationRun>& runs = moved[level];
+    for (size_t i = mark.runs == 0 ? 0 : mark.runs - 1; i < runs.size(); ++i) {  // the last may have grown
+      if (runs[i].first <= location && location <= runs[i].last) return true;
+    }
+    return false;
+  }
+
   // REQUIRES: mutex held. Enough to wait for the snapshot before more is changed.
-  bool much_is_handed_over() const {
+  bool much_is_handed_over() const { return handed_over_bytes() > kMuchHandedOver; }
+  // REQUIRES: mutex held
+  size_t handed_over_bytes() const {
     const size_t keys = handed_over.keys.size() + handed_over.counted_keys.size();
-    return handed_over.data.size() * sizeof(float) + keys * kKeyBytes > kMuchHandedOver;
+    return handed_over.data.size() * sizeof(float) + keys * kKeyBytes;
   }
 
   LocationBits given[2];               // by lower tier
+  std::atomic<uint64_t> moves{0};      // of records still to be given; counted with the mutex held
   std::atomic<bool> in_dram{true};     // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
   const std::thread::id thread = std::this_thread::get_id();  // of the snapshot: it cannot wait for itself

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -237,141 +238,164 @@ TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
   ExpectTiersInOrder(table.get());
 }
 
-// What an expiry takes away is handed over in pieces: it waits for the visitor before it fills the memory.
-TEST(SnapshotMemoryTest, ExpiryOfManyRowsWaitsForTheVisitor) {
-  for (const auto& [dim, rows_wanted] : {std::pair<int, int64_t>{1024, 20000}, {1, 2000000}}) {  // more than 32 MiB of each
-    SCOPED_TRACE(dim);
-    TableOptions options = BasicOptions(dim);
-    options.expiry.steps_to_live = 1;
-    auto table = MakeTable(std::move(options));
-    MT_ASSERT_OK(Sgd(Range(0, rows_wanted), 1.0f, dim).Run(table.get()));
-    std::atomic<bool> done{false};
-    std::thread expiry;
-    int64_t rows = 0;
-    MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
-      if (rows == 0) {
-        expiry = std::thread([&] {
-          MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
-          done = true;
-        });
-        for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        EXPECT_FALSE(done);
+// A tier whose moves a test makes, one step after the other (tier.h, Relocation).
+class MovingTier : public MemoryTier {
+ public:
+  TierCapabilities capabilities() const override {
+    TierCapabilities can = MemoryTier::capabilities();
+    can.relocates = true;
+    return can;
+  }
+  void SetRelocator(Relocator relocator) override { relocator_ = std::move(relocator); }
+
+  // Of the key's record that was written last.
+  uint32_t LocationOf(int64_t key) {
+    uint32_t found = kNoLocation;
+    int64_t newest = -2;
+    MT_EXPECT_OK(Scan([&](const RecordHeader& header, uint32_t location) {
+      if (header.key == key && header.version > newest) {
+        found = location;
+        newest = header.version;
       }
-      rows += static_cast<int64_t>(chunk->keys.size());
       return OkStatus();
     }));
-    expiry.join();
-    EXPECT_EQ(rows, rows_wanted);
-    EXPECT_EQ(table->TotalCount(), 0);
+    return found;
   }
+  uint32_t Copy(uint32_t from) {
+    std::vector<uint8_t> data(kDim * sizeof(float));
+    ReadRecord read;
+    read.location = from;
+    read.row_data = data.data();
+    MT_EXPECT_OK(Read(Span<ReadRecord>(&read, 1)));
+    MT_EXPECT_OK(read.status);
+    const WriteRecord record{read.header, data.data()};
+    uint32_t to = kNoLocation;
+    MT_EXPECT_OK(Write(Span<const WriteRecord>(&record, 1), &to));
+    return to;
+  }
+  bool Switch(int64_t key, uint32_t from, uint32_t to) {
+    Relocation move{key, from, to};
+    relocator_(Span<Relocation>(&move, 1));
+    return move.moved;
+  }
+  void Settle(int64_t key, uint32_t from) {
+    const KeyLocation record{key, from};
+    Free(Span<const KeyLocation>(&record, 1));
+  }
+
+ private:
+  Relocator relocator_;
+};
+
+// A place holds an old record of a key until its move is settled. It is read, settled, and used for the key's row, which is
+// still to be given: what was read is of that key and that place, and is not the row.
+TEST(SnapshotMoves, AnOlderRecordOfTheKeyAtTheSamePlaceIsNotTaken) {
+  auto tier = std::make_shared<MovingTier>();
+  auto table = MakeTable(TieredOptions(kDim, 1, tier));
+  const auto train = [&](int64_t key) { MT_ASSERT_OK(Sgd({key}, 1.0f, kDim).Run(table.get())); };
+  train(1);
+  train(2);
+  const uint32_t old = tier->LocationOf(1);
+  EXPECT_TRUE(tier->Switch(1, old, tier->Copy(old)));  // and not settled
+  train(1);
+  train(3);
+  ASSERT_EQ(TierOf(table.get(), {1, 2, 3}), (std::vector<int32_t>{1, 1, 0}));
+  const uint32_t now = tier->LocationOf(1);
+  ASSERT_NE(now, old);
+  const Rows before = *table->Export(true);
+  std::atomic<bool> moved{false};
+  tier->SetHook([&](MemoryTier::Point point) {
+    if (point != MemoryTier::Point::kAfterRead || moved.exchange(true)) return;
+    tier->Settle(1, old);
+    EXPECT_EQ(tier->Copy(now), old);
+    EXPECT_TRUE(tier->Switch(1, now, old));
+    tier->Settle(1, now);
+  });
+  const Rows found = *table->Export(true);
+  EXPECT_TRUE(moved);
+  tier->SetHook(nullptr);
+  ExpectSameRows(found, before);
+  ExpectSameRows(*table->Export(true), before);
 }
 
-TEST(SnapshotMemoryTest, ExpiryOfManyCountedKeysWaitsForTheVisitor) {
-  constexpr int64_t kKeys = 1600000;  // of 24 bytes
-  TableOptions options = BasicOptions(1);
-  options.expiry.steps_to_live = 1;
-  options.admission.kind = AdmissionKind::kCounter;
-  options.admission.filter_freq = 100;
-  auto table = MakeTable(std::move(options));
-  MT_ASSERT_OK(Sgd(Range(0, kKeys), 1.0f, 1).Run(table.get()));
-  std::atomic<bool> done{false};
-  std::thread expiry;
-  size_t keys = 0;
-  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
-    if (keys == 0) {
-      expiry = std::thread([&] {
-        MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
-        done = true;
-      });
-      for (int i = 0; i < 200 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      EXPECT_FALSE(done);
-    }
-    keys += chunk->counted_keys.size();
-    return OkStatus();
-  }));
-  expiry.join();
-  EXPECT_EQ(keys, static_cast<size_t>(kKeys));
-  EXPECT_EQ(table->Stats().counted_keys, 0);
+// Keeps of a record what a last tier must, and no more.
+class PlainTier : public MemoryTier {
+ public:
+  TierCapabilities capabilities() const override {
+    TierCapabilities can = MemoryTier::capabilities();
+    can.middle = false;
+    return can;
+  }
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override {
+    std::vector<WriteRecord> plain(records.begin(), records.end());
+    for (WriteRecord& record : plain) record.header.recency = 0;
+    return MemoryTier::Write(plain, locations);
+  }
+};
+
+class SnapshotDrops : public testing::Test {
+ protected:
+  SnapshotDrops() {
+    TableOptions options = TieredOptions(kDim, 2, tier_);
+    options.lower_tiers[0].budget_bytes = 4 * kDim * sizeof(float);
+    options.drop_coldest = true;
+    options.cache_strategy = Replacement::kLru;
+    table_ = MakeTable(std::move(options));
+    MT_EXPECT_OK(Sgd(Range(0, 6), 1.0f, kDim).Run(table_.get()));
+    EXPECT_EQ(TierOf(table_.get(), Range(0, 6)), (std::vector<int32_t>{1, 1, 1, 1, 0, 0}));
+  }
+  // A snapshot beside which `visitor` runs once.
+  Rows Snapshot(const std::function<void()>& visitor) {
+    Rows found;
+    bool first = true;
+    MT_EXPECT_OK(table_->TakeSnapshot(true, 1, [&](Rows* chunk) {
+      if (first) visitor();
+      first = false;
+      Append(&found, *chunk);
+      return OkStatus();
+    }));
+    return found;
+  }
+
+  std::shared_ptr<PlainTier> tier_ = std::make_shared<PlainTier>();
+  std::unique_ptr<EmbeddingTable> table_;
+};
+
+TEST_F(SnapshotDrops, RowsThatCannotBeReadForItStayUntilTheyCan) {
+  const Rows before = *table_->Export(true);
+  const Rows found = Snapshot([&] {
+    tier_->FailRead(2, UnavailableError("cable"));  // the first is of headers, to choose
+    MT_EXPECT_OK(Sgd(Range(10, 13), 1.0f, kDim).Run(table_.get()));
+    EXPECT_EQ(table_->Stats().sticky_error.code(), StatusCode::kUnavailable) << table_->Stats().sticky_error.ToString();
+    EXPECT_TRUE(table_->PopDropped().empty());
+    EXPECT_EQ(table_->TotalCount(), 9);
+    MT_EXPECT_OK(table_->Remove(Range(11, 13), nullptr));
+    MT_EXPECT_OK(table_->Drain());
+    EXPECT_EQ(table_->PopDropped(), Range(0, 1)) << "they are as cold as they were";
+  });
+  ExpectSameRows(found, before);
+  EXPECT_EQ(table_->TotalCount(), 6);
+  ExpectTiersInOrder(table_.get());
 }
 
-// What the visitor itself changes cannot wait for the visitor.
-TEST(SnapshotMemoryTest, VisitorMayTrainMoreThanMayBeHandedOver) {
-  constexpr int64_t kKeys = 12000;  // of 4 KiB
-  auto table = MakeTable(BasicOptions(1024));
-  Training training;
-  training.rule = *FindUpdateRule("sgd");
-  training.hyper = {1.0f};
-  for (int64_t key = 0; key < kKeys; ++key) training.keys.push_back(key);
-  training.grads.assign(training.keys.size() * 1024, 1.0f);
-  MT_ASSERT_OK(training.Run(table.get()));
-  size_t rows = 0;
-  MT_EXPECT_OK(table->TakeSnapshot(false, 64, [&](Rows* chunk) {
-    for (int i = 0; rows == 0 && i < 3; ++i) MT_EXPECT_OK(training.Run(table.get()));
-    rows += chunk->keys.size();
-    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+TEST_F(SnapshotDrops, RowThatIsLostForGoodGoes) {
+  uint32_t lost = kNoLocation;
+  MT_ASSERT_OK(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+    if (header.key == 0) lost = location;
     return OkStatus();
   }));
-  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
-}
-
-// Nor can it wait for the pool, which waits for it.
-TEST(SnapshotMemoryTest, VisitorMayDrainWhatItHasTrained) {
-  constexpr int kWide = 1024;
-  constexpr int64_t kKeys = 12000;  // of 4 KiB
-  auto table = MakeTable(TieredOptions(kWide, kKeys, std::make_shared<MemoryTier>()));
-  const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
-  MT_ASSERT_OK(training.Run(table.get()));
-  size_t rows = 0;
-  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
-    if (rows == 0) {
-      MT_EXPECT_OK(training.Run(table.get()));
-      MT_EXPECT_OK(table->SetDramBudget(kKeys / 2 * kWide * sizeof(float)));
-      MT_EXPECT_OK(table->Drain());
-      EXPECT_LE(table->Stats().tiers[0].rows, kKeys / 2);
-    }
-    rows += chunk->keys.size();
-    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
-    return OkStatus();
-  }));
-  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
-}
-
-// Nor for who closes the gate, where somebody inside waits for it.
-TEST(SnapshotMemoryTest, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
-  constexpr int kWide = 1024;
-  constexpr int64_t kKeys = 20000;  // of 4 KiB
-  TableOptions options = BasicOptions(kWide);
-  options.expiry.steps_to_live = 1;
-  options.admission.kind = AdmissionKind::kBloom;
-  options.admission.filter_freq = 2;
-  options.admission.max_element_size = 1000;
-  auto table = MakeTable(std::move(options));
-  Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
-  training.counts.assign(kKeys, 2);
-  MT_ASSERT_OK(training.Run(table.get()));
-  std::thread expiry, import;
-  size_t rows = 0;
-  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
-    if (rows == 0) {
-      expiry = std::thread([&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); });
-      while (table->TotalCount() > kKeys - 8192) std::this_thread::yield();  // 32 MiB are handed over
-      import = std::thread([&] {
-        Rows counters;
-        counters.columns.push_back(table->layout()->value());
-        counters.filter_counters.assign(1, 0);  // of another filter
-        MT_EXPECT_OK(table->Import(counters));
-      });
-      for (int i = 0; i < 50; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        MT_EXPECT_OK(Sgd({-1 - i}, 1.0f, kWide).Run(table.get()));
-      }
-    }
-    rows += chunk->keys.size();
-    return OkStatus();
-  }));
-  expiry.join();
-  import.join();
-  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+  const Rows found = Snapshot([&] {
+    std::atomic<bool> damaged{false};
+    tier_->SetHook([&](MemoryTier::Point point) {
+      if (point == MemoryTier::Point::kAfterRead && !damaged.exchange(true)) MT_EXPECT_OK(tier_->Corrupt(lost));
+    });
+    MT_EXPECT_OK(Sgd({10}, 1.0f, kDim).Run(table_.get()));
+    tier_->SetHook(nullptr);
+    MT_EXPECT_OK(table_->Stats().sticky_error);
+    EXPECT_EQ(table_->PopDropped(), Range(0, 1));
+  });
+  EXPECT_EQ(Sorted(found).keys, Range(1, 6));
+  EXPECT_EQ(table_->Stats().corrupt, 1);
 }
 
 // Segments whose records are still to be given are compacted as ever: records move, and are given where they stand.

@@ -64,6 +64,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("false_matches", Json::Int(stats.false_matches));
   out.Set("index_bytes", Json::Int(stats.index_bytes));
   out.Set("filter_bytes", Json::Int(stats.filter_bytes));
+  out.Set("snapshot_bytes", Json::Int(stats.snapshot_bytes));
   out.Set("row_bytes", Json::Int(stats.row_bytes));
   out.Set("stride_bytes", Json::Int(stats.stride_bytes));
   out.Set("num_shards", Json::Int(stats.num_shards));

@@ -311,6 +311,7 @@ class EmbeddingTable::Impl {
     RecordHeader header;
     uint32_t location = 0;
     uint32_t pending_id = 0;
+    uint64_t rank = 0;  // in the tier's order
     std::vector<uint8_t> data;
   };
   Status TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken);
@@ -365,7 +366,10 @@ class EmbeddingTable::Impl {
   void LendRelocator(int level);
   void Relocate(int level, Span<Relocation> relocations);
   bool RelocateOne(Shard* shard, int level, const Relocation& relocation);
-  void PushLower(Shard* shard, int level, const RecordHeader& header, uint32_t location);
+  void PushLower(Shard* shard, int level, const LowerOrder::Entry& entry);
+  uint64_t RankOfRecord(const RecordHeader& header) const {
+    return RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load());
+  }
   // Takes the key's count out of the Bloom filter, where there is one.
   void ForgetCount(int64_t key);
 
@@ -386,6 +390,8 @@ class EmbeddingTable::Impl {
   // Waits while more was handed over than it could take along. REQUIRES: no lock, pin or pending word is held
   void AwaitSnapshot();
   bool MuchIsHandedOver();
+  // What an operation over many rows does at a time: it hands over some MiB, and waits before the next.
+  size_t ChunkRows() const;
   std::shared_ptr<SnapshotCut> TheCut();
   // Whether this thread takes it: the call is its visitor's.
   bool TakesSnapshot();

@@ -214,6 +214,37 @@ TEST(TierChain, GivenSizesHoldAfterEveryOperation) {
   }
 }
 
+// The header of a record cannot be read, once.
+class FlakyTier : public MemoryTier {
+ public:
+  Status Read(Span<ReadRecord> records) override {
+    const Status status = MemoryTier::Read(records);
+    for (ReadRecord& record : records) {
+      if (record.row_data == nullptr && record.header.key == fails) record.status = UnavailableError("cable");
+    }
+    return status;
+  }
+  int64_t fails = -1;
+};
+
+TEST(TierChain, ColdestRowWhoseHeaderCannotBeReadIsStillTheColdest) {
+  auto lower = std::make_shared<FlakyTier>();
+  TableOptions options = TieredOptions(4, 1, lower);
+  options.lower_tiers[0].budget_bytes = 2 * kRowBytes;
+  options.drop_coldest = true;
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 3), 1.0f, 4).Run(table.get()));
+  lower->fails = 0;
+  MT_ASSERT_OK(Sgd({3}, 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->Stats().sticky_error.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(table->PopDropped().empty());
+  EXPECT_EQ(table->TotalCount(), 4);
+  lower->fails = -1;
+  MT_ASSERT_OK(table->Drain());
+  EXPECT_EQ(table->PopDropped(), Range(0, 1));
+  ExpectTiersInOrder(table.get());
+}
+
 TEST(TierChain, DramAloneDropsItsColdestWhereTheOptionSaysSo) {
   TableOptions options = BasicOptions(4);
   options.dram_budget_bytes = 3 * kRowBytes;

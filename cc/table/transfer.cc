@@ -16,7 +16,7 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kChunkRows = 64 * 1024;
+constexpr size_t kCountedChunk = 64 * 1024;
 constexpr int kCursorShardShift = 33;
 constexpr int kScanHomes = 4096;     // a step
 constexpr size_t kScanRecords = 256;  // read while their words are pending: operations that need them wait so long
@@ -203,10 +203,11 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   const std::shared_ptr<const RowLayout> layout = this->layout();
   std::vector<int> columns{0};
   for (size_t c = 1; c < rows.columns.size(); ++c) columns.push_back(layout->Find(rows.columns[c].name));
-  for (size_t from = 0; from < n; from += kChunkRows) {
+  const size_t chunk = ChunkRows();
+  for (size_t from = 0; from < n; from += chunk) {
     AwaitSnapshot();
     InsideGate inside(&gate_);
-    MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + kChunkRows), columns));
+    MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + chunk), columns));
   }
   RaiseTo(&applies_, rows.applies);
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
@@ -220,10 +221,11 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
 
 Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
   if (options_.admission.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
-  InsideGate inside(&gate_);
-  for (size_t from = 0; from < rows.counted_keys.size(); from += kChunkRows) {
+  for (size_t from = 0; from < rows.counted_keys.size(); from += kCountedChunk) {
+    AwaitSnapshot();
+    InsideGate inside(&gate_);
     BorrowedKeyBatch batch;
-    const size_t n = std::min(kChunkRows, rows.counted_keys.size() - from);
+    const size_t n = std::min(kCountedChunk, rows.counted_keys.size() - from);
     batch->Partition(Span<const int64_t>(rows.counted_keys).subspan(from, n), log2_shards_);
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;

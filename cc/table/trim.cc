@@ -12,7 +12,8 @@
 //
 // A write that failed is tried again a second later, and by each operation that needs room. One trim at a time works on a
 // shard; who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its
-// operation ends.
+// operation ends. Between two slices nothing is held: there operations wait where a snapshot is far behind with what was handed
+// over to it (snapshot.cc), and jobs ask again later.
 
 #include <algorithm>
 
@@ -133,7 +134,10 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   }
   if (dram_rows_.load() <= budget) return OkStatus();
   for (auto& shard : shards_) {
-    MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows));
+    for (bool more = true; more;) {
+      AwaitSnapshot();
+      MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows, 1, &more));
+    }
   }
   return OkStatus();
 }
@@ -174,6 +178,7 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
   const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
   for (auto& shard : shards_) {
     if (dram_rows_.load() <= budget) break;
+    if (MuchIsHandedOver()) return DemotionPool::kNotNow;
     bool more = false;
     const size_t share = static_cast<size_t>(budget) >> log2_shards_;
     if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;

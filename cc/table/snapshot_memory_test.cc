@@ -1,0 +1,243 @@
+// What is handed over to a snapshot is bounded, however slow its visitor is, and the visitor waits for nobody who waits for it.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "cc/table/table_test_util.h"
+
+namespace multitier {
+namespace {
+
+constexpr int kWide = 1024;  // rows of 4 KiB
+constexpr int64_t kRowBytes = kWide * sizeof(float);
+constexpr int64_t kRows = 20000;  // 80 MB
+constexpr int64_t kMuch = 32 << 20;
+constexpr int64_t kKeyBytes = 24;
+
+// Runs `work` beside a snapshot whose visitor stays with its first chunk for as long as more is handed over, and then runs
+// `visitor`. Gives how much waited at most; checks that the snapshot is of all keys and counted keys of its moment.
+int64_t MostThatWaited(EmbeddingTable* table, const std::function<void()>& work,
+                       const std::function<void()>& visitor = [] {}) {
+  const TableStats before = table->Stats();
+  std::atomic<bool> done{false};
+  std::thread thread;
+  int64_t most = 0;
+  int64_t rows = 0, counted = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows + counted == 0) {
+      thread = std::thread([&] {
+        work();
+        done = true;
+      });
+      for (int unchanged = 0; unchanged < 60 && !done;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        const int64_t bytes = table->Stats().snapshot_bytes;
+        unchanged = bytes <= kMuch || bytes > most ? 0 : unchanged + 1;
+        most = std::max(most, bytes);
+      }
+      EXPECT_FALSE(done);
+      visitor();
+    }
+    rows += static_cast<int64_t>(chunk->keys.size());
+    counted += static_cast<int64_t>(chunk->counted_keys.size());
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    return OkStatus();
+  }));
+  thread.join();
+  EXPECT_EQ(rows, before.rows);
+  EXPECT_EQ(counted, before.counted_keys);
+  EXPECT_EQ(table->Stats().snapshot_bytes, 0);
+  EXPECT_GT(most, kMuch);
+  return most;
+}
+
+TEST(SnapshotMemory, ExpiryOfManyRowsWaitsForTheVisitor) {
+  for (const auto& [dim, rows] : {std::pair<int, int64_t>{kWide, kRows}, {1, 2000000}}) {  // more than 32 MiB of each
+    SCOPED_TRACE(dim);
+    TableOptions options = BasicOptions(dim);
+    options.expiry.steps_to_live = 1;
+    auto table = MakeTable(std::move(options));
+    MT_ASSERT_OK(Sgd(Range(0, rows), 1.0f, dim).Run(table.get()));
+    const int64_t slice = 4096 * (dim * static_cast<int64_t>(sizeof(float)) + kKeyBytes);
+    EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); }),
+              kMuch + slice);
+    EXPECT_EQ(table->TotalCount(), 0);
+  }
+}
+
+TEST(SnapshotMemory, ExpiryOfManyRowsBelowWaitsForTheVisitor) {
+  TableOptions options = TieredOptions(kWide, 16, std::make_shared<MemoryTier>());
+  options.expiry.steps_to_live = 1;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); }),
+            kMuch + (8 << 20) + 2048 * kKeyBytes);
+  EXPECT_EQ(table->TotalCount(), 0);
+}
+
+TEST(SnapshotMemory, ExpiryAndImportOfManyCountedKeysWaitForTheVisitor) {
+  constexpr int64_t kKeys = 3000000;
+  TableOptions options = BasicOptions(1);
+  options.expiry.steps_to_live = 1;
+  options.admission.kind = AdmissionKind::kCounter;
+  options.admission.filter_freq = 100;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, kKeys), 1.0f, 1).Run(table.get()));
+  Rows counts;
+  counts.columns.push_back(table->layout()->value());
+  counts.counted_keys = Range(0, kKeys);
+  counts.counted_frequencies.assign(kKeys, 7);
+  counts.counted_versions.assign(kKeys, 1);
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->Import(counts)); }), kMuch + 65536 * kKeyBytes);
+  EXPECT_EQ(FrequencyOf(table.get(), {0, kKeys - 1}), (std::vector<int64_t>{7, 7}));
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); }),
+            kMuch + 4096 * kKeyBytes);
+  EXPECT_EQ(table->Stats().counted_keys, 0);
+}
+
+TEST(SnapshotMemory, ImportOverManyRowsWaitsForTheVisitor) {
+  auto table = MakeTable(BasicOptions(kWide));
+  MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
+  Rows rows;
+  rows.columns.push_back(table->layout()->value());
+  rows.keys = Range(0, kRows);
+  rows.frequencies.assign(kRows, 9);
+  rows.versions.assign(kRows, 1);
+  rows.data.assign(kRows * kWide, 1.0f);
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->Import(rows)); }), kMuch + (8 << 20) + 2048 * kKeyBytes);
+  EXPECT_EQ(FrequencyOf(table.get(), {0, kRows - 1}), (std::vector<int64_t>{9, 9}));
+}
+
+TEST(SnapshotMemory, ASmallerBudgetThatDropsRowsWaitsForTheVisitor) {
+  TableOptions options = BasicOptions(kWide);
+  options.dram_budget_bytes = kRows * kRowBytes;
+  options.drop_coldest = true;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->SetDramBudget(100 * kRowBytes)); }),
+            kMuch + 4096 * (kRowBytes + kKeyBytes));
+  EXPECT_EQ(table->TotalCount(), 100);
+}
+
+// Many rows stayed in memory because the disk was full, and go now: what is below makes room for them by dropping its own. An
+// operation does it, or the pool; and the visitor may, while they wait for it.
+class SnapshotMemoryOfDrops : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    TableOptions options = TieredOptions(kWide, 16, lower_);
+    options.lower_tiers[0].budget_bytes = kBelow * kRowBytes;
+    options.drop_coldest = true;
+    table_ = MakeTable(std::move(options));
+    lower_->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
+    MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table_.get()));
+    ASSERT_EQ(table_->Stats().tiers[0].rows, kRows);
+  }
+  // What ends the trouble.
+  void Go() {
+    lower_->FailWrite(1, OkStatus(), 0);
+    if (GetParam()) MT_EXPECT_OK(table_->Drain());
+    while (!table_->Stats().sticky_error.ok()) std::this_thread::yield();
+    MT_EXPECT_OK(table_->Drain());
+  }
+
+  static constexpr int64_t kBelow = 100;
+  std::shared_ptr<MemoryTier> lower_ = std::make_shared<MemoryTier>();
+  std::unique_ptr<EmbeddingTable> table_;
+};
+INSTANTIATE_TEST_SUITE_P(Who, SnapshotMemoryOfDrops, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Drain" : "ThePool"; });
+
+TEST_P(SnapshotMemoryOfDrops, WaitForTheVisitor) {
+  EXPECT_LE(MostThatWaited(table_.get(), [&] { Go(); }), kMuch + 2 * kBelow * (kRowBytes + kKeyBytes));
+  EXPECT_EQ(table_->TotalCount(), kBelow + 16);
+}
+
+TEST_P(SnapshotMemoryOfDrops, VisitorTrainsAndDrainsMeanwhile) {
+  MostThatWaited(table_.get(), [&] { Go(); }, [&] {
+    MT_EXPECT_OK(Sgd(Range(kRows, kRows + 10), 1.0f, kWide).Run(table_.get()));
+    MT_EXPECT_OK(table_->Drain());
+    EXPECT_EQ(table_->TotalCount(), kBelow + 16);
+    EXPECT_GT(table_->Stats().snapshot_bytes, (kRows - 1000) * kRowBytes) << "its own changes cannot wait for it";
+  });
+}
+
+// What the visitor itself changes cannot wait for the visitor.
+TEST(SnapshotMemory, VisitorMayTrainMoreThanMayBeHandedOver) {
+  constexpr int64_t kKeys = 12000;
+  auto table = MakeTable(BasicOptions(kWide));
+  const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
+  MT_ASSERT_OK(training.Run(table.get()));
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(false, 64, [&](Rows* chunk) {
+    for (int i = 0; rows == 0 && i < 3; ++i) MT_EXPECT_OK(training.Run(table.get()));
+    rows += chunk->keys.size();
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    return OkStatus();
+  }));
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Nor can it wait for the pool, which waits for it.
+TEST(SnapshotMemory, VisitorMayDrainWhatItHasTrained) {
+  constexpr int64_t kKeys = 12000;
+  auto table = MakeTable(TieredOptions(kWide, kKeys, std::make_shared<MemoryTier>()));
+  const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
+  MT_ASSERT_OK(training.Run(table.get()));
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows == 0) {
+      MT_EXPECT_OK(training.Run(table.get()));
+      MT_EXPECT_OK(table->SetDramBudget(kKeys / 2 * kRowBytes));
+      MT_EXPECT_OK(table->Drain());
+      EXPECT_LE(table->Stats().tiers[0].rows, kKeys / 2);
+    }
+    rows += chunk->keys.size();
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    return OkStatus();
+  }));
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Nor for who closes the gate, where somebody inside waits for it.
+TEST(SnapshotMemory, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
+  constexpr int64_t kKeys = 20000;
+  TableOptions options = BasicOptions(kWide);
+  options.expiry.steps_to_live = 1;
+  options.admission.kind = AdmissionKind::kBloom;
+  options.admission.filter_freq = 2;
+  options.admission.max_element_size = 1000;
+  auto table = MakeTable(std::move(options));
+  Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
+  training.counts.assign(kKeys, 2);
+  MT_ASSERT_OK(training.Run(table.get()));
+  std::thread expiry, import;
+  size_t rows = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    if (rows == 0) {
+      expiry = std::thread([&] { MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr)); });
+      while (table->TotalCount() > kKeys - 8192) std::this_thread::yield();  // 32 MiB are handed over
+      import = std::thread([&] {
+        Rows counters;
+        counters.columns.push_back(table->layout()->value());
+        counters.filter_counters.assign(1, 0);  // of another filter
+        MT_EXPECT_OK(table->Import(counters));
+      });
+      for (int i = 0; i < 50; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        MT_EXPECT_OK(Sgd({-1 - i}, 1.0f, kWide).Run(table.get()));
+      }
+    }
+    rows += chunk->keys.size();
+    return OkStatus();
+  }));
+  expiry.join();
+  import.join();
+  EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+}  // namespace
+}  // namespace multitier
