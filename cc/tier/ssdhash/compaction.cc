@@ -25,8 +25,8 @@
 // while they gain space. Other threads' sweeps may come in between slices; what is read in all is bounded.
 //
 // Tombstones: one of key k with horizon h may go once no other segment with id < h has dead records (only a dead record can
-// be an older one of k; compaction never copies dead ones), no deleted file may come back (directory synced) and none
-// refused to be deleted.
+// be an older one of k; compaction never copies dead ones), no deleted file may come back (directory synced), none is about to
+// be deleted and none refused to be.
 //
 // Last copies (segment_set.h) are moved like held records, and no relocator is asked: only the set names them.
 
@@ -247,7 +247,7 @@ Segment* SsdHashTier::Impl::ChooseVictim(double least_gain) const {
       continue;
     }
     const uint64_t oldest_other = segment->header.id == first ? second : first;
-    const bool tombstones_may_go = segment->tombstone_horizon <= oldest_other && set_.undeleted.empty();
+    const bool tombstones_may_go = segment->tombstone_horizon <= oldest_other && !set_.HasStrays();
     const uint32_t dead = segment->dead() + (tombstones_may_go ? segment->num_tombstones : 0);
     const uint32_t records = segment->num_live + segment->num_last;
     const bool readable = records > segment->unreadable || records == 0;
@@ -433,7 +433,7 @@ bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
   bool sync = false;
   {
     std::lock_guard<std::mutex> lock(set_.mutex);
-    if (!set_.undeleted.empty()) return false;
+    if (set_.HasStrays()) return false;
     for (const auto& [other, owner] : set_.segments) {
       if (other != &segment && other->header.id < segment.tombstone_horizon && other->dead() > 0) return false;
     }

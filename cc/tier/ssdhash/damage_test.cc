@@ -270,6 +270,87 @@ TEST_F(RecoveryTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWh
   EXPECT_TRUE(Open().ok());
 }
 
+// A footer without a proof that the rest was synced: as a loss of power leaves it that kept the footer alone.
+void TakeProofAway(InMemoryEnv* env, const std::string& path) {
+  std::unique_ptr<RandomAccessFile> file = *env->NewRandomAccessFile(path);
+  std::string bytes(*file->Size(), '\0');
+  ASSERT_TRUE(file->Read(0, bytes.size(), bytes.data()).ok());
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  size_t needed = 0;
+  const SegmentGeometry geometry(*SegmentHeader::Decode(data, kBlockBytes, path, &needed));
+  SegmentTrailer trailer;
+  ASSERT_TRUE(DecodeTrailer(geometry.seed, data + bytes.size() - kBlockBytes, &trailer));
+  ASSERT_TRUE(trailer.proven);
+  std::vector<FooterEntry> entries;
+  ASSERT_TRUE(DecodeFooter(geometry.seed, data + trailer.offset, trailer.bytes, &entries));
+  const std::string footer = EncodeFooter(geometry.seed, trailer.offset, entries);
+  ASSERT_EQ(footer.size(), trailer.bytes);
+  bytes.replace(trailer.offset, footer.size(), footer);
+  ASSERT_TRUE((*env->NewWritableFile(path))->Append(bytes.data(), bytes.size()).ok());
+}
+
+TEST_F(RecoveryTest, FooterIsTakenAtItsWordOnlyWithAProof) {
+  for (const bool proven : {true, false}) {
+    SCOPED_TRACE(proven);
+    ASSERT_TRUE(Open().ok());
+    ASSERT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    ASSERT_TRUE(owner_.Put(Range(0, 100), 1).ok());
+    ASSERT_TRUE(Open().ok());
+    ASSERT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    ASSERT_TRUE(owner_.Put(Range(0, 50), 2).ok());
+    Close();
+    ASSERT_EQ(Segments().size(), 2u);
+    const std::string path = Segments()[1];
+    if (!proven) {
+      ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
+    }
+    bool was_zero = false;
+    ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, kBlockBytes, &was_zero));  // of key 0
+    ASSERT_TRUE(Open().ok());
+    EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner_.size(), 100u);
+    EXPECT_EQ(owner_.generation(0), proven ? 2u : 1u);
+    EXPECT_EQ(owner_.generation(49), 2u);
+    EXPECT_EQ(tier_->recovery().damaged_records > 0, !proven);
+    EXPECT_EQ(tier_->recovery().first_damage, proven ? "" : StrCat("'", path, "' at offset ", kBlockBytes));
+    EXPECT_EQ(owner_.Wrong().empty(), !proven);
+    EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>());
+    Close();
+    for (const std::string& segment : Segments()) ASSERT_TRUE(memory_.DeleteFile(segment).ok());
+  }
+}
+
+// The header and the records were lost with the power, the footer was not.
+TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
+  for (const bool proven : {true, false}) {
+    SCOPED_TRACE(proven);
+    ASSERT_TRUE(Open().ok());
+    ASSERT_EQ(owner_.Adopt(), std::vector<int64_t>());
+    ASSERT_TRUE(owner_.Put(Range(0, 50), 1).ok());
+    Close();
+    ASSERT_EQ(Segments().size(), 1u);
+    const std::string path = Segments()[0];
+    if (!proven) {
+      ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
+    }
+    bool was_zero = false;
+    for (uint64_t at = 0; at < 2 * kBlockBytes; at += 512) ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, at, &was_zero));
+    const Status opened = Open();
+    if (proven) {
+      EXPECT_EQ(opened.code(), StatusCode::kDataLoss);
+      EXPECT_NE(opened.message().find(path), std::string::npos) << opened.ToString();
+      EXPECT_EQ(Segments().size(), 1u);
+      ASSERT_TRUE(memory_.DeleteFile(path).ok());
+      continue;
+    }
+    ASSERT_TRUE(opened.ok()) << opened.ToString();
+    EXPECT_EQ(tier_->recovery().lost_headers, 1);
+    EXPECT_EQ(tier_->recovery().first_damage, StrCat("'", path, "' at offset 0"));
+    EXPECT_EQ(tier_->recovery().rows, 0);
+    EXPECT_TRUE(Segments().empty());
+  }
+}
+
 // What a loss of power may leave of the first write of a segment: some sectors of its header, none of its records.
 TEST_F(RecoveryTest, SectorsOfAHeaderWithoutARecordWereNeverAcknowledged) {
   ASSERT_TRUE(Open().ok());

@@ -4,15 +4,18 @@
 //      acknowledged: deleted. Where a sector of the header that cannot be zero is, and something behind that block is not, the
 //      header was lost with the power (it is written with the first records) or is damaged, and records may have been
 //      acknowledged: the segment is read with the layout of another one, since a record's checksum is right in one place of
-//      one segment only. Where none fits it is DataLoss, and the file stays
-//   2. a sealed segment's footer gives its records. Without a good footer (unsealed, or damaged) the records are read one by
-//      one up to the last good one. Bad ones before that were lost with the power (different writes of one file may survive in
-//      any order) or are damaged: they are counted, and the first is named
+//      one segment only. Where none fits, and its trailer proves that it was synced, it is DataLoss, and the file stays;
+//      without a proof it is counted, and deleted: what was synced has its header
+//   2. a sealed segment's footer gives its records: at once where its trailer proves that they were synced before, else if all
+//      of them are whole. Without a good footer (unsealed, or damaged) the records are read one by one up to the last good
+//      one. Bad ones before that were lost with the power (different writes of one file may survive in any order) or are
+//      damaged: they are counted, and the first is named
 //   3. of all records of a key the one of the largest seq wins; equal ones are copies by compaction. A record wins: held. A
 //      tombstone wins: the key is absent; all tombstones are kept until compaction drops them
 // Segments are loaded by a few threads side by side. Keys are spread over buckets that fit the cache, one small open-addressed
 // table each. Recovered segments are sealed as they are: nothing is appended to them, so that an interrupted recovery finds the
-// same again.
+// same again. Those without a proof are synced with the next ones: their records count as acknowledged, for recovery has found
+// them, but the process that wrote them may have died before it synced them.
 
 #include <algorithm>
 #include <atomic>
@@ -178,20 +181,33 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
   auto loaded = std::make_shared<Segment>(std::move(header), std::move(file));
   loaded->file_bytes = size;
   loaded->sealed = true;
-  loaded->writes = loaded->synced_writes = 1;
-  loaded->entry_synced = true;
   if (size % kBlockBytes == 0 && size >= loaded->geometry.header_bytes + kBlockBytes) {
     const PageBuffer block(options_.env, kBlockBytes);
     if (block.data() == nullptr) return ResourceExhaustedError("no memory for ", kBlockBytes, " bytes");
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> open, loaded->file->Open());
     MT_RETURN_IF_ERROR(open->Read(size - kBlockBytes, kBlockBytes, block.data()));
-    uint64_t offset = 0, bytes = 0;
-    if (DecodeTrailer(loaded->geometry.seed, block.data(), &offset, &bytes) && offset + bytes == size) {
-      loaded->footer_offset = offset;
-      loaded->footer_bytes = bytes;
+    SegmentTrailer trailer;
+    if (DecodeTrailer(loaded->geometry.seed, block.data(), &trailer) && trailer.offset + trailer.bytes == size) {
+      loaded->footer_offset = trailer.offset;
+      loaded->footer_bytes = trailer.bytes;
+      loaded->proven = trailer.proven;
     }
   }
   MT_RETURN_IF_ERROR(LoadEntries(*loaded, &out->entries));
+  if (loaded->footer_bytes > 0 && !loaded->proven) {
+    // The footer may have reached the disk where records before it have not.
+    std::vector<FooterEntry> records;
+    MT_RETURN_IF_ERROR(ScanRecords(*loaded, &records));
+    const auto damaged = [](const FooterEntry& entry) { return entry.damaged; };
+    if (records.size() < out->entries.size() || std::any_of(records.begin(), records.end(), damaged)) {
+      loaded->footer_offset = loaded->footer_bytes = 0;
+      out->entries = std::move(records);
+    }
+  }
+  // Acknowledged, for all that is known, but maybe never synced: a process that died may have left it to the cache.
+  loaded->synced_writes = 1;
+  loaded->writes = loaded->proven ? 1 : 2;
+  loaded->entry_synced = loaded->proven;
   if (out->entries.size() > loaded->geometry.slots) return DataLossError("segment '", path, "' has an impossible footer");
   loaded->used = static_cast<uint32_t>(out->entries.size());
   out->segment = std::move(loaded);
@@ -220,8 +236,25 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     return LoadRecords(std::move(header), std::move(cached), size, loaded);
   }
   *loaded = Loaded();
+  MT_ASSIGN_OR_RETURN(const bool proven, HasProof(path, id));
+  if (!proven) return OkStatus();
   return DataLossError("segment '", path,
                        "' at offset 0: the header is gone, and what follows it has the layout of no other segment");
+}
+
+Result<bool> SsdHashTier::Impl::HasProof(const std::string& path, uint64_t id) const {
+  SegmentHeader header;  // as much of it as a checksum starts from
+  header.instance = instance_;
+  header.id = id;
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file,
+                      CachedFile::ForReading(options_.env, path, options_.direct_io)->Open());
+  MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
+  if (size % kBlockBytes != 0 || size == 0) return false;
+  const PageBuffer block(options_.env, kBlockBytes);
+  if (block.data() == nullptr) return ResourceExhaustedError("no memory for ", kBlockBytes, " bytes");
+  MT_RETURN_IF_ERROR(file->Read(size - kBlockBytes, kBlockBytes, block.data()));
+  SegmentTrailer trailer;
+  return DecodeTrailer(header.Seed(), block.data(), &trailer) && trailer.proven;
 }
 
 void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const {
@@ -322,6 +355,7 @@ Status SsdHashTier::Impl::Recover() {
     take(path, loaded);
   }
   std::lock_guard<std::mutex> lock(set_.mutex);
+  set_.unlinked = true;  // maybe, by who was here before
   set_.next_segment_id = max_id + 1;
   next_seq_ = max_seq + kSeqGap;
   for (const auto& segment : segments) MT_RETURN_IF_ERROR(set_.Add(segment));

@@ -1,4 +1,4 @@
-// What recovery finds after a crash of the process and a loss of power.
+// What recovery finds after a loss of power, and of whom. Crashes at any moment: crash_test.cc.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -175,102 +175,6 @@ TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
   EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
   EXPECT_NE(refused.message().find("another instance"), std::string::npos) << refused.ToString();
   EXPECT_EQ(Segments().size(), 1u);  // and left alone
-}
-
-// The parent knows from a pipe what the child acknowledged when it was killed.
-TEST(CrashTest, KilledProcessLosesNothingAcknowledged) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "under ThreadSanitizer the child of a process with threads may not start any";
-#endif
-  const char* rounds_text = std::getenv("MT_CRASH_ROUNDS");
-  const int rounds = rounds_text == nullptr ? 5 : std::atoi(rounds_text);
-  const uint64_t seed = std::random_device()();
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
-  const std::string directory = StrCat(testing::TempDir(), "/ssdhash_crash_test_", static_cast<int>(::getpid()));
-  ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
-  constexpr int64_t kKeys = 3000;
-  uint64_t generation = 1;
-  std::map<int64_t, uint64_t> acknowledged;
-  for (int round = 0; round < rounds; ++round) {
-    int pipe_ends[2];
-    ASSERT_EQ(::pipe(pipe_ends), 0);
-    const uint64_t child_seed = random();
-    // What is done with generation g follows from (child_seed, g), for the parent too.
-    const auto operation = [&](uint64_t g, bool* removes) {
-      std::mt19937_64 r(child_seed ^ g);
-      const int64_t from = static_cast<int64_t>(r() % (kKeys - 200));
-      *removes = r() % 4 == 0;
-      return Range(from, from + 1 + static_cast<int64_t>(r() % 199));
-    };
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::close(pipe_ends[0]);
-      SsdHashOptions options = Options(Env::Posix(), directory);
-      options.async_compaction = round % 2 == 1;
-      options.direct_io = round % 3 != 2;
-      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
-      if (!tier.ok()) ::_exit(2);
-      LogOwner owner;
-      owner.Attach(tier->get());
-      (void)owner.Adopt();
-      const uint64_t ready = 0;
-      if (::write(pipe_ends[1], &ready, sizeof(ready)) != sizeof(ready)) ::_exit(5);
-      for (uint64_t g = generation;; ++g) {
-        bool removes = false;
-        const std::vector<int64_t> keys = operation(g, &removes);
-        if (!(removes ? owner.Remove(keys) : owner.Put(keys, g)).ok()) ::_exit(3);
-        if (g % 7 != 0) continue;
-        if (!(*tier)->Sync().ok()) ::_exit(4);
-        if (::write(pipe_ends[1], &g, sizeof(g)) != sizeof(g)) ::_exit(5);
-      }
-    }
-    ::close(pipe_ends[1]);
-    uint64_t ready = 1;
-    ASSERT_EQ(::read(pipe_ends[0], &ready, sizeof(ready)), static_cast<ssize_t>(sizeof(ready)));
-    ::usleep(static_cast<useconds_t>(20000 + random() % 100000));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "child exited with " << WEXITSTATUS(status);
-    uint64_t synced = generation - 1, g = 0;
-    while (::read(pipe_ends[0], &g, sizeof(g)) == sizeof(g)) synced = g;
-    ::close(pipe_ends[0]);
-    for (uint64_t done = generation; done <= synced; ++done) {
-      bool removes = false;
-      for (const int64_t key : operation(done, &removes)) acknowledged[key] = removes ? 0 : done;
-    }
-    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(Env::Posix(), directory));
-    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
-    LogOwner owner;
-    owner.Attach(tier->get());
-    EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
-    EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
-    uint64_t last = synced;
-    for (int64_t key = 0; key < kKeys; ++key) last = std::max(last, owner.generation(key));
-    for (int64_t key = 0; key < kKeys; ++key) {
-      const uint64_t found = owner.generation(key);
-      std::set<uint64_t> possible = {acknowledged[key]};
-      for (uint64_t later = synced + 1; later <= last + 60; ++later) {
-        bool removes = false;
-        const std::vector<int64_t> keys = operation(later, &removes);
-        if (key >= keys.front() && key <= keys.back()) possible.insert(removes ? 0 : later);
-      }
-      EXPECT_EQ(possible.count(found), 1u) << "round " << round << " key " << key << " found " << found << " acknowledged "
-                                           << acknowledged[key];
-      acknowledged[key] = found;
-    }
-    owner.Detach();
-    std::printf("round %d: %llu operations, %llu acknowledged, %lld rows\n", round,
-                static_cast<unsigned long long>(last + 1 - generation),
-                static_cast<unsigned long long>(synced + 1 - generation),
-                static_cast<long long>(owner.size()));
-    generation = last + 100;
-    if (testing::Test::HasFailure()) break;
-  }
-  SsdHashOptions last = Options(Env::Posix(), directory);
-  last.keep = false;
-  EXPECT_TRUE(SsdHashTier::Open(last).ok());  // deletes the files
 }
 
 // An instance of another process: refused while it lives, taken over once it is killed, and removed by the next of its name

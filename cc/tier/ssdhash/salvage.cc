@@ -113,10 +113,11 @@ class Salvager {
   uint8_t* RowAt(size_t row) { return out_->row_data.data() + row * out_->row_bytes; }
 
   static bool ReadFooter(const SegmentGeometry& geometry, const std::vector<uint8_t>& data, std::vector<FooterEntry>* entries) {
-    uint64_t offset = 0, bytes = 0;
+    SegmentTrailer trailer;
     if (data.size() % kBlockBytes != 0 || data.size() < geometry.header_bytes + kBlockBytes) return false;
-    return DecodeTrailer(geometry.seed, data.data() + data.size() - kBlockBytes, &offset, &bytes) &&
-           offset + bytes == data.size() && DecodeFooter(geometry.seed, data.data() + offset, bytes, entries) &&
+    return DecodeTrailer(geometry.seed, data.data() + data.size() - kBlockBytes, &trailer) &&
+           trailer.offset + trailer.bytes == data.size() &&
+           DecodeFooter(geometry.seed, data.data() + trailer.offset, trailer.bytes, entries) &&
            entries->size() <= geometry.slots;
   }
 

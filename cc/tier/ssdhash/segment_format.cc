@@ -12,6 +12,7 @@ namespace {
 constexpr char kHeaderMagic[] = "MTSSDSEG";
 constexpr char kFooterMagic[] = "MTSSDFTR";
 constexpr char kTrailerMagic[] = "MTSSDEND";
+constexpr char kProvenMagic[] = "MTSSDSYN";
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kFixedHeaderBytes = 64;
 constexpr size_t kSectorBytes = 512;  // what a device writes whole or not at all
@@ -305,14 +306,21 @@ std::string EncodeFooter(uint32_t seed, uint64_t offset, const std::vector<Foote
   return out;
 }
 
-bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, uint64_t* offset, uint64_t* bytes) {
-  const uint8_t* trailer = last_block + kBlockBytes - kTrailerBytes;
-  if (!HasMagic(trailer, kTrailerMagic)) return false;
-  if (ExtendCrc32c(seed, trailer, kTrailerBytes - 4) != DecodeFixed32(trailer + kTrailerBytes - 4)) return false;
-  *offset = DecodeFixed64(trailer + 8);
+bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, SegmentTrailer* trailer) {
+  const uint8_t* at = last_block + kBlockBytes - kTrailerBytes;
+  trailer->proven = HasMagic(at, kProvenMagic);
+  if (!trailer->proven && !HasMagic(at, kTrailerMagic)) return false;
+  if (ExtendCrc32c(seed, at, kTrailerBytes - 4) != DecodeFixed32(at + kTrailerBytes - 4)) return false;
+  trailer->offset = DecodeFixed64(at + 8);
   // To the end of the file: the checksum of the footer stands in the trailer.
-  *bytes = RoundUpToBlock(DecodeFixed64(trailer + 16) + kTrailerBytes);
-  return *offset % kBlockBytes == 0;
+  trailer->bytes = RoundUpToBlock(DecodeFixed64(at + 16) + kTrailerBytes);
+  return trailer->offset % kBlockBytes == 0;
+}
+
+void ProveTrailer(uint32_t seed, uint8_t* last_block) {
+  uint8_t* at = last_block + kBlockBytes - kTrailerBytes;
+  std::memcpy(at, kProvenMagic, kMagicBytes);
+  EncodeFixed32(at + kTrailerBytes - 4, ExtendCrc32c(seed, at, kTrailerBytes - 4));
 }
 
 bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vector<FooterEntry>* entries) {

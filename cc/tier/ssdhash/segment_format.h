@@ -110,8 +110,15 @@ struct FooterEntry {
 
 // The footer, its trailer and the padding between: whole blocks. `offset`: where in the file it will stand.
 std::string EncodeFooter(uint32_t seed, uint64_t offset, const std::vector<FooterEntry>& entries);
-// Where a footer stands according to the trailer in a file's last block, from the block's bytes; false: no trailer.
-bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, uint64_t* offset, uint64_t* bytes);
+// What the trailer in a file's last block says.
+struct SegmentTrailer {
+  uint64_t offset = 0, bytes = 0;  // of the footer, up to the end of the file
+  bool proven = false;             // that the file and its entry were synced
+};
+// From the bytes of that block; false: no trailer.
+bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, SegmentTrailer* trailer);
+// Makes the trailer in the block a proof. REQUIRES: it has one
+void ProveTrailer(uint32_t seed, uint8_t* last_block);
 // From the `bytes` bytes of a footer. False: damaged.
 bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vector<FooterEntry>* entries);
 

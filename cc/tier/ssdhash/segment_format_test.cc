@@ -119,13 +119,18 @@ TEST(SegmentFormatTest, FooterOfAnyEntriesComesBack) {
       std::string footer = EncodeFooter(77, 8192, entries);
       ASSERT_EQ(footer.size() % kBlockBytes, 0u);
       const auto* data = reinterpret_cast<const uint8_t*>(footer.data());
-      uint64_t offset = 0, bytes = 0;
-      ASSERT_TRUE(DecodeTrailer(77, data + footer.size() - kBlockBytes, &offset, &bytes));
-      EXPECT_EQ(offset, 8192u);
-      ASSERT_EQ(bytes, footer.size());
-      EXPECT_FALSE(DecodeTrailer(78, data + footer.size() - kBlockBytes, &offset, &bytes));
+      SegmentTrailer trailer;
+      for (const bool proven : {false, true}) {
+        auto* last_block = reinterpret_cast<uint8_t*>(footer.data()) + footer.size() - kBlockBytes;
+        if (proven) ProveTrailer(77, last_block);
+        ASSERT_TRUE(DecodeTrailer(77, last_block, &trailer));
+        EXPECT_EQ(trailer.offset, 8192u);
+        ASSERT_EQ(trailer.bytes, footer.size());
+        EXPECT_EQ(trailer.proven, proven);
+        EXPECT_FALSE(DecodeTrailer(78, last_block, &trailer));
+      }
       std::vector<FooterEntry> found;
-      ASSERT_TRUE(DecodeFooter(77, data, bytes, &found));
+      ASSERT_TRUE(DecodeFooter(77, data, footer.size(), &found));
       ASSERT_EQ(found.size(), n);
       for (size_t i = 0; i < n; ++i) {
         const bool same = found[i].key == entries[i].key && found[i].seq == entries[i].seq &&
@@ -134,7 +139,7 @@ TEST(SegmentFormatTest, FooterOfAnyEntriesComesBack) {
         ASSERT_TRUE(same) << n << " " << shape << " " << i;
       }
       footer[random() % 40] ^= 4;
-      EXPECT_FALSE(DecodeFooter(77, data, bytes, &found));
+      EXPECT_FALSE(DecodeFooter(77, data, footer.size(), &found));
     }
   }
 }

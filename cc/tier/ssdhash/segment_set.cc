@@ -107,8 +107,13 @@ Status SegmentSet::Sync(Segment* segment) {
 }
 
 void SegmentSet::DeleteFile(Env* env, const std::string& path) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++deleting;
+  }
   const Status deleted = env->DeleteFile(path);
   std::lock_guard<std::mutex> lock(mutex);
+  --deleting;
   unlinked = true;
   if (!deleted.ok() && deleted.code() != StatusCode::kNotFound) undeleted.push_back(path);
 }

@@ -44,6 +44,7 @@ struct Segment {
   bool sealed = false, condemned = false;
   int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
   uint64_t footer_offset = 0, footer_bytes = 0;  // 0: none
+  bool proven = false;  // its trailer says that it was synced
 
   // Until sealed: records that end at or below file_end are read from the file, later ones from memory: those that end at or
   // below flight_end from what is being written (null: nothing is), the rest from the buffer; where each begins is an offset
@@ -152,6 +153,9 @@ struct SegmentSet {
     segment->file_bytes = bytes;
   }
 
+  // Whether records may be in a file of no segment. (Those of a file whose deletion a loss of power undoes: `unlinked`.)
+  bool HasStrays() const { return deleting > 0 || !undeleted.empty(); }
+
   // Syncs the segment's file, and notes what that says of its writes so far. Whoever asks: a failed write-back is told to one
   // sync of a file and to none after it, so its error stays with the segment, and is everybody's, until the file is rewritten.
   // REQUIRES: mutex not held
@@ -171,6 +175,7 @@ struct SegmentSet {
   std::unordered_map<int64_t, uint32_t> last_copies;  // by key: location
   uint64_t file_bytes = 0;  // of all files, preallocated space included
   std::vector<std::string> undeleted;  // files whose records recovery would find
+  int deleting = 0;         // files on their way out: maybe there still, of no segment any more
   bool unlinked = false;    // a file was deleted since the directory was synced
   int64_t maybe_dead = 0;   // sealed segments that may have nothing to keep
   std::vector<std::shared_ptr<Segment>> condemned;  // to be deleted by the next round of settling

@@ -5,7 +5,9 @@
 //   2. rewrite  sealed ones whose last sync failed (an open one is rewritten by its head)
 //   3. sync     each file, then the directory once. A file whose sync failed, here or its writer's (SegmentSet::Sync), is not
 //               trusted, and never synced again
-//   4. delete   the condemned, if all that was to be synced is
+//   4. prove    in the trailers of sealed ones that they were synced, entry and all. A proof is never synced itself: where it
+//               is lost, or could not be written, recovery reads all records, not the footer alone
+//   5. delete   the condemned, if all that was to be synced is
 //
 // A tier that is not kept syncs nothing until Sync asks for it: after that only what replaces synced records.
 
@@ -24,9 +26,14 @@ Status SsdHashTier::Impl::Settle(bool everything) {
     std::lock_guard<std::mutex> lock(set_.mutex);
     condemned.swap(set_.condemned);
     undeleted.swap(set_.undeleted);
+    set_.deleting += static_cast<int>(undeleted.size());
     for (const auto& segment : condemned) was_synced = was_synced || segment->synced_writes > 0;
   }
-  for (const std::string& path : undeleted) set_.DeleteFile(options_.env, path);
+  for (const std::string& path : undeleted) {
+    set_.DeleteFile(options_.env, path);
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    --set_.deleting;
+  }
   const Status synced = SyncSegments(everything || was_synced);
   std::vector<std::shared_ptr<Segment>> deletable;
   {
@@ -40,8 +47,11 @@ Status SsdHashTier::Impl::Settle(bool everything) {
     {
       std::lock_guard<std::mutex> lock(set_.mutex);
       set_.Erase(segment.get());
+      ++set_.deleting;
     }
     set_.DeleteFile(options_.env, segment->file->path());
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    --set_.deleting;
   }
   return synced;
 }
@@ -75,16 +85,46 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     note(synced);
     target = nullptr;
   }
-  if (!new_entries) return status;
-  if (Status synced = CachedFile::SyncDir(options_.env, options_.directory); !synced.ok()) {
-    note(synced);
-    return status;
+  if (new_entries) {
+    if (Status synced = CachedFile::SyncDir(options_.env, options_.directory); !synced.ok()) {
+      note(synced);
+      return status;
+    }
   }
-  std::lock_guard<std::mutex> lock(set_.mutex);
-  for (const std::shared_ptr<Segment>& target : targets) {
-    if (target != nullptr) target->entry_synced = true;
+  std::vector<std::shared_ptr<Segment>> provable;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (const std::shared_ptr<Segment>& target : targets) {
+      if (target != nullptr) target->entry_synced = true;
+    }
+    for (const auto& [segment, owner] : set_.segments) {
+      const bool synced = segment->sealed && segment->footer_bytes > 0 && !segment->dirty() && !segment->sync_failed;
+      if (synced && !segment->condemned && !segment->proven) provable.push_back(owner);
+    }
   }
+  for (const std::shared_ptr<Segment>& segment : provable) Prove(segment);
   return status;
+}
+
+void SsdHashTier::Impl::Prove(const std::shared_ptr<Segment>& segment) {
+  const PageBuffer block(options_.env, kBlockBytes);
+  const std::shared_ptr<CachedFile> read = FileOf(*segment);
+  const uint64_t offset = segment->footer_offset + segment->footer_bytes - kBlockBytes;
+  const auto prove = [&]() -> Status {
+    if (block.data() == nullptr) return ResourceExhaustedError("no memory for ", kBlockBytes, " bytes");
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, read->Open());
+    MT_RETURN_IF_ERROR(from->Read(offset, kBlockBytes, block.data()));
+    SegmentTrailer trailer;
+    if (!DecodeTrailer(segment->geometry.seed, block.data(), &trailer)) return DataLossError("the trailer is gone");
+    ProveTrailer(segment->geometry.seed, block.data());
+    MT_ASSIGN_OR_RETURN(const std::unique_ptr<PositionedFile> to,
+                        options_.env->OpenPositionedFile(read->path(), Env::OpenMode::kWrite, options_.direct_io));
+    return to->Write(offset, block.data(), kBlockBytes);
+  };
+  const bool proven = prove().ok();
+  std::lock_guard<std::mutex> lock(set_.mutex);
+  segment->proven = proven;
+  if (proven) set_.written_bytes += static_cast<int64_t>(kBlockBytes);
 }
 
 }  // namespace multitier

@@ -138,7 +138,8 @@ class SsdHashTier::Impl {
   // A round of syncing and deleting. `everything`: OK means that all that is in files by now survives a loss of power.
   Status Settle(bool everything);
   Status SyncSegments(bool everything);
-  void DeleteCondemned(std::vector<std::shared_ptr<Segment>> condemned);
+  // Writes a segment's proof. REQUIRES: settle_mutex_ held; sealed and synced, its entry too
+  void Prove(const std::shared_ptr<Segment>& segment);
 
   // --- recovery.cc
   Status Recover();
@@ -149,8 +150,10 @@ class SsdHashTier::Impl {
     std::vector<FooterEntry> entries;
   };
   Status LoadSegment(const std::string& path, Loaded* loaded) const;
-  // The same with the header of another segment, whichever fits. DataLoss where none does
+  // The same with the header of another segment, whichever fits. Where none does: no segment, or DataLoss if it has a proof
   Status LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const;
+  // Whether the file's trailer proves that it was synced.
+  Result<bool> HasProof(const std::string& path, uint64_t id) const;
   // What follows a header.
   Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const;
   void NoteDamage(const std::string& path, uint64_t offset);

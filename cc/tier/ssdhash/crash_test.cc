@@ -1,0 +1,254 @@
+// Crashes of the process and losses of power at any call, in several lives: recovery finds what was acknowledged, or newer.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "cc/tier/ssdhash/crash_env.h"
+#include "cc/tier/ssdhash/recovery_test_util.h"
+
+namespace multitier {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
+
+namespace {
+
+// How many rounds, and the seed of what happens in them: printed, so that it can be asked for.
+int Rounds(int few, int under_stress) {
+  const char* stress = std::getenv("TF_MULTITIER_STRESS");
+  const char* text = std::getenv("MT_CRASH_ROUNDS");
+  if (text != nullptr) return std::atoi(text);
+  return stress != nullptr && stress[0] == '1' ? under_stress : few;
+}
+uint64_t Seed() {
+  const char* text = std::getenv("MT_CRASH_SEED");
+  const uint64_t seed = text == nullptr ? std::random_device()() : std::strtoull(text, nullptr, 10);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+// What may be found. Generations by key, 0: no row.
+struct Possible {
+  std::map<int64_t, uint64_t> known;
+  std::map<int64_t, std::set<uint64_t>> later;  // begun since
+
+  uint64_t Known(int64_t key) const {
+    const auto it = known.find(key);
+    return it == known.end() ? 0 : it->second;
+  }
+  bool Allows(int64_t key, uint64_t found) const {
+    const auto since = later.find(key);
+    return found == Known(key) || (since != later.end() && since->second.count(found) > 0);
+  }
+};
+
+struct Expected {
+  Possible died;   // known: acknowledged, or found by the last recovery
+  Possible power;  // known: acknowledged, or found by the last recovery after a loss of power
+
+  const Possible& after(bool power_lost) const { return power_lost ? power : died; }
+  void Begin(int64_t key, uint64_t generation) {
+    died.later[key].insert(generation);
+    power.later[key].insert(generation);
+  }
+};
+
+constexpr int64_t kKeys = 700;
+
+// What recovery finds after a crash: readable, and what was expected. Generations by key.
+std::map<int64_t, uint64_t> RecoverFrom(const Crash<Expected>& crash) {
+  SCOPED_TRACE(crash.power_lost ? "the power was lost" : "the process died");
+  InMemoryEnv memory;
+  EXPECT_TRUE(memory.CreateDir("d").ok());
+  for (const auto& [path, left] : crash.files) {
+    if (!left.there) continue;
+    EXPECT_TRUE((*memory.NewWritableFile(path))->Append(left.bytes.data(), left.bytes.size()).ok());
+  }
+  std::map<int64_t, uint64_t> found;
+  SsdHashOptions options = Options(&memory, "d");
+  options.keep = false;
+  Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+  EXPECT_TRUE(tier.ok()) << tier.status().ToString();
+  if (!tier.ok()) return found;
+  LogOwner owner;
+  owner.Attach(tier->get());
+  EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+  EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+  int wrong = 0;
+  for (int64_t key = 0; key < kKeys; ++key) {
+    found[key] = owner.generation(key);
+    const Possible& possible = crash.observed.after(crash.power_lost);
+    if (possible.Allows(key, found[key]) || wrong++ > 0) continue;
+    ADD_FAILURE() << "key " << key << ": found " << found[key] << ", known " << possible.Known(key);
+  }
+  EXPECT_EQ(wrong, 0) << "of " << kKeys << " keys; " << (*tier)->recovery().damaged_records << " damaged records, "
+                      << (*tier)->recovery().lost_headers << " lost headers, the first " << (*tier)->recovery().first_damage;
+  owner.Detach();
+  return found;
+}
+
+// Against files that take their time, so that rounds of settling, compaction and writes cross each other.
+TEST(CrashTest, AtAnyCall) {
+  std::mt19937_64 random(Seed());
+  size_t crashes = 0;
+  const int rounds = Rounds(40, 1500);
+  for (int round = 0; round < rounds; ++round) {
+    std::map<std::string, LeftFile> files;
+    uint64_t generation = 0;
+    std::mutex mutex;
+    Expected expected;  // guarded by mutex
+    for (int life = 0; life < 4; ++life) {
+      CrashEnv<Expected> env("d", files, random(), {}, [&] {
+        std::lock_guard<std::mutex> lock(mutex);
+        return expected;
+      });
+      SsdHashOptions options = Options(&env, "d");
+      options.async_compaction = random() % 2 == 0;
+      options.direct_io = random() % 3 != 0;
+      SCOPED_TRACE(StrCat("round ", round, ", life ", life, ", compaction ", options.async_compaction ? "beside" : "in",
+                          " writes, ", options.direct_io ? "direct" : "buffered"));
+      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+      ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+      LogOwner owner;
+      owner.Attach(tier->get());
+      EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+      const uint64_t per_sync = random() % 2 == 0 ? 40 : 8;
+      for (uint64_t left = 20 + random() % 100; left > 0; --left) {
+        const auto from = static_cast<int64_t>(random() % (kKeys - 100));
+        const std::vector<int64_t> keys = Range(from, from + 1 + static_cast<int64_t>(random() % 99));
+        const bool removes = random() % 4 == 0;
+        ++generation;
+        {
+          std::lock_guard<std::mutex> lock(mutex);
+          for (const int64_t key : keys) expected.Begin(key, removes ? 0 : generation);
+        }
+        const Status done = removes ? owner.Remove(keys) : owner.Put(keys, generation);
+        ASSERT_TRUE(done.ok()) << done.ToString();
+        if (random() % per_sync != 0) continue;
+        ASSERT_TRUE((*tier)->Sync().ok());
+        std::lock_guard<std::mutex> lock(mutex);
+        expected = Expected();
+        for (int64_t key = 0; key < kKeys; ++key) expected.died.known[key] = expected.power.known[key] = owner.generation(key);
+      }
+      const std::vector<Crash<Expected>> taken = env.Take();
+      owner.Detach();
+      tier->reset();
+      if (taken.empty()) break;
+      crashes += taken.size();
+      std::map<int64_t, uint64_t> found;
+      for (const Crash<Expected>& crash : taken) {
+        found = RecoverFrom(crash);
+        if (testing::Test::HasFailure()) return;
+      }
+      // Another life begins with what the last of them left.
+      files = taken.back().files;
+      expected = taken.back().observed;
+      expected.died = Possible{found, {}};
+      if (taken.back().power_lost) expected.power = expected.died;
+    }
+  }
+  std::printf("%zu crashes\n", crashes);
+  EXPECT_GT(crashes, static_cast<size_t>(rounds));
+}
+
+// The parent knows from a pipe what the child acknowledged when it was killed.
+TEST(CrashTest, OfAProcessThatIsKilled) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "under ThreadSanitizer the child of a process with threads may not start any";
+#endif
+  const int rounds = Rounds(50, 1000);
+  std::mt19937_64 random(Seed());
+  const std::string directory = StrCat(testing::TempDir(), "/ssdhash_crash_test_", static_cast<int>(::getpid()));
+  ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
+  constexpr int64_t kKeys = 3000;
+  uint64_t generation = 1;
+  std::map<int64_t, uint64_t> acknowledged;
+  for (int round = 0; round < rounds; ++round) {
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe(pipe_ends), 0);
+    const uint64_t child_seed = random();
+    // What is done with generation g follows from (child_seed, g), for the parent too.
+    const auto operation = [&](uint64_t g, bool* removes) {
+      std::mt19937_64 r(child_seed ^ g);
+      const int64_t from = static_cast<int64_t>(r() % (kKeys - 200));
+      *removes = r() % 4 == 0;
+      return Range(from, from + 1 + static_cast<int64_t>(r() % 199));
+    };
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(pipe_ends[0]);
+      SsdHashOptions options = Options(Env::Posix(), directory);
+      options.async_compaction = round % 2 == 1;
+      options.direct_io = round % 3 != 2;
+      Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
+      if (!tier.ok()) ::_exit(2);
+      LogOwner owner;
+      owner.Attach(tier->get());
+      (void)owner.Adopt();
+      const uint64_t ready = 0;
+      if (::write(pipe_ends[1], &ready, sizeof(ready)) != sizeof(ready)) ::_exit(5);
+      for (uint64_t g = generation;; ++g) {
+        bool removes = false;
+        const std::vector<int64_t> keys = operation(g, &removes);
+        if (!(removes ? owner.Remove(keys) : owner.Put(keys, g)).ok()) ::_exit(3);
+        if (g % 7 != 0) continue;
+        if (!(*tier)->Sync().ok()) ::_exit(4);
+        if (::write(pipe_ends[1], &g, sizeof(g)) != sizeof(g)) ::_exit(5);
+      }
+    }
+    ::close(pipe_ends[1]);
+    uint64_t ready = 1;
+    ASSERT_EQ(::read(pipe_ends[0], &ready, sizeof(ready)), static_cast<ssize_t>(sizeof(ready)));
+    ::usleep(static_cast<useconds_t>(20000 + random() % 100000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "child exited with " << WEXITSTATUS(status);
+    uint64_t synced = generation - 1, g = 0;
+    while (::read(pipe_ends[0], &g, sizeof(g)) == sizeof(g)) synced = g;
+    ::close(pipe_ends[0]);
+    for (uint64_t done = generation; done <= synced; ++done) {
+      bool removes = false;
+      for (const int64_t key : operation(done, &removes)) acknowledged[key] = removes ? 0 : done;
+    }
+    Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(Options(Env::Posix(), directory));
+    ASSERT_TRUE(tier.ok()) << tier.status().ToString();
+    LogOwner owner;
+    owner.Attach(tier->get());
+    EXPECT_EQ(owner.Adopt(), std::vector<int64_t>());
+    EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
+    uint64_t last = synced;
+    for (int64_t key = 0; key < kKeys; ++key) last = std::max(last, owner.generation(key));
+    for (int64_t key = 0; key < kKeys; ++key) {
+      const uint64_t found = owner.generation(key);
+      std::set<uint64_t> possible = {acknowledged[key]};
+      for (uint64_t later = synced + 1; later <= last + 60; ++later) {
+        bool removes = false;
+        const std::vector<int64_t> keys = operation(later, &removes);
+        if (key >= keys.front() && key <= keys.back()) possible.insert(removes ? 0 : later);
+      }
+      EXPECT_EQ(possible.count(found), 1u) << "round " << round << " key " << key << " found " << found << " acknowledged "
+                                           << acknowledged[key];
+      acknowledged[key] = found;
+    }
+    owner.Detach();
+    std::printf("round %d: %llu operations, %llu acknowledged, %lld rows\n", round,
+                static_cast<unsigned long long>(last + 1 - generation),
+                static_cast<unsigned long long>(synced + 1 - generation),
+                static_cast<long long>(owner.size()));
+    generation = last + 100;
+    if (testing::Test::HasFailure()) break;
+  }
+  SsdHashOptions last = Options(Env::Posix(), directory);
+  last.keep = false;
+  EXPECT_TRUE(SsdHashTier::Open(last).ok());  // deletes the files
+}
+
+}  // namespace
+}  // namespace multitier
