@@ -35,3 +35,12 @@ def graph():
 
     with tf.Graph().as_default() as g:
         yield g
+
+
+@pytest.fixture
+def session(graph):
+    """A session of a fresh graph."""
+    import tensorflow as tf
+
+    with tf.compat.v1.Session(graph=graph) as s:
+        yield s

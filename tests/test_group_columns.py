@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from group_util import sparse
 
 import tf_multitier
 from tf_multitier import column_groups
@@ -14,12 +15,6 @@ stock = v1.feature_column
 
 def normal(seed):
     return v1.random_normal_initializer(stddev=1.0, seed=seed)
-
-
-def sparse(rows, dtype=np.int64):
-    indices = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
-    return tf.SparseTensor(np.array(indices, np.int64).reshape(-1, 2), np.array([x for row in rows for x in row], dtype),
-                           [len(rows), max([1] + [len(row) for row in rows])])
 
 
 def features():

@@ -20,13 +20,6 @@ from tf_multitier._library import ops
 v1 = tf.compat.v1
 
 
-@pytest.fixture
-def session(graph):
-    del graph
-    with v1.Session() as session:
-        yield session
-
-
 def cut(rng, count):
     """Random numbers of together `count`."""
     runs = []

@@ -80,12 +80,6 @@ def group(names=("a", "b", "c")):
     return variables, tf.add_n([tf.reduce_sum(tf.square(o)) for o in out])
 
 
-@pytest.fixture(name="session")
-def fixture_session():
-    with tf.Graph().as_default(), v1.Session() as session:
-        yield session
-
-
 def test_sums_that_nothing_else_takes_are_not_asked_for(session):
     _, loss = group()
     v1.train.AdagradOptimizer(0.1).minimize(loss)

@@ -1,79 +1,33 @@
 """The ops as TensorFlow sees them: shape functions, kernels, errors. No Python layer in between."""
 
-import glob
 import json
-import os
-import re
-import resource
-import signal
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from op_util import DIM
+from op_util import adagrad
+from op_util import handle
+from op_util import initialize
+from op_util import initialized
+from op_util import keys64
+from op_util import ops
+from op_util import sgd
+from op_util import sparse
+from op_util import unknown
 
-import tf_multitier
 from tf_multitier import engine
 
-ops = tf.load_op_library(tf_multitier.get_library_path())
 tf1 = tf.compat.v1
 errors = tf.errors
 
-DIM = 4
-UNIFORM = dict(initializer="uniform", initializer_a=-1.0, initializer_b=1.0, seed=5)
 
-
-def handle(name="ev", dim=DIM, **options):
-    return ops.multitier_embedding_variable_handle(shape=[0, dim], shared_name=name, **(UNIFORM | options))
-
-
-def initialize(h, dim=DIM, matrix=None, **options):
-    matrix = tf.zeros([0, dim]) if matrix is None else matrix
-    return ops.multitier_initialize(h, matrix, shape=[0, dim], **(UNIFORM | options))
-
-
-def keys64(values):
-    return tf.constant(values, tf.int64)
-
-
-def sgd(h, keys, grads, counts=(), step=-1, lr=1.0, dtype=tf.int64):
-    return ops.multitier_apply(
-        h, tf.constant(keys, dtype), tf.constant(grads, tf.float32), tf.constant(counts, tf.int64, [len(counts)]),
-        tf.constant(step, tf.int64), [tf.constant(lr)], rule="sgd", slot_names=[], slot_initial_values=[])
-
-
-def adagrad(h, keys, grads, slot="ev/Adagrad"):
-    rule = engine.update_rules()["adagrad"]
-    hyper = [tf.constant(0.1) for _ in rule.hyperparameters]
-    return ops.multitier_apply(
-        h, keys64(keys), tf.constant(grads, tf.float32), keys64([]), tf.constant(-1, tf.int64), hyper, rule="adagrad",
-        slot_names=[slot], slot_initial_values=[0.25])
-
-
-def sparse(h, keys, rows, batch, weights=(), combiner="sum", dim=DIM, **kwargs):
-    handles = h if isinstance(h, list) else [h]
-    return ops.multitier_lookup_sparse(
-        handles, keys64(keys), keys64(rows), tf.constant(weights, tf.float32, [len(weights)]), tf.constant(batch, tf.int64),
-        combiner=combiner, dim=dim, has_weights=len(weights) > 0, **kwargs)
-
-
-@pytest.fixture
-def session():
-    with tf.Graph().as_default(), tf1.Session() as s:
-        yield s
-
-
-@pytest.fixture
-def ev(session):
-    h = handle()
-    session.run(initialize(h))
-    return h
+@pytest.fixture(name="ev")
+def fixture_ev(session):
+    return initialized(session)
 
 
 # Shape functions.
-
-
-def unknown(dtype=tf.int64, shape=None):
-    return tf1.placeholder(dtype, shape)
 
 
 def test_shapes_of_lookups_with_known_and_unknown_inputs():
@@ -359,143 +313,6 @@ def test_a_full_table_is_resource_exhausted_and_stays_usable(session):
     assert session.run(ops.multitier_frequency(h, keys64([1, 2, 3]))).tolist() == [1, 1, 0]
 
 
-# Sparse lookup.
-
-
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sparse_lookup_equals_stock_pooling(session, ev, combiner, weighted):
-    random = np.random.default_rng(4)
-    rows = np.sort(random.choice(np.array([0, 1, 3, 4, 6]), 30))
-    keys = random.integers(0, 20, 30)
-    weights = random.uniform(0.1, 1.0, 30).astype(np.float32) if weighted else []
-    found = session.run(sparse(ev, keys, rows, 8, weights, combiner))
-    table = session.run(ops.multitier_lookup(ev, keys64(np.arange(20))))
-    ids = tf.SparseTensor(np.stack([rows, np.arange(30)], 1), keys, [8, 30])
-    sp_weights = tf.SparseTensor(ids.indices, weights, [8, 30]) if weighted else None
-    stock = tf.nn.safe_embedding_lookup_sparse(tf.constant(table), ids, sp_weights, combiner=combiner, default_id=None)
-    expected = session.run(stock)
-    filled = np.isin(np.arange(8), rows)
-    np.testing.assert_allclose(found[filled], expected[filled], rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(found[~filled], 0.0)
-
-
-def test_sparse_lookup_of_nothing_is_zeros(session, ev):
-    np.testing.assert_array_equal(session.run(sparse(ev, [], [], 3, combiner="mean")), np.zeros((3, DIM)))
-    assert session.run(sparse(ev, [], [], 0)).shape == (0, DIM)
-    assert session.run(ops.multitier_count(ev)) == 0
-
-
-def test_sparse_lookup_clips_each_value(session, ev):
-    values = session.run(ops.multitier_lookup(ev, keys64([1, 2])))
-    found = session.run(sparse(ev, [1, 2], [0, 0], 1, max_norm=0.5))
-    norms = np.linalg.norm(values, axis=1, keepdims=True)
-    np.testing.assert_allclose(found[0], (values * np.minimum(1, 0.5 / norms)).sum(0), rtol=1e-5)
-
-
-def test_sparse_lookup_routes_keys_to_partitions(session, ev):
-    parts = [handle(f"part_{i}", partition_index=i, num_partitions=3) for i in range(3)]
-    session.run([initialize(p) for p in parts])
-    keys, rows = np.arange(100) - 50, np.arange(100) // 3
-    positions, part_keys = session.run(ops.multitier_partition_keys(keys64(keys), num_partitions=3))
-    grads = np.random.default_rng(5).standard_normal((100, DIM)).astype(np.float32)
-    session.run(sgd(ev, keys, grads))
-    for part, position, owned in zip(parts, positions, part_keys):
-        session.run(sgd(part, owned, grads[position]))
-    np.testing.assert_array_equal(
-        session.run(sparse(parts, keys, rows, 40, combiner="mean")), session.run(sparse(ev, keys, rows, 40, combiner="mean")))
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.int32])
-def test_partition_keys_splits_in_order(session, dtype):
-    keys = np.array([5, -1, 5, 0, 99, 7], dtype)
-    positions, parts = session.run(ops.multitier_partition_keys(tf.constant(keys), num_partitions=3))
-    assert sorted(np.concatenate(positions)) == list(range(6))
-    for position, part in zip(positions, parts):
-        assert part.dtype == dtype and (np.diff(position) > 0).all()
-        np.testing.assert_array_equal(keys[position], part)
-
-
-@pytest.mark.parametrize(
-    "rows, batch, weights, message",
-    [
-        ([0, 3], 3, [], r"\[0, 3\), found indices\[1\] = 3"),
-        ([-1, 0], 3, [], r"found indices\[0\] = -1"),
-        ([1, 0], 3, [], "nondecreasing"),
-        ([0, 0], 3, [1.0], "expected 2 weights"),
-        ([0, 0], -1, [], "batch must be >= 0, found -1"),
-        ([0], 3, [], "one row index for each of 2 keys, found 1"),
-        ([[0, 0]], 3, [], r"indices must have rank 1, found shape \[1,2\]"),
-    ],
-)
-def test_sparse_lookups_that_do_not_fit_are_refused(session, ev, rows, batch, weights, message):
-    feeds = {unknown(): [1, 2], unknown(): rows, unknown(tf.float32): weights, unknown(): batch}
-    with pytest.raises(errors.InvalidArgumentError, match=message):
-        session.run(ops.multitier_lookup_sparse([ev], *feeds, combiner="sum", dim=DIM, has_weights=len(weights) > 0), feeds)
-
-
-@pytest.mark.parametrize("has_weights, weights, message", [
-    (True, [], r"expected 3 weights \(one for each key\), found 0"),
-    (True, [1.0], r"expected 3 weights \(one for each key\), found 1"),
-    (True, [1.0] * 4, r"expected 3 weights \(one for each key\), found 4"),
-    (False, [1.0] * 3, r"expected 0 weights \(has_weights is false\), found 3"),
-])
-def test_weights_of_another_number_than_the_keys_are_refused(session, ev, has_weights, weights, message):
-    weights = tf.constant(weights, tf.float32, [len(weights)])
-    keys, rows, grad = keys64([1, 2, 3]), keys64([0, 0, 1]), tf.ones([2, DIM])
-    args = dict(combiner="mean", has_weights=has_weights)
-    unchecked = tf1.placeholder_with_default(weights, None)
-    calls = [ops.multitier_lookup_sparse([ev], keys, rows, unchecked, keys64(2), dim=DIM, **args),
-             ops.multitier_lookup_sparse_grad(grad, rows, unchecked, **args)]
-    if has_weights:
-        calls.append(ops.multitier_lookup_sparse_weights_grad([ev], keys, rows, unchecked, grad, combiner="mean", dim=DIM))
-    for call in calls:
-        with pytest.raises(errors.InvalidArgumentError, match=message):
-            session.run(call)
-
-
-def test_clip_by_norm_is_the_arithmetic_of_max_norm(session, ev):
-    values = np.random.default_rng(3).standard_normal((5, 3, DIM)).astype(np.float32)
-    values[0, 0] = 0
-    clipped = ops.multitier_clip_by_norm(tf.constant(values), max_norm=0.5)
-    assert clipped.shape.as_list() == [5, 3, DIM]
-    np.testing.assert_allclose(*session.run([clipped, tf.clip_by_norm(values, 0.5, axes=[-1])]), rtol=1e-6)
-    looked_up = ops.multitier_lookup(ev, keys64([1, 2, 3]))
-    one_by_one = sparse(ev, [1, 2, 3], [0, 1, 2], 3, max_norm=0.5)
-    np.testing.assert_array_equal(*session.run([ops.multitier_clip_by_norm(looked_up, max_norm=0.5), one_by_one]))
-    assert session.run(ops.multitier_clip_by_norm(tf.zeros([0, DIM]), max_norm=0.0)).shape == (0, DIM)
-    for wrong in (lambda: ops.multitier_clip_by_norm(tf.constant(1.0), max_norm=0.5),
-                  lambda: ops.multitier_clip_by_norm(values, max_norm=-1.0)):
-        with pytest.raises(ValueError, match="rank 1|max_norm"):
-            wrong()
-
-
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
-    random = np.random.default_rng(6)
-    rows = np.array([0, 0, 0, 2, 2, 3])
-    keys = np.arange(6)
-    weights = random.uniform(0.1, 1.0, 6).astype(np.float32)
-    grad = random.standard_normal((5, DIM)).astype(np.float32)
-    w = weights if weighted else np.zeros(0, np.float32)
-    entry = session.run(ops.multitier_lookup_sparse_grad(tf.constant(grad), keys64(rows), tf.constant(w), combiner=combiner,
-                                                         has_weights=weighted))
-    values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys))))
-    factors = tf.constant(weights) if weighted else tf.ones([6])
-    total = tf.math.unsorted_segment_sum(values * factors[:, None], rows, 5)
-    power = {"sum": 0, "mean": 1, "sqrtn": 2}[combiner]
-    divisor = tf.math.unsorted_segment_sum(factors**power if power else factors, rows, 5)
-    divisor = {"sum": tf.ones_like(divisor), "mean": divisor, "sqrtn": tf.sqrt(divisor)}[combiner]
-    pooled = tf.math.divide_no_nan(total, divisor[:, None])
-    value_grad, weight_grad = tf.gradients(pooled, [values, factors], grad)
-    np.testing.assert_allclose(entry, session.run(value_grad), rtol=1e-5, atol=1e-6)
-    if weighted:
-        found = session.run(ops.multitier_lookup_sparse_weights_grad(
-            [ev], keys64(keys), keys64(rows), tf.constant(weights), tf.constant(grad), combiner=combiner, dim=DIM))
-        np.testing.assert_allclose(found, session.run(weight_grad), rtol=1e-4, atol=1e-5)
-
-
 # Inspection, removal.
 
 
@@ -518,127 +335,3 @@ def test_remove_expire_stats_and_drain(session):
     session.run(ops.multitier_drain(h))
     stats = json.loads(session.run(ops.multitier_stats(h)))
     assert stats["rows"] == 1 and stats["removed"] == 1 and stats["expired"] == 1 and stats["tiers"][0]["name"] == "dram"
-
-
-# Saving and restoring, at the level of ops.
-
-def save(session, prefix, handles, name="ev"):
-    names = [f"{name}/part_{i}-of-{len(handles)}/manifest" for i in range(len(handles))]
-    tensors = [ops.multitier_save_part(h, prefix) for h in handles]
-    session.run(tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors))
-
-
-def restore(h, prefix, name="ev", dim=DIM, **options):
-    return ops.multitier_restore(h, prefix, variable_name=name, shape=[0, dim], **(UNIFORM | options))
-
-
-def everything(session, handles):
-    slices = session.run([ops.multitier_export_rows(h) for h in handles])
-    keys = np.concatenate([s.keys for s in slices])
-    order = np.argsort(keys)
-    counted = np.concatenate([s.counted for s in slices])
-    return [np.concatenate([getattr(s, what) for s in slices])[order] for what in ("keys", "rows", "frequencies", "versions")] + [
-        counted[np.argsort(counted[:, 0])]]
-
-
-@pytest.mark.parametrize("before, after", [(1, 1), (3, 3), (1, 4), (4, 1), (2, 3)])
-def test_restore_gives_everything_back_whatever_the_partitions(session, tmp_path, before, after):
-    prefix = os.path.join(tmp_path, "model")
-    options = dict(filter="counter", filter_freq=2)
-    old = [handle(f"old_{i}") for i in range(before)]
-    new = [handle(f"new_{i}") for i in range(after)]
-    session.run([initialize(h, partition_index=i, num_partitions=before, **options) for i, h in enumerate(old)])
-    random = np.random.default_rng(7)
-    for _ in range(3):
-        keys = random.integers(-100, 100, 150)
-        grads = random.standard_normal((150, DIM)).astype(np.float32)
-        positions, parts = session.run(ops.multitier_partition_keys(keys64(keys), num_partitions=before))
-        session.run([adagrad(h, part, grads[p]) for h, part, p in zip(old, parts, positions)])
-    save(session, prefix, old)
-    session.run([restore(h, prefix, partition_index=i, num_partitions=after, initializer="constant", **options)
-                 for i, h in enumerate(new)])
-    for a, b in zip(everything(session, old), everything(session, new)):
-        assert a.size > 0
-        np.testing.assert_array_equal(a, b)
-    # The initializer is the checkpoint's, and the count of applies goes on.
-    np.testing.assert_array_equal(
-        session.run(ops.multitier_lookup(new[0], keys64([12345]))), session.run(ops.multitier_lookup(old[0], keys64([12345]))))
-    manifest = json.loads(session.run(ops.multitier_export_rows(new[0])).manifest)
-    assert manifest["applies"] == 3 and manifest["initializer"]["kind"] == "uniform"
-
-
-def test_restore_keeps_matrix_bloom_counts_and_live_slots(session, tmp_path):
-    prefix = os.path.join(tmp_path, "model")
-    matrix = np.arange(2 * DIM, dtype=np.float32).reshape(2, DIM)
-    options = dict(initializer="matrix", default_value_dim=2, filter="bloom", filter_freq=3, filter_max_elements=1000)
-    old, new = handle("old"), handle("new")
-    session.run([initialize(old, matrix=matrix, **options), initialize(new, matrix=-matrix, **options)])
-    session.run(ops.multitier_add_slots(new, slot_names=["m"], slot_dims=[1], slot_initial_values=[0.5]))
-    session.run(sgd(old, [4, 4], np.ones((2, DIM))))
-    assert session.run(ops.multitier_count(old)) == 0
-    save(session, prefix, [old])
-    session.run(restore(new, prefix, **options))
-    session.run(sgd(new, [4], np.zeros((1, DIM))))  # the third occurrence
-    saved = session.run(ops.multitier_export_rows(new))
-    assert saved.keys.tolist() == [4]
-    np.testing.assert_array_equal(saved.rows, [matrix[0].tolist() + [0.5]])
-    np.testing.assert_array_equal(saved.initial_matrix, matrix)
-
-
-def test_a_checkpoint_that_does_not_fit_leaves_the_variable_as_it_was(session, tmp_path, ev):
-    prefix = os.path.join(tmp_path, "model")
-    session.run(sgd(ev, [1], np.ones((1, DIM))))
-    wide = handle("wide", dim=5)
-    session.run(initialize(wide, dim=5))
-    save(session, prefix, [wide], "wide")
-    before = everything(session, [ev])
-    with pytest.raises(errors.InvalidArgumentError, match="'wide' has dim 4, the checkpoint .* holds it with dim 5"):
-        session.run(restore(ev, prefix, "wide"))
-    with pytest.raises(errors.NotFoundError, match="does not hold the embedding variable 'other'"):
-        session.run(restore(ev, prefix, "other"))
-    with pytest.raises(errors.OpError):
-        session.run(restore(ev, prefix + "_missing", "wide"))
-    for a, b in zip(before, everything(session, [ev])):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_a_damaged_checkpoint_leaves_the_variable_as_it_was(session, tmp_path, ev):
-    prefix = os.path.join(tmp_path, "model")
-    session.run(sgd(ev, np.arange(100), np.ones((100, DIM))))
-    save(session, prefix, [ev])
-    [data] = glob.glob(f"{prefix}.data-[a-z]*")
-    assert re.fullmatch(r"data-[a-z]{5}-of-[a-z]{5}", data.rpartition(".")[2])
-    with open(data, "r+b") as f:
-        f.seek(os.path.getsize(data) // 2)
-        byte = f.read(1)
-        f.seek(-1, os.SEEK_CUR)
-        f.write(bytes([byte[0] ^ 1]))
-    before = everything(session, [ev])
-    with pytest.raises(errors.DataLossError, match=re.escape(data) + ".*offset"):
-        session.run(restore(ev, prefix))
-    os.truncate(data, os.path.getsize(data) - 10)
-    with pytest.raises(errors.DataLossError, match=re.escape(data)):
-        session.run(restore(ev, prefix))
-    os.remove(data)
-    with pytest.raises(errors.NotFoundError, match=re.escape(data)):
-        session.run(restore(ev, prefix))
-    for a, b in zip(before, everything(session, [ev])):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_a_part_that_cannot_be_written_fails_the_save_and_leaves_no_file(session, tmp_path, ev):
-    session.run(sgd(ev, np.arange(100), np.ones((100, DIM))))
-    with pytest.raises(errors.NotFoundError):
-        session.run(ops.multitier_save_part(ev, os.path.join(tmp_path, "missing", "model")))
-    prefix = os.path.join(tmp_path, "model")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(errors.OpError):
-            session.run(ops.multitier_save_part(ev, prefix))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-    assert os.listdir(tmp_path) == []
-    assert session.run(ops.multitier_count(ev)) == 100
