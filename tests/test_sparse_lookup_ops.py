@@ -1,6 +1,5 @@
 """The ops of pooled lookups and their gradients, and of the routing of keys to partitions."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf
