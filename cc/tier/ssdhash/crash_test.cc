@@ -6,11 +6,10 @@
 
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <random>
 #include <set>
 
-#include "cc/tier/ssdhash/crash_env.h"
+#include "cc/env/crash_env.h"
 #include "cc/tier/ssdhash/recovery_test_util.h"
 
 namespace multitier {
@@ -33,44 +32,14 @@ uint64_t Seed() {
   return seed;
 }
 
-// What may be found. Generations by key, 0: no row.
-struct Possible {
-  std::map<int64_t, uint64_t> known;
-  std::map<int64_t, std::set<uint64_t>> later;  // begun since
-
-  uint64_t Known(int64_t key) const {
-    const auto it = known.find(key);
-    return it == known.end() ? 0 : it->second;
-  }
-  bool Allows(int64_t key, uint64_t found) const {
-    const auto since = later.find(key);
-    return found == Known(key) || (since != later.end() && since->second.count(found) > 0);
-  }
-};
-
-struct Expected {
-  Possible died;   // known: acknowledged, or found by the last recovery
-  Possible power;  // known: acknowledged, or found by the last recovery after a loss of power
-
-  const Possible& after(bool power_lost) const { return power_lost ? power : died; }
-  void Begin(int64_t key, uint64_t generation) {
-    died.later[key].insert(generation);
-    power.later[key].insert(generation);
-  }
-};
-
 constexpr int64_t kKeys = 700;
 
-// What recovery finds after a crash: readable, and what was expected. Generations by key.
-std::map<int64_t, uint64_t> RecoverFrom(const Crash<Expected>& crash) {
+// What recovery finds after a crash: readable, and what may be found. Generations by key.
+CrashHistory::States RecoverFrom(const Crash& crash) {
   SCOPED_TRACE(crash.power_lost ? "the power was lost" : "the process died");
   InMemoryEnv memory;
-  EXPECT_TRUE(memory.CreateDir("d").ok());
-  for (const auto& [path, left] : crash.files) {
-    if (!left.there) continue;
-    EXPECT_TRUE((*memory.NewWritableFile(path))->Append(left.bytes.data(), left.bytes.size()).ok());
-  }
-  std::map<int64_t, uint64_t> found;
+  EXPECT_TRUE(crash.CopyTo(&memory, "d").ok());
+  CrashHistory::States found;
   SsdHashOptions options = Options(&memory, "d");
   options.keep = false;
   Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
@@ -82,10 +51,9 @@ std::map<int64_t, uint64_t> RecoverFrom(const Crash<Expected>& crash) {
   EXPECT_EQ(owner.Wrong(), std::vector<int64_t>());
   int wrong = 0;
   for (int64_t key = 0; key < kKeys; ++key) {
-    found[key] = owner.generation(key);
-    const Possible& possible = crash.observed.after(crash.power_lost);
-    if (possible.Allows(key, found[key]) || wrong++ > 0) continue;
-    ADD_FAILURE() << "key " << key << ": found " << found[key] << ", known " << possible.Known(key);
+    found[key] = static_cast<int64_t>(owner.generation(key));
+    if (crash.Allows(key, found[key]) || wrong++ > 0) continue;
+    ADD_FAILURE() << "key " << key << ": found " << found[key] << ", known " << crash.Known(key);
   }
   EXPECT_EQ(wrong, 0) << "of " << kKeys << " keys; " << (*tier)->recovery().damaged_records << " damaged records, "
                       << (*tier)->recovery().lost_headers << " lost headers, the first " << (*tier)->recovery().first_damage;
@@ -99,15 +67,11 @@ TEST(CrashTest, AtAnyCall) {
   size_t crashes = 0;
   const int rounds = Rounds(40, 1500);
   for (int round = 0; round < rounds; ++round) {
-    std::map<std::string, LeftFile> files;
+    std::map<std::string, Crash::File> files;
     uint64_t generation = 0;
-    std::mutex mutex;
-    Expected expected;  // guarded by mutex
+    CrashHistory history;
     for (int life = 0; life < 4; ++life) {
-      CrashEnv<Expected> env("d", files, random(), {}, [&] {
-        std::lock_guard<std::mutex> lock(mutex);
-        return expected;
-      });
+      CrashEnv env("d", files, random(), &history);
       SsdHashOptions options = Options(&env, "d");
       options.async_compaction = random() % 2 == 0;
       options.direct_io = random() % 3 != 0;
@@ -124,33 +88,29 @@ TEST(CrashTest, AtAnyCall) {
         const std::vector<int64_t> keys = Range(from, from + 1 + static_cast<int64_t>(random() % 99));
         const bool removes = random() % 4 == 0;
         ++generation;
-        {
-          std::lock_guard<std::mutex> lock(mutex);
-          for (const int64_t key : keys) expected.Begin(key, removes ? 0 : generation);
-        }
+        for (const int64_t key : keys) history.Begin(key, removes ? 0 : static_cast<int64_t>(generation));
         const Status done = removes ? owner.Remove(keys) : owner.Put(keys, generation);
         ASSERT_TRUE(done.ok()) << done.ToString();
         if (random() % per_sync != 0) continue;
         ASSERT_TRUE((*tier)->Sync().ok());
-        std::lock_guard<std::mutex> lock(mutex);
-        expected = Expected();
-        for (int64_t key = 0; key < kKeys; ++key) expected.died.known[key] = expected.power.known[key] = owner.generation(key);
+        CrashHistory::States now;
+        for (int64_t key = 0; key < kKeys; ++key) now[key] = static_cast<int64_t>(owner.generation(key));
+        history.Acknowledge(now);
       }
-      const std::vector<Crash<Expected>> taken = env.Take();
+      const std::vector<Crash> taken = env.Take();
       owner.Detach();
       tier->reset();
       if (taken.empty()) break;
       crashes += taken.size();
-      std::map<int64_t, uint64_t> found;
-      for (const Crash<Expected>& crash : taken) {
+      CrashHistory::States found;
+      for (const Crash& crash : taken) {
         found = RecoverFrom(crash);
         if (testing::Test::HasFailure()) return;
       }
       // Another life begins with what the last of them left.
       files = taken.back().files;
-      expected = taken.back().observed;
-      expected.died = Possible{found, {}};
-      if (taken.back().power_lost) expected.power = expected.died;
+      history = taken.back().history;
+      history.Found(found, taken.back().power_lost);
     }
   }
   std::printf("%zu crashes\n", crashes);
