@@ -1,11 +1,10 @@
 // Recovery:
-//   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. A file that is empty, or
-//      zero but for some sectors of its first block, is a segment whose making was interrupted before anything was
-//      acknowledged: deleted. Where a sector of the header that cannot be zero is, and something behind that block is not, the
-//      header was lost with the power (it is written with the first records) or is damaged, and records may have been
-//      acknowledged: the segment is read with the layout of another one, since a record's checksum is right in one place of
-//      one segment only. Where none fits, and its trailer proves that it was synced, it is DataLoss, and the file stays;
-//      without a proof it is counted, and deleted: what was synced has its header
+//   1. the directory's "ssd.id" names the instance; every segment must be of it, its header whole. Where sectors of it are
+//      zero, and all others right, it was lost with the power (it is written with the first records) or by the disk. A file
+//      that holds nothing beside is a segment whose making was interrupted before anything was acknowledged: deleted. Else it
+//      is read with the layout of another segment, since a record's checksum is right in one place of one segment only. Where
+//      none fits, and its trailer proves that it was synced, it is DataLoss, and the file stays; without a proof it is
+//      counted, and deleted: what was synced has its header. Where anything else is wrong with a header it is DataLoss, too
 //   2. a sealed segment's footer gives its records: at once where its trailer proves that they were synced before, else if all
 //      of them are whole. Without a good footer (unsealed, or damaged) the records are read one by one up to the last good
 //      one. Bad ones before that were lost with the power (different writes of one file may survive in any order) or are
@@ -35,7 +34,7 @@ constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 constexpr size_t kBucketRecords = 1 << 14;
 constexpr size_t kLoadThreads = 4;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
-constexpr size_t kZeroCheckBytes = 1 << 20;
+constexpr size_t kRemainsBytes = 64 << 10;  // looked through at once
 constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
 constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
 
@@ -43,11 +42,13 @@ bool AnySegment(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) { return ParseSegmentName(name, nullptr); });
 }
 
-std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
-
-bool AllZero(const uint8_t* data, size_t bytes) {
-  return std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; });
+uint64_t IdOf(const std::string& path) {
+  uint64_t id = 0;
+  MT_CHECK(ParseSegmentName(path.substr(path.rfind('/') + 1), &id));
+  return id;
 }
+
+std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
 
 // A record found, before it is known whether it is its key's newest.
 struct Found {
@@ -112,8 +113,8 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
       Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
     return DataLossError("'", path, "' at offset 0 is damaged");
   }
-  if (DecodeFixed32(bytes + 8) > kSegmentFormatVersion) {
-    return UnimplementedError("'", path, "' has format version ", DecodeFixed32(bytes + 8), ", this program reads up to ",
+  if (DecodeFixed32(bytes + 8) != kSegmentFormatVersion) {
+    return UnimplementedError("'", path, "' has format version ", DecodeFixed32(bytes + 8), ", this program reads ",
                               kSegmentFormatVersion);
   }
   std::copy(bytes + 12, bytes + 28, instance_.begin());
@@ -123,22 +124,7 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
 
 namespace {
 
-// Whether the file holds nothing but zeros from `at` on.
-Result<bool> IsZeroFrom(uint64_t at, Env* env, const PositionedFile& file, uint64_t size) {
-  PageBuffer pages(env, kZeroCheckBytes);
-  if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", kZeroCheckBytes, " bytes");
-  for (; at < size; at += kZeroCheckBytes) {
-    const size_t bytes = static_cast<size_t>(std::min<uint64_t>(kZeroCheckBytes, size - at));
-    MT_RETURN_IF_ERROR(file.Read(at, bytes, pages.data()));
-    if (!AllZero(pages.data(), bytes)) return false;
-  }
-  return true;
-}
-
-// Decodes the header of a segment's file. *lost: there is none, for a sector of it is zero.
-Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header,
-                  bool* lost) {
-  *lost = false;
+Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header) {
   for (size_t needed = kBlockBytes;;) {
     if (size < needed) return DataLossError("segment '", path, "' is cut at offset ", size);
     const PageBuffer pages(env, needed);
@@ -146,14 +132,41 @@ Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path,
     const size_t have = needed;
     MT_RETURN_IF_ERROR(file.Read(0, have, pages.data()));
     Result<SegmentHeader> decoded = SegmentHeader::Decode(pages.data(), have, path, &needed);
-    if (decoded.ok()) {
-      *header = *std::move(decoded);
-      return OkStatus();
-    }
     if (decoded.status().code() == StatusCode::kOutOfRange && needed > have) continue;
-    *lost = SegmentHeader::LacksSector(pages.data(), have);
-    return *lost ? OkStatus() : decoded.status();
+    if (decoded.ok()) *header = *std::move(decoded);
+    return decoded.status();
   }
+}
+
+// Of a file whose header ReadHeader refused: whether it holds nothing but sectors of it and zeros. Where more is wrong with the
+// header than that sectors of it are zero: `refused`.
+Result<bool> HoldsRemainsAlone(Env* env, const PositionedFile& file, uint64_t size, const InstanceId& instance, uint64_t id,
+                               const Status& refused) {
+  const PageBuffer pages(env, kRemainsBytes);
+  if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", kRemainsBytes, " bytes");
+  uint64_t header_bytes = 0;  // as the sectors have it that are left
+  uint32_t sectors = 0, whole = 0;
+  bool alone = true;
+  for (uint64_t begin = 0; begin < size && alone; begin += kRemainsBytes) {
+    const auto bytes = static_cast<size_t>(std::min<uint64_t>(kRemainsBytes, size - begin));
+    MT_RETURN_IF_ERROR(file.Read(begin, bytes, pages.data()));
+    for (size_t at = 0; at < bytes && alone; at += kSectorBytes) {
+      const uint8_t* data = pages.data() + at;
+      const uint64_t offset = begin + at;
+      if (AllZero(data, std::min(kSectorBytes, bytes - at))) continue;
+      if (bytes - at >= kSectorBytes && DecodeHeaderSector(instance, id, offset / kSectorBytes, data, &sectors)) {
+        header_bytes = RoundUpToBlock(uint64_t{sectors} * kSectorBytes);
+        ++whole;
+      } else if (offset < std::max<uint64_t>(kBlockBytes, header_bytes)) {
+        return refused;
+      } else {
+        alone = false;
+      }
+    }
+  }
+  const bool lost = whole == 0 || (whole < sectors && size >= header_bytes);
+  if (!lost) return refused;
+  return alone;
 }
 
 }  // namespace
@@ -164,13 +177,13 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) c
   MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   if (size == 0) return OkStatus();
   SegmentHeader header;
-  bool lost = false;
-  MT_RETURN_IF_ERROR(ReadHeader(options_.env, *file, path, size, &header, &lost));
-  if (lost) {
-    MT_ASSIGN_OR_RETURN(const bool zero, IsZeroFrom(kBlockBytes, options_.env, *file, size));
-    loaded->headless = !zero;
+  const Status read = ReadHeader(options_.env, *file, path, size, &header);
+  if (read.code() == StatusCode::kDataLoss && size >= kBlockBytes) {
+    MT_ASSIGN_OR_RETURN(const bool alone, HoldsRemainsAlone(options_.env, *file, size, instance_, IdOf(path), read));
+    loaded->headless = !alone;
     return OkStatus();
   }
+  MT_RETURN_IF_ERROR(read);
   if (header.instance != instance_) return DataLossError("segment '", path, "' is of another instance");
   return LoadRecords(std::move(header), std::move(cached), size, loaded);
 }
@@ -346,10 +359,8 @@ Status SsdHashTier::Impl::Recover() {
     }
   }
   for (const std::string& path : headless) {
-    uint64_t id = 0;
-    MT_CHECK(ParseSegmentName(path.substr(path.rfind('/') + 1), &id));
     Loaded loaded;
-    MT_RETURN_IF_ERROR(LoadHeadless(path, id, layouts, &loaded));
+    MT_RETURN_IF_ERROR(LoadHeadless(path, IdOf(path), layouts, &loaded));
     ++recovery_.lost_headers;
     NoteDamage(path, 0);
     take(path, loaded);

@@ -31,10 +31,6 @@ struct Known {
   size_t row = kNoRow;        // where it is kept
 };
 
-bool AllZero(const uint8_t* data, size_t bytes) {
-  return std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; });
-}
-
 Status ReadAll(Env* env, const SegmentFile& segment, std::vector<uint8_t>* data) {
   MT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, env->NewRandomAccessFile(segment.path));
   data->resize(segment.bytes);

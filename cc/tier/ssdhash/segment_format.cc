@@ -14,8 +14,10 @@ constexpr char kFooterMagic[] = "MTSSDFTR";
 constexpr char kTrailerMagic[] = "MTSSDEND";
 constexpr char kProvenMagic[] = "MTSSDSYN";
 constexpr size_t kMagicBytes = 8;
-constexpr size_t kFixedHeaderBytes = 64;
-constexpr size_t kSectorBytes = 512;  // what a device writes whole or not at all
+constexpr size_t kFixedHeaderBytes = 56;
+constexpr size_t kSectorTrailerBytes = 8;
+constexpr size_t kSectorContents = kSectorBytes - kSectorTrailerBytes;
+constexpr uint32_t kMaxHeaderSectors = (64u << 20) / kSectorBytes;
 constexpr size_t kFixedFooterBytes = 48;
 constexpr size_t kTrailerBytes = 32;
 constexpr size_t kMaxFooterBytesPerSlot = 31;  // key, seq, version 8 each, frequency 4, columns 2, tombstone bit
@@ -26,11 +28,26 @@ uint64_t MaxFooterBytes(uint64_t slots) {
   return RoundUpToBlock(kFixedFooterBytes + slots * kMaxFooterBytesPerSlot + 16 + kTrailerBytes);
 }
 
-size_t EncodedHeaderBytes(const std::vector<ColumnSpec>& columns) {
-  size_t bytes = kFixedHeaderBytes + 4;
+uint32_t HeaderSectors(const std::vector<ColumnSpec>& columns) {
+  size_t bytes = kFixedHeaderBytes;
   for (const ColumnSpec& column : columns) bytes += 16 + column.name.size();
-  return bytes;
+  return static_cast<uint32_t>((bytes + kSectorContents - 1) / kSectorContents);
 }
+
+uint32_t SegmentSeed(const InstanceId& instance, uint64_t id) {
+  uint8_t bytes[24];
+  std::copy(instance.begin(), instance.end(), bytes);
+  EncodeFixed64(bytes + 16, id);
+  return Crc32c(bytes, sizeof(bytes));
+}
+
+// Of all of a sector but the checksum at its end.
+uint32_t HeaderSectorChecksum(uint32_t seed, size_t index, const uint8_t* data) {
+  uint8_t bytes[4];
+  EncodeFixed32(bytes, static_cast<uint32_t>(index));
+  return ExtendCrc32c(ExtendCrc32c(seed, bytes, sizeof(bytes)), data, kSectorBytes - 4);
+}
+
 
 // Bytes that hold any value up to max: 0, 4 or 8.
 uint32_t WidthOf(uint64_t max) { return max == 0 ? 0 : max <= 0xffffffffu ? 4 : 8; }
@@ -74,7 +91,7 @@ SegmentHeader SegmentHeader::Make(const InstanceId& instance, uint64_t id, bool 
   return header;
 }
 
-uint64_t SegmentHeader::header_bytes() const { return RoundUpToBlock(EncodedHeaderBytes(columns)); }
+uint64_t SegmentHeader::header_bytes() const { return RoundUpToBlock(uint64_t{HeaderSectors(columns)} * kSectorBytes); }
 
 uint32_t SegmentHeader::records_per_block() const {
   const uint32_t n = static_cast<uint32_t>(kBlockBytes) / record_bytes();
@@ -90,12 +107,7 @@ uint64_t SegmentHeader::RecordOffset(uint32_t slot) const {
 
 uint64_t SegmentHeader::MaxFileBytes() const { return RoundUpToBlock(EndOfRecords(slots)) + MaxFooterBytes(slots); }
 
-uint32_t SegmentHeader::Seed() const {
-  uint8_t bytes[24];
-  std::copy(instance.begin(), instance.end(), bytes);
-  EncodeFixed64(bytes + 16, id);
-  return Crc32c(bytes, sizeof(bytes));
-}
+uint32_t SegmentHeader::Seed() const { return SegmentSeed(instance, id); }
 
 uint32_t SegmentHeader::BytesOfColumns(uint32_t n) const {
   uint32_t bytes = 0;
@@ -107,103 +119,104 @@ uint32_t SegmentHeader::BytesOfColumns(uint32_t n) const {
 }
 
 std::string SegmentHeader::Encode() const {
-  std::string out(kHeaderMagic, kMagicBytes);
-  PutFixed32(&out, kSegmentFormatVersion);
-  PutFixed32(&out, static_cast<uint32_t>(header_bytes()));
-  out.append(reinterpret_cast<const char*>(instance.data()), instance.size());
-  PutFixed64(&out, id);
-  PutFixed32(&out, survivors ? 1 : 0);
-  PutFixed32(&out, slots);
-  PutFixed32(&out, row_bytes);
-  PutFixed32(&out, records_per_block());
-  PutFixed32(&out, static_cast<uint32_t>(columns.size()));
-  PutFixed32(&out, 0);
+  std::string contents(kHeaderMagic, kMagicBytes);
+  PutFixed32(&contents, kSegmentFormatVersion);
+  PutFixed32(&contents, static_cast<uint32_t>(columns.size()));
+  contents.append(reinterpret_cast<const char*>(instance.data()), instance.size());
+  PutFixed64(&contents, id);
+  PutFixed32(&contents, survivors ? 1 : 0);
+  PutFixed32(&contents, slots);
+  PutFixed32(&contents, row_bytes);
+  PutFixed32(&contents, records_per_block());
   for (const ColumnSpec& column : columns) {
     uint32_t initial = 0;
     std::memcpy(&initial, &column.initial_value, sizeof(initial));
-    PutFixed32(&out, static_cast<uint32_t>(column.dtype));
-    PutFixed32(&out, static_cast<uint32_t>(column.dim));
-    PutFixed32(&out, initial);
-    PutFixed32(&out, static_cast<uint32_t>(column.name.size()));
-    out.append(column.name);
+    PutFixed32(&contents, static_cast<uint32_t>(column.dtype));
+    PutFixed32(&contents, static_cast<uint32_t>(column.dim));
+    PutFixed32(&contents, initial);
+    PutFixed32(&contents, static_cast<uint32_t>(column.name.size()));
+    contents.append(column.name);
   }
-  out.resize(header_bytes() - 4);
-  PutFixed32(&out, Crc32c(out.data(), out.size()));
+  const uint32_t sectors = HeaderSectors(columns);
+  contents.resize(sectors * kSectorContents);
+  std::string out;
+  for (uint32_t i = 0; i < sectors; ++i) {
+    out.append(contents, i * kSectorContents, kSectorContents);
+    PutFixed32(&out, sectors);
+    const auto* sector = reinterpret_cast<const uint8_t*>(out.data()) + i * kSectorBytes;
+    PutFixed32(&out, HeaderSectorChecksum(Seed(), i, sector));
+  }
+  out.resize(header_bytes());
   return out;
 }
 
+bool DecodeHeaderSector(const InstanceId& instance, uint64_t id, size_t index, const uint8_t* data, uint32_t* sectors) {
+  const uint8_t* trailer = data + kSectorContents;
+  if (HeaderSectorChecksum(SegmentSeed(instance, id), index, data) != DecodeFixed32(trailer + 4)) return false;
+  *sectors = DecodeFixed32(trailer);
+  return index < *sectors && *sectors <= kMaxHeaderSectors;
+}
+
 Result<SegmentHeader> SegmentHeader::Decode(const uint8_t* data, size_t bytes, const std::string& path, size_t* needed) {
-  const auto damaged = [&path](const char* what) {
-    return DataLossError("header of segment '", path, "' at offset 0: ", what);
+  const auto damaged = [&path](const char* what, size_t sector = 0) {
+    return DataLossError("header of segment '", path, "' at offset ", sector * kSectorBytes, ": ", what);
   };
   *needed = kBlockBytes;
   if (bytes < kBlockBytes) return OutOfRangeError("header of segment '", path, "': ", bytes, " bytes");
   if (!HasMagic(data, kHeaderMagic)) return damaged("no segment");
-  const uint32_t version = DecodeFixed32(data + 8);
-  const uint32_t header_bytes = DecodeFixed32(data + 12);
-  if (header_bytes < kBlockBytes || header_bytes % kBlockBytes != 0 || header_bytes > (64u << 20)) {
-    return damaged("impossible length");
-  }
-  *needed = header_bytes;
-  if (bytes < header_bytes) return OutOfRangeError("header of segment '", path, "': ", bytes, " bytes");
-  if (Crc32c(data, header_bytes - 4) != DecodeFixed32(data + header_bytes - 4)) return damaged("checksum does not match");
-  if (version > kSegmentFormatVersion) {
-    return UnimplementedError("segment '", path, "' has format version ", version, ", this program reads up to ",
-                              kSegmentFormatVersion);
-  }
   SegmentHeader header;
   std::copy(data + 16, data + 32, header.instance.begin());
   header.id = DecodeFixed64(data + 32);
+  uint32_t sectors = 0, same = 0;
+  if (!DecodeHeaderSector(header.instance, header.id, 0, data, &sectors)) return damaged("checksum does not match");
+  if (const uint32_t version = DecodeFixed32(data + 8); version != kSegmentFormatVersion) {
+    return UnimplementedError("segment '", path, "' has format version ", version, ", this program reads ",
+                              kSegmentFormatVersion);
+  }
+  const size_t header_bytes = RoundUpToBlock(uint64_t{sectors} * kSectorBytes);
+  *needed = header_bytes;
+  if (bytes < header_bytes) return OutOfRangeError("header of segment '", path, "': ", bytes, " bytes");
+  std::string contents;
+  for (size_t i = 0; i < header_bytes / kSectorBytes; ++i) {
+    const uint8_t* sector = data + i * kSectorBytes;
+    if (i >= sectors) {
+      if (!AllZero(sector, kSectorBytes)) return damaged("expected zeros", i);
+      continue;
+    }
+    if (!DecodeHeaderSector(header.instance, header.id, i, sector, &same) || same != sectors) {
+      return damaged("checksum does not match", i);
+    }
+    contents.append(reinterpret_cast<const char*>(sector), kSectorContents);
+  }
   header.survivors = DecodeFixed32(data + 40) != 0;
   header.slots = DecodeFixed32(data + 44);
   header.row_bytes = DecodeFixed32(data + 48);
-  const uint32_t num_columns = DecodeFixed32(data + 56);
+  const uint32_t num_columns = DecodeFixed32(data + 12);
+  const auto* in = reinterpret_cast<const uint8_t*>(contents.data());
   size_t at = kFixedHeaderBytes;
   for (uint32_t i = 0; i < num_columns; ++i) {
-    if (at + 16 > header_bytes) return damaged("columns do not fit");
+    if (at + 16 > contents.size()) return damaged("columns do not fit");
     ColumnSpec column;
-    const uint32_t dtype = DecodeFixed32(data + at);
+    const uint32_t dtype = DecodeFixed32(in + at);
     column.dtype = static_cast<DType>(dtype);
-    column.dim = static_cast<int>(DecodeFixed32(data + at + 4));
-    const uint32_t initial = DecodeFixed32(data + at + 8);
+    column.dim = static_cast<int>(DecodeFixed32(in + at + 4));
+    const uint32_t initial = DecodeFixed32(in + at + 8);
     std::memcpy(&column.initial_value, &initial, sizeof(initial));
-    const uint32_t name_bytes = DecodeFixed32(data + at + 12);
+    const uint32_t name_bytes = DecodeFixed32(in + at + 12);
     at += 16;
     if (dtype > static_cast<uint32_t>(DType::kFloat16) || column.dim <= 0 || column.dim > (1 << 20) ||
-        name_bytes > header_bytes - at) {
+        name_bytes > contents.size() - at) {
       return damaged("impossible column");
     }
-    column.name.assign(reinterpret_cast<const char*>(data + at), name_bytes);
+    column.name.assign(contents, at, name_bytes);
     at += name_bytes;
     header.columns.push_back(std::move(column));
   }
   if (num_columns == 0 || header.slots == 0 || header.row_bytes != header.BytesOfColumns(num_columns) ||
-      header.header_bytes() != header_bytes || header.records_per_block() != DecodeFixed32(data + 52)) {
+      HeaderSectors(header.columns) != sectors || header.records_per_block() != DecodeFixed32(data + 52)) {
     return damaged("impossible geometry");
   }
   return header;
-}
-
-bool SegmentHeader::LacksSector(const uint8_t* data, size_t bytes) {
-  const auto zero = [data](size_t sector) {
-    const uint8_t* at = data + sector * kSectorBytes;
-    return std::all_of(at, at + kSectorBytes, [](uint8_t byte) { return byte == 0; });
-  };
-  if (zero(0) || zero(bytes / kSectorBytes - 1)) return true;  // magic; checksum
-  // Between them, those that the columns stand in.
-  size_t at = kFixedHeaderBytes, sector = 0;
-  const auto zero_up_to = [&](size_t end) {
-    for (; sector * kSectorBytes < end; ++sector) {
-      if (zero(sector)) return true;
-    }
-    return false;
-  };
-  for (uint32_t i = 0; i < DecodeFixed32(data + 56) && at + 16 <= bytes; ++i) {
-    if (zero_up_to(at + 16)) return true;
-    at += 16 + uint64_t{DecodeFixed32(data + at + 12)};
-    if (zero_up_to(std::min(at, bytes))) return true;
-  }
-  return false;
 }
 
 SegmentGeometry::SegmentGeometry(const SegmentHeader& header)

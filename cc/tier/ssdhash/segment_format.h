@@ -6,11 +6,16 @@
 // records. Every checksum starts from the segment's seed (instance and segment id), that of a record from its slot too: a
 // valid record at another place, in another segment or of another instance is no valid record.
 //
+// The header is written with the first records, and a loss of power may leave any of its sectors. So each sector has a checksum
+// of its own, from its place: one that is right is whole, one that is zero was lost, and anything else is damage, whatever it
+// seems to say.
+//
 // Thread-safe as values.
 
 #ifndef CC_TIER_SSDHASH_SEGMENT_FORMAT_H_
 #define CC_TIER_SSDHASH_SEGMENT_FORMAT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +29,18 @@
 
 namespace multitier {
 
-constexpr uint32_t kSegmentFormatVersion = 1;
+constexpr uint32_t kSegmentFormatVersion = 2;
 constexpr size_t kBlockBytes = 4096;
+constexpr size_t kSectorBytes = 512;  // what a device writes whole or not at all
 constexpr size_t kRecordHeaderBytes = 36;
 constexpr uint32_t kTombstoneFlag = 1;
 
 inline uint64_t RoundUpToBlock(uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 inline uint64_t RoundDownToBlock(uint64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
+
+inline bool AllZero(const uint8_t* data, size_t bytes) {
+  return std::all_of(data, data + bytes, [](uint8_t byte) { return byte == 0; });
+}
 
 using InstanceId = std::array<uint8_t, 16>;
 
@@ -59,12 +69,14 @@ struct SegmentHeader {
   uint32_t BytesOfColumns(uint32_t n) const;
 
   std::string Encode() const;  // header_bytes() of them
-  // From the first `bytes` bytes of a file; `path` is for messages. DataLoss, Unimplemented (a newer format). Where more
+  // From the first `bytes` bytes of a file; `path` is for messages. DataLoss, Unimplemented (another format). Where more
   // bytes are needed than given, *needed says how many and the result is OutOfRange.
   static Result<SegmentHeader> Decode(const uint8_t* data, size_t bytes, const std::string& path, size_t* needed);
-  // Of bytes that Decode refuses, all that it needed: whether a sector that cannot be zero is.
-  static bool LacksSector(const uint8_t* data, size_t bytes);
 };
+
+// Whether `data` is the sector at index `index` of this segment's header, and whole; of how many, then. A whole one has more
+// bits than a single flip can make zero.
+bool DecodeHeaderSector(const InstanceId& instance, uint64_t id, size_t index, const uint8_t* data, uint32_t* sectors);
 
 // Geometry with everything computed once.
 struct SegmentGeometry {

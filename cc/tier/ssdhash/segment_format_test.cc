@@ -37,10 +37,11 @@ TEST(SegmentFormatTest, WorkedExampleOfTheFormatPage) {
   const SegmentHeader header = Example();
   const std::string bytes = header.Encode();
   ASSERT_EQ(bytes.size(), 4096u);
-  EXPECT_EQ(Hex(bytes, 0, 85),
-            "4d54535344534547" "01000000" "00100000" "000102030405060708090a0b0c0d0e0f" "0100000000000000" "00000000"
-            "c0300000" "10000000" "4e000000" "01000000" "00000000" "00000000" "02000000" "00000000" "05000000" "76616c7565");
-  EXPECT_EQ(Hex(bytes, 4092, 4), "b6880e23");
+  EXPECT_EQ(Hex(bytes, 0, 77),
+            "4d54535344534547" "02000000" "01000000" "000102030405060708090a0b0c0d0e0f" "0100000000000000" "00000000"
+            "c0300000" "10000000" "4e000000" "00000000" "02000000" "00000000" "05000000" "76616c7565");
+  EXPECT_EQ(Hex(bytes, 504, 8), "01000000" "0f953f74");
+  EXPECT_EQ(bytes.find_first_not_of('\0', 512), std::string::npos);
 
   const SegmentGeometry geometry(header);
   const float value[4] = {1.0f, 0.5f, 0, 0};
@@ -52,35 +53,63 @@ TEST(SegmentFormatTest, WorkedExampleOfTheFormatPage) {
             "0000803f" "0000003f" "0000000000000000");
 }
 
-TEST(SegmentFormatTest, HeaderComesBackAndAnyFlippedBitIsRefused) {
-  SegmentHeader header = Example();
-  header.columns[0].name = std::string(5000, 'n');  // two blocks
-  std::string bytes = header.Encode();
-  ASSERT_EQ(bytes.size(), 8192u);
-  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
-  size_t needed = 0;
-  EXPECT_EQ(SegmentHeader::Decode(data, 4096, "f", &needed).status().code(), StatusCode::kOutOfRange);
-  EXPECT_EQ(needed, 8192u);
-  const Result<SegmentHeader> decoded = SegmentHeader::Decode(data, bytes.size(), "f", &needed);
-  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
-  EXPECT_EQ(decoded.status(), OkStatus());
-  EXPECT_EQ((*decoded).Encode(), bytes);
-  for (size_t bit = 0; bit < bytes.size() * 8; bit += bit < 1000 ? 1 : 997) {
-    data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
-    EXPECT_FALSE(SegmentHeader::Decode(data, bytes.size(), "f", &needed).ok()) << bit;
-    data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
+TEST(SegmentFormatTest, HeaderComesBackAndEveryFlippedBitIsRefused) {
+  for (const size_t name_bytes : {5, 3400, 5000}) {  // a sector, a block with no room left, two blocks
+    SCOPED_TRACE(name_bytes);
+    SegmentHeader header = Example();
+    header.columns[0].name = std::string(name_bytes, 'n');
+    std::string bytes = header.Encode();
+    ASSERT_EQ(bytes.size(), name_bytes == 5000 ? 8192u : 4096u);
+    auto* data = reinterpret_cast<uint8_t*>(bytes.data());
+    size_t needed = 0;
+    if (bytes.size() > 4096) {
+      EXPECT_EQ(SegmentHeader::Decode(data, 4096, "f", &needed).status().code(), StatusCode::kOutOfRange);
+      EXPECT_EQ(needed, 8192u);
+    }
+    const Result<SegmentHeader> decoded = SegmentHeader::Decode(data, bytes.size(), "f", &needed);
+    ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+    EXPECT_EQ((*decoded).Encode(), bytes);
+    uint32_t sectors = 0;
+    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      const size_t index = bit / 8 / kSectorBytes;
+      data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
+      ASSERT_EQ(SegmentHeader::Decode(data, bytes.size(), "f", &needed).status().code(), StatusCode::kDataLoss) << bit;
+      // A sector whose bit was flipped is neither whole nor lost.
+      ASSERT_FALSE(DecodeHeaderSector(header.instance, header.id, index, data + index * kSectorBytes, &sectors)) << bit;
+      ASSERT_FALSE(AllZero(data + index * kSectorBytes, kSectorBytes)) << bit;
+      data[bit / 8] = static_cast<uint8_t>(data[bit / 8] ^ 1 << bit % 8);
+    }
   }
 }
 
-TEST(SegmentFormatTest, NewerFormatIsRefusedByItsNumber) {
-  std::string bytes = Example().Encode();
-  auto* data = reinterpret_cast<uint8_t*>(bytes.data());
-  EncodeFixed32(data + 8, 2);
-  EncodeFixed32(data + 4092, Crc32c(data, 4092));
-  size_t needed = 0;
-  const Status status = SegmentHeader::Decode(data, bytes.size(), "f", &needed).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(status.message().find("version 2"), std::string::npos) << status.message();
+TEST(SegmentFormatTest, SectorOfAHeaderIsGoodOnlyInItsPlaceSegmentAndInstance) {
+  SegmentHeader header = Example();
+  header.columns[0].name = std::string(1200, 'n');  // the second and the third sector are alike but for their places
+  const std::string bytes = header.Encode();
+  const auto* second = reinterpret_cast<const uint8_t*>(bytes.data()) + kSectorBytes;
+  uint32_t sectors = 0;
+  ASSERT_TRUE(DecodeHeaderSector(header.instance, header.id, 1, second, &sectors));
+  EXPECT_EQ(sectors, 3u);
+  EXPECT_FALSE(DecodeHeaderSector(header.instance, header.id, 2, second, &sectors));
+  EXPECT_FALSE(DecodeHeaderSector(header.instance, header.id + 1, 1, second, &sectors));
+  InstanceId other = header.instance;
+  other[3] ^= 1;
+  EXPECT_FALSE(DecodeHeaderSector(other, header.id, 1, second, &sectors));
+}
+
+TEST(SegmentFormatTest, OtherFormatIsRefusedByItsNumber) {
+  for (const uint32_t version : {1, 3}) {
+    const SegmentHeader header = Example();
+    std::string bytes = header.Encode();
+    auto* data = reinterpret_cast<uint8_t*>(bytes.data());
+    EncodeFixed32(data + 8, version);
+    const uint8_t index[4] = {0, 0, 0, 0};
+    EncodeFixed32(data + 508, ExtendCrc32c(ExtendCrc32c(header.Seed(), index, 4), data, 508));
+    size_t needed = 0;
+    const Status status = SegmentHeader::Decode(data, bytes.size(), "f", &needed).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_NE(status.message().find(StrCat("version ", version)), std::string::npos) << status.message();
+  }
 }
 
 TEST(SegmentFormatTest, RecordIsGoodOnlyInItsSlotAndSegment) {
