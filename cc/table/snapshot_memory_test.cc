@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWide = 1024;  // rows of 4 KiB
 constexpr int64_t kRowBytes = kWide * sizeof(float);
-constexpr int64_t kRows = 20000;  // 80 MB
+constexpr int64_t kRows = 14000;  // 57 MB
 constexpr int64_t kMuch = 32 << 20;
 constexpr int64_t kKeyBytes = 24;
 
@@ -56,7 +56,7 @@ int64_t MostThatWaited(EmbeddingTable* table, const std::function<void()>& work,
 }
 
 TEST(SnapshotMemory, ExpiryOfManyRowsWaitsForTheVisitor) {
-  for (const auto& [dim, rows] : {std::pair<int, int64_t>{kWide, kRows}, {1, 2000000}}) {  // more than 32 MiB of each
+  for (const auto& [dim, rows] : {std::pair<int, int64_t>{kWide, kRows}, {1, 1500000}}) {  // more than 32 MiB of each
     SCOPED_TRACE(dim);
     TableOptions options = BasicOptions(dim);
     options.expiry.steps_to_live = 1;
@@ -80,7 +80,7 @@ TEST(SnapshotMemory, ExpiryOfManyRowsBelowWaitsForTheVisitor) {
 }
 
 TEST(SnapshotMemory, ExpiryAndImportOfManyCountedKeysWaitForTheVisitor) {
-  constexpr int64_t kKeys = 3000000;
+  constexpr int64_t kKeys = 2000000;
   TableOptions options = BasicOptions(1);
   options.expiry.steps_to_live = 1;
   options.admission.kind = AdmissionKind::kCounter;
