@@ -31,6 +31,7 @@ def refused(error, message):
 @pytest.mark.parametrize("arguments, message", [
     (dict(name=""), "name of an embedding variable must be a non-empty string, found ''"),
     (dict(embedding_dim=0), "'x': embedding_dim must be at least 1, found 0"),
+    (dict(embedding_dim=2**20 + 1), "'x': embedding_dim must be at most 1048576, found 1048577"),
     (dict(embedding_dim=-3), "'x': embedding_dim must be at least 1, found -3"),
     (dict(embedding_dim=4.0), "'x': embedding_dim must be an integer, found 4.0"),
     (dict(key_dtype=tf.string), "'x': key_dtype must be int64 or int32, found string"),

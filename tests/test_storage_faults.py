@@ -1,6 +1,7 @@
 """What goes wrong with storage, from Python: full and read-only disks, flipped bits, bad options, forks, and who shares what."""
 
 import os
+import re
 import shutil
 import textwrap
 
@@ -9,6 +10,8 @@ import pytest
 from engine_process import Process
 from engine_process import run
 
+from tf_multitier import CacheStrategy
+from tf_multitier import StorageType
 from tf_multitier import engine
 
 STRESS = os.environ.get("TF_MULTITIER_STRESS") == "1"
@@ -224,6 +227,29 @@ def test_flipped_bits_in_mapped_rows_are_found(tmp_path):
     table.lookup(keys)
 
 
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_PMEM"])
+def test_what_reads_all_rows_names_the_key_of_the_damaged_one(kind, tmp_path):
+    table = engine.Table(dim=4, storage_type=kind, storage_path=tmp_path, storage_size=[4 * 32])
+    train(table, np.arange(1, 3001))
+    table.drain()
+    for file in files_of(table.path):
+        for offset in range(4096 + 40, os.path.getsize(file), 16384) if os.path.getsize(file) > 4096 else ():
+            flip(file, offset, 3)
+    removed = 0
+    while True:  # what a user does who cannot save
+        try:
+            rows = table.export()
+            break
+        except engine.DataLossError as error:
+            key = int(re.search(r"^table 'table': reading all rows, key (\d+): tier ", str(error))[1])
+            assert "key 0" not in str(error)
+            with pytest.raises(engine.DataLossError):
+                table.lookup([key])
+            assert table.remove([key]) == 1
+            removed += 1
+    assert 2 < removed < 100 and len(rows) == len(table) == 3000 - removed
+
+
 @pytest.mark.parametrize("answer", ["reinit", "drop"])
 def test_damaged_rows_begin_anew_or_go_where_the_option_says_so(answer, tmp_path):
     table = engine.Table(dim=4, storage_type="DRAM_PMEM", storage_path=tmp_path, storage_size=[4 * 32], on_corruption=answer)
@@ -384,9 +410,19 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
         (dict(storage_size=[0]), ValueError, r"storage_sizes\[0\]: expected 1 to .* bytes, found 0"),
         (dict(storage_size=[64, -5]), ValueError, r"storage_sizes\[1\]: expected 1 to .* bytes, found -5"),
         (dict(storage_size=[64, 64, 64]), ValueError, "expected at most 2, one for each tier of DRAM_SSDHASH; found 3"),
+        (dict(storage_size=["64"]), ValueError, r"storage_sizes\[0\]: expected an integer, found '64'"),
+        (dict(storage_size="64"), ValueError, r"storage_sizes\[0\]: expected an integer, found '64'"),
+        (dict(storage_size=64.5), ValueError, r"storage_sizes\[0\]: expected an integer, found 64.5"),
         (dict(storage_size=[8]), ValueError, r"at least one row \(16 bytes\), found 8"),
         (dict(storage_type="HBM_DRAM_SSDHASH"), NotImplementedError, "needs a build with CUDA and a GPU"),
         (dict(storage_type="TAPE"), ValueError, "storage_type: expected one of .*; found 'TAPE'"),
+        (dict(storage_type=None), ValueError, "storage_type: expected a name, found None"),
+        (dict(storage_type=12), ValueError, "storage_type: expected a name, found 12"),
+        (dict(name=7), ValueError, "name: expected a name, found 7"),
+        (dict(dim=4.5), ValueError, "dim: expected an integer, found 4.5"),
+        (dict(num_shards=True), ValueError, "num_shards: expected an integer, found True"),
+        (dict(keep="no"), ValueError, "keep: expected True or False, found 'no'"),
+        (dict(cache_strategy=1), ValueError, "cache_strategy: expected a name, found 1"),
         (dict(cache_strategy="FIFO"), ValueError, "cache_strategy: expected DEFAULT, LRU or LFU; found 'FIFO'"),
         (dict(on_corruption="ignore"), ValueError, "on_corruption: expected error, reinit or drop; found 'ignore'"),
         (dict(drop_coldest=True), ValueError, "drop_coldest: expected the size of the last tier"),
@@ -396,12 +432,23 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
 def test_bad_options_are_one_clear_error_and_leave_nothing(options, error, message, tmp_path):
     (tmp_path / "file").write_text("")
     path = options.get("storage_path", "store")
-    options = dict(storage_type="DRAM_SSDHASH", storage_size=[64]) | options | {"storage_path": str(tmp_path / path) if path else ""}
+    options = dict(dim=4, storage_type="DRAM_SSDHASH", storage_size=[64]) | options | {"storage_path": str(tmp_path / path) if path else ""}
     with pytest.raises(error, match=message) as caught:
-        engine.Table(dim=4, **options)
+        engine.Table(**options)
     assert "\n" not in str(caught.value)
     left = [name for name in os.listdir(tmp_path) if name != "store"]
     assert left == ["file"] and not (os.path.isdir(tmp_path / "store") and os.listdir(tmp_path / "store"))
+
+
+def test_options_may_be_written_as_those_of_a_variable(tmp_path):
+    table = engine.Table(dim=4, storage_type=StorageType.DRAM_SSDHASH, storage_path=tmp_path, storage_size=64,
+                         cache_strategy=CacheStrategy.LRU)
+    train(table, np.arange(8))
+    table.drain()
+    assert [tier["name"] for tier in table.stats()["tiers"]] == ["dram", "ssdhash"]
+    assert table.lookup_tier(np.arange(8)).tolist() == [1] * 4 + [0] * 4
+    for sizes in (None, [], (64,), [np.int64(64), 1 << 40]):
+        engine.Table(dim=4, storage_type="DRAM_SSDHASH", storage_path=tmp_path, storage_size=sizes, cache_strategy=None)
 
 
 @pytest.mark.parametrize("variable, value", [("TF_SSDHASH_ASYNC_COMPACTION", "yes"), ("TF_MULTI_TIER_EV_EVICTION_THREADS", "many"),

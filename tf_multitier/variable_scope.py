@@ -15,6 +15,8 @@ from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.saver import NUM_BUCKETS
 
+MAX_DIM = 2**20  # of a column of the engine
+
 
 def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
     if not isinstance(name, str) or not name:
@@ -23,6 +25,8 @@ def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
         raise TypeError(f"embedding variable '{name}': embedding_dim must be an integer, found {embedding_dim!r}")
     if embedding_dim < 1:
         raise ValueError(f"embedding variable '{name}': embedding_dim must be at least 1, found {embedding_dim}")
+    if embedding_dim > MAX_DIM:
+        raise ValueError(f"embedding variable '{name}': embedding_dim must be at most {MAX_DIM}, found {embedding_dim}")
     key_dtype, value_dtype = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype or tf.float32)
     if key_dtype not in (tf.int64, tf.int32):
         raise TypeError(f"embedding variable '{name}': key_dtype must be int64 or int32, found {key_dtype.name}")
@@ -131,7 +135,7 @@ def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=
 
     Args:
       name: within the variable scope.
-      embedding_dim: elements of an embedding, >= 1.
+      embedding_dim: elements of an embedding, 1 to 2**20.
       key_dtype: tf.int64, or tf.int32 (widened inside). Every integer is a key, negative ones too.
       value_dtype: tf.float32.
       initializer: a TensorFlow initializer. None: the scope's, else truncated normal with mean 0 and standard deviation 1. The

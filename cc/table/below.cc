@@ -11,6 +11,23 @@ Status EmbeddingTable::Impl::TierError(const std::string& what, int level, const
                 StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));
 }
 
+Status EmbeddingTable::Impl::RecordError(const std::string& what, int level, const ReadRecord& record) {
+  if (record.any_key) return TierError(what, level, record.status);
+  const uint64_t hash = HashKey(record.key);
+  Shard* const shard = shard_of(hash);
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  const bool there = shard->index.Find(hash, [&](uint64_t word) {
+    if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
+    const uint32_t location = ShardIndex::location(word);
+    if (ShardIndex::state(word) != WordState::kDram) {
+      return ShardIndex::state(word) == LowerState(level) && location == record.location;
+    }
+    const RowHeader* row = shard->dram.Header(location);
+    return row->key == record.key && level == levels_ - 1 && row->below == record.location;
+  }) != nullptr;
+  return TierError(there ? StrCat(what, ", key ", record.key) : what, level, record.status);
+}
+
 void EmbeddingTable::Impl::LendRelocator(int level) {
   if (!lower_[level]->capabilities().relocates) return;
   lower_[level]->SetRelocator([this, level](Span<Relocation> moves) { Relocate(level, moves); });

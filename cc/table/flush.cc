@@ -132,13 +132,17 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
   const auto ours = [&](const ReadRecord& record) { return shard_of(HashKey(record.header.key)) == shard; };
   for (size_t from = 0; from < locations.size(); from += kFlushRows) {
     std::vector<ReadRecord> headers(std::min(kFlushRows, locations.size() - from));
-    for (size_t i = 0; i < headers.size(); ++i) headers[i].location = locations[from + i];
+    for (size_t i = 0; i < headers.size(); ++i) {
+      headers[i].location = locations[from + i];
+      headers[i].any_key = true;
+    }
     MT_RETURN_IF_ERROR(lower_[0]->Read(headers));
     std::vector<ReadRecord> dirty;
     for (const ReadRecord& header : headers) {
       if (header.status.code() == StatusCode::kNotFound) continue;  // promoted meanwhile
       if (header.status.ok() && (!ours(header) || header.header.below != kNoLocation)) continue;
       ReadRecord record;
+      record.any_key = !header.status.ok();
       record.key = header.header.key;
       record.location = header.location;
       dirty.push_back(record);
@@ -151,7 +155,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     for (const ReadRecord& record : dirty) {
       if (record.status.code() == StatusCode::kNotFound) continue;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
-      if (!record.status.ok()) return TierError("flushing", 0, record.status);
+      if (!record.status.ok()) return RecordError("flushing", 0, record);
       if (!ours(record)) continue;
       records.push_back(WriteRecord{record.header, record.row_data});
       of.push_back(record.location);

@@ -388,6 +388,15 @@ class Corruption : public testing::TestWithParam<const char*> {
     const Status status = table_->Version(IdsOf({key}), version);
     return status.ok() && table_->Stats().corrupt > before ? DataLossError("") : status;
   }
+  // Whether the message says "<what>, key <named_>: tier", and that is the key of a damaged record.
+  bool NamesABadKey(const std::string& what, const Status& status) {
+    const auto is_named = [&](int64_t key) {
+      return status.message().find(StrCat(": ", what, ", key ", key, ": tier ")) != std::string::npos;
+    };
+    const auto found = std::find_if(bad_.begin(), bad_.end(), is_named);
+    if (found != bad_.end()) named_ = *found;
+    return found != bad_.end();
+  }
   float Initial(int64_t key) { return LookupAll(MakeTable(BasicOptions(kDim)).get(), {key})[0]; }
 
   static constexpr int64_t kKeys = 2000;
@@ -395,6 +404,7 @@ class Corruption : public testing::TestWithParam<const char*> {
   std::unique_ptr<EmbeddingTable> table_;
   std::vector<float> trained_;
   std::vector<int64_t> bad_;
+  int64_t named_ = 0;
 };
 
 TEST_P(Corruption, ErrorNamesKeyAndFileAndRemoveAlwaysWorks) {
@@ -410,6 +420,10 @@ TEST_P(Corruption, ErrorNamesKeyAndFileAndRemoveAlwaysWorks) {
   }
   EXPECT_EQ(table_->Export(true).status().code(), StatusCode::kDataLoss);
   EXPECT_GT(table_->Stats().corrupt, 0);
+  uint64_t next = 0;
+  const Status scanned = table_->Scan(0, kKeys, true, &next).status();
+  EXPECT_EQ(scanned.code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(NamesABadKey("scanning", scanned)) << scanned.message();
   int64_t removed = 0;
   MT_ASSERT_OK(table_->Remove(bad_, &removed));
   EXPECT_EQ(removed, static_cast<int64_t>(bad_.size()));
@@ -418,6 +432,22 @@ TEST_P(Corruption, ErrorNamesKeyAndFileAndRemoveAlwaysWorks) {
   for (const int64_t key : bad_) EXPECT_EQ(LookupAll(table_.get(), {key})[0], Initial(key));
   MT_ASSERT_OK(Step("sgd", bad_, 2).Run(table_.get()));
   EXPECT_EQ(table_->TotalCount(), kKeys);
+}
+
+TEST_P(Corruption, AnExportNamesTheKeyThatIsInItsWay) {
+  Make(OnCorruption::kError);
+  ASSERT_FALSE(bad_.empty());
+  // What a user does who cannot save: removes the key that the error names, and tries again.
+  while (!bad_.empty()) {
+    const Status status = table_->Export(true).status();
+    ASSERT_EQ(status.code(), StatusCode::kDataLoss);
+    ASSERT_TRUE(NamesABadKey("reading all rows", status)) << status.message();
+    int64_t removed = 0;
+    MT_ASSERT_OK(table_->Remove(std::vector<int64_t>{named_}, &removed));
+    EXPECT_EQ(removed, 1);
+    bad_.erase(std::find(bad_.begin(), bad_.end(), named_));
+  }
+  MT_EXPECT_OK(table_->Export(true).status());
 }
 
 TEST_P(Corruption, ReinitStartsTheKeyAnewAndSparesTheOthers) {

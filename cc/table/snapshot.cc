@@ -298,7 +298,9 @@ class EmbeddingTable::Impl::Snapshot {
       records.clear();
       for (; location < end && records.size() < at_once; ++location) {
         if (cut_->given[level].has(static_cast<uint32_t>(location))) continue;
-        records.emplace_back().location = static_cast<uint32_t>(location);
+        ReadRecord& record = records.emplace_back();
+        record.location = static_cast<uint32_t>(location);
+        record.any_key = true;
       }
       read_.resize(std::max(read_.size(), records.size() * row_bytes));
       for (size_t i = 0; i < records.size(); ++i) records[i].row_data = read_.data() + i * row_bytes;
@@ -321,7 +323,7 @@ class EmbeddingTable::Impl::Snapshot {
         ++corrupt_;
         if (table_->options_.on_corruption != OnCorruption::kError) return OkStatus();
       }
-      return table_->TierError("reading all rows", level, record.status);
+      return table_->RecordError("reading all rows", level, record);
     }
     if (!Claim(level, record)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);

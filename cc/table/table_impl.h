@@ -363,6 +363,8 @@ class EmbeddingTable::Impl {
   Status RemoveOwed(Shard* shard);
   Status RemoveAllOwed();
   Status TierError(const std::string& what, int level, const Status& status) const;
+  // Of a record that was read by its location: "what, key 5", where the tier found a key and the index has it there.
+  Status RecordError(const std::string& what, int level, const ReadRecord& record);
   void LendRelocator(int level);
   void Relocate(int level, Span<Relocation> relocations);
   bool RelocateOne(Shard* shard, int level, const Relocation& relocation);

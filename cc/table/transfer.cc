@@ -99,6 +99,7 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
         } else {
           ReadRecord record;
           record.location = location;
+          record.any_key = true;
           below[LevelOf(word)].push_back(std::move(record));
           taken.push_back(Taken{home, shard->AddPending(word)});
           ShardIndex::Switch(&word, WordState::kPending, taken.back().pending_id);
@@ -122,7 +123,7 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
       if (record.status.code() == StatusCode::kDataLoss) ++corrupt;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
       if (!record.status.ok()) {
-        status = TierError("scanning", level, record.status);
+        status = RecordError("scanning", level, record);
         break;
       }
       layout->FillSlots(record.row_data, record.header.num_columns);

@@ -75,10 +75,16 @@ struct WriteRecord {
 struct ReadRecord {
   int64_t key = 0;             // expected; a record of another key is given as it is
   uint32_t location = 0;
+  // Whoever reads it knows the location alone. Out: false where a record is damaged and the tier finds a key for it, by what it
+  // says itself or another file says: in `key`, to be checked by who knows which key is where.
+  bool any_key = false;
   uint8_t* row_data = nullptr; // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
   RecordHeader header;         // out; with DataLoss only its key, and only where the tier knows it: else left as it was
   Status status;               // out: DataLoss naming key, file and offset; NotFound for a freed location
 };
+
+// " of key 5", or nothing where nobody knows the key: for messages about a record.
+inline std::string OfKey(const ReadRecord& record) { return record.any_key ? std::string() : StrCat(" of key ", record.key); }
 
 struct KeyLocation {
   int64_t key = 0;

@@ -1,6 +1,36 @@
 """What a caller gives, as the arrays and tuples that the engine takes; ValueError where it does not fit."""
 
+import numbers
+
 import numpy as np
+
+
+def integer(name, value):
+    """An int."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"{name}: expected an integer, found {value!r}")
+    return int(value)
+
+
+def boolean(name, value):
+    """A bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name}: expected True or False, found {value!r}")
+    return bool(value)
+
+
+def text(name, value):
+    """A str, or the name of a member of an enum."""
+    value = getattr(value, "name", value)
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected a name, found {value!r}")
+    return value
+
+
+def sizes(name, value):
+    """A list of ints of one int or a list of them; none of None."""
+    values = [] if value is None else [value] if isinstance(value, (str, numbers.Number)) else list(value)
+    return [integer(f"{name}[{i}]", v) for i, v in enumerate(values)]
 
 
 def integers(name, values):

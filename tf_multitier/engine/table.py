@@ -68,11 +68,11 @@ class Table:
           default_value_no_permission: what the elements of a key that has not been admitted read as.
           steps_to_live: > 0: `expire` removes rows that many steps after their last update.
           l2_weight_threshold: >= 0: `expire` removes rows with 0.5 * ||value||**2 below it.
-          storage_type: name of a `StorageType` without HBM: the tiers, fastest first.
+          storage_type: a `StorageType` without HBM, or its name: the tiers, fastest first.
           storage_path: directory of the tiers that keep files; the table makes one of its own below it.
-          storage_size: list of bytes of row data in each tier, fastest first, each > 0. One that is missing is 1 GiB, of the last
-            tier: unbounded.
-          cache_strategy: "DEFAULT", "LRU" or "LFU": which rows leave a tier first.
+          storage_size: bytes of row data in each tier, fastest first: an integer or a list of them, each > 0. One that is missing
+            is 1 GiB, of the last tier: unbounded.
+          cache_strategy: "LRU", "LFU" (or the `CacheStrategy`), or "DEFAULT" (or None): which rows leave a tier first.
           drop_coldest: whether a last tier of a given size drops its coldest rows when it is full (see `pop_dropped`); else an
             update that needs room is refused.
           keep: whether the files stay when the table goes, so that `open` makes it again. Needs LEVELDB or SSDHASH as the last
@@ -90,37 +90,38 @@ class Table:
         """
         if matrix is not None:
             matrix = arguments.floats("matrix", matrix, [len(matrix), dim])
+        seed, filter_freq = arguments.integer("seed", seed), arguments.integer("filter_freq", filter_freq)
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
         if filter_freq < 0:
             raise ValueError(f"filter_freq: expected at least 0, found {filter_freq}")
         self._make(
             {
-                "name": name,
-                "dim": int(dim),
-                "initializer": initializer,
+                "name": arguments.text("name", name),
+                "dim": arguments.integer("dim", dim),
+                "initializer": arguments.text("initializer", initializer),
                 "a": float(a),
                 "b": float(b),
-                "seed": int(seed),
+                "seed": seed,
                 "matrix": matrix,
                 "slots": arguments.columns(slots),
-                "filter": filter,
-                "filter_freq": int(filter_freq),
-                "filter_max_elements": int(filter_max_elements),
+                "filter": arguments.text("filter", filter),
+                "filter_freq": filter_freq,
+                "filter_max_elements": arguments.integer("filter_max_elements", filter_max_elements),
                 "filter_false_positive": float(filter_false_positive),
-                "filter_counter_bits": int(filter_counter_bits),
+                "filter_counter_bits": arguments.integer("filter_counter_bits", filter_counter_bits),
                 "filter_probability": float(filter_probability),
                 "default_value_no_permission": float(default_value_no_permission),
-                "steps_to_live": int(steps_to_live),
+                "steps_to_live": arguments.integer("steps_to_live", steps_to_live),
                 "l2_weight_threshold": float(l2_weight_threshold),
-                "storage_type": storage_type,
+                "storage_type": arguments.text("storage_type", storage_type),
                 "storage_path": "" if storage_path is None else os.fspath(storage_path),
-                "storage_sizes": [int(size) for size in storage_size],
-                "cache_strategy": cache_strategy,
-                "drop_coldest": bool(drop_coldest),
-                "keep": bool(keep),
-                "on_corruption": on_corruption,
-                "num_shards": int(num_shards),
+                "storage_sizes": arguments.sizes("storage_sizes", storage_size),
+                "cache_strategy": "DEFAULT" if cache_strategy is None else arguments.text("cache_strategy", cache_strategy),
+                "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
+                "keep": arguments.boolean("keep", keep),
+                "on_corruption": arguments.text("on_corruption", on_corruption),
+                "num_shards": arguments.integer("num_shards", num_shards),
             }
         )
 
@@ -156,7 +157,7 @@ class Table:
         instance = _engine.Instance(path)
         try:
             options = kept.decode_options(path)
-            options["keep"] = bool(keep)
+            options["keep"] = arguments.boolean("keep", keep)
             table = cls.__new__(cls)
             table._make(options, instance)
         finally:
@@ -279,7 +280,7 @@ class Table:
 
     def expire(self, step):
         """Removes the rows that steps_to_live and l2_weight_threshold call expired at `step`; gives how many."""
-        return self._table.expire(int(step))
+        return self._table.expire(arguments.integer("step", step))
 
     def clear(self):
         """Removes every key, in all tiers, and what filters have counted. Columns stay."""
@@ -294,7 +295,10 @@ class Table:
 
         A key that is present from the first call to the last is given exactly once; others may be.
         """
-        rows, following = self._table.scan(int(cursor), int(max_rows), bool(all_columns))
+        cursor, max_rows = arguments.integer("cursor", cursor), arguments.integer("max_rows", max_rows)
+        if not 0 <= cursor < 2**64:
+            raise ValueError(f"cursor: expected 0, or what the last call gave, found {cursor}")
+        rows, following = self._table.scan(cursor, max_rows, bool(all_columns))
         return Rows(**rows), following
 
     def import_rows(self, rows):

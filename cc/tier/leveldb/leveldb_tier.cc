@@ -314,6 +314,7 @@ Status LevelDbTier::Read(Span<ReadRecord> records) {
 void LevelDbTier::ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const {
   const EntryKey key(held.key);
   record->header.key = held.key;
+  if (std::exchange(record->any_key, false)) record->key = held.key;
   LevelDbEnv::last_read().path.clear();
   LevelDbEnv::last_read_error() = 0;
   leveldb::ReadOptions options;

@@ -126,6 +126,7 @@ Status MemoryTier::Read(Span<ReadRecord> records) {
         out.status = NotFoundError("memory tier: no record at location ", out.location, " for key ", out.key);
       } else if (it->second.corrupt) {
         out.header.key = it->second.header.key;
+        if (std::exchange(out.any_key, false)) out.key = it->second.header.key;
         out.status = DataLossError("memory tier: record of key ", out.key, " at location ", out.location, " is corrupt");
       } else {
         const std::vector<uint8_t>& row_data = it->second.row_data;

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
@@ -131,8 +133,10 @@ Status PmemFile::ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* re
     if (DecodeFixed32(from) != SlotChecksum(from, row, row_bytes)) bad = "its checksum is wrong";
   }
   if (bad != nullptr) {
-    return DataLossError("pmem tier: read of key ", record->key, " at location ", record->location, ": '", path_,
-                         "' at offset ", Offset(slot), ": ", bad);
+    const std::string of_key = OfKey(*record);
+    if (std::exchange(record->any_key, false)) record->key = header.key;
+    return DataLossError("pmem tier: read", of_key, " at location ", record->location, ": '", path_, "' at offset ",
+                         Offset(slot), ": ", bad);
   }
   record->header = header;
   if (record->row_data != nullptr) std::memcpy(record->row_data, row, row_bytes);

@@ -122,6 +122,35 @@ TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMove
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
 }
 
+TEST_F(RecoveryTest, DamagedRecordReadByItsLocationAloneIsNamedByTheFooter) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(1, 91), 1).ok());
+  ASSERT_TRUE(Open().ok());  // sealed
+  ASSERT_EQ(owner_.Adopt(), std::vector<int64_t>());
+  const std::string path = Segments()[0];
+  const auto read = [&](int64_t key) {
+    ReadRecord record;
+    record.location = owner_.location(key);
+    record.any_key = true;
+    EXPECT_TRUE(tier_->Read(Span<ReadRecord>(&record, 1)).ok());
+    return record;
+  };
+  EXPECT_TRUE(read(21).status.ok());
+  EXPECT_TRUE(read(21).any_key);
+  for (const int slot : {20, 40}) ASSERT_TRUE(memory_.FlipBit(path, 4096 + static_cast<uint64_t>(slot) * 68 + 1, 3).ok());
+  for (const int64_t key : {21, 41}) {
+    const ReadRecord record = read(key);
+    EXPECT_EQ(record.status.code(), StatusCode::kDataLoss);
+    EXPECT_EQ(record.status.message().find("key"), std::string::npos) << record.status.ToString();
+    EXPECT_FALSE(record.any_key);
+    EXPECT_EQ(record.key, key);
+  }
+  const uint64_t size = *(*memory_.NewRandomAccessFile(path))->Size();
+  ASSERT_TRUE(memory_.FlipBit(path, size - 4096 + 8, 3).ok());  // the footer
+  EXPECT_EQ(read(21).status.code(), StatusCode::kDataLoss);
+  EXPECT_TRUE(read(21).any_key);
+}
+
 // What a killed process leaves: an open segment without a footer.
 TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCounted) {
   ASSERT_TRUE(Open().ok());

@@ -70,7 +70,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
       return;
     }
     if (segment->file.get() == missing) {
-      out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", missing->path(), "' at offset ", offset,
+      out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", missing->path(), "' at offset ", offset,
                                  ": the file is missing");
       return;
     }
@@ -99,6 +99,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
     gone.clear();
     ReadFromFiles(records, &files, &gone, answered);
   }
+  FindKeysOfDamaged(records);
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
   std::lock_guard<std::mutex> lock(set_.mutex);
   ++set_.read_latency[bucket];
@@ -135,7 +136,7 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
       } else if (file.status().code() == StatusCode::kNotFound) {
         gone->push_back((*files)[r]);
       } else {
-        out.status = Status(file.status().code(), StrCat("ssdhash tier: key ", out.key, ": ", file.status().message()));
+        out.status = Status(file.status().code(), StrCat("ssdhash tier: record", OfKey(out), ": ", file.status().message()));
       }
     }
     if (file.ok()) open.push_back(*std::move(file));
@@ -185,19 +186,45 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
       ReadRecord& out = records[record.index];
       RecordFields fields;
       if (!status.ok()) {
-        out.status = Status(status.code(), StrCat("ssdhash tier: key ", out.key, ": ", status.message()));
+        out.status = Status(status.code(), StrCat("ssdhash tier: record", OfKey(out), ": ", status.message()));
       } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true,
                                &fields)) {
         std::lock_guard<std::mutex> lock(set_.mutex);
         ++set_.corrupt;
-        out.status = DataLossError("ssdhash tier: record of key ", out.key, " in '", record.file->path(), "' at offset ",
-                                   record.offset, ": the checksum does not match");
+        out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", record.file->path(), "' at offset ", record.offset,
+                                   ": the checksum does not match");
       } else {
         Answer(*record.segment, fields, &out);
       }
       if (tells) (*answered)(record.index);
     }
   });
+}
+
+void SsdHashTier::Impl::FindKeysOfDamaged(Span<ReadRecord> records) {
+  std::shared_ptr<Segment> segment;
+  std::vector<FooterEntry> entries;
+  for (ReadRecord& record : records) {
+    if (!record.any_key || record.status.code() != StatusCode::kDataLoss) continue;
+    uint32_t slot = 0;
+    bool sealed = false;
+    {
+      std::lock_guard<std::mutex> compact(compact_mutex_);  // of the cold head
+      std::lock_guard<std::mutex> append(append_mutex_);
+      std::lock_guard<std::mutex> lock(set_.mutex);
+      Segment* const found = set_.Find(record.location, &slot);
+      if (found == nullptr) continue;
+      if (found != segment.get()) {
+        segment = set_.Pin(found);
+        sealed = segment->sealed;
+        entries = segment->entries;
+      }
+    }
+    if (sealed && !LoadEntries(*segment, &entries).ok()) entries.clear();
+    if (slot >= entries.size() || entries[slot].damaged) continue;
+    record.key = entries[slot].key;
+    record.any_key = false;
+  }
 }
 
 bool SsdHashTier::Impl::IsHeld(const Segment* segment) const {

@@ -92,6 +92,8 @@ class SsdHashTier::Impl {
   void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone,
                      const Tier::Answered* answered);
   void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files, const Tier::Answered* answered);
+  // The keys of damaged records that were read by their location alone: those of the footers.
+  void FindKeysOfDamaged(Span<ReadRecord> records);
   // Whether the segment is one of the tier's still.
   bool IsHeld(const Segment* segment) const;
   std::shared_ptr<CachedFile> FileOf(const Segment& segment) const;
