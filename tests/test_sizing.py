@@ -113,6 +113,12 @@ def test_rows_and_bytes_of_each_tier_by_hand():
     assert len({len(line) for line in text.splitlines()[1:]}) <= 2
 
 
+def test_the_documented_example_is_what_is_printed():
+    option = tf_multitier.StorageOption("DRAM_SSDHASH", "/ssd", storage_size=[4 << 30])
+    with open(os.path.join(_ROOT, "docs", "operations.md"), encoding="utf-8") as page:
+        assert f"```\n{tf_multitier.memory(100_000_000, 16, 'adagrad', option, batch_keys=65_536)}\n```" in page.read()
+
+
 def test_optimizers_partitions_filters_and_bounds_count():
     of = lambda **kwargs: tf_multitier.memory(**{"rows": 10_000, "embedding_dim": 10, **kwargs})
     assert of(optimizer=None).bytes_per_row == 48 and of(optimizer="adam").bytes_per_row == 144

@@ -229,12 +229,17 @@ def test_flipped_bits_in_mapped_rows_are_found(tmp_path):
 
 @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_PMEM"])
 def test_what_reads_all_rows_names_the_key_of_the_damaged_one(kind, tmp_path):
-    table = engine.Table(dim=4, storage_type=kind, storage_path=tmp_path, storage_size=[4 * 32])
+    table = engine.Table(dim=4, storage_type=kind, storage_path=tmp_path, storage_size=[4 * 32], keep=kind == "DRAM_SSDHASH")
     train(table, np.arange(1, 3001))
     table.drain()
-    for file in files_of(table.path):
-        for offset in range(4096 + 40, os.path.getsize(file), 16384) if os.path.getsize(file) > 4096 else ():
+    path = table.path
+    if kind == "DRAM_SSDHASH":  # what it wrote last is in memory until it is closed
+        table.close()
+    for file in files_of(path):
+        for offset in range(4096 + 40, min(os.path.getsize(file), 100_000), 16384):  # records of each format
             flip(file, offset, 3)
+    if kind == "DRAM_SSDHASH":
+        table = engine.Table.open(path)
     removed = 0
     while True:  # what a user does who cannot save
         try:
@@ -406,6 +411,7 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
         (dict(storage_path="missing/store"), KeyError, "missing/store.*No such file"),
         (dict(storage_path="file"), ValueError, "storage path '.*file': expected a directory, found something else"),
         (dict(storage_path="file/below"), KeyError, "file/below"),
+        (dict(storage_path="n" * 300), ValueError, "create directory of '.*n': File name too long"),
         (dict(storage_path=""), ValueError, "storage_path: expected a directory for the files of storage_type DRAM_SSDHASH, found ''"),
         (dict(storage_size=[0]), ValueError, r"storage_sizes\[0\]: expected 1 to .* bytes, found 0"),
         (dict(storage_size=[64, -5]), ValueError, r"storage_sizes\[1\]: expected 1 to .* bytes, found -5"),

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -255,6 +256,16 @@ Status RemoveLocked(const std::string& path, const std::string& process, int fd)
   return status;
 }
 
+// The path as it is meant now: the process may work elsewhere later.
+Result<std::string> AbsolutePath(const std::string& path) {
+  if (path.empty() || path[0] == '/') return path;
+  char* const here = ::getcwd(nullptr, 0);
+  if (here == nullptr) return PosixError("current directory, for the relative path", path, errno);
+  std::string absolute = StrCat(here, "/", path);
+  std::free(here);
+  return absolute;
+}
+
 // So that the one error of a bad storage path says what is wrong with it. *made: it did not exist before.
 Status PrepareStoragePath(const std::string& path, bool* made) {
   if (path.empty()) return InvalidArgumentError("storage path: expected a directory, found an empty path");
@@ -328,8 +339,9 @@ Status RemoveDirectoryTree(const std::string& path) {
 InstanceDirectory::InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd)
     : path_(std::move(path)), process_(std::move(process)), keep_(keep), lock_fd_(lock_fd), pid_(::getpid()) {}
 
-Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::string& storage_path,
-                                                                     const std::string& name, bool keep) {
+Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::string& given_path, const std::string& name,
+                                                                     bool keep) {
+  MT_ASSIGN_OR_RETURN(const std::string storage_path, AbsolutePath(given_path));
   bool made = false;
   MT_RETURN_IF_ERROR(PrepareStoragePath(storage_path, &made));
   const std::string name_path = PathOfName(storage_path, name), process = ThisProcess();
@@ -352,7 +364,7 @@ Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::
 }
 
 Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Open(const std::string& path, bool keep) {
-  std::string plain = path;
+  MT_ASSIGN_OR_RETURN(std::string plain, AbsolutePath(path));
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
   const std::string process = ThisProcess();
   MT_ASSIGN_OR_RETURN(const int fd, LockExisting(plain, process));

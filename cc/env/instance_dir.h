@@ -39,7 +39,8 @@ namespace multitier {
 
 class InstanceDirectory {
  public:
-  // A new, empty instance of the table `name`. The storage path is made where its parent exists. A leftover that cannot be
+  // A new, empty instance of the table `name`. A relative path, here and of Open, is one below the directory that the process
+  // works in now. The storage path is made where its parent exists. A leftover that cannot be
   // removed does not fail the call: see leftovers_status(). One clear error where the storage path's parent is missing
   // (NotFound), the path is no directory (InvalidArgument), may not be written (PermissionDenied) or is full.
   static Result<std::unique_ptr<InstanceDirectory>> Create(const std::string& storage_path, const std::string& name,

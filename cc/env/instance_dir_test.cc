@@ -84,6 +84,28 @@ class InstanceDirectoryTest : public testing::Test {
   pid_t child_ = 0;
 };
 
+TEST_F(InstanceDirectoryTest, ARelativePathStaysWhatItWasWhenTheProcessWorksElsewhere) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(path_ + "/here/store");
+  fs::create_directories(path_ + "/there");
+  fs::current_path(path_ + "/here");
+  Result<std::unique_ptr<InstanceDirectory>> made = InstanceDirectory::Create("store", "t", true);
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const std::string instance = (*made)->path();
+  EXPECT_EQ(fs::path(instance).parent_path(), fs::canonical(path_) / "here/store/t");
+  fs::current_path(path_ + "/there");
+  WriteFile(instance + "/segment");
+  made->reset();
+  fs::current_path(path_ + "/here/store/t");
+  Result<std::unique_ptr<InstanceDirectory>> opened = InstanceDirectory::Open(fs::path(instance).filename(), false);
+  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+  EXPECT_EQ((*opened)->path(), instance);
+  fs::current_path(path_ + "/there");
+  opened->reset();
+  EXPECT_FALSE(fs::exists(instance));
+  fs::current_path(before);
+}
+
 TEST_F(InstanceDirectoryTest, TwoOfOneNameHaveTheirOwnAndLeaveNothing) {
   std::unique_ptr<InstanceDirectory> first = Create("user/id"), second = Create("user/id");
   EXPECT_NE(first->path(), second->path());

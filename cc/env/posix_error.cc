@@ -14,6 +14,8 @@ StatusCode CodeOf(int error) {
     case ENOTDIR: return StatusCode::kNotFound;
     case EEXIST:
     case ENOTEMPTY: return StatusCode::kAlreadyExists;
+    case ELOOP:
+    case ENAMETOOLONG: return StatusCode::kInvalidArgument;
     case EACCES:
     case EPERM:
     case EROFS: return StatusCode::kPermissionDenied;

@@ -9,8 +9,8 @@
 
 namespace multitier {
 
-// `call` of 'path' failed with `error` (an errno): NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk,
-// quota, descriptors or memory), else Unavailable.
+// `call` of 'path' failed with `error` (an errno): NotFound, AlreadyExists, InvalidArgument (no path that could be one),
+// PermissionDenied, ResourceExhausted (disk, quota, descriptors or memory), else Unavailable.
 Status PosixError(const char* call, const std::string& path, int error);
 
 // Whether it says that the process or the system has no descriptor left.

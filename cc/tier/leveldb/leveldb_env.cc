@@ -261,6 +261,15 @@ leveldb::Status LevelDbEnv::NewLogger(const std::string&, leveldb::Logger** logg
   return leveldb::Status::OK();
 }
 
+int64_t LevelDbEnv::log_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t total = 0;
+  for (const auto& [path, bytes] : file_bytes_) {
+    if (path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0) total += bytes;
+  }
+  return total;
+}
+
 void LevelDbEnv::SetFileBytes(const std::string& path, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t& known = file_bytes_[path];

@@ -51,6 +51,8 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   // Whether a file of that size can be made now: makes it, fully allocated, and removes it. 0, or the errno.
   int ProbeSpace(const std::string& path, size_t bytes);
   int64_t stored_bytes() const { return stored_bytes_; }
+  // Of the logs among them: what opening the database again would write to table files.
+  int64_t log_bytes();
   // Of calls to the device or the page cache.
   int64_t reads() const { return reads_; }
   int64_t read_bytes() const { return read_bytes_; }

@@ -81,6 +81,32 @@ TEST_P(LevelDbFullDiskTest, LosesNothingAcknowledgedAndPasses) {
 
 INSTANTIATE_TEST_SUITE_P(Lasting, LevelDbFullDiskTest, testing::Bool());
 
+TEST_F(LevelDbFaultTest, AFullDiskSaysHowMuchMustBeFreeToGoOn) {
+  LevelDbOptions options = SmallOptions();
+  options.write_buffer_bytes = 4 << 20;
+  Open(options);
+  ASSERT_TRUE(Write(0, 2000, 1).ok());
+  // Room for the log, none for a table file.
+  tier_->env()->set_fault([](const char*, const std::string& path) {
+    return path.find(".ldb") != std::string::npos || path.find("probe") != std::string::npos ? ENOSPC : 0;
+  });
+  ASSERT_FALSE(tier_->Compact().ok());
+  const int64_t logs = tier_->env()->log_bytes();
+  EXPECT_GT(logs, 2000 * 24);
+  Status status = Write(5000, 10, 1);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
+  const std::string says = "; writing goes on once ";
+  const size_t at = status.message().find(says);
+  ASSERT_NE(at, std::string::npos) << status.message();
+  EXPECT_EQ(status.message().find(says, at + 1), std::string::npos) << status.message();
+  const int64_t needed = std::stoll(status.message().substr(at + says.size()));
+  EXPECT_GE(needed, logs);
+  EXPECT_LT(needed, 2 * logs + (512 << 10));
+  tier_->env()->set_fault(nullptr);
+  EXPECT_TRUE(Write(5000, 10, 1).ok());
+  ExpectAllHeld();
+}
+
 TEST_F(LevelDbFaultTest, FileSizeLimitIsResourceExhaustedUntilItIsRaised) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";

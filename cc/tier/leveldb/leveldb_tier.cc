@@ -176,9 +176,13 @@ Status LevelDbTier::RecoverFromFailure(size_t bytes) {
   const uint64_t now = NowMicros();
   if (recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return failure_;
   recovered_at_us_ = now;
-  // Opening writes what the memory tables held. Where that may fail again the database stays open for reads.
-  const std::string probe = options_.directory + "/probe.tmp";
-  if (env_->ProbeSpace(probe, 2 * options_.write_buffer_bytes + bytes) != 0) return failure_;
+  // Opening writes what the logs hold, with indexes and filters, before it deletes them. Where that may fail again the database
+  // stays open for reads.
+  const size_t logs = static_cast<size_t>(env_->log_bytes());
+  const size_t needed = std::min(2 * options_.write_buffer_bytes, logs + logs / 8 + (256 << 10)) + bytes;
+  if (env_->ProbeSpace(options_.directory + "/probe.tmp", needed) != 0) {
+    return Status(failure_.code(), StrCat(failure_.message(), "; writing goes on once ", needed, " bytes are free"));
+  }
   std::unique_lock<std::shared_mutex> lock(db_mutex_);
   db_.reset();
   env_->clear_last_write_error();
