@@ -411,7 +411,7 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
         (dict(storage_path="missing/store"), KeyError, "missing/store.*No such file"),
         (dict(storage_path="file"), ValueError, "storage path '.*file': expected a directory, found something else"),
         (dict(storage_path="file/below"), KeyError, "file/below"),
-        (dict(storage_path="n" * 300), ValueError, "create directory of '.*n': File name too long"),
+        (dict(storage_path="n" * 300), ValueError, "create storage path of '.*n': File name too long"),
         (dict(storage_path=""), ValueError, "storage_path: expected a directory for the files of storage_type DRAM_SSDHASH, found ''"),
         (dict(storage_size=[0]), ValueError, r"storage_sizes\[0\]: expected 1 to .* bytes, found 0"),
         (dict(storage_size=[64, -5]), ValueError, r"storage_sizes\[1\]: expected 1 to .* bytes, found -5"),
@@ -447,7 +447,7 @@ def test_bad_options_are_one_clear_error_and_leave_nothing(options, error, messa
 
 
 def test_options_may_be_written_as_those_of_a_variable(tmp_path):
-    table = engine.Table(dim=4, storage_type=StorageType.DRAM_SSDHASH, storage_path=tmp_path, storage_size=64,
+    table = engine.Table(dim=4, storage_type=StorageType.DRAM_SSDHASH, storage_path=tmp_path, storage_size=4 * 32,
                          cache_strategy=CacheStrategy.LRU)
     train(table, np.arange(8))
     table.drain()
