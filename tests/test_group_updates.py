@@ -8,6 +8,7 @@ import tf_multitier
 from tf_multitier import group_updates
 from tf_multitier import nn
 from tf_multitier import optimizer as our_optimizer
+from tf_multitier._library import ops
 from group_util import RandomMember, initialized, sparse, table, v1
 
 OPTIMIZERS = {
@@ -65,9 +66,9 @@ def trained(monkeypatch, seed, name, change, alone):
 def test_a_groups_update_has_the_bits_of_an_update_each(monkeypatch, name, change):
     seed = int(np.random.default_rng().integers(1 << 30))
     print("seed", seed)
-    (together, ops), (apart, ops_apart) = (trained(monkeypatch, seed, name, change, alone) for alone in (False, True))
-    assert len(ops_apart) == len(together)
-    assert len(ops) == 1
+    (together, updates), (apart, updates_apart) = (trained(monkeypatch, seed, name, change, alone) for alone in (False, True))
+    assert len(updates_apart) == len(together)
+    assert len(updates) == 1
     for ours, other in zip(together, apart):
         assert len(ours) == len(other)
         for a, b in zip(tf.nest.flatten(ours), tf.nest.flatten(other)):
@@ -114,6 +115,26 @@ def test_beta_powers_of_each_variable_go_into_one_op_and_one_out_of_range_names_
     session.run(train)
     np.testing.assert_allclose(session.run([powers[f"{name}/beta1_power"] for name in "abc"]), [0.9 * 0.9, 0.5 * 0.9, 0.25 * 0.9],
                                rtol=1e-6)
+
+
+def test_hyperparameters_are_once_those_of_the_rule_or_those_of_each_variable(session):
+    variables, loss = group()
+    v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    op, = apply_ops()
+    handles, (plan, *grads, step, _) = list(op.inputs[:3]), op.inputs[3:]
+    attributes = {name: op.get_attr(name) for name in ("units", "summed", "members", "joins", "rule", "slot_names", "slot_initial_values")}
+    apply = lambda rates: ops.multitier_group_apply(handles, plan, [], grads, step, [tf.constant(rate) for rate in rates], **attributes)
+    initialized(session)
+    for rates in ([], [0.1, 0.1], [0.1] * 4):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"rule sgd takes 1 hyperparameters, found {len(rates)}"):
+            session.run(apply(rates))
+    values = [tf.nn.embedding_lookup(variable, [1, 2]) for variable in variables]
+    for rates, steps in (([0.5], [0.5] * 3), ([0.0, 0.25, 0.125], [0.0, 0.25, 0.125])):
+        before = session.run(values)
+        slope = [2 * sum(v) for v in before]  # of the square of their sum
+        session.run(apply(rates))
+        for was, now, s, rate in zip(before, session.run(values), slope, steps):
+            np.testing.assert_allclose(now, was - rate * s, rtol=1e-5, atol=1e-6)
 
 
 def test_updates_of_two_graphs_of_the_same_names_share_no_op(monkeypatch):

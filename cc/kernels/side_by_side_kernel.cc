@@ -35,10 +35,10 @@ class CheckSideBySideKernel : public OpKernel {
       const Span<const int32_t> found = Elements<int32_t>(context->input(i));
       bool fits = !found.empty() && found.size() == expected.size();
       for (size_t d = 0; fits && d + 1 < found.size(); ++d) fits = found[d] == expected[d];
+      const std::string& name = names_[static_cast<size_t>(i)];
       OP_REQUIRES(context, fits,
-                  absl::InvalidArgumentError(absl::StrCat(names_[static_cast<size_t>(i)], ": expected ", Rows(expected), ", as ",
-                                                          names_[0], " has, whose values it stands beside, found ",
-                                                          Rows(found))));
+                  absl::InvalidArgumentError(absl::StrCat(name, ": expected ", Rows(expected), ", as ", names_[0],
+                                                          " has, whose values it stands beside, found ", Rows(found))));
     }
   }
 

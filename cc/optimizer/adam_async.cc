@@ -1,8 +1,8 @@
 // AdamAsync: Adam for asynchronous training, each variable with its own beta powers.
 //
 // With apply_sparse_rmsprop 0 the arithmetic is Adam's (adam.cc); beta1_power and beta2_power are the variable's own:
-// they start at beta1 and beta2 and are multiplied by them after each apply of that variable that updates a row. With
-// apply_sparse_rmsprop 1 the step is RMSProp with momentum, and the powers are neither used nor advanced:
+// they start at beta1 and beta2 and the caller multiplies them by these after each apply of that variable. With
+// apply_sparse_rmsprop 1 the step is RMSProp with momentum, and the powers are not used:
 //
 //   v = v * beta2 + g * (g * (1 - beta2))
 //   m = m * beta1 + ((1 / sqrt(v + epsilon)) * learning_rate) * g
