@@ -174,15 +174,19 @@ Status LevelDbTier::CheckSpace(size_t bytes) const {
 Status LevelDbTier::RecoverFromFailure(size_t bytes) {
   if (failure_.ok()) return OkStatus();
   const uint64_t now = NowMicros();
-  if (recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return failure_;
+  const auto refusal = [&] {
+    return room_needed_ == 0 ? failure_
+                             : Status(failure_.code(), StrCat(failure_.message(), "; writing goes on once ", room_needed_,
+                                                              " bytes are free"));
+  };
+  if (recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return refusal();
   recovered_at_us_ = now;
   // Opening writes what the logs hold, with indexes and filters, before it deletes them. Where that may fail again the database
   // stays open for reads.
   const size_t logs = static_cast<size_t>(env_->log_bytes());
   const size_t needed = std::min(2 * options_.write_buffer_bytes, logs + logs / 8 + (256 << 10)) + bytes;
-  if (env_->ProbeSpace(options_.directory + "/probe.tmp", needed) != 0) {
-    return Status(failure_.code(), StrCat(failure_.message(), "; writing goes on once ", needed, " bytes are free"));
-  }
+  room_needed_ = env_->ProbeSpace(options_.directory + "/probe.tmp", needed) != 0 ? needed : 0;
+  if (room_needed_ != 0) return refusal();
   std::unique_lock<std::shared_mutex> lock(db_mutex_);
   db_.reset();
   env_->clear_last_write_error();

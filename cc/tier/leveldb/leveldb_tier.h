@@ -144,6 +144,7 @@ class LevelDbTier : public Tier {
   uint32_t next_generation_ = 0;  // guarded by write_mutex_
   Status failure_;                // guarded by write_mutex_: of the write since which LevelDB takes none
   uint64_t recovered_at_us_ = 0;  // guarded by write_mutex_: the last attempt
+  size_t room_needed_ = 0;        // guarded by write_mutex_: what the last look for room did not find
 
   mutable std::shared_mutex db_mutex_;  // shared: using db_; exclusive: replacing it
   std::unique_ptr<leveldb::DB> db_;     // null where opening it again failed
