@@ -6,6 +6,11 @@
 
 namespace multitier {
 
+Status EmbeddingTable::Impl::OfThisTable(const Status& status) const {
+  if (status.ok()) return status;
+  return Status(status.code(), StrCat("table '", options_.name, "': ", status.message()), status.os_error());
+}
+
 Status EmbeddingTable::Impl::TierError(const std::string& what, int level, const Status& status) const {
   return Status(status.code(),
                 StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));

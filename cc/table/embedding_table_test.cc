@@ -307,6 +307,7 @@ TEST(EmbeddingTable, EveryFailingAllocationLeavesTheTableAsItWas) {
     }
     if (status.ok()) continue;  // a hint (huge pages, a reservation) that has another way
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(status.message().rfind("table '", 0), 0u) << status.message();
     const auto after = table->Export(true);
     ASSERT_TRUE(before.ok() && after.ok());
     ExpectSameRows(*before, *after);

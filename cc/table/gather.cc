@@ -190,7 +190,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     create = &admitted;
   }
   const ShardIndex::HashOfWord hash_of = shard->hash_of();
-  MT_RETURN_IF_ERROR(shard->index.Reserve(create->size() + count.size(), hash_of));
+  MT_RETURN_IF_ERROR(OfThisTable(shard->index.Reserve(create->size() + count.size(), hash_of)));
   if (!count.empty()) {
     if (!shard->counted.Reserve(count.size())) {
       return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
@@ -266,8 +266,9 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_
     dram_rows_ += static_cast<int64_t>(n);
   }
   const Status reserved = shard->dram.Reserve(n);
-  if (!reserved.ok()) dram_rows_ -= static_cast<int64_t>(n);
-  return reserved;
+  if (reserved.ok()) return reserved;
+  dram_rows_ -= static_cast<int64_t>(n);
+  return OfThisTable(reserved);
 }
 
 void EmbeddingTable::Impl::ResetRow(Shard* shard, RowHeader* row) {

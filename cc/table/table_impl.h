@@ -362,6 +362,8 @@ class EmbeddingTable::Impl {
   // What is owed of a shard. REQUIRES: its trim is held
   Status RemoveOwed(Shard* shard);
   Status RemoveAllOwed();
+  // The status with "table '<name>': " before its message; OK stays OK.
+  Status OfThisTable(const Status& status) const;
   Status TierError(const std::string& what, int level, const Status& status) const;
   // Of a record that was read by its location: "what, key 5", where the tier found a key and the index has it there.
   Status RecordError(const std::string& what, int level, const ReadRecord& record);
