@@ -435,7 +435,7 @@ bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
     std::lock_guard<std::mutex> lock(set_.mutex);
     if (set_.HasStrays()) return false;
     for (const auto& [other, owner] : set_.segments) {
-      if (other != &segment && other->header.id < segment.tombstone_horizon && other->dead() > 0) return false;
+      if (other != &segment && other->header.id < segment.tombstone_horizon && other->dead_records() > 0) return false;
     }
     sync = std::exchange(set_.unlinked, false);
   }

@@ -151,6 +151,23 @@ TEST_F(RecoveryTest, DamagedRecordReadByItsLocationAloneIsNamedByTheFooter) {
   EXPECT_TRUE(read(21).any_key);
 }
 
+// A record that does not read stays where it is, alone; tombstones do not wait for those that went before them from there.
+TEST_F(RecoveryTest, TombstonesDoNotWaitForARecordThatDoesNotRead) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put({0}, 1).ok());
+  ASSERT_TRUE(owner_.Remove(Range(1000, 1500)).ok());  // more than a segment
+  ASSERT_TRUE(tier_->Sync().ok());
+  ASSERT_TRUE(memory_.FlipBit(Segments()[1], kBlockBytes + 40, 0).ok());  // the first is compaction's reserve
+  ASSERT_TRUE(tier_->Compact().ok());
+  ASSERT_TRUE(owner_.Remove(Range(2000, 2500)).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  const int64_t written = tier_->stats().device_written_bytes;
+  ASSERT_TRUE(tier_->Compact().ok());
+  EXPECT_EQ(tier_->stats().device_written_bytes, written) << "they were copied, and did not go";
+  EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>({0}));
+  EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>());
+}
+
 // What a killed process leaves: an open segment without a footer.
 TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCounted) {
   ASSERT_TRUE(Open().ok());

@@ -216,6 +216,41 @@ TEST_P(LastingFaultTest, DiskThatStaysFullKeepsItsRowsReadableAndWorksOnAfterwar
   }
 }
 
+// A segment that recovery found is synced again, and where that fails once it is rewritten like any other: one that was open
+// when its process died has no footer, and the names of earlier rewritings are taken.
+TEST_F(FaultTest, RecoveredSegmentWhoseSyncFailsIsRewritten) {
+  for (const bool direct : {true, false}) {
+    direct_io_ = direct;
+    for (uint64_t rewritten = 0; rewritten < 3; ++rewritten) {
+      SCOPED_TRACE(StrCat(direct ? "direct" : "buffered", ", rewritten before ", rewritten, " times"));
+      Start();
+      ASSERT_TRUE(owner_->Put(Range(0, 100), 1).ok());
+      for (uint64_t n = 0; n < rewritten; ++n) {
+        env_->FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+        ASSERT_TRUE(owner_->Put(Range(0, 10), n + 2).ok());
+        ASSERT_TRUE(tier_->Sync().ok());
+        ASSERT_TRUE(env_->Disarm());
+      }
+      ASSERT_TRUE(tier_->Sync().ok());
+      CrashAndExpectTheSame(rewritten);
+      ASSERT_GE(tier_->recovery().unsealed_segments, 1);
+      const int64_t stored = tier_->stats().stored_bytes;
+      for (int again = 0; again < 2; ++again) {
+        env_->FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
+        const Status synced = tier_->Sync();
+        EXPECT_TRUE(synced.ok()) << synced.ToString();
+        EXPECT_EQ(env_->Disarm(), again == 0) << "what is synced is not synced again";
+      }
+      EXPECT_LT(tier_->stats().stored_bytes, stored) << "what it was to grow to is not its own any more";
+      EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+      CrashAndExpectTheSame(rewritten);
+      EXPECT_EQ(tier_->stats().rows, 100);
+      owner_->Detach();
+      tier_.reset();
+    }
+  }
+}
+
 // Overwrites on a disk that is full: they succeed or are refused with ResourceExhausted, compaction goes on, and freeing rows
 // is enough to go on.
 TEST_F(FaultTest, BatchOfManyPiecesIsWrittenWholeOrNotAtAll) {

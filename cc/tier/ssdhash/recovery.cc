@@ -310,7 +310,7 @@ Status SsdHashTier::Impl::Recover() {
   const auto take = [&](const std::string& path, const Loaded& loaded) {
     const std::shared_ptr<Segment>& segment = loaded.segment;
     if (segment == nullptr || loaded.entries.empty()) {
-      (void)options_.env->DeleteFile(path);
+      set_.DeleteFile(options_.env, path);
       return;
     }
     const auto index = static_cast<uint32_t>(segments.size());

@@ -42,10 +42,10 @@ Status WriteString(Env* env, SegmentSet* set, PositionedFile* file, uint64_t off
   return CountWrite(set, file, offset, pages.data(), bytes.size());
 }
 
-// Copies the records of [header, end) to another file of the segment. DataLoss where held ones are damaged, and the rest is
-// copied all the same.
-Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std::vector<FooterEntry>& entries, uint64_t end,
-                   const PositionedFile& from, PositionedFile* to) {
+// Copies the records of [header, end), at most `slots`, to another file of the segment. DataLoss where held ones are damaged,
+// and the rest is copied all the same. `entries` may be empty: then nobody knows whose they were.
+Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std::vector<FooterEntry>& entries, uint32_t slots,
+                   uint64_t end, const PositionedFile& from, PositionedFile* to) {
   const SegmentGeometry& geometry = segment.geometry;
   // Whole records at a time, from and to block boundaries.
   const uint64_t stride = std::max(kCopyBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes);
@@ -57,21 +57,36 @@ Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std:
     MT_RETURN_IF_ERROR(from.Read(at, until - at, pages.data()));
     // The next piece begins with the block of the first record that is not whole in this one.
     const uint32_t past = FirstSlotPast(geometry, until);
-    for (uint32_t slot = FirstSlotPast(geometry, at); slot < std::min<uint64_t>(past, entries.size()); ++slot) {
+    for (uint32_t slot = FirstSlotPast(geometry, at); slot < std::min(past, slots); ++slot) {
       const uint64_t offset = geometry.RecordOffset(slot);
       if (offset < at) continue;
       RecordFields fields;
       if (DecodeRecord(geometry, slot, pages.data() + (offset - at), true, &fields)) continue;
       std::lock_guard<std::mutex> lock(set->mutex);
       if (!segment.is_live(slot) && !segment.is_last(slot)) continue;
-      damaged = DataLossError("ssdhash tier: record of key ", entries[slot].key, " in '", segment.file->path(), "' at offset ",
-                              offset, " was lost by a failed write or sync: its checksum does not match");
+      const std::string key = slot < entries.size() ? StrCat(" of key ", entries[slot].key) : "";
+      damaged = DataLossError("ssdhash tier: record", key, " in '", segment.file->path(), "' at offset ", offset,
+                              " was lost by a failed write or sync: its checksum does not match");
     }
     MT_RETURN_IF_ERROR(CountWrite(set, to, at, pages.data(), until - at));
-    const uint64_t next = until < end && past < entries.size() ? RoundDownToBlock(geometry.RecordOffset(past)) : until;
+    const uint64_t next = until < end && past < slots ? RoundDownToBlock(geometry.RecordOffset(past)) : until;
     at = next > at ? std::min(next, until) : until;
   }
   return damaged;
+}
+
+// The file of the segment's next rewriting. A name is not used again, whatever became of its file: one that could not be
+// deleted is deleted by its name, later; and recovery takes several of a segment.
+Result<std::shared_ptr<CachedFile>> CreateNextAttempt(const SegmentWriterOptions& options, SegmentSet* set, Segment* segment) {
+  for (;;) {
+    uint32_t attempt = 0;
+    {
+      std::lock_guard<std::mutex> lock(set->mutex);
+      attempt = ++segment->attempt;
+    }
+    Result<std::shared_ptr<CachedFile>> made = CreateSegmentFile(options, segment->header, attempt);
+    if (made.status().code() != StatusCode::kAlreadyExists) return made;
+  }
 }
 
 }  // namespace
@@ -360,6 +375,10 @@ Status SegmentDraft::WriteEnd() {
     }
   }
   MT_RETURN_IF_ERROR(file->Truncate(offset + footer.size()));
+  {
+    std::lock_guard<std::mutex> lock(set_->mutex);
+    ++segment_->writes;  // without its length the file has no footer: a sync before this one is none of all of it
+  }
   MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
   std::lock_guard<std::mutex> lock(set_->mutex);
   segment_->footer_offset = offset;
@@ -371,8 +390,7 @@ Status SegmentDraft::WriteEnd() {
 Status SegmentDraft::Repair() {
   const bool failed_flight = !Land();
   const uint64_t in_file = failed_flight ? flight_begin_ : begin_;
-  const uint32_t attempt = segment_->attempt + 1;
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateSegmentFile(options_, segment_->header, attempt));
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options_, set_, segment_.get()));
   const uint64_t end = EndOfBlocks(true);
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
@@ -380,7 +398,7 @@ Status SegmentDraft::Repair() {
     if (in_file > 0) {
       MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, segment_->file->Open());
       MT_RETURN_IF_ERROR(WriteString(options_.env, set_, to.get(), 0, segment_->header.Encode()));
-      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, in_file, *from, to.get());
+      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, next_slot_, in_file, *from, to.get());
       if (!damaged.ok() && damaged.code() != StatusCode::kDataLoss) return damaged;
     }
     if (failed_flight) {
@@ -403,7 +421,6 @@ Status SegmentDraft::Repair() {
   {
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->file = std::move(cached);
-    segment_->attempt = attempt;
     segment_->sync_failed = false;
     set_->SetFileBytes(segment_.get(), segment_->header.MaxFileBytes());
   }
@@ -426,27 +443,31 @@ Status SegmentDraft::Repair() {
 
 Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const std::shared_ptr<Segment>& segment) {
   std::shared_ptr<CachedFile> old;
+  std::vector<FooterEntry> entries;
+  uint32_t slots = 0;
   {
     std::lock_guard<std::mutex> lock(set->mutex);
     old = segment->file;
+    slots = segment->used;
   }
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, old->Open());
-  std::vector<FooterEntry> entries;
+  const bool footer = segment->footer_bytes > 0;  // else recovery found none
+  const uint64_t end = footer ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
   WriteBuffer pages;
-  if (!pages.Allocate(options.env, segment->footer_bytes, false)) return NoMemory(segment->footer_bytes);
-  MT_RETURN_IF_ERROR(from->Read(segment->footer_offset, segment->footer_bytes, pages.data()));
-  if (!DecodeFooter(segment->geometry.seed, pages.data(), segment->footer_bytes, &entries)) {
-    return DataLossError("ssdhash tier: footer of '", old->path(), "' at offset ", segment->footer_offset,
-                         " was lost by a failed sync");
+  if (footer) {
+    if (!pages.Allocate(options.env, segment->footer_bytes, false)) return NoMemory(segment->footer_bytes);
+    MT_RETURN_IF_ERROR(from->Read(end, segment->footer_bytes, pages.data()));
+    if (!DecodeFooter(segment->geometry.seed, pages.data(), segment->footer_bytes, &entries)) {
+      return DataLossError("ssdhash tier: footer of '", old->path(), "' at offset ", end, " was lost by a failed sync");
+    }
   }
-  const uint32_t attempt = segment->attempt + 1;
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateSegmentFile(options, segment->header, attempt));
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options, set, segment.get()));
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
     MT_RETURN_IF_ERROR(WriteString(options.env, set, to.get(), 0, segment->header.Encode()));
-    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, segment->footer_offset, *from, to.get()));
-    MT_RETURN_IF_ERROR(CountWrite(set, to.get(), segment->footer_offset, pages.data(), segment->footer_bytes));
-    MT_RETURN_IF_ERROR(to->Truncate(segment->footer_offset + segment->footer_bytes));
+    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, slots, end, *from, to.get()));
+    if (footer) MT_RETURN_IF_ERROR(CountWrite(set, to.get(), end, pages.data(), segment->footer_bytes));
+    MT_RETURN_IF_ERROR(to->Truncate(end + segment->footer_bytes));
     MT_RETURN_IF_ERROR(to->Sync());
     return CachedFile::SyncDir(options.env, options.directory);
   };
@@ -460,8 +481,8 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
   {
     std::lock_guard<std::mutex> lock(set->mutex);
     segment->file = std::move(cached);
-    segment->attempt = attempt;
     segment->sync_failed = false;
+    set->SetFileBytes(segment.get(), end + segment->footer_bytes);
     segment->synced_writes = segment->writes;
     segment->entry_synced = true;
   }

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,7 +19,7 @@
 namespace multitier {
 namespace {
 
-// Calls back after a write, or a sync, of a file, before whoever asked for it hears of it; once.
+// Calls back after a write, or a sync, of a file, before whoever asked for it hears of it, or before the file is cut; once.
 class CallbackEnv : public FaultEnv {
  public:
   using FaultEnv::FaultEnv;
@@ -26,7 +27,7 @@ class CallbackEnv : public FaultEnv {
     MT_ASSIGN_OR_RETURN(std::unique_ptr<PositionedFile> file, FaultEnv::OpenPositionedFile(path, mode, direct));
     return std::unique_ptr<PositionedFile>(new File(this, std::move(file)));
   }
-  std::function<void()> after_write, after_sync;
+  std::function<void()> after_write, after_sync, before_truncate;
 
  private:
   class File : public PositionedFile {
@@ -44,7 +45,10 @@ class CallbackEnv : public FaultEnv {
     }
     Status Read(uint64_t offset, size_t bytes, void* out) const override { return file_->Read(offset, bytes, out); }
     Status Allocate(uint64_t bytes) override { return file_->Allocate(bytes); }
-    Status Truncate(uint64_t bytes) override { return file_->Truncate(bytes); }
+    Status Truncate(uint64_t bytes) override {
+      if (env_->before_truncate != nullptr) std::exchange(env_->before_truncate, nullptr)();
+      return file_->Truncate(bytes);
+    }
     Result<uint64_t> Size() const override { return file_->Size(); }
     bool direct() const override { return file_->direct(); }
 
@@ -61,9 +65,16 @@ class SegmentDraftTest : public testing::Test {
     EXPECT_TRUE(memory_.SyncDir("d").ok());
     options_.env = &env_;
     options_.directory = "d";
-    options_.direct_io = false;
+    Begin(false);
+  }
+  ~SegmentDraftTest() override { draft_.reset(); }
+
+  // A segment of its own.
+  void Begin(bool direct_io) {
+    draft_.reset();
+    options_.direct_io = direct_io;
     const RowLayout layout = *RowLayout::Create(4, DType::kFloat32);
-    const SegmentHeader header = SegmentHeader::Make({}, 1, false, 256 << 10, layout);
+    const SegmentHeader header = SegmentHeader::Make({}, ++last_id_, false, 256 << 10, layout);
     auto file = CreateSegmentFile(options_, header, 0);
     EXPECT_TRUE(file.ok()) << file.status().ToString();
     segment_ = std::make_shared<Segment>(header, *std::move(file));
@@ -71,7 +82,6 @@ class SegmentDraftTest : public testing::Test {
     draft_ = std::make_unique<SegmentDraft>(&options_, &set_, segment_);
     EXPECT_TRUE(draft_->Prepare(DraftMemory()).ok());
   }
-  ~SegmentDraftTest() override { draft_.reset(); }
 
   Status Append(int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -118,6 +128,7 @@ class SegmentDraftTest : public testing::Test {
   CallbackEnv env_;
   SegmentWriterOptions options_;
   SegmentSet set_;
+  uint64_t last_id_ = 0;
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<SegmentDraft> draft_;
 };
@@ -208,6 +219,44 @@ TEST_F(SegmentDraftTest, FileThatCannotBeOpenedIsNeitherSyncedNorTrustedAgain) {
   EXPECT_TRUE(Settle().ok());
   ExpectAll();
   CachedFile::SetCapacity(capacity);
+}
+
+// What a rewriting that failed leaves, and cannot delete, is deleted later, by its name: the next one takes another.
+TEST_F(SegmentDraftTest, RewritingThatCannotBeDeletedIsNotInTheWayOfTheNext) {
+  ASSERT_TRUE(Append(kPiece).ok());
+  env_.FailFrom(FaultKind::kSync, 1, UnavailableError("cable"));
+  env_.after_sync = [this] {
+    env_.after_sync = [this] { env_.FailFrom(FaultKind::kDelete, 1, UnavailableError("cable")); };  // of the rewriting
+  };
+  EXPECT_FALSE(draft_->Flush().ok());
+  ASSERT_EQ(set_.undeleted, std::vector<std::string>({SegmentPath("d", 1, 1)}));
+  env_.Disarm();
+  const Status flushed = draft_->Flush();
+  ASSERT_TRUE(flushed.ok()) << flushed.ToString();
+  EXPECT_EQ(segment_->file->path(), SegmentPath("d", 1, 2));
+  ExpectAll();
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  ExpectAll(true);
+}
+
+// Recovery looks for the footer at the end of the file: where that is not synced, nor is the segment.
+TEST_F(SegmentDraftTest, SyncBeforeTheFileIsCutIsNotOneOfTheSealedSegment) {
+  Begin(true);
+  ASSERT_TRUE(Append(kPiece).ok());
+  env_.before_truncate = [this] {
+    EXPECT_TRUE(Settle().ok());
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    segment_->entry_synced = true;
+    EXPECT_FALSE(segment_->dirty());
+  };
+  ASSERT_TRUE(draft_->Finish().ok());
+  EXPECT_TRUE(segment_->sealed);
+  EXPECT_TRUE(segment_->dirty());
+  EXPECT_TRUE(Settle().ok());
+  EXPECT_FALSE(segment_->dirty());
+  ASSERT_TRUE(env_.SyncDir("d").ok());
+  ASSERT_TRUE(env_.DropUnsyncedData().ok());
+  EXPECT_EQ(*(*memory_.NewRandomAccessFile(segment_->file->path()))->Size(), segment_->file_bytes);
 }
 
 }  // namespace

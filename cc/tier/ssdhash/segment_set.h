@@ -28,8 +28,8 @@
 
 namespace multitier {
 
-// Open (one per writer), full (its draft waits to be finished), then sealed (complete, never written again). Until it is
-// sealed its newest records are in its draft's buffer. Last, condemned: nothing of it is kept, its file goes.
+// Open (one per writer), full (its draft waits to be finished), then sealed (complete: nothing but its proof is written to it).
+// Until it is sealed its newest records are in its draft's buffer. Last, condemned: nothing of it is kept, its file goes.
 // All but the constants and sync_mutex is guarded by SegmentSet::mutex.
 struct Segment {
   Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file);
@@ -39,7 +39,7 @@ struct Segment {
   std::vector<uint32_t> column_bytes;  // [columns + 1]: row bytes of the first n columns
 
   std::shared_ptr<CachedFile> file;  // replaced where a failed one was rewritten
-  uint32_t attempt = 0;              // in the file's name
+  uint32_t attempt = 0;              // the last whose name was taken
   uint64_t file_bytes = 0;           // of the file, preallocated space included
   bool sealed = false, condemned = false;
   int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
@@ -149,7 +149,9 @@ struct SegmentSet {
     if (segment.sealed && !segment.condemned && segment.kept() == 0) ++maybe_dead;
   }
   void SetFileBytes(Segment* segment, uint64_t bytes) {
-    file_bytes += bytes - segment->file_bytes;
+    const uint64_t more = bytes - segment->file_bytes;  // less, modulo 2^64
+    file_bytes += more;
+    if (segment->condemned) condemned_bytes += more;
     segment->file_bytes = bytes;
   }
 
