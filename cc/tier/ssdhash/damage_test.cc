@@ -239,6 +239,36 @@ TEST_F(RecoveryTest, FooterIsTakenAtItsWordOnlyWithAProof) {
   }
 }
 
+// Nothing of a segment that was synced is whole but its header and the proof.
+TEST_F(RecoveryTest, ProvenSegmentOfWhichNothingIsWholeIsDataLossAndStays) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put({7}, 1).ok());
+  Close();
+  ASSERT_EQ(Segments().size(), 1u);
+  const std::string path = Segments()[0];
+  ASSERT_TRUE(memory_.FlipBit(path, kBlockBytes + 3, 1).ok());      // the record
+  ASSERT_TRUE(memory_.FlipBit(path, 2 * kBlockBytes + 9, 1).ok());  // the footer
+  const Status opened = Open();
+  EXPECT_EQ(opened.code(), StatusCode::kDataLoss);
+  EXPECT_NE(opened.message().find(StrCat("'", path, "' at offset ", kBlockBytes)), std::string::npos) << opened.ToString();
+  EXPECT_EQ(Segments().size(), 1u);
+}
+
+// The power went while the very first file was made.
+TEST_F(RecoveryTest, InstanceIdOfZerosWithoutSegmentsIsAnEmptyTier) {
+  for (const size_t bytes : {size_t{0}, size_t{20}, size_t{32}}) {
+    ASSERT_TRUE((*memory_.NewWritableFile("d/ssd.id"))->Append(std::string(bytes, '\0').data(), bytes).ok());
+    ASSERT_TRUE(Open().ok()) << bytes;
+    EXPECT_EQ(tier_->recovery().rows, 0);
+    Close();
+  }
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put({7}, 1).ok());
+  Close();
+  ASSERT_TRUE((*memory_.NewWritableFile("d/ssd.id"))->Append(std::string(32, '\0').data(), 32).ok());
+  EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
+}
+
 // The header and the records were lost with the power, the footer was not.
 TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
   for (const bool proven : {true, false}) {

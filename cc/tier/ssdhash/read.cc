@@ -191,8 +191,8 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
                                &fields)) {
         std::lock_guard<std::mutex> lock(set_.mutex);
         ++set_.corrupt;
-        out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", record.file->path(), "' at offset ", record.offset,
-                                   ": the checksum does not match");
+        out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", record.file->path(), "' at offset ",
+                                   record.offset, ": the checksum does not match");
       } else {
         Answer(*record.segment, fields, &out);
       }
@@ -220,7 +220,7 @@ void SsdHashTier::Impl::FindKeysOfDamaged(Span<ReadRecord> records) {
         entries = segment->entries;
       }
     }
-    if (sealed && !LoadEntries(*segment, &entries).ok()) entries.clear();
+    if (sealed && !LoadEntries(*segment, &entries, nullptr).ok()) entries.clear();
     if (slot >= entries.size() || entries[slot].damaged) continue;
     record.key = entries[slot].key;
     record.any_key = false;
@@ -271,14 +271,26 @@ Status SsdHashTier::Impl::ScanRecords(const Segment& segment, std::vector<Footer
   return OkStatus();
 }
 
-Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries) const {
+Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries, bool* from_footer) const {
   entries->clear();
-  if (segment.footer_bytes > 0) {
-    const PageBuffer pages(options_.env, segment.footer_bytes);
-    if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", segment.footer_bytes, " bytes");
-    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, FileOf(segment)->Open());
-    MT_RETURN_IF_ERROR(file->Read(segment.footer_offset, segment.footer_bytes, pages.data()));
-    if (DecodeFooter(segment.geometry.seed, pages.data(), segment.footer_bytes, entries)) return OkStatus();
+  if (from_footer != nullptr) *from_footer = false;
+  uint64_t offset = 0, bytes = 0;
+  std::shared_ptr<CachedFile> cached;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);  // they change together where the file is rewritten
+    offset = segment.footer_offset;
+    bytes = segment.footer_bytes;
+    cached = segment.file;
+  }
+  if (bytes > 0) {
+    const PageBuffer pages(options_.env, bytes);
+    if (pages.data() == nullptr) return ResourceExhaustedError("no memory for ", bytes, " bytes");
+    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
+    MT_RETURN_IF_ERROR(file->Read(offset, bytes, pages.data()));
+    if (DecodeFooter(segment.geometry.seed, pages.data(), bytes, entries)) {
+      if (from_footer != nullptr) *from_footer = true;
+      return OkStatus();
+    }
     entries->clear();
   }
   return ScanRecords(segment, entries);
@@ -312,7 +324,7 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
     View& view = views[i];
     const Segment& segment = *view.segment;
     if (!view.open) {
-      const Status loaded = LoadEntries(segment, &view.entries);
+      const Status loaded = LoadEntries(segment, &view.entries, nullptr);
       if (loaded.code() == StatusCode::kNotFound && !IsHeld(&segment)) {
         // Compaction has moved its records and deleted it, while its file was closed for want of descriptors: again from the
         // beginning, for they may be where the scan has been.

@@ -36,7 +36,7 @@ constexpr size_t kLoadThreads = 4;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
 constexpr size_t kRemainsBytes = 64 << 10;  // looked through at once
 constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
-constexpr uint64_t kSeqGap = 1 << 20;  // past what a lost tail may have used
+constexpr uint64_t kSeqGap = 1 << 28;  // past what lost segments may have used
 
 bool AnySegment(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) { return ParseSegmentName(name, nullptr); });
@@ -106,9 +106,10 @@ Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
   MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
   const bool segments = AnySegment(names);
-  if (size == 0 && !segments) return OkStatus();
   uint8_t bytes[kIdBytes] = {};
   if (size == kIdBytes) MT_RETURN_IF_ERROR((*file)->Read(0, kIdBytes, bytes));
+  // The power went while it was made.
+  if (!segments && (size < kIdBytes || (size == kIdBytes && AllZero(bytes, kIdBytes)))) return OkStatus();
   if (size != kIdBytes || std::memcmp(bytes, kIdMagic, 8) != 0 ||
       Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
     return DataLossError("'", path, "' at offset 0 is damaged");
@@ -185,7 +186,11 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) c
   }
   MT_RETURN_IF_ERROR(read);
   if (header.instance != instance_) return DataLossError("segment '", path, "' is of another instance");
-  return LoadRecords(std::move(header), std::move(cached), size, loaded);
+  MT_RETURN_IF_ERROR(LoadRecords(std::move(header), std::move(cached), size, loaded));
+  const Segment& segment = *loaded->segment;
+  if (!segment.proven || segment.footer_bytes > 0 || !loaded->entries.empty()) return OkStatus();
+  return DataLossError("segment '", path, "' at offset ", segment.geometry.header_bytes,
+                       ": neither a record nor the footer is whole");
 }
 
 Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size,
@@ -206,8 +211,11 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
       loaded->proven = trailer.proven;
     }
   }
-  MT_RETURN_IF_ERROR(LoadEntries(*loaded, &out->entries));
-  if (loaded->footer_bytes > 0 && !loaded->proven) {
+  bool from_footer = false;
+  MT_RETURN_IF_ERROR(LoadEntries(*loaded, &out->entries, &from_footer));
+  if (!from_footer) {
+    loaded->footer_offset = loaded->footer_bytes = 0;
+  } else if (!loaded->proven) {
     // The footer may have reached the disk where records before it have not.
     std::vector<FooterEntry> records;
     MT_RETURN_IF_ERROR(ScanRecords(*loaded, &records));
@@ -365,6 +373,8 @@ Status SsdHashTier::Impl::Recover() {
     NoteDamage(path, 0);
     take(path, loaded);
   }
+  // What is given up for want of a layout must not come back once there is one.
+  if (!headless.empty()) MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
   std::lock_guard<std::mutex> lock(set_.mutex);
   set_.unlinked = true;  // maybe, by who was here before
   set_.next_segment_id = max_id + 1;

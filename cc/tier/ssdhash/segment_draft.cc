@@ -451,23 +451,21 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
     slots = segment->used;
   }
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, old->Open());
-  const bool footer = segment->footer_bytes > 0;  // else recovery found none
-  const uint64_t end = footer ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
+  uint64_t footer_bytes = segment->footer_bytes;  // 0: recovery found none
   WriteBuffer pages;
-  if (footer) {
-    if (!pages.Allocate(options.env, segment->footer_bytes, false)) return NoMemory(segment->footer_bytes);
-    MT_RETURN_IF_ERROR(from->Read(end, segment->footer_bytes, pages.data()));
-    if (!DecodeFooter(segment->geometry.seed, pages.data(), segment->footer_bytes, &entries)) {
-      return DataLossError("ssdhash tier: footer of '", old->path(), "' at offset ", end, " was lost by a failed sync");
-    }
+  if (footer_bytes > 0) {
+    if (!pages.Allocate(options.env, footer_bytes, false)) return NoMemory(footer_bytes);
+    MT_RETURN_IF_ERROR(from->Read(segment->footer_offset, footer_bytes, pages.data()));
+    if (!DecodeFooter(segment->geometry.seed, pages.data(), footer_bytes, &entries)) footer_bytes = 0;  // gone by that sync
   }
+  const uint64_t end = footer_bytes > 0 ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
   MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options, set, segment.get()));
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
     MT_RETURN_IF_ERROR(WriteString(options.env, set, to.get(), 0, segment->header.Encode()));
     MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, slots, end, *from, to.get()));
-    if (footer) MT_RETURN_IF_ERROR(CountWrite(set, to.get(), end, pages.data(), segment->footer_bytes));
-    MT_RETURN_IF_ERROR(to->Truncate(end + segment->footer_bytes));
+    if (footer_bytes > 0) MT_RETURN_IF_ERROR(CountWrite(set, to.get(), end, pages.data(), footer_bytes));
+    MT_RETURN_IF_ERROR(to->Truncate(end + footer_bytes));
     MT_RETURN_IF_ERROR(to->Sync());
     return CachedFile::SyncDir(options.env, options.directory);
   };
@@ -482,7 +480,8 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
     std::lock_guard<std::mutex> lock(set->mutex);
     segment->file = std::move(cached);
     segment->sync_failed = false;
-    set->SetFileBytes(segment.get(), end + segment->footer_bytes);
+    set->SetFileBytes(segment.get(), end + footer_bytes);
+    segment->footer_bytes = footer_bytes;
     segment->synced_writes = segment->writes;
     segment->entry_synced = true;
   }

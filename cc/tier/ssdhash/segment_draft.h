@@ -164,8 +164,8 @@ std::string SegmentPath(const std::string& directory, uint64_t id, uint32_t atte
 // Makes the preallocated file of a segment. On an error nothing is left.
 Result<std::shared_ptr<CachedFile>> CreateSegmentFile(const SegmentWriterOptions& options, const SegmentHeader& header,
                                                       uint32_t attempt);
-// Rewrites a sealed segment, whose sync failed, to a new, synced file; one that recovery found without a footer has none then,
-// either. DataLoss where held records or the footer are gone: then the old file stays.
+// Rewrites a sealed segment, whose sync failed, to a new, synced file; one that recovery found without a footer, or whose
+// footer is gone, has none then. DataLoss where held records are gone: then the old file stays.
 Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const std::shared_ptr<Segment>& segment);
 
 }  // namespace multitier

@@ -240,6 +240,21 @@ TEST_F(SegmentDraftTest, RewritingThatCannotBeDeletedIsNotInTheWayOfTheNext) {
 }
 
 // Recovery looks for the footer at the end of the file: where that is not synced, nor is the segment.
+// The footer tells nothing that the records do not: where it is gone, the segment is rewritten without one.
+TEST_F(SegmentDraftTest, SealedSegmentWhoseSyncLostItsFooterIsRewrittenWithoutOne) {
+  ASSERT_TRUE(Append(200).ok());
+  ASSERT_TRUE(draft_->Finish().ok());
+  const std::string path = segment_->file->path();
+  ASSERT_TRUE(memory_.FlipBit(path, segment_->footer_offset + 9, 1).ok());
+  segment_->sync_failed = true;
+  const Status rewritten = RewriteSealed(options_, &set_, segment_);
+  ASSERT_TRUE(rewritten.ok()) << rewritten.ToString();
+  EXPECT_NE(segment_->file->path(), path);
+  EXPECT_EQ(segment_->footer_bytes, 0u);
+  EXPECT_FALSE(segment_->dirty());
+  ExpectAll(true);
+}
+
 TEST_F(SegmentDraftTest, SyncBeforeTheFileIsCutIsNotOneOfTheSealedSegment) {
   Begin(true);
   ASSERT_TRUE(Append(kPiece).ok());

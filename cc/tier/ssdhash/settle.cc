@@ -102,11 +102,13 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
       if (synced && !segment->condemned && !segment->proven) provable.push_back(owner);
     }
   }
-  for (const std::shared_ptr<Segment>& segment : provable) Prove(segment);
+  for (const std::shared_ptr<Segment>& segment : provable) {
+    if (!Prove(segment)) break;  // the others will not fare better; the next round tries again
+  }
   return status;
 }
 
-void SsdHashTier::Impl::Prove(const std::shared_ptr<Segment>& segment) {
+bool SsdHashTier::Impl::Prove(const std::shared_ptr<Segment>& segment) {
   const PageBuffer block(options_.env, kBlockBytes);
   const std::shared_ptr<CachedFile> read = FileOf(*segment);
   const uint64_t offset = segment->footer_offset + segment->footer_bytes - kBlockBytes;
@@ -125,6 +127,7 @@ void SsdHashTier::Impl::Prove(const std::shared_ptr<Segment>& segment) {
   std::lock_guard<std::mutex> lock(set_.mutex);
   segment->proven = proven;
   if (proven) set_.written_bytes += static_cast<int64_t>(kBlockBytes);
+  return proven;
 }
 
 }  // namespace multitier

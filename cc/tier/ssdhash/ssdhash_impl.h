@@ -100,7 +100,8 @@ class SsdHashTier::Impl {
   // Row data and header of a good record, or NotFound.
   void Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const;
   // The footer entries of a sealed segment: its footer, or, where it has none, its records.
-  Status LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries) const;
+  // *from_footer may be null.
+  Status LoadEntries(const Segment& segment, std::vector<FooterEntry>* entries, bool* from_footer) const;
   // Reads records one by one up to the last good one; those between that are not are marked as damaged.
   Status ScanRecords(const Segment& segment, std::vector<FooterEntry>* entries) const;
 
@@ -140,8 +141,8 @@ class SsdHashTier::Impl {
   // A round of syncing and deleting. `everything`: OK means that all that is in files by now survives a loss of power.
   Status Settle(bool everything);
   Status SyncSegments(bool everything);
-  // Writes a segment's proof. REQUIRES: settle_mutex_ held; sealed and synced, its entry too
-  void Prove(const std::shared_ptr<Segment>& segment);
+  // Writes a segment's proof, or not. REQUIRES: settle_mutex_ held; sealed and synced, its entry too
+  bool Prove(const std::shared_ptr<Segment>& segment);
 
   // --- recovery.cc
   Status Recover();
