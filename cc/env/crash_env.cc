@@ -76,9 +76,15 @@ class CrashEnv::Handle : public PositionedFile {
   Handle(CrashEnv* env, std::shared_ptr<File> file, std::unique_ptr<PositionedFile> base)
       : env_(env), file_(std::move(file)), base_(std::move(base)) {}
   Status Write(uint64_t offset, const void* data, size_t bytes) override {
-    env_->MayCrash(kSlowWriteMicros);
-    std::shared_lock<std::shared_mutex> lock(env_->mutex_);
-    return base_->Write(offset, data, bytes);
+    const auto* from = static_cast<const uint8_t*>(data);
+    const size_t first = env_->MayCrash(kSlowWriteMicros) % (bytes / kSectorBytes + 1) * kSectorBytes;
+    for (const auto& [begin, end] : {std::pair<size_t, size_t>(0, first), std::pair<size_t, size_t>(first, bytes)}) {
+      if (begin == end) continue;
+      if (begin > 0) env_->MayCrash(0);
+      std::shared_lock<std::shared_mutex> lock(env_->mutex_);
+      MT_RETURN_IF_ERROR(base_->Write(offset + begin, from + begin, end - begin));
+    }
+    return OkStatus();
   }
   Status Read(uint64_t offset, size_t bytes, void* out) const override { return base_->Read(offset, bytes, out); }
   // Of what was written when it began.
@@ -138,6 +144,7 @@ std::shared_ptr<CrashEnv::File> CrashEnv::NewFile(const std::string& path) {
 
 std::vector<Crash> CrashEnv::Take() {
   std::unique_lock<std::shared_mutex> lock(mutex_);
+  moments_ = 0;
   return std::exchange(crashes_, {});
 }
 
@@ -158,26 +165,41 @@ Status CrashEnv::DeleteFile(const std::string& path) {
 }
 
 Status CrashEnv::SyncDir(const std::string& path) {
+  std::map<std::string, std::shared_ptr<File>> names;
+  uint64_t begun = 0;
+  {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    names = names_;
+    begun = ++dir_syncs_;
+  }
   MayCrash(kSlowEntryMicros);
   std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (path == directory_) synced_names_ = names_;
+  if (path == directory_ && begun > dir_synced_by_) {
+    synced_names_ = std::move(names);
+    dir_synced_by_ = begun;
+  }
   return InMemoryEnv::SyncDir(path);
 }
 
-void CrashEnv::MayCrash(uint64_t most_micros) {
-  uint64_t micros = 0;
+uint64_t CrashEnv::MayCrash(uint64_t most_micros) {
+  uint64_t micros = 0, drawn = 0;
   {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     if (most_micros > 0 && random_() % 3 == 0) micros = random_() % most_micros;
-    if (crashes_.size() < most_ && random_() % every_ == 0) {
+    drawn = random_();
+    // Of all the moments so far, each is as likely to be among those kept.
+    const size_t place = crashes_.size() < most_ ? crashes_.size() : random_() % (moments_ + 1);
+    if (random_() % every_ == 0 && (++moments_, place < most_)) {
       Crash crash;
       crash.power_lost = random_() % 2 == 0;
       crash.history = *history_;
       Leave(crash.power_lost, &crash.files);
-      crashes_.push_back(std::move(crash));
+      if (place == crashes_.size()) crashes_.emplace_back();
+      crashes_[place] = std::move(crash);
     }
   }
   if (micros > 0) SleepMicros(micros);
+  return drawn;
 }
 
 void CrashEnv::Leave(bool power_lost, std::map<std::string, Crash::File>* files) {
@@ -190,15 +212,20 @@ void CrashEnv::Leave(bool power_lost, std::map<std::string, Crash::File>* files)
   }
   std::map<std::string, std::shared_ptr<File>> either = names_;
   either.insert(synced_names_.begin(), synced_names_.end());
-  for (const auto& [path, file] : either) {
-    const bool there = names_.count(path) > 0, entry_synced = synced_names_.count(path) > 0;
-    const std::string now = file->Bytes();
+  for (auto [path, file] : either) {
+    const bool there = names_.count(path) > 0;
+    const auto synced = synced_names_.find(path);
+    const bool entry_synced = synced != synced_names_.end() && synced->second == file;
     if (!power_lost) {
-      (*files)[path] = Crash::File{now, file->synced, there, entry_synced};
-    } else if ((there && entry_synced) || random_() % 2 == 0) {
-      const std::string bytes = Survivor(now, file->synced);
-      (*files)[path] = Crash::File{bytes, bytes, true, true};
+      (*files)[path] = Crash::File{file->Bytes(), file->synced, there, entry_synced};
+      continue;
     }
+    if (!(there && entry_synced) && random_() % 2 == 0) {
+      if (entry_synced || synced == synced_names_.end()) continue;
+      file = synced->second;  // which had that name before
+    }
+    const std::string bytes = Survivor(file->Bytes(), file->synced);
+    (*files)[path] = Crash::File{bytes, bytes, true, true};
   }
 }
 

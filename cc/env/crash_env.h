@@ -1,12 +1,12 @@
 // CrashEnv: an InMemoryEnv that takes its time, and of which copies are taken at random moments: what a crash would leave. Test
 // only.
 //
-//   the process dies   every call that returned has happened, no other has; nothing is synced by that
+//   the process dies   every call that returned has happened, and maybe the first part of a write; nothing is synced by that
 //   the power is lost  what was synced is there; of the rest any part may be: each sector of a file, its size, each entry that
 //                      was made or deleted since its directory was synced
 //
 // A copy is taken before one of `every` calls that change something, while all others wait, with what may be found in it
-// (CrashHistory). The next CrashEnv begins with what one of them left. Of one directory; a file that is not positioned counts
+// (CrashHistory); a sample of them is kept. The next CrashEnv begins with what one of them left. Of one directory; a file that is not positioned counts
 // as synced.
 //
 //   CrashHistory history;
@@ -79,11 +79,11 @@ struct Crash {
 
 class CrashEnv : public InMemoryEnv {
  public:
-  // `files`: of a crash before. At most `most` copies. *history must outlive this object.
+  // `files`: of a crash before. At most `most` copies are kept. *history must outlive this object.
   CrashEnv(std::string directory, const std::map<std::string, Crash::File>& files, uint64_t seed, const CrashHistory* history,
            uint64_t every = 30, size_t most = 25);
 
-  // The copies taken since the last time.
+  // The copies taken so far.
   std::vector<Crash> Take();
 
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override;
@@ -95,8 +95,8 @@ class CrashEnv : public InMemoryEnv {
   struct File;
 
   std::shared_ptr<File> NewFile(const std::string& path);
-  // Maybe takes a copy, maybe takes its time.
-  void MayCrash(uint64_t most_micros);
+  // Maybe takes a copy, maybe takes its time. A random number.
+  uint64_t MayCrash(uint64_t most_micros);
   void Leave(bool power_lost, std::map<std::string, Crash::File>* files);
   // What a loss of power leaves of a file that was written since it was synced.
   std::string Survivor(const std::string& now, const std::string& synced);
@@ -108,7 +108,9 @@ class CrashEnv : public InMemoryEnv {
   std::shared_mutex mutex_;  // shared by what changes bytes; guards all below
   std::mt19937_64 random_;
   std::vector<Crash> crashes_;
+  uint64_t moments_ = 0;  // of which crashes_ is a sample
   std::map<std::string, std::shared_ptr<File>> names_, synced_names_;
+  uint64_t dir_syncs_ = 0, dir_synced_by_ = 0;  // as those of a file
 };
 
 }  // namespace multitier

@@ -116,8 +116,8 @@ TEST(TableCrash, AtAnyCall) {
         MT_ASSERT_OK(table->Flush());
         history.Acknowledge(now);
       }
-      const std::vector<Crash> taken = env.Take();
       table.reset();
+      const std::vector<Crash> taken = env.Take();  // closing included
       if (taken.empty()) break;
       crashes += taken.size();
       for (const Crash& crash : taken) {

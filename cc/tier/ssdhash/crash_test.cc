@@ -65,7 +65,7 @@ CrashHistory::States RecoverFrom(const Crash& crash) {
 TEST(CrashTest, AtAnyCall) {
   std::mt19937_64 random(Seed());
   size_t crashes = 0;
-  const int rounds = Rounds(40, 1500);
+  const int rounds = Rounds(25, 1500);
   for (int round = 0; round < rounds; ++round) {
     std::map<std::string, Crash::File> files;
     uint64_t generation = 0;
@@ -75,6 +75,7 @@ TEST(CrashTest, AtAnyCall) {
       SsdHashOptions options = Options(&env, "d");
       options.async_compaction = random() % 2 == 0;
       options.direct_io = random() % 3 != 0;
+      options.min_segment_bytes = uint64_t{8 << 10} << random() % 4;
       SCOPED_TRACE(StrCat("round ", round, ", life ", life, ", compaction ", options.async_compaction ? "beside" : "in",
                           " writes, ", options.direct_io ? "direct" : "buffered"));
       Result<std::unique_ptr<SsdHashTier>> tier = SsdHashTier::Open(options);
@@ -91,15 +92,18 @@ TEST(CrashTest, AtAnyCall) {
         for (const int64_t key : keys) history.Begin(key, removes ? 0 : static_cast<int64_t>(generation));
         const Status done = removes ? owner.Remove(keys) : owner.Put(keys, generation);
         ASSERT_TRUE(done.ok()) << done.ToString();
+        if (random() % 40 == 0) {
+          ASSERT_TRUE((*tier)->Compact().ok());
+        }
         if (random() % per_sync != 0) continue;
         ASSERT_TRUE((*tier)->Sync().ok());
         CrashHistory::States now;
         for (int64_t key = 0; key < kKeys; ++key) now[key] = static_cast<int64_t>(owner.generation(key));
         history.Acknowledge(now);
       }
-      const std::vector<Crash> taken = env.Take();
       owner.Detach();
       tier->reset();
+      const std::vector<Crash> taken = env.Take();  // closing included
       if (taken.empty()) break;
       crashes += taken.size();
       CrashHistory::States found;
