@@ -110,6 +110,7 @@ void EmbeddingTable::Impl::PushLower(Shard* shard, int level, const LowerOrder::
   if (!order.wants_keep(static_cast<size_t>(shard->rows_lower[level]))) return;
   std::vector<uint32_t> locations{entry.location};
   shard->index.ForEach([&](uint64_t word) {
+    if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];  // may be put back
     if (ShardIndex::state(word) == LowerState(level)) locations.push_back(ShardIndex::location(word));
   });
   std::sort(locations.begin(), locations.end());
@@ -154,8 +155,12 @@ bool EmbeddingTable::Impl::RelocateOne(Shard* shard, int level, const Relocation
         }
         if (location != relocation.from) return false;
         ShardIndex::Switch(&word, LowerState(level), relocation.to);
-        // What it was ranked is not known here: it counts as demoted again.
-        if (bounded(level)) shard->lower_order[level].Push({accesses_.load(), relocation.key, relocation.to});
+        // What it was ranked is not known here: it counts as demoted again, and of its frequency TakeColdest asks the record.
+        if (bounded(level)) {
+          const uint64_t clock = accesses_.load();
+          const uint64_t rank = RankOf(options_.cache_strategy, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
+          shard->lower_order[level].Push({rank, relocation.key, relocation.to});
+        }
         moved = true;
         return true;
       default:

@@ -210,6 +210,12 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
           RankOf(options_.cache_strategy, header.frequency, header.recency, clock) > entries[i].rank) {
         continue;
       }
+      // It was moved without a word of its frequency (RelocateOne).
+      if (!middle_[level] && options_.cache_strategy == Replacement::kLfu && header.frequency > entries[i].rank >> 32) {
+        const uint64_t rank = RankOf(Replacement::kLfu, header.frequency, static_cast<uint32_t>(entries[i].rank), clock);
+        shard->lower_order[level].Push({rank, header.key, record.location});
+        continue;
+      }
       Leaving leaving;
       leaving.header = header;
       leaving.location = record.location;

@@ -279,7 +279,7 @@ Status EmbeddingTable::Impl::Install(Shard* shard, BelowKey* key, const ReadReco
   if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), header.num_columns);
   if (promotion == Promotion::kCopy) install = budget_rows(*layout) > 0 && !trim_failed_;
   const Status reserved = install ? shard->dram.Reserve(1) : OkStatus();
-  if (!install || !reserved.ok()) return promotion == Promotion::kPin ? reserved : OkStatus();
+  if (!install || !reserved.ok()) return promotion == Promotion::kPin ? OfThisTable(reserved) : OkStatus();
   RowHeader* row = InstallRow(shard, word, *key, header, gone);
   if (corrupt && row->below != kNoLocation) {  // what it is now stands nowhere below
     HandOverRow(shard, ShardIndex::location(*word));

@@ -1,6 +1,7 @@
 // A table over a tier or two: which row is where after an operation, sizes, pins, failures.
 
 #include <atomic>
+#include <thread>
 
 #include "cc/env/fault_env.h"
 #include "cc/table/table_test_util.h"
@@ -242,6 +243,47 @@ TEST(TierChain, ColdestRowWhoseHeaderCannotBeReadIsStillTheColdest) {
   lower->fails = -1;
   MT_ASSERT_OK(table->Drain());
   EXPECT_EQ(table->PopDropped(), Range(0, 1));
+  ExpectTiersInOrder(table.get());
+}
+
+// The order of a tier is cleared of what left it, again and again. A row that an operation reads meanwhile is still there.
+TEST(TierChain, RowThatIsBeingReadKeepsItsPlaceInTheOrder) {
+  auto lower = std::make_shared<MemoryTier>();
+  TableOptions options = TieredOptions(4, 1, lower);
+  options.lower_tiers[0].budget_bytes = 3 * kRowBytes;
+  options.drop_coldest = true;
+  options.cache_strategy = Replacement::kLru;
+  auto table = MakeTable(options);
+  MT_ASSERT_OK(Sgd(Range(0, 3), 1.0f, 4).Run(table.get()));
+  std::atomic<bool> reading{false};
+  lower->SetHook([&](MemoryTier::Point point) {
+    if (point != MemoryTier::Point::kAfterRead || reading.exchange(true)) return;
+    std::thread([&] {  // each time one comes up and the other goes down
+      for (int i = 0; i < 3000; ++i) MT_EXPECT_OK(Sgd({1 + i % 2}, 1.0f, 4).Run(table.get()));
+    }).join();
+  });
+  std::vector<float> value(4);
+  MT_ASSERT_OK(table->Peek(Range(0, 1), value.data()));
+  ASSERT_TRUE(reading);
+  lower->SetHook(nullptr);
+  MT_ASSERT_OK(Sgd(Range(3, 5), 1.0f, 4).Run(table.get()));
+  EXPECT_EQ(table->PopDropped(), Range(0, 1));
+  ExpectTiersInOrder(table.get());
+}
+
+// A tier that moves its records does not tell how often their rows were used; the records do.
+TEST(TierChain, MovedRowsAreDroppedByTheirFrequency) {
+  TableOptions options = TieredOptions(4, 1, std::make_shared<RelocatingTier>(1));
+  options.lower_tiers[0].budget_bytes = 8 * kRowBytes;
+  options.drop_coldest = true;
+  options.cache_strategy = Replacement::kLfu;
+  auto table = MakeTable(options);
+  Training often = Sgd(Range(0, 4), 1.0f, 4);
+  often.counts = {50, 60, 70, 80};
+  MT_ASSERT_OK(often.Run(table.get()));
+  for (int64_t key = 10; key < 200; ++key) MT_ASSERT_OK(Sgd({key}, 1.0f, 4).Run(table.get()));
+  EXPECT_GT(table->Stats().dropped, 100);
+  EXPECT_EQ(FrequencyOf(table.get(), Range(0, 4)), often.counts);
   ExpectTiersInOrder(table.get());
 }
 

@@ -250,7 +250,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
       const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
       if (!inserted.ok()) {
         shard->counted.Release(location);
-        return inserted;
+        return OfThisTable(inserted);
       }
       counted = shard->counted.at(location);
     }
