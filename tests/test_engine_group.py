@@ -173,6 +173,31 @@ def test_a_slot_of_another_dim_is_refused_before_any_table_changes():
     assert [len(table) for table in tables] == [0, 0] and len(tables[0].columns) == 1
 
 
+@pytest.mark.parametrize("given, message", [
+    (dict(beta1=np.nan), "optimizer adam: beta1 must be"),
+    (dict(beta1="much"), "could not convert"),
+    (dict(global_step=1.5), "global_step: expected an integer, found 1.5"),
+    (dict(global_step=2**63), "global_step: expected an integer from -9223372036854775808 to 9223372036854775807, found 9223372036854775808"),
+    (dict(slots=["m"]), r"slots of adam: expected 2 different names, none 'value', found \['m'\]"),
+    (dict(slots=["m", "m"]), "slots of adam: expected 2 different names"),
+    (dict(slots=["m", "value"]), "slots of adam: expected 2 different names"),
+    (dict(slots=["m", 2]), "slots of adam: expected a list of names"),
+    (dict(slots="mv"), "slots of adam: expected a list of names, found 'mv'"),
+])
+def test_a_refused_update_makes_no_columns(given, message):
+    hyper = dict(learning_rate=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8, beta1_power=0.9, beta2_power=0.99)
+    hyper.update({name: given.pop(name) for name in list(given) if name in hyper})
+    tables = [engine.Table(dim=2, name=name) for name in "ab"]
+    group = engine.Group(tables, [[1], [1]], train=True)
+    for apply in (lambda: group.apply("adam", [np.ones((1, 2))] * 2, hyper=hyper, **given),
+                  lambda: tables[0].apply("adam", [1], np.ones((1, 2)), hyper=hyper, **given)):
+        with pytest.raises(ValueError, match=message):
+            apply()
+    with pytest.raises(ValueError, match="counts: expected at least 0 each, found -1"):
+        tables[0].apply("adagrad", [1], np.ones((1, 2)), counts=[-1], hyper={"learning_rate": 0.1})
+    assert [(len(table), len(table.columns)) for table in tables] == [(0, 1)] * 2
+
+
 def test_group_errors_name_the_member():
     tables = [engine.Table(dim=2, name="a"), engine.Table(dim=2, name="b")]
     with pytest.raises(ValueError, match="keys: expected one for each of 2 tables, found 1"):

@@ -88,7 +88,7 @@ def test_sums_that_nothing_else_takes_are_not_asked_for(session):
     assert not any(op.get_attr("summed")) and "MultitierGroupLookupGrad" not in {tensor.op.type for tensor in op.inputs}
 
 
-def test_two_optimizers_and_two_learning_rates_are_ops_of_their_own(session):
+def test_two_optimizers_are_ops_of_their_own(session):
     variables, loss = group(("a", "b", "c", "d"))
     rate = tf.constant(0.1)
     steps = [v1.train.AdagradOptimizer(rate).minimize(loss, var_list=variables[:2]),
@@ -244,7 +244,12 @@ def in_a_tuple(check, slices):
     return tf.tuple([slices], control_inputs=[check])[0]
 
 
-@pytest.mark.parametrize("wait", [in_a_group, in_a_tuple])
+def in_a_tuple_that_has_a_gates_name(check, slices):
+    with tf.name_scope("check_grad"):
+        return in_a_tuple(check, slices)
+
+
+@pytest.mark.parametrize("wait", [in_a_group, in_a_tuple, in_a_tuple_that_has_a_gates_name])
 @pytest.mark.parametrize("grouped", [True, False])
 def test_a_check_that_the_caller_puts_before_an_update_is_not_taken_for_tensorflows_gate(session, grouped, wait):
     variable, ids = table("a", 4), sparse([[1, 2], [3]])

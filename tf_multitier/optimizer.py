@@ -170,15 +170,23 @@ def _global_step(variable):
 _logged_uncounted = set()
 
 
-# The gate that tf.gradients puts behind the gradients of one op: it waits for those alone. Other gates (of all gradients, a caller's
-# tf.group) may stand for anything, and are waited for.
+# What tf.gradients calls the gate that it puts behind the gradients of one op.
 _GATE_OF_AN_OP = re.compile(r"_grad(_\d+)?/tuple/group_deps$")
+
+
+def _is_gate_of_an_op(control):
+    """Whether it is such a gate, which waits for what is behind it alone. Other gates (of all gradients, a caller's tf.group, one
+    with a check among what it waits for) may stand for anything, and are waited for."""
+    if not _GATE_OF_AN_OP.search(control.name):
+        return False
+    behind = {op.inputs[0].op.name for op in control._control_outputs if op.type == "Identity"}
+    return all(op.name in behind for op in control.control_inputs)
 
 
 def _skip_identities(tensor, before):
     """Follows Identity ops to their source. Control inputs on the way join `before`, but for TensorFlow's own gradient gate."""
     while tensor.op.type == "Identity":
-        before.extend(c for c in tensor.op.control_inputs if not _GATE_OF_AN_OP.search(c.name))
+        before.extend(c for c in tensor.op.control_inputs if not _is_gate_of_an_op(c))
         tensor = tensor.op.inputs[0]
     return tensor
 

@@ -38,12 +38,20 @@ py::dict UpdateRules() {
   return out;
 }
 
+void CheckHyper(const std::string& rule, const std::vector<float>& hyper) {
+  const UpdateRule* const found = ValueOrThrow(FindUpdateRule(rule));
+  if (hyper.size() == found->hyperparameters().size()) return ThrowIfError(found->Validate(hyper.data()));
+  ThrowIfError(InvalidArgumentError("rule ", rule, ": expected ", found->hyperparameters().size(), " hyperparameters, found ",
+                                    hyper.size()));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_engine, module) {
   module.doc() = "The embedding table engine for NumPy; use tf_multitier.engine.";
   RegisterExceptions(&module);
   module.def("update_rules", &UpdateRules);
+  module.def("check_hyper", &CheckHyper);
   module.def("salvage", &SalvageDirectory);
   module.def("path_of_name", &InstanceDirectory::PathOfName);
   py::class_<PyInstance>(module, "Instance")

@@ -5,10 +5,13 @@ import numbers
 import numpy as np
 
 
-def integer(name, value):
-    """An int."""
+def integer(name, value, bits=64, signed=True):
+    """An int of so many bits."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise ValueError(f"{name}: expected an integer, found {value!r}")
+    least, end = (-2**(bits - 1), 2**(bits - 1)) if signed else (0, 2**bits)
+    if not least <= value < end:
+        raise ValueError(f"{name}: expected an integer from {least} to {end - 1}, found {value!r}")
     return int(value)
 
 
@@ -25,6 +28,13 @@ def text(name, value):
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a name, found {value!r}")
     return value
+
+
+def names(name, values):
+    """A list of str."""
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{name}: expected a list of names, found {values!r}")
+    return list(values)
 
 
 def sizes(name, value):
@@ -57,4 +67,4 @@ def floats(name, values, shape):
 
 def columns(specs):
     """[(name, dim, initial value)] of what stands for such tuples."""
-    return [(str(name), int(dim), float(initial_value)) for name, dim, initial_value in specs]
+    return [(str(name), integer(f"dim of column '{name}'", dim, 32), float(initial_value)) for name, dim, initial_value in specs]

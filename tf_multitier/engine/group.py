@@ -113,11 +113,12 @@ class Group:
         """
         spec, values = rules.rule_and_hyper(rule, hyper)
         grads = self._check_grads("apply", grads)
+        global_step = arguments.integer("global_step", global_step)
         columns = [table._slot_columns(rule, spec, slots) for table in self._tables]
         for table, (_, missing) in zip(self._tables, columns):
             if missing:
                 table._table.add_slots(missing)
-        self._group.apply(rule, grads, values, [names for names, _ in columns], int(global_step))
+        self._group.apply(rule, grads, values, [names for names, _ in columns], global_step)
 
     def weights_gradients(self, grads):
         """The gradients of the weights: list of float32 [n], None for a member without weights. Changes nothing.

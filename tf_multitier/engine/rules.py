@@ -29,7 +29,7 @@ def update_rules():
 
 
 def rule_and_hyper(rule, hyper):
-    """What `_engine.update_rules` says of a rule, and its hyperparameters in its order."""
+    """What `_engine.update_rules` says of a rule, and its hyperparameters in its order; ValueError where one is out of range."""
     rules = _engine.update_rules()
     if rule not in rules:
         raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
@@ -37,4 +37,6 @@ def rule_and_hyper(rule, hyper):
     hyper = dict(hyper or {})
     if sorted(hyper) != sorted(spec["hyperparameters"]):
         raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
-    return spec, [float(hyper[name]) for name in spec["hyperparameters"]]
+    values = [float(hyper[name]) for name in spec["hyperparameters"]]
+    _engine.check_hyper(rule, values)
+    return spec, values

@@ -90,26 +90,21 @@ class Table:
         """
         if matrix is not None:
             matrix = arguments.floats("matrix", matrix, [len(matrix), dim])
-        seed, filter_freq = arguments.integer("seed", seed), arguments.integer("filter_freq", filter_freq)
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed: expected 0 to 2**64 - 1, found {seed}")
-        if filter_freq < 0:
-            raise ValueError(f"filter_freq: expected at least 0, found {filter_freq}")
         self._make(
             {
                 "name": arguments.text("name", name),
-                "dim": arguments.integer("dim", dim),
+                "dim": arguments.integer("dim", dim, 32),
                 "initializer": arguments.text("initializer", initializer),
                 "a": float(a),
                 "b": float(b),
-                "seed": seed,
+                "seed": arguments.integer("seed", seed, signed=False),
                 "matrix": matrix,
                 "slots": arguments.columns(slots),
                 "filter": arguments.text("filter", filter),
-                "filter_freq": filter_freq,
+                "filter_freq": arguments.integer("filter_freq", filter_freq, 32, signed=False),
                 "filter_max_elements": arguments.integer("filter_max_elements", filter_max_elements),
                 "filter_false_positive": float(filter_false_positive),
-                "filter_counter_bits": arguments.integer("filter_counter_bits", filter_counter_bits),
+                "filter_counter_bits": arguments.integer("filter_counter_bits", filter_counter_bits, 32),
                 "filter_probability": float(filter_probability),
                 "default_value_no_permission": float(default_value_no_permission),
                 "steps_to_live": arguments.integer("steps_to_live", steps_to_live),
@@ -121,7 +116,7 @@ class Table:
                 "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
-                "num_shards": arguments.integer("num_shards", num_shards),
+                "num_shards": arguments.integer("num_shards", num_shards, 32),
             }
         )
 
@@ -233,16 +228,20 @@ class Table:
             counts = arguments.integers("counts", counts)
             if len(counts) != len(keys):
                 raise ValueError(f"counts: expected shape [{len(keys)}], found [{len(counts)}]")
+            if len(counts) and counts.min() < 0:
+                raise ValueError(f"counts: expected at least 0 each, found {counts.min()}")
+        global_step = arguments.integer("global_step", global_step)
         slots, missing = self._slot_columns(rule, spec, slots)
         if missing:
             self._table.add_slots(missing)
-        self._table.apply(rule, keys, grads, counts, values, slots, int(global_step))
+        self._table.apply(rule, keys, grads, counts, values, slots, global_step)
 
     def _slot_columns(self, rule, spec, slots):
         """(names of the columns that serve as a rule's slots, those of them that do not exist yet as `add_slots` takes them)."""
-        slots = [name for name, _, _ in spec["slots"]] if slots is None else list(slots)
-        if len(slots) != len(spec["slots"]):
-            raise ValueError(f"slots of {rule}: expected {len(spec['slots'])} column names, found {slots}")
+        slots = [name for name, _, _ in spec["slots"]] if slots is None else arguments.names(f"slots of {rule}", slots)
+        n, (value, *_) = len(spec["slots"]), self.columns[0]
+        if len(slots) != n or len(set(slots)) != n or value in slots:
+            raise ValueError(f"slots of {rule}: expected {n} different names, none '{value}', found {slots}")
         dims = {name: dim for name, dim, _ in self.columns}
         missing = []
         for name, (_, per_row, initial_value) in zip(slots, spec["slots"]):
@@ -295,9 +294,7 @@ class Table:
 
         A key that is present from the first call to the last is given exactly once; others may be.
         """
-        cursor, max_rows = arguments.integer("cursor", cursor), arguments.integer("max_rows", max_rows)
-        if not 0 <= cursor < 2**64:
-            raise ValueError(f"cursor: expected 0, or what the last call gave, found {cursor}")
+        cursor, max_rows = arguments.integer("cursor", cursor, signed=False), arguments.integer("max_rows", max_rows)
         rows, following = self._table.scan(cursor, max_rows, bool(all_columns))
         return Rows(**rows), following
 
