@@ -169,6 +169,7 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
 Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
   std::vector<LowerOrder::Entry> later;  // operations are reading them, or they could not be read
   Status status;
+  const uint64_t clock = accesses_.load();  // one for all: what is not taken at one rank is at the next
   while (taken->size() < n && status.ok()) {
     std::vector<LowerOrder::Entry> entries;
     std::vector<ReadRecord> headers;
@@ -186,7 +187,6 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
     if (entries.empty()) break;
     const Status read = lower_[level]->Read(headers);
     std::lock_guard<SharedMutex> lock(shard->mutex);
-    const uint64_t clock = accesses_.load();
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
       const Status& one = read.ok() ? record.status : read;
@@ -205,16 +205,16 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       });
       if (word != nullptr && pending) later.push_back(entries[i]);
       if (word == nullptr || pending) continue;
-      // Another row stands where that one was, and has an entry of its own.
-      if (middle_[level] &&
-          RankOf(options_.cache_strategy, header.frequency, header.recency, clock) > entries[i].rank) {
-        continue;
-      }
-      // It was moved without a word of its frequency (RelocateOne).
-      if (!middle_[level] && options_.cache_strategy == Replacement::kLfu && header.frequency > entries[i].rank >> 32) {
-        const uint64_t rank = RankOf(Replacement::kLfu, header.frequency, static_cast<uint32_t>(entries[i].rank), clock);
-        shard->lower_order[level].Push({rank, header.key, record.location});
-        continue;
+      // A warmer row stands where that one was, or it was moved without a word of its frequency (RelocateOne): not yet. While
+      // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
+      const auto ranked = static_cast<uint32_t>(entries[i].rank);
+      const uint32_t recency = middle_[level] ? header.recency : ranked;
+      if (recency != ranked || options_.cache_strategy == Replacement::kLfu) {
+        const uint64_t rank = RankOf(options_.cache_strategy, header.frequency, recency, clock);
+        if (rank > entries[i].rank) {
+          shard->lower_order[level].Push({rank, header.key, record.location});
+          continue;
+        }
       }
       Leaving leaving;
       leaving.header = header;

@@ -271,6 +271,30 @@ TEST(TierChain, RowThatIsBeingReadKeepsItsPlaceInTheOrder) {
   ExpectTiersInOrder(table.get());
 }
 
+// Recencies have 32 bits. The longer a row has been below, the less can be told from it in the end, down to the opposite.
+class ForgetfulTier : public MemoryTier {
+ public:
+  Status Read(Span<ReadRecord> records) override {
+    const Status status = MemoryTier::Read(records);
+    for (ReadRecord& record : records) {
+      if (record.row_data == nullptr) record.header.recency += 1u << 20;
+    }
+    return status;
+  }
+};
+
+TEST(TierChain, RowWhoseRecencySaysNothingAnyMoreGoesDownAllTheSame) {
+  TableOptions options = TieredOptions(4, 1, std::make_shared<ForgetfulTier>());
+  options.lower_tiers[0].budget_bytes = 2 * kRowBytes;
+  options.lower_tiers.push_back({std::make_shared<MemoryTier>(), 0});
+  auto table = MakeTable(options);
+  for (int64_t key = 0; key < 20; ++key) MT_ASSERT_OK(Sgd({key}, 1.0f, 4).Run(table.get()));
+  MT_EXPECT_OK(table->Drain());
+  EXPECT_EQ(table->Stats().tiers[1].rows, 2);
+  EXPECT_EQ(table->Stats().tiers[2].rows, 17);
+  ExpectTiersInOrder(table.get());
+}
+
 // A tier that moves its records does not tell how often their rows were used; the records do.
 TEST(TierChain, MovedRowsAreDroppedByTheirFrequency) {
   TableOptions options = TieredOptions(4, 1, std::make_shared<RelocatingTier>(1));
