@@ -148,6 +148,10 @@ def test_sequence_columns_are_named_where_their_batch_sizes_or_steps_differ(grap
                                match=rf"column 'b_embedding': expected shape \[2,3,...\], as column 'a_embedding' has, .* found "
                                      rf"shape \[{b[0]},{b[1]},...\]"):
                 session.run(net, {ids["a"]: value(2, 3), ids["b"]: value(*b)})
+    two_and_three = {"a": sparse([[1, 2], [3]]), "b": sparse([[1, 2], [3], [4]])}
+    with pytest.raises(ValueError, match=r"column 'b_embedding': expected values of shape \(2, 2, None\), as column 'a_embedding' has, "
+                                         r".* found \(3, 2, None\)"):
+        fc.sequence_input_layer(two_and_three, [column("a"), column("b")])
 
 
 def test_max_norm_clips_in_a_group_as_alone():

@@ -368,7 +368,7 @@ def sequence_input_layer(features, feature_columns, weight_collections=None, tra
       (tensor, lengths): float32 [batch, time, sum of dimensions] and int64 [batch].
 
     Raises:
-      ValueError: no columns, two of one name, or one that gives no sequence.
+      ValueError: no columns, two of one name, or one that gives no sequence; batch sizes or steps that are known to differ.
       tf.errors.InvalidArgumentError: when run, naming the columns, if they disagree about the batch size, steps or lengths.
     """
     kinds = (_v1_columns._SequenceDenseColumn, _v2_columns.SequenceDenseColumn)

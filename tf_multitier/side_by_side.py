@@ -16,8 +16,15 @@ def check(values, names):
     Args:
       values: list of tensors.
       names: of each, what the message calls it.
+
+    Raises:
+      ValueError: where it is known when the graph is built that they do not fit.
     """
     shapes = [value.shape[:-1] if value.shape.rank else tf.TensorShape(None) for value in values]
+    for shape, name in zip(shapes, names):
+        if not shape.is_compatible_with(shapes[0]):
+            raise ValueError(f"{name}: expected values of shape {shapes[0].concatenate([None])}, as {names[0]} has, which they stand "
+                             f"beside, found {shape.concatenate([None])}")
     if len(values) < 2 or all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes):
         return []
     shapes = tf.shape_n(values)
