@@ -27,6 +27,7 @@ namespace {
 
 constexpr size_t kAhead = 8;  // rows on their way into the processor's cache while one is worked on
 constexpr size_t kKeptDropped = 1u << 20;
+constexpr size_t kUnreadable = 8;  // records that are passed over for warmer ones; more are no fault of theirs
 
 // No later read of the record will do better than this one, in a call that gave `batch`.
 bool IsForGood(const Status& batch, const Status& record) {
@@ -169,8 +170,9 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
 Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
   std::vector<LowerOrder::Entry> later;  // operations are reading them, or they could not be read
   Status status;
+  size_t unreadable = 0;
   const uint64_t clock = accesses_.load();  // one for all: what is not taken at one rank is at the next
-  while (taken->size() < n && status.ok()) {
+  while (taken->size() < n && unreadable < kUnreadable) {
     std::vector<LowerOrder::Entry> entries;
     std::vector<ReadRecord> headers;
     {
@@ -186,6 +188,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
     }
     if (entries.empty()) break;
     const Status read = lower_[level]->Read(headers);
+    if (!read.ok()) unreadable = kUnreadable;
     std::lock_guard<SharedMutex> lock(shard->mutex);
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
@@ -193,6 +196,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       if (IsForGood(read, record.status)) continue;  // freed; a corrupt one shows when it is asked for
       if (!one.ok()) {
         later.push_back(entries[i]);
+        ++unreadable;
         if (status.ok()) status = one;
         continue;
       }
@@ -227,7 +231,8 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
   }
   std::lock_guard<SharedMutex> lock(shard->mutex);
   for (const LowerOrder::Entry& entry : later) shard->lower_order[level].Push(entry);
-  return status.ok() ? status : TierError("looking for the coldest rows", level, status);
+  if (status.ok() || taken->size() == n) return OkStatus();
+  return TierError("looking for the coldest rows", level, status);
 }
 
 void EmbeddingTable::Impl::PutBack(Shard* shard, int level, const Leaving& leaving) {
