@@ -175,7 +175,7 @@ def test_a_slot_of_another_dim_is_refused_before_any_table_changes():
 
 @pytest.mark.parametrize("given, message", [
     (dict(beta1=np.nan), "optimizer adam: beta1 must be"),
-    (dict(beta1="much"), "could not convert"),
+    (dict(beta1="much"), "beta1 of adam: expected a number, found 'much'"),
     (dict(global_step=1.5), "global_step: expected an integer, found 1.5"),
     (dict(global_step=2**63), "global_step: expected an integer from -9223372036854775808 to 9223372036854775807, found 9223372036854775808"),
     (dict(slots=["m"]), r"slots of adam: expected 2 different names, none 'value', found \['m'\]"),

@@ -1,6 +1,7 @@
 """What goes wrong with storage, from Python: full and read-only disks, flipped bits, bad options, forks, and who shares what."""
 
 import os
+import pathlib
 import re
 import shutil
 import textwrap
@@ -425,6 +426,8 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
         (dict(storage_type=None), ValueError, "storage_type: expected a name, found None"),
         (dict(storage_type=12), ValueError, "storage_type: expected a name, found 12"),
         (dict(name=7), ValueError, "name: expected a name, found 7"),
+        (dict(name=pathlib.Path("a")), ValueError, r"name: expected a name, found PosixPath\('a'\)"),
+        (dict(b="wide"), ValueError, "b: expected a number, found 'wide'"),
         (dict(dim=4.5), ValueError, "dim: expected an integer, found 4.5"),
         (dict(dim=2**31), ValueError, "dim: expected an integer from -2147483648 to 2147483647, found 2147483648"),
         (dict(seed=-1), ValueError, "seed: expected an integer from 0 to 18446744073709551615, found -1"),

@@ -1,5 +1,6 @@
 """What a caller gives, as the arrays and tuples that the engine takes; ValueError where it does not fit."""
 
+import enum
 import numbers
 
 import numpy as np
@@ -22,9 +23,17 @@ def boolean(name, value):
     return bool(value)
 
 
+def real(name, value):
+    """A float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected a number, found {value!r}") from None
+
+
 def text(name, value):
     """A str, or the name of a member of an enum."""
-    value = getattr(value, "name", value)
+    value = value.name if isinstance(value, enum.Enum) else value
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a name, found {value!r}")
     return value
@@ -67,4 +76,5 @@ def floats(name, values, shape):
 
 def columns(specs):
     """[(name, dim, initial value)] of what stands for such tuples."""
-    return [(str(name), integer(f"dim of column '{name}'", dim, 32), float(initial_value)) for name, dim, initial_value in specs]
+    return [(text("name of a column", name), integer(f"dim of column '{name}'", dim, 32),
+             real(f"initial value of column '{name}'", initial_value)) for name, dim, initial_value in specs]

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tf_multitier import _engine
+from tf_multitier.engine import arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,6 @@ def rule_and_hyper(rule, hyper):
     hyper = dict(hyper or {})
     if sorted(hyper) != sorted(spec["hyperparameters"]):
         raise ValueError(f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}")
-    values = [float(hyper[name]) for name in spec["hyperparameters"]]
+    values = [arguments.real(f"{name} of {rule}", hyper[name]) for name in spec["hyperparameters"]]
     _engine.check_hyper(rule, values)
     return spec, values
