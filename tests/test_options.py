@@ -59,6 +59,8 @@ WRONG = [
     (lambda: tf_multitier.StorageOption("DRAM_SSDHASH", "/x", [9], drop_coldest=True), r"needs a size of the last tier: .*found \[9\]"),
     (lambda: tf_multitier.StorageOption(drop_coldest=True), "needs a size of the last tier: .* 1 sizes for DEFAULT"),
     (lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=1), "drop_coldest must be True or False, found 1"),
+    (lambda: tf_multitier.StorageOption(on_corruption="skip"), "on_corruption must be 'error', 'reinit' or 'drop', found 'skip'"),
+    (lambda: tf_multitier.StorageOption(on_corruption=None), "on_corruption must be 'error', 'reinit' or 'drop', found None"),
     (lambda: tf_multitier.CounterFilter(-1), "filter_freq must be at least 0, found -1"),
     (lambda: tf_multitier.CounterFilter(2.0), "filter_freq must be an integer, found 2.0"),
     (lambda: tf_multitier.CBFFilter(3), "max_element_size must be at least 1, found 0"),

@@ -101,6 +101,33 @@ def test_the_last_tier_drops_its_coldest_rows_where_the_option_says_so(graph, tm
         np.testing.assert_array_equal(models[2].look_up(session, [1, 8]), models[0].look_up(session, [1, 8]))
 
 
+@pytest.mark.parametrize("answer", ["error", "reinit", "drop"])
+def test_damaged_rows_are_refused_begin_anew_or_go_as_the_option_says(graph, answer, tmp_path):
+    model = Model(option("DRAM_PMEM", tmp_path, on_corruption=answer), initializer=v1.zeros_initializer())
+    keys = np.arange(300)
+    rows, pop = model.ev.export(), model.ev.pop_dropped()
+    with started() as session:
+        model.run(session, keys)
+        session.run(model.drain)
+        for file in tmp_path.rglob("*.pmem"):
+            content = bytearray(file.read_bytes())
+            content[4096 + 40::640] = [byte ^ 8 for byte in content[4096 + 40::640]]  # in every tenth row
+            with open(file, "r+b") as mapped:
+                mapped.write(content)
+        if answer == "error":
+            with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*key \d+.*offset"):
+                model.look_up(session, keys)
+            with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*reading all rows, key \d+"):
+                session.run(rows)
+            return
+        found = model.look_up(session, keys)
+        damaged = np.flatnonzero((found == 0).all(1))
+        assert 10 < len(damaged) < 100 and (np.delete(found, damaged, 0) == -0.5).all()
+        assert model.stats(session)["corrupt"] >= len(damaged)
+        assert len(session.run(rows)[0]) == 300 - (len(damaged) if answer == "drop" else 0)
+        assert sorted(session.run(pop)) == (damaged.tolist() if answer == "drop" else [])
+
+
 # ---- where rows are
 
 

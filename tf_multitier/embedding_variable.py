@@ -35,7 +35,8 @@ HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
 OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "initializer_b", "seed", "default_value_dim",
                 "default_value_no_permission", "filter", "filter_freq", "filter_max_elements", "filter_false_positive",
                 "filter_counter_bits", "filter_probability", "steps_to_live", "l2_weight_threshold", "storage_type",
-                "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "partition_index", "num_partitions")
+                "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "on_corruption", "partition_index",
+                "num_partitions")
 
 
 # Collections that every variable joins, beside those it is asked to. Empty but for the DeepRec drop-in.

@@ -19,7 +19,9 @@ ENV_STORAGE_SIZE = "TF_MULTITIER_STORAGE_SIZE"
 AVAILABLE_STORAGE_TYPES = tuple(t for t in StorageType if "HBM" not in t.tiers)
 
 # Attributes of the handle op that StorageOption sets.
-STORAGE_ATTRS = ("storage_type", "storage_path", "storage_sizes", "cache_strategy", "drop_coldest")
+STORAGE_ATTRS = ("storage_type", "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "on_corruption")
+
+_ON_CORRUPTION = ("error", "reinit", "drop")
 
 MAX_SIZE = 2**60  # bytes of a tier
 
@@ -99,10 +101,14 @@ class StorageOption(_Option):
       drop_coldest: what happens where the last tier has a given size and is full. False: training fails with
         ResourceExhausted and changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` tells which.
         Not in DeepRec.
+      on_corruption: what becomes of a row whose record in a tier of files is damaged. "error": what needs the row, saving
+        included, fails with DataLoss that names key, file and offset, until `remove` removes the key. "reinit": its key
+        starts anew, with an initial value. "drop": its key is forgotten, and `pop_dropped()` tells which. Either way it
+        counts in `corrupt` of the statistics. Not in DeepRec.
     """
 
     def __init__(self, storage_type=None, storage_path=None, storage_size=None, cache_strategy=None, layout=None, *,
-                 drop_coldest=False):
+                 drop_coldest=False, on_corruption="error"):
         self.storage_type = _storage_type("StorageOption.storage_type", storage_type)
         tiers = self.storage_type.tiers
         if storage_path is not None and (not isinstance(storage_path, (str, os.PathLike)) or not os.fspath(storage_path)):
@@ -124,6 +130,9 @@ class StorageOption(_Option):
             raise ValueError(f"StorageOption.drop_coldest needs a size of the last tier: storage_size must have {len(tiers)} "
                              f"sizes for {self.storage_type.name}, found {list(self.storage_size)}")
         self.drop_coldest = drop_coldest
+        if on_corruption not in _ON_CORRUPTION:
+            raise ValueError("StorageOption.on_corruption must be 'error', 'reinit' or 'drop', found " + repr(on_corruption))
+        self.on_corruption = on_corruption
 
 
 def _storage_type(where, value):
@@ -363,4 +372,5 @@ def option_attrs(name, option, storage):
     attrs["storage_sizes"] = list(storage.storage_size)
     attrs["cache_strategy"] = "DEFAULT" if storage.cache_strategy is None else storage.cache_strategy.name
     attrs["drop_coldest"] = storage.drop_coldest
+    attrs["on_corruption"] = storage.on_corruption
     return attrs

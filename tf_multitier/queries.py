@@ -221,7 +221,8 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_release_prefetched(p.handle), name)
 
     def pop_dropped(self, name="pop_dropped"):
-        """Keys that `StorageOption(drop_coldest=True)` dropped since this was run last: int64 [n], in no order.
+        """Keys that `StorageOption(drop_coldest=True)`, or `on_corruption="drop"`, dropped since this was run last: int64 [n], in no
+        order.
 
         A table remembers the newest 1,048,576 of them.
         """

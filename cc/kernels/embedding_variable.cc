@@ -41,15 +41,19 @@ absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_
 }
 
 absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storage) {
-  std::string strategy;
+  std::string strategy, on_corruption;
   TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &storage->type));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_path", &storage->path));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
+  TF_RETURN_IF_ERROR(context->GetAttr("on_corruption", &on_corruption));
   const Result<Replacement> parsed = ParseCacheStrategy(strategy);
   if (!parsed.ok()) return ToAbsl(parsed.status());
   storage->cache_strategy = *parsed;
+  const Result<OnCorruption> corruption = ParseOnCorruption(on_corruption);
+  if (!corruption.ok()) return ToAbsl(corruption.status());
+  storage->on_corruption = *corruption;
   return ToAbsl(ValidateStorage(*storage));
 }
 

@@ -27,6 +27,7 @@
       .Attr("storage_sizes: list(int) = []")             \
       .Attr("cache_strategy: string = 'DEFAULT'")        \
       .Attr("drop_coldest: bool = false")                \
+      .Attr("on_corruption: string = 'error'")           \
       .Attr("partition_index: int = 0")                  \
       .Attr("num_partitions: int = 1")
 

@@ -117,6 +117,8 @@ storage_path: directory of the tiers that keep files; each table makes one of it
 storage_sizes: bytes of row data of each tier, fastest first; one that is missing is 1 GiB, of the last tier: unbounded.
 cache_strategy: DEFAULT, LRU or LFU: which rows leave a tier first.
 drop_coldest: where the last tier's size is given and it is full: true: its coldest rows are dropped; false: ResourceExhausted.
+on_corruption: what becomes of a row whose record in a lower tier is damaged: error (what needs it is DataLoss), reinit (its key
+  starts anew), drop (its key is forgotten).
 partition_index: which of the partitions of a partitioned variable this is.
 num_partitions: how many partitions there are.
 )doc");
@@ -278,7 +280,8 @@ REGISTER_OP("MultitierPopDropped")
     .Output("keys: int64")
     .SetIsStateful()
     .SetShapeFn(HandleToVector)
-    .Doc("Keys that a full last tier has dropped since the last call, at most the newest 1,048,576 (see drop_coldest).");
+    .Doc("Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, at most the newest "
+         "1,048,576 (see drop_coldest, on_corruption).");
 
 REGISTER_OP("MultitierDrain")
     .Input("handle: resource")
