@@ -290,8 +290,9 @@ def _shared_rows(members, rows):
     shape = rows[0]
     for member, its in zip(members, rows):
         if not shape.is_compatible_with(its):
-            raise ValueError(f"{member.where}: concat: expected values of shape {shape.concatenate([None])}, as {members[0].where} has, "
-                             f"found {its.concatenate([None])}")
+            expected, found = ((*known.as_list(), None) for known in (shape, its))
+            raise ValueError(f"{member.where}: concat: expected values of shape {expected}, as {members[0].where} has, "
+                             f"found {found}")
         shape = shape.merge_with(its)
     return shape
 

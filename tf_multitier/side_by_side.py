@@ -23,8 +23,10 @@ def check(values, names):
     shapes = [value.shape[:-1] if value.shape.rank else tf.TensorShape(None) for value in values]
     for shape, name in zip(shapes, names):
         if not shape.is_compatible_with(shapes[0]):
-            raise ValueError(f"{name}: expected values of shape {shapes[0].concatenate([None])}, as {names[0]} has, which they stand "
-                             f"beside, found {shape.concatenate([None])}")
+            # A TensorShape's own text depends on whether v2 behaviour is on.
+            expected, found = ((*rows.as_list(), None) for rows in (shapes[0], shape))
+            raise ValueError(f"{name}: expected values of shape {expected}, as {names[0]} has, which they stand beside, "
+                             f"found {found}")
     if len(values) < 2 or all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes):
         return []
     shapes = tf.shape_n(values)
