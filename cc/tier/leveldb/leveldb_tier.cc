@@ -25,7 +25,6 @@ namespace multitier {
 namespace {
 
 constexpr size_t kReadsPerPiece = 64;
-constexpr size_t kScanSlice = 4096;
 
 uint64_t NowMicros() {
   struct timespec now;
@@ -85,39 +84,6 @@ Status LevelDbTier::OpenDatabase() {
   const leveldb::Status status = leveldb::DB::Open(options, options_.directory, &db);
   if (!status.ok()) return WriteError("opening of the database", status);
   db_.reset(db);
-  return OkStatus();
-}
-
-Status LevelDbTier::RecoverLocations() {
-  leveldb::ReadOptions options;
-  options.verify_checksums = true;
-  options.fill_cache = false;
-  auto recovered = std::make_shared<std::vector<Recovered>>();
-  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
-  for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (it->key().size() != kEntryKeyBytes) continue;
-    RecordHeader header;
-    uint32_t generation = 0;
-    if (const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation)) {
-      return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
-                           bad);
-    }
-    slots_.Hold(slots_.Take(), header.key, generation);  // locations count up
-    recovered->push_back(Recovered{header.version, header.frequency, header.num_columns});
-    next_generation_ = std::max(next_generation_, generation + 1);
-  }
-  if (!it->status().ok()) return WriteError("recovery", it->status());
-  std::string schema;
-  const leveldb::Status found = db_->Get(options, kSchemaKey, &schema);
-  if (found.IsNotFound() && recovered->empty()) return OkStatus();  // nothing was ever acknowledged
-  if (!found.ok()) return WriteError("recovery of the schema", found);
-  Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema);
-  if (!columns.ok()) {
-    return Status(columns.status().code(), StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ",
-                                                  columns.status().message()));
-  }
-  recovered_columns_ = *std::move(columns);
-  recovered_ = std::move(recovered);
   return OkStatus();
 }
 
@@ -379,96 +345,6 @@ Status LevelDbTier::Remove(Span<const KeyLocation> records) {
     slots_.GiveBack(record.location);
   }
   return OkStatus();
-}
-
-Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage) {
-  slice->clear();
-  std::shared_lock<std::shared_mutex> lock;
-  MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
-  leveldb::ReadOptions options;
-  options.verify_checksums = true;
-  options.fill_cache = false;
-  LevelDbEnv::last_read().path.clear();
-  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
-  for (it->Seek(from); slice->size() < kScanSlice; it->Next()) {
-    // A bad block is passed over, and told by the status from then on.
-    if (damage->ok() && it->status().IsCorruption()) {
-      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path,
-                              "': ", it->status().ToString());
-    }
-    if (!it->Valid()) break;
-    if (it->key().size() != kEntryKeyBytes) continue;
-    RecordHeader header;
-    uint32_t generation = 0;
-    const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation);
-    if (bad == nullptr) {
-      slice->emplace_back(header, generation);
-    } else if (damage->ok()) {
-      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ", bad);
-    }
-  }
-  if (it->status().ok() || it->status().IsCorruption()) return OkStatus();
-  return UnavailableError("leveldb tier: scan of '", options_.directory, "', last read of '", LevelDbEnv::last_read().path,
-                          "': ", it->status().ToString());
-}
-
-Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
-                                  const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
-  std::vector<Held> slice;
-  for (uint32_t from = 0; from < recovered.size(); from += kScanSlice) {
-    slice.clear();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const uint32_t end = static_cast<uint32_t>(std::min<size_t>(from + kScanSlice, recovered.size()));
-      for (uint32_t location = from; location < end; ++location) {
-        if (slots_.IsHeld(location)) slice.push_back(Held{slots_.key(location), 0, location});
-      }
-    }
-    for (const Held& held : slice) {
-      RecordHeader header;
-      header.key = held.key;
-      header.version = recovered[held.index].version;
-      header.frequency = recovered[held.index].frequency;
-      header.num_columns = recovered[held.index].num_columns;
-      MT_RETURN_IF_ERROR(visit(header, held.index));
-    }
-  }
-  return OkStatus();
-}
-
-Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  std::shared_ptr<const std::vector<Recovered>> recovered;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    recovered = recovered_;
-  }
-  if (recovered != nullptr) return ScanRecovered(*recovered, visit);
-  // Both in the order of keys, so that one pass brings locations and entries together.
-  std::vector<Held> held;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    held.reserve(static_cast<size_t>(slots_.num_held()));
-    for (uint32_t location = 0; location < slots_.end(); ++location) {
-      if (slots_.IsHeld(location)) held.push_back(Held{slots_.key(location), slots_.generation(location), location});
-    }
-  }
-  std::sort(held.begin(), held.end(), ByKey);
-  auto at = held.begin();
-  std::vector<std::pair<RecordHeader, uint32_t>> slice;
-  std::string from;
-  Status damage;
-  do {
-    MT_RETURN_IF_ERROR(ReadSlice(from, &slice, &damage));
-    if (!slice.empty()) from = EntryKey(slice.back().first.key).slice().ToString() + '\0';
-    for (const auto& [header, generation] : slice) {
-      while (at != held.end() && at->key < header.key) ++at;
-      for (; at != held.end() && at->key == header.key; ++at) {
-        if (at->generation == generation) MT_RETURN_IF_ERROR(visit(header, at->index));
-      }
-    }
-  } while (slice.size() == kScanSlice);
-  return damage;
 }
 
 uint64_t LevelDbTier::location_end() const {
