@@ -1,24 +1,15 @@
-// A table over a tier or two: which row is where after an operation, sizes, pins, failures.
+// A table over a tier or two: which row is where after an operation, sizes, failures.
 
 #include <atomic>
 #include <set>
 #include <thread>
 
-#include "cc/env/fault_env.h"
 #include "cc/table/table_test_util.h"
 
 namespace multitier {
 namespace {
 
 constexpr uint64_t kRowBytes = 16;  // dim 4
-
-// A clock that stands still until it is set.
-class ClockEnv : public FaultEnv {
- public:
-  ClockEnv() : FaultEnv(Env::Posix()) {}
-  uint64_t NowMicros() override { return now; }
-  std::atomic<uint64_t> now{1};
-};
 
 TEST(TierChain, LeastRecentlyUsedRowsGoBelowAndComeBack) {
   auto table = MakeTable(TieredOptions(4, 2, std::make_shared<MemoryTier>()));
@@ -339,143 +330,6 @@ TEST(TierChain, RefusedRemovalIsToldAgainBeforeTheNextDemotion) {
   MT_ASSERT_OK(table->Drain());
   EXPECT_EQ(lower->RecoverableKeys().count(0), 0u);
   ExpectTiersInOrder(table.get());
-}
-
-TEST(TierChain, PrefetchedRowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
-  constexpr uint64_t kHour = 3600ull * 1000000;
-  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
-  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
-  int64_t pinned = 0;
-  MT_ASSERT_OK(table->Prefetch(Range(0, 5), kHour, &pinned));
-  EXPECT_EQ(pinned, 2) << "a quarter of the budget";
-  EXPECT_EQ(table->Stats().prefetched, 2);
-  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), Range(0, 3)), (std::vector<int32_t>{0, 0, 1}));
-  LookupAll(table.get(), {0});  // used
-  EXPECT_EQ(table->Stats().prefetched, 1);
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 0}));
-  table->ReleasePrefetched();
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), Range(0, 2)), (std::vector<int32_t>{1, 1}));
-  MT_ASSERT_OK(table->Prefetch(Range(3, 4), 0, &pinned));
-  EXPECT_EQ(pinned, 1);
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), Range(3, 4)), (std::vector<int32_t>{1}));
-  MT_ASSERT_OK(table->Prefetch(Range(4, 6), kHour, &pinned));
-  MT_ASSERT_OK(Sgd({4}, 1.0f, 4).Run(table.get()));
-  MT_ASSERT_OK(table->Remove(Range(5, 6), nullptr));
-  EXPECT_EQ(table->Stats().prefetched, 0);
-  MT_ASSERT_OK(table->Prefetch(Range(100, 110), kHour, &pinned));
-  EXPECT_EQ(pinned, 0) << "absent keys are not created";
-  EXPECT_EQ(table->TotalCount(), 19);
-}
-
-// The entry of the first pin is still there when its time comes; the row is kept for longer by then.
-TEST(TierChain, PinThatIsRenewedAfterItsUseEndsAtItsOwnTime) {
-  constexpr uint64_t kHour = 3600ull * 1000000;
-  ClockEnv env;
-  TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
-  options.env = &env;
-  auto table = MakeTable(std::move(options));
-  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
-  int64_t pinned = 0;
-  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
-  LookupAll(table.get(), {0});
-  MT_ASSERT_OK(table->Prefetch(Range(0, 1), 3 * kHour, &pinned));
-  EXPECT_EQ(pinned, 1);
-  env.now += 2 * kHour;
-  EXPECT_EQ(table->Stats().prefetched, 1);
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), Range(0, 1)), (std::vector<int32_t>{0}));
-  env.now += 2 * kHour;
-  EXPECT_EQ(table->Stats().prefetched, 0);
-}
-
-// Use ends a pin: one for a shorter time afterwards is not kept for what is left of it.
-TEST(TierChain, PinThatIsRenewedAfterItsUseForAShorterTimeEndsAtItsOwnTime) {
-  constexpr uint64_t kHour = 3600ull * 1000000;
-  ClockEnv env;
-  TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
-  options.env = &env;
-  auto table = MakeTable(std::move(options));
-  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
-  int64_t pinned = 0;
-  MT_ASSERT_OK(table->Prefetch(Range(0, 1), 10 * kHour, &pinned));
-  LookupAll(table.get(), {0});
-  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
-  EXPECT_EQ(pinned, 1);
-  env.now += kHour - 1;
-  EXPECT_EQ(table->Stats().prefetched, 1);
-  env.now += 1;
-  EXPECT_EQ(table->Stats().prefetched, 0);
-  LookupAll(table.get(), Range(8, 20));
-  EXPECT_EQ(TierOf(table.get(), {0}), (std::vector<int32_t>{1}));
-  env.now += 20 * kHour;  // nothing comes of what is left of the first
-  EXPECT_EQ(table->Stats().prefetched, 0);
-}
-
-// Each call was promised its time: of those before the next use the latest end holds, where the quarter is full, too.
-TEST(TierChain, PinThatIsRenewedBeforeItsUseEndsAtTheLatestTime) {
-  constexpr uint64_t kHour = 3600ull * 1000000;
-  for (const bool longer_first : {false, true}) {
-    ClockEnv env;
-    TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
-    options.env = &env;
-    auto table = MakeTable(std::move(options));
-    MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
-    int64_t pinned = 0;
-    MT_ASSERT_OK(table->Prefetch(Range(0, 2), (longer_first ? 3 : 1) * kHour, &pinned));
-    EXPECT_EQ(pinned, 2) << "all that may be kept";
-    MT_ASSERT_OK(table->Prefetch(std::vector<int64_t>{5, 1, 0}, (longer_first ? 1 : 3) * kHour, &pinned));
-    EXPECT_EQ(pinned, 0);
-    env.now += 2 * kHour;
-    EXPECT_EQ(table->Stats().prefetched, 2);
-    LookupAll(table.get(), {0});  // ends both
-    EXPECT_EQ(table->Stats().prefetched, 1);
-    env.now += kHour;
-    EXPECT_EQ(table->Stats().prefetched, 0);
-    MT_ASSERT_OK(table->Prefetch(Range(0, 1), ~uint64_t{0}, &pinned));
-    env.now += 1000000 * kHour;
-    EXPECT_EQ(table->Stats().prefetched, 1) << "no time is too long";
-    // Put off again and again: what remembers it does not grow.
-    for (uint64_t round = 1; round < 1000; ++round) MT_ASSERT_OK(table->Prefetch(Range(1, 2), round * kHour, nullptr));
-    EXPECT_EQ(table->Stats().prefetched, 2);
-    env.now += 998 * kHour;
-    EXPECT_EQ(table->Stats().prefetched, 2);
-    env.now += kHour;
-    EXPECT_EQ(table->Stats().prefetched, 1);
-  }
-}
-
-TEST(TierChain, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {
-  constexpr uint64_t kHour = 3600ull * 1000000;
-  auto table = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
-  MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table.get()));
-  int64_t pinned = 0;
-  for (int round = 0; round < 100; ++round) {
-    MT_ASSERT_OK(table->Prefetch(Range(0, 2), 0, &pinned));
-    ASSERT_EQ(pinned, 2) << round;
-  }
-  EXPECT_EQ(table->Stats().prefetched, 0);
-  // Behind one that ends later, too.
-  MT_ASSERT_OK(table->Prefetch(Range(0, 1), kHour, &pinned));
-  EXPECT_EQ(pinned, 1);
-  for (int round = 0; round < 3; ++round) {
-    MT_ASSERT_OK(table->Prefetch(Range(5, 8), 0, &pinned));
-    EXPECT_EQ(pinned, 1);
-    EXPECT_EQ(table->Stats().prefetched, 1);
-  }
-  // Used and kept again and again: what remembers the pins does not grow, nor ends them.
-  for (int round = 0; round < 1000; ++round) {
-    MT_ASSERT_OK(table->Prefetch(Range(10, 11), kHour, &pinned));
-    ASSERT_EQ(pinned, 1) << round;
-    LookupAll(table.get(), {10});
-  }
-  EXPECT_EQ(table->Stats().prefetched, 1);
-  table->ReleasePrefetched();
-  EXPECT_EQ(table->Stats().prefetched, 0);
 }
 
 // The n-th write or read fails, for every n: no wrong value ever, and the table goes on.
