@@ -1,6 +1,8 @@
 #include "cc/env/crash_env.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 namespace multitier {
@@ -56,6 +58,20 @@ Status Crash::CopyTo(InMemoryEnv* env, const std::string& directory) const {
     MT_RETURN_IF_ERROR(copy->Append(file.bytes.data(), file.bytes.size()));
   }
   return OkStatus();
+}
+
+int CrashRounds(int few, int under_stress) {
+  const char* text = std::getenv("MT_CRASH_ROUNDS");
+  if (text != nullptr) return std::atoi(text);
+  const char* stress = std::getenv("TF_MULTITIER_STRESS");
+  return stress != nullptr && stress[0] == '1' ? under_stress : few;
+}
+
+uint64_t CrashSeed() {
+  const char* text = std::getenv("MT_CRASH_SEED");
+  const uint64_t seed = text == nullptr ? std::random_device()() : std::strtoull(text, nullptr, 10);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  return seed;
 }
 
 struct CrashEnv::File {

@@ -77,6 +77,11 @@ struct Crash {
   Status CopyTo(InMemoryEnv* env, const std::string& directory) const;
 };
 
+// How many rounds of crashes a test has: $MT_CRASH_ROUNDS, else `under_stress` where $TF_MULTITIER_STRESS is 1, else `few`.
+int CrashRounds(int few, int under_stress);
+// What a test draws its rounds from: $MT_CRASH_SEED, else random. Printed, so that it can be asked for.
+uint64_t CrashSeed();
+
 class CrashEnv : public InMemoryEnv {
  public:
   // `files`: of a crash before. At most `most` copies are kept. *history must outlive this object.

@@ -1,7 +1,6 @@
 // Crashes of a table over SSDHASH at any call of its files, in several lives: each key is found as it was flushed, or as it was
 // at some time since; its row is whole, and its own.
 
-#include <cstdlib>
 #include <map>
 #include <random>
 
@@ -13,20 +12,6 @@ namespace {
 
 constexpr int kDim = 5;
 constexpr int64_t kKeys = 300;
-
-// How many rounds, and the seed of what happens in them: printed, so that it can be asked for.
-int Rounds(int few, int under_stress) {
-  const char* stress = std::getenv("TF_MULTITIER_STRESS");
-  const char* text = std::getenv("MT_CRASH_ROUNDS");
-  if (text != nullptr) return std::atoi(text);
-  return stress != nullptr && stress[0] == '1' ? under_stress : few;
-}
-uint64_t Seed() {
-  const char* text = std::getenv("MT_CRASH_SEED");
-  const uint64_t seed = text == nullptr ? std::random_device()() : std::strtoull(text, nullptr, 10);
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 // A table of 20 rows in memory, maybe 40 more in a tier between, over files in `env`. Each update takes 1 from a value that
 // begins with 0: the value tells how often the row was trained, as its frequency does.
@@ -82,9 +67,9 @@ CrashHistory::States RecoverFrom(const Crash& crash, const Shape& shape) {
 }
 
 TEST(TableCrash, AtAnyCall) {
-  std::mt19937_64 random(Seed());
+  std::mt19937_64 random(CrashSeed());
   size_t crashes = 0;
-  const int rounds = Rounds(25, 800);
+  const int rounds = CrashRounds(25, 800);
   for (int round = 0; round < rounds; ++round) {
     std::map<std::string, Crash::File> files;
     CrashHistory history;

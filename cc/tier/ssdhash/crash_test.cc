@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
@@ -17,20 +16,6 @@ namespace multitier {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
 namespace {
-
-// How many rounds, and the seed of what happens in them: printed, so that it can be asked for.
-int Rounds(int few, int under_stress) {
-  const char* stress = std::getenv("TF_MULTITIER_STRESS");
-  const char* text = std::getenv("MT_CRASH_ROUNDS");
-  if (text != nullptr) return std::atoi(text);
-  return stress != nullptr && stress[0] == '1' ? under_stress : few;
-}
-uint64_t Seed() {
-  const char* text = std::getenv("MT_CRASH_SEED");
-  const uint64_t seed = text == nullptr ? std::random_device()() : std::strtoull(text, nullptr, 10);
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 constexpr int64_t kKeys = 700;
 
@@ -63,9 +48,9 @@ CrashHistory::States RecoverFrom(const Crash& crash) {
 
 // Against files that take their time, so that rounds of settling, compaction and writes cross each other.
 TEST(CrashTest, AtAnyCall) {
-  std::mt19937_64 random(Seed());
+  std::mt19937_64 random(CrashSeed());
   size_t crashes = 0;
-  const int rounds = Rounds(25, 1500);
+  const int rounds = CrashRounds(25, 1500);
   for (int round = 0; round < rounds; ++round) {
     std::map<std::string, Crash::File> files;
     uint64_t generation = 0;
@@ -126,8 +111,8 @@ TEST(CrashTest, OfAProcessThatIsKilled) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "under ThreadSanitizer the child of a process with threads may not start any";
 #endif
-  const int rounds = Rounds(50, 1000);
-  std::mt19937_64 random(Seed());
+  const int rounds = CrashRounds(50, 1000);
+  std::mt19937_64 random(CrashSeed());
   const std::string directory = StrCat(testing::TempDir(), "/ssdhash_crash_test_", static_cast<int>(::getpid()));
   ASSERT_TRUE(Env::Posix()->CreateDir(directory).ok());
   constexpr int64_t kKeys = 3000;
