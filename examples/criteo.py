@@ -194,6 +194,10 @@ class ClickModel:
           labels: float32 [rows]; ints: float32 [rows, 13], NaN where missing;
           cats: bytes [rows, 26], b"" where missing.
         """
+        return self._draw(rows, rng)[:3]
+
+    def _draw(self, rows, rng):
+        """What `draw` returns, and the hidden model's log odds of a click: float32 [rows]."""
         log_odds = np.full(rows, -1.4, np.float32)
         ids = np.empty((rows, len(CAT_NAMES)), np.int64)
         for column in range(len(CAT_NAMES)):
@@ -208,7 +212,29 @@ class ClickModel:
         cats = _hexadecimal(ids)
         ints[rng.random(ints.shape) < self.MISSING] = np.nan
         cats[rng.random(cats.shape) < self.MISSING] = b""
-        return labels, ints, cats
+        return labels, ints, cats, log_odds
+
+    def _batches(self, batch_size, stream_seed, rows):
+        """`_draw`'s answers for the batches of a stream."""
+        rng = np.random.default_rng(stream_seed)
+        left = math.inf if rows is None else rows
+        while left > 0:
+            batch = self._draw(int(min(batch_size, left)), rng)
+            left -= batch[0].size
+            yield batch
+
+    def labels_and_log_odds(self, batch_size, stream_seed, rows):
+        """The labels of `dataset` with these arguments, and the odds they were drawn with.
+
+        The hidden model knows its weights and the fields that are missing in the rows, so no
+        trained model can be expected to rank the rows better.
+
+        Returns:
+          labels, log odds: float32 [rows] each.
+        """
+        drawn = list(self._batches(batch_size, stream_seed, rows))
+        return (np.concatenate([batch[0] for batch in drawn]),
+                np.concatenate([batch[3] for batch in drawn]))
 
     def dataset(self, batch_size, stream_seed, rows=None):
         """Rows as a dataset of (features, labels), as at the top of this file.
@@ -219,11 +245,7 @@ class ClickModel:
           rows: total; None for an endless stream.
         """
         def batches():
-            rng = np.random.default_rng(stream_seed)
-            left = math.inf if rows is None else rows
-            while left > 0:
-                labels, ints, cats = self.draw(int(min(batch_size, left)), rng)
-                left -= labels.size
+            for labels, ints, cats, _ in self._batches(batch_size, stream_seed, rows):
                 yield labels, np.nan_to_num(ints), cats
 
         def named(labels, ints, cats):

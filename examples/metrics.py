@@ -157,6 +157,14 @@ def table_rows(stats):
                             for tier, total in tier_totals(stats).items()]
 
 
+def format_totals(stats):
+    """A plain-text table of all tables together: a line for each tier. stats: as of `tier_totals`."""
+    header, lines = table_rows(stats)
+    keep = slice(1, header.index("up"))
+    totals = [line[keep] for line in lines if line[0] == "total"]
+    return format_table(header[keep], totals)
+
+
 def _table_line(name, tier, total):
     sizes = [format_bytes(total[field]) for field in ("row_bytes", "memory", "stored_bytes")]
     device = [format_bytes(total[field]) for field in ("device_read_bytes", "device_written_bytes")]
@@ -169,11 +177,11 @@ def _percent(share):
 
 
 def format_table(header, rows):
-    """A plain-text table: first two columns to the left, the others to the right."""
+    """A plain-text table: numbers to the right."""
     widths = [max(len(row[i]) for row in [header] + rows) for i in range(len(header))]
     def line(cells):
-        return "  ".join(cell.ljust(width) if i < 2 else cell.rjust(width)
-                         for i, (cell, width) in enumerate(zip(cells, widths))).rstrip()
+        return "  ".join(cell.ljust(width) if name in ("table", "tier") else cell.rjust(width)
+                         for name, cell, width in zip(header, cells, widths)).rstrip()
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     return "\n".join([line(header), rule] + [line(row) for row in rows])
 
@@ -187,9 +195,20 @@ def format_bytes(count):
         count /= 1024
 
 
+class ProgressBar(tqdm.tqdm):
+    """A tqdm bar that shows steps per second."""
+
+    def end(self):
+        """Closes the bar at the steps that were taken: data may end before the steps asked for."""
+        self.total = self.n
+        self.refresh()
+        self.close()
+
+
 def progress_bar(total, unit="step", disable=False):
-    """A tqdm bar that shows steps per second; `total` None when the end is not known."""
-    return tqdm.tqdm(total=total, unit=unit, disable=disable, dynamic_ncols=True, smoothing=0.1)
+    """A ProgressBar on standard error, if that is a terminal; `total` None: the end is not known."""
+    return ProgressBar(total=total, unit=unit, disable=disable or None, dynamic_ncols=True,
+                       smoothing=0.1)
 
 
 def plot_history(path, history, title):

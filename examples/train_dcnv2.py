@@ -22,7 +22,7 @@ import os
 import tempfile
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: no notices
+import quiet  # noqa: F401  before TensorFlow, whose start-up messages it hides
 
 from absl import app
 from absl import flags
@@ -68,7 +68,8 @@ flags.DEFINE_integer("seed", 1, "Of the generated rows, the shuffle and the init
 flags.DEFINE_string("model_dir", None, "Folder for checkpoints; none: keep nothing.")
 flags.DEFINE_integer("save_every", 1000, "Steps between checkpoints.", lower_bound=1)
 flags.DEFINE_string("plot", None, "Picture of loss, AUC and table growth to write (.png).")
-flags.DEFINE_bool("progress", True, "Show the progress bar.")
+flags.DEFINE_bool("tables", False, "Print rows, bytes, hits and I/O of each embedding variable.")
+flags.DEFINE_bool("progress", True, "Show the progress bar, on a terminal.")
 
 
 def make_datasets():
@@ -77,8 +78,7 @@ def make_datasets():
     if not FLAGS.data:
         model = criteo.ClickModel(FLAGS.seed)
         return (model.dataset(size, stream_seed=(FLAGS.seed, 0)),
-                model.dataset(size, stream_seed=(FLAGS.seed, 1), rows=min(FLAGS.eval_rows, 20_000)),
-                [])
+                model.dataset(**generated_held_out()), [])
     files = criteo.find_files(FLAGS.data)
     reading = dict(batch_size=size, shuffle_rows=FLAGS.shuffle_rows, epochs=FLAGS.epochs,
                    seed=FLAGS.seed)
@@ -91,6 +91,12 @@ def make_datasets():
     training = criteo.read(files, keep=lambda row: tf.not_equal(row % one_in, one_in - 1),
                            **reading)
     return training, _first_rows(held_out), files
+
+
+def generated_held_out():
+    """The held-out rows of generated data: arguments of ClickModel.dataset."""
+    return dict(batch_size=FLAGS.batch_size, stream_seed=(FLAGS.seed, 1),
+                rows=min(FLAGS.eval_rows, 20_000))
 
 
 def _first_rows(dataset):
@@ -271,19 +277,34 @@ def main(argv):
             log_step_count_steps=None))
         with metrics.progress_bar(FLAGS.steps or None, disable=not FLAGS.progress) as bar:
             trainer.run(session, bar)
+            bar.end()
         if not trainer.history:
             raise app.UsageError("no rows to train on")
         stats = trainer.stats(session)
 
-    last = trainer.history[-1]
-    print(f"\n{trainer.steps} steps of {FLAGS.batch_size} rows, "
-          f"{trainer.steps / trainer.seconds:.1f} steps/s without evaluation")
-    print(f"held-out AUC {last['auc']:.4f}, log loss {last['eval_loss']:.4f}\n")
-    print(metrics.format_table(*metrics.table_rows(stats)))
+    print(summary(trainer, stats))
+    if FLAGS.tables:
+        print("\n" + metrics.format_table(*metrics.table_rows(stats)))
     if FLAGS.plot:
         title = f"{len(files)} file(s)" if files else "generated rows"
         metrics.plot_history(FLAGS.plot, trainer.history, "DCNv2 on " + title)
-        print(f"\nwrote {FLAGS.plot}")
+        print(f"picture: {os.path.abspath(FLAGS.plot)}")
+
+
+def summary(trainer, stats):
+    """What a run amounts to, in a few lines."""
+    last = trainer.history[-1]
+    lines = ["", f"{trainer.steps} steps of {FLAGS.batch_size} rows, "
+             f"{trainer.steps / trainer.seconds:.1f} steps/s without evaluation"]
+    lines.append(f"held-out AUC {last['auc']:.4f}, log loss {last['eval_loss']:.4f}")
+    if not FLAGS.data:
+        labels, odds = criteo.ClickModel(FLAGS.seed).labels_and_log_odds(**generated_held_out())
+        lines.append(f"hidden model {metrics.auc(labels, odds):.4f}, log loss "
+                     f"{metrics.log_loss(labels, odds):.4f}  (it generated the rows)")
+    lines += ["", metrics.format_totals(stats), ""]
+    if not FLAGS.tables:
+        lines.append("for each variable: --tables")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

