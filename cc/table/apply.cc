@@ -102,7 +102,7 @@ void EmbeddingTable::Impl::CountKey(ApplyContext* context, Shard* shard, uint32_
   if (found.row != nullptr) {
     found.row->frequency = SaturatingAdd(found.row->frequency, n);
   } else if (n > 0) {
-    HandOverCounted(shard, ShardIndex::location(*found.word));
+    shard->marks.CountedChanges(ShardIndex::location(*found.word));
     if (found.counted->frequency == 0) ++shard->counted_rows;
     found.counted->frequency = SaturatingAdd(found.counted->frequency, n);
     found.counted->version = version;
@@ -160,10 +160,10 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
       data[n] = DramTier::Data(gathered.rows[e]);
       entries[n++] = e;
     }
-    if (!shard->to_give.empty()) {
+    if (!shard->marks.no_rows()) {
       for (size_t i = 0; i < n; ++i) {
         const int64_t key = gathered.rows[entries[i]]->key;
-        HandOverRow(shard, ShardIndex::location(*shard->Find(key, batch.hash(entries[i])).word));
+        shard->marks.RowChanges(ShardIndex::location(*shard->Find(key, batch.hash(entries[i])).word));
       }
     }
     UpdateBatch rows;

@@ -125,10 +125,9 @@ void EmbeddingTable::Impl::Relocate(int level, Span<Relocation> relocations) {
   for (size_t s = 0; s < shards_.size(); ++s) {
     if (by_shard[s].empty()) continue;
     std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
-    SnapshotCut* const cut = shards_[s]->cut.get();
     for (Relocation* relocation : by_shard[s]) {
       relocation->moved = RelocateOne(shards_[s].get(), level, *relocation);
-      if (cut != nullptr && relocation->moved) cut->Moved(level, relocation->from, relocation->to);
+      if (relocation->moved) shards_[s]->marks.RecordRelocated(level, relocation->from, relocation->to);
     }
   }
 }

@@ -66,7 +66,7 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
       const uint32_t location = victims[i];
       RowHeader* row = dram.Header(location);
       if (levels_ == 1 && row->below != kNoLocation) {
-        MarkDemoted(shard, location, 0, row->below);
+        shard->marks.RowDemoted(location, 0, row->below);
         shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, 0, row->below);
         --dram_rows_;
         ++*moved;
@@ -113,10 +113,10 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
       if (!unchanged || (found.row->pins != 0 && !keeps_copies(0))) {
         unused.at[0].push_back(KeyLocation{header.key, locations[i], /*newest=*/true});
       } else if (found.row->pins != 0) {
-        MarkCopied(shard, ShardIndex::location(*found.word), locations[i]);
+        shard->marks.RowCopied(ShardIndex::location(*found.word), locations[i]);
         found.row->below = locations[i];
       } else {
-        MarkDemoted(shard, ShardIndex::location(*found.word), 0, locations[i]);
+        shard->marks.RowDemoted(ShardIndex::location(*found.word), 0, locations[i]);
         shard->MoveBelow(found.word, 0, locations[i]);
         --dram_rows_;
         ++moved;
@@ -315,9 +315,7 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
         continue;
       }
       ShardIndex::Switch(word, LowerState(to), dirty ? locations[place] : header.below);
-      if (shard->cut != nullptr) {
-        shard->cut->given[to].Set(ShardIndex::location(*word), shard->cut->given[level].has(taken[i].location));
-      }
+      shard->marks.RecordCopied(level, taken[i].location, to, ShardIndex::location(*word));
       --shard->rows_lower[level];
       ++shard->rows_lower[to];
       ++shard->counters.lower[to].demotions;
@@ -340,7 +338,7 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
     {
       std::lock_guard<SharedMutex> lock(shard->mutex);
       for (const Leaving& leaving : taken) {
-        if (shard->cut == nullptr || shard->cut->given[level].has(leaving.location)) continue;
+        if (!shard->marks.wants_record(level, leaving.location)) continue;
         ReadRecord& record = wanted.emplace_back();
         record.key = leaving.header.key;
         record.location = leaving.location;
@@ -359,9 +357,9 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
       if (record != wanted.end() && record->location == leaving.location) {
         const ReadRecord& one = *record++;
         const Status& failed = read.ok() ? one.status : read;
-        const bool still_wanted = shard->cut != nullptr && !shard->cut->given[level].has(leaving.location);
+        const bool still_wanted = shard->marks.wants_record(level, leaving.location);
         if (failed.ok()) {
-          HandOverRecord(shard, level, leaving.location, one.header, one.row_data);
+          shard->marks.RecordGoes(level, leaving.location, one.header, one.row_data);
         } else if (still_wanted && !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
           PutBack(shard, level, leaving);
           if (status.ok()) status = TierError(StrCat("dropping key ", leaving.header.key), level, failed);
@@ -388,7 +386,7 @@ void EmbeddingTable::Impl::DropRows(Shard* shard, const std::vector<uint32_t>& l
   std::vector<int64_t> keys;
   for (const uint32_t location : locations) {
     const int64_t key = shard->dram.Header(location)->key;
-    HandOverRow(shard, location);
+    shard->marks.RowChanges(location);
     shard->EraseRow(shard->Find(key, HashKey(key)).word);
     --dram_rows_;
     keys.push_back(key);

@@ -117,18 +117,21 @@ Status EmbeddingTable::Impl::Init() {
   const bool exact = budget_rows(*layout_) < kOneShardRows;
   // A middle tier goes on with the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
-  for (int s = 0; s < shards; ++s) {
-    shards_.push_back(std::make_unique<Shard>(env_, layout_, has_lower, evicts_, (uint64_t{1} << 32) >> log2_shards_,
-                                              options_.cache_strategy, exact, options_.row_memory));
-  }
+  tier_levels_.dram_named = options_.dram_named;
   for (const LowerTierOptions& lower : options_.lower_tiers) {
     const int level = levels_++;
     const TierCapabilities can = lower.tier->capabilities();
-    lower_[level] = lower.tier.get();
-    durable_[level] = can.durable;
-    middle_[level] = can.middle;
-    MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
+    tier_levels_.tier[level] = lower_[level] = lower.tier.get();
+    tier_levels_.durable[level] = durable_[level] = can.durable;
+    tier_levels_.middle[level] = middle_[level] = can.middle;
+    tier_levels_.bounded[level] = lower.budget_bytes != 0;
   }
+  tier_levels_.count = levels_;
+  for (int s = 0; s < shards; ++s) {
+    shards_.push_back(std::make_unique<Shard>(env_, &tier_levels_, layout_, evicts_, (uint64_t{1} << 32) >> log2_shards_,
+                                              options_.cache_strategy, exact, options_.row_memory));
+  }
+  for (int level = 0; level < levels_; ++level) MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
   for (int level = 0; level < levels_; ++level) LendRelocator(level);
   if (has_lower) {

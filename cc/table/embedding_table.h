@@ -12,7 +12,7 @@
 //       :         demotion (Trim) and promotion (Gather), batched
 //   lower tiers   none, one or two per table, shared by its shards
 //
-// Life of a batch (ENGINE.md calls it gather, update, trim):
+// Life of a batch:
 //   Lookup   reads rows or initial values; creates no key and changes nothing but placement.
 //   Apply    1. gather: every key of the batch is brought into DRAM and pinned, absent ones as newborn rows holding their
 //               initial value (a newborn reads as absent). All I/O and all allocation happen here; on an error the
@@ -64,6 +64,7 @@
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
+#include "cc/table/rows.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
@@ -137,30 +138,6 @@ struct ApplyRequest {
   // where it is the key's, and the index is asked where it is not (any more).
   Span<const uint32_t> places;
   int64_t global_step = -1;  // the version to set; -1: the table's own count of applies
-};
-
-// Rows outside a table: what Export gives and Import takes.
-struct Rows {
-  std::vector<ColumnSpec> columns;   // value first
-  std::vector<int64_t> keys;         // [n]
-  std::vector<int64_t> frequencies;  // [n]
-  std::vector<int64_t> versions;     // [n]
-  std::vector<float> data;           // [n, sum of column dims], columns back to back, no padding
-  // Keys counted by the counter filter but not admitted.
-  std::vector<int64_t> counted_keys;         // [m]
-  std::vector<int64_t> counted_frequencies;  // [m]
-  std::vector<int64_t> counted_versions;     // [m]
-  // Export only: the table's own count of applies, and the Bloom filter's state: counter bits fixed32, hashes fixed32, number
-  // of counters fixed64, counters. An Import into a table whose filter has the same three numbers takes the counters over;
-  // with any other, keys not yet admitted are counted from zero.
-  int64_t applies = 0;
-  std::vector<uint8_t> filter_counters;
-
-  int64_t row_elements() const {
-    int64_t n = 0;
-    for (const ColumnSpec& c : columns) n += c.dim;
-    return n;
-  }
 };
 
 // All counts since the table was made, gauges as of now. Cheap.

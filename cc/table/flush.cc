@@ -95,7 +95,7 @@ Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
       if (unchanged) row->flags = static_cast<uint16_t>(row->flags & ~kRowDemoting);
       if (!written.ok()) continue;
       if (unchanged) {
-        MarkCopied(shard, ShardIndex::location(*found.word), locations[i]);
+        shard->marks.RowCopied(ShardIndex::location(*found.word), locations[i]);
         row->below = locations[i];
       } else {
         unused.at[last].push_back(KeyLocation{key, locations[i], /*newest=*/true});
@@ -188,7 +188,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
           shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
         }
         const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
-        if (named && shard->cut != nullptr) shard->cut->given[last].Set(written[i], shard->cut->given[0].has(of[i]));
+        if (named) shard->marks.RecordCopied(0, of[i], last, written[i]);
         // Brought up by an operation: it is in DRAM without a copy, and is written from there.
         if (!named) unused.at[last].push_back(KeyLocation{key, written[i], /*newest=*/true});
       }

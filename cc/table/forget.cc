@@ -62,7 +62,7 @@ Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) 
 void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone) {
   RowHeader* row = shard->dram.Header(ShardIndex::location(*word));
   if (!row->has(kRowNewborn)) {
-    HandOverRow(shard, ShardIndex::location(*word));
+    shard->marks.RowChanges(ShardIndex::location(*word));
     const bool ever_below = row->has(kRowEverBelow) || any_key_below_;
     for (int level = 0; level < levels_; ++level) {
       const uint32_t location = level == levels_ - 1 ? row->below : kNoLocation;
@@ -118,7 +118,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
       in_memory += !found.row->has(kRowNewborn);
       ForgetRow(shard, found.word, &forgetting.gone);
     } else if (found.counted != nullptr) {
-      HandOverCounted(shard, ShardIndex::location(*found.word));
+      shard->marks.CountedChanges(ShardIndex::location(*found.word));
       if (found.counted->pins == 0) {
         shard->EraseCounted(found.word);
       } else if (found.counted->frequency > 0) {
@@ -211,7 +211,7 @@ Status EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t*
       if (counted.frequency == 0 || counted.pins != 0 || !ExpiredBySteps(step, counted.version)) continue;
       uint64_t* const word = shard->Find(counted.key, HashKey(counted.key)).word;
       if (word == nullptr || ShardIndex::state(*word) != WordState::kCounted) continue;  // about to be a row
-      HandOverCounted(shard, location);
+      shard->marks.CountedChanges(location);
       shard->EraseCounted(word);
     }
   }

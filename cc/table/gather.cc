@@ -150,7 +150,7 @@ Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, 
     return OkStatus();
   }
   MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
-  HandOverCounted(shard, ShardIndex::location(*found.word));
+  shard->marks.CountedChanges(ShardIndex::location(*found.word));
   const uint32_t location = shard->AllocateRow(context->stamp, counted->frequency + 1, 0);
   RowHeader* row = shard->dram.Header(location);
   row->key = counted->key;

@@ -220,7 +220,7 @@ Status EmbeddingTable::Impl::ForgetBelow(Shard* shard, uint64_t* word, BelowKey*
                                          Forgetting* forgetting) {
   key->outcome = BelowKey::kRead;
   if (forgetting->doomed != nullptr && !forgetting->doomed(header, key->data.data())) return OkStatus();
-  if (whole && !key->data.empty()) HandOverRecord(shard, key->level, key->location, header, key->data.data());
+  if (whole && !key->data.empty()) shard->marks.RecordGoes(key->level, key->location, header, key->data.data());
   EraseBelow(shard, word, key->level, header, key->location, &forgetting->gone);
   ++forgetting->forgotten;
   return OkStatus();
@@ -282,7 +282,7 @@ Status EmbeddingTable::Impl::Install(Shard* shard, BelowKey* key, const ReadReco
   if (!install || !reserved.ok()) return promotion == Promotion::kPin ? OfThisTable(reserved) : OkStatus();
   RowHeader* row = InstallRow(shard, word, *key, header, gone);
   if (corrupt && row->below != kNoLocation) {  // what it is now stands nowhere below
-    HandOverRow(shard, ShardIndex::location(*word));
+    shard->marks.RowChanges(ShardIndex::location(*word));
     gone->at[levels_ - 1].push_back(KeyLocation{key->key, row->below});
     row->below = kNoLocation;
   }
@@ -328,7 +328,7 @@ RowHeader* EmbeddingTable::Impl::InstallRow(Shard* shard, uint64_t* word, const 
   if (shard->orders_dram) shard->dram_order.Refresh(location, clock);
   std::memcpy(DramTier::Data(row), key.data.data(), shard->dram.layout()->row_bytes());
   ShardIndex::Switch(word, WordState::kDram, location);
-  MarkPromoted(shard, location, key.level, key.location);
+  shard->marks.RowPromoted(location, key.level, key.location);
   --shard->rows_lower[key.level];
   ++shard->counters.lower[key.level].promotions;
   ++dram_rows_;

@@ -18,7 +18,8 @@
 #include "cc/index/shard_index.h"
 #include "cc/table/counted_keys.h"
 #include "cc/table/demotion_pool.h"
-#include "cc/table/snapshot_cut.h"
+#include "cc/table/snapshot_marks.h"
+#include "cc/table/tier_levels.h"
 #include "cc/table/victim_order.h"
 #include "cc/tier/dram/dram_tier.h"
 
@@ -31,8 +32,6 @@ struct Found {
   CountedKey* counted = nullptr;
   bool maybe_below = false;  // a word of the same tag points below memory or is pending
 };
-
-constexpr int kMaxLowerTiers = 2;
 
 inline WordState LowerState(int level) { return level == 0 ? WordState::kLower1 : WordState::kLower2; }
 inline int LevelOf(WordState state) { return state == WordState::kLower1 ? 0 : 1; }
@@ -70,13 +69,14 @@ class Signal {
 };
 
 struct alignas(64) Shard {
-  Shard(Env* env, std::shared_ptr<const RowLayout> layout, bool has_lower, bool evicts, uint64_t max_words,
+  Shard(Env* env, const TierLevels* levels, std::shared_ptr<const RowLayout> layout, bool evicts, uint64_t max_words,
         Replacement strategy, bool exact, std::shared_ptr<RowMemory> memory)
-      : index(env, has_lower, max_words),
+      : index(env, levels->count > 0, max_words),
         dram(env, std::move(layout), std::move(memory)),
         counted(env),
         orders_dram(evicts),
-        dram_order(&dram, strategy, exact) {}
+        dram_order(&dram, strategy, exact),
+        marks(levels, &dram, &counted) {}
 
   SharedMutex mutex;  // guards all below; lookups read under the shared side
   Signal resolved;                   // a pending word was resolved, or a trim ended
@@ -100,9 +100,7 @@ struct alignas(64) Shard {
   std::unordered_map<int64_t, uint64_t> pin_ends;  // by key, of rows that were used, too: see prefetch.cc
   std::vector<PrefetchedKey> prefetches;           // a heap of these ends and of some that are past, the next on top
   std::atomic<int64_t> prefetched{0};    // rows with kRowPrefetched; lookups take from it under the shared side
-  std::shared_ptr<SnapshotCut> cut;    // of a snapshot that is being taken; null: of none
-  SlotBits to_give;                    // DRAM slots whose rows it has still to give
-  SlotBits counted_to_give;            // likewise of `counted`
+  SnapshotMarks marks;                   // what a snapshot that is being taken has still to give
   int64_t rows = 0;                    // keys that have a row (newborns excluded), over all tiers
   int64_t rows_lower[kMaxLowerTiers] = {};  // of those, in each lower tier
   int64_t counted_rows = 0;            // counted entries with a count
@@ -184,7 +182,7 @@ struct alignas(64) Shard {
   // `frequency` and `idle`: see RowUse.
   uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
     const uint32_t location = dram.Allocate();
-    (void)to_give.Take(location);  // of a snapshot's moment is another row, or none
+    marks.RowCreated(location);
     dram.Header(location)->recency = static_cast<uint32_t>(clock);
     if (orders_dram) dram_order.Insert(RowUse{location, frequency, idle}, clock);
     return location;
@@ -214,7 +212,7 @@ struct alignas(64) Shard {
   // REQUIRES: counted.Reserve
   uint32_t AllocateCounted(int64_t key) {
     const uint32_t location = counted.Allocate(key);
-    (void)counted_to_give.Take(location);
+    marks.CountedCreated(location);
     return location;
   }
 

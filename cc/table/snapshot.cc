@@ -24,6 +24,7 @@
 
 #include <algorithm>
 
+#include "cc/table/row_export.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -33,72 +34,9 @@ constexpr size_t kSliceRows = 1024;  // under one hold of a shard's lock
 constexpr size_t kReadBytes = 4u << 20;
 constexpr uint32_t kSliceSlots = 16 * kSliceRows;  // looked at, at most
 
-void AppendCounted(const CountedKey& counted, Rows* rows) {
-  if (counted.frequency == 0) return;
-  rows->counted_keys.push_back(counted.key);
-  rows->counted_frequencies.push_back(counted.frequency);
-  rows->counted_versions.push_back(counted.version);
-}
-
 }  // namespace
 
 // --- What the operations do.
-
-void EmbeddingTable::Impl::HandOver(SnapshotCut* cut, const RowLayout& layout, int64_t key, const KeyFacts& facts,
-                                    const uint8_t* data) {
-  std::lock_guard<std::mutex> lock(cut->mutex);
-  if (!cut->over) AppendRow(layout, cut->all_columns, key, facts, data, &cut->handed_over);
-}
-
-void EmbeddingTable::Impl::HandOverRow(Shard* shard, uint32_t location) {
-  if (!shard->to_give.Take(location)) return;
-  SnapshotCut* const cut = shard->cut.get();
-  const RowHeader* row = shard->dram.Header(location);
-  if (row->below != kNoLocation) cut->given[levels_ - 1].Set(row->below, true);
-  HandOver(cut, *shard->dram.layout(), row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row));
-}
-
-void EmbeddingTable::Impl::HandOverCounted(Shard* shard, uint32_t location) {
-  if (!shard->counted_to_give.Take(location)) return;
-  SnapshotCut* const cut = shard->cut.get();
-  std::lock_guard<std::mutex> lock(cut->mutex);
-  if (!cut->over) AppendCounted(*shard->counted.at(location), &cut->handed_over);
-}
-
-void EmbeddingTable::Impl::HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header,
-                                          uint8_t* data) {
-  SnapshotCut* const cut = shard->cut.get();
-  if (cut == nullptr || cut->given[level].has(location)) return;
-  cut->given[level].Set(location, true);
-  if (header.below != kNoLocation) cut->given[levels_ - 1].Set(header.below, true);
-  const RowLayout& layout = *shard->dram.layout();
-  layout.FillSlots(data, header.num_columns);
-  HandOver(cut, layout, header.key, KeyFacts{header.frequency, header.version, tier_number(level)}, data);
-}
-
-void EmbeddingTable::Impl::MarkDemoted(Shard* shard, uint32_t location, int level, uint32_t to) {
-  SnapshotCut* const cut = shard->cut.get();
-  if (cut == nullptr) return;
-  if (!cut->in_dram && !keeps_copies(level)) HandOverRow(shard, location);
-  cut->given[level].Set(to, !shard->to_give.Take(location));
-}
-
-void EmbeddingTable::Impl::MarkCopied(Shard* shard, uint32_t location, uint32_t copy) {
-  if (shard->cut != nullptr) shard->cut->given[levels_ - 1].Set(copy, !shard->to_give.has(location));
-}
-
-void EmbeddingTable::Impl::MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from) {
-  SnapshotCut* const cut = shard->cut.get();
-  if (cut == nullptr) return;
-  const bool to_give = !cut->given[level].has(from);
-  if (to_give) shard->to_give.Set(location);
-  if (keeps_copies(level)) return;
-  // The record goes: only the row is left to tell.
-  HandOverRow(shard, location);
-  cut->given[level].Set(from, true);
-  const uint32_t below = shard->dram.Header(location)->below;
-  if (below != kNoLocation) cut->given[levels_ - 1].Set(below, true);
-}
 
 std::shared_ptr<SnapshotCut> EmbeddingTable::Impl::TheCut() {
   std::lock_guard<std::mutex> lock(cut_mutex_);
@@ -151,9 +89,7 @@ class EmbeddingTable::Impl::Snapshot {
     }
     for (auto& shard : table_->shards_) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->to_give.Clear();
-      shard->counted_to_give.Clear();
-      shard->cut = nullptr;
+      shard->marks.End();
     }
     std::lock_guard<SharedMutex> lock(table_->shards_[0]->mutex);
     table_->shards_[0]->counters.corrupt += corrupt_;
@@ -165,9 +101,7 @@ class EmbeddingTable::Impl::Snapshot {
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
     for (auto& shard : table_->shards_) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->to_give.Fill(shard->dram.end());
-      shard->counted_to_give.Fill(shard->counted.end());
-      shard->cut = cut_;
+      shard->marks.Begin(cut_);
     }
     std::lock_guard<std::mutex> lock(table_->cut_mutex_);
     table_->cut_ = cut_;
@@ -214,10 +148,10 @@ class EmbeddingTable::Impl::Snapshot {
     for (uint32_t location = 0, end = 1; location < end;) {
       {
         std::lock_guard<SharedMutex> lock(shard->mutex);
-        end = std::min(shard->counted.end(), shard->counted_to_give.end());
+        end = std::min(shard->counted.end(), shard->marks.counted_end());
         size_t left = std::min(kSliceRows, room());
         for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
-          if (!shard->counted_to_give.Take(location)) continue;
+          if (!shard->marks.TakeCounted(location)) continue;
           AppendCounted(*shard->counted.at(location), &chunk_);
           --left;
         }
@@ -258,15 +192,14 @@ class EmbeddingTable::Impl::Snapshot {
     for (uint32_t location = 0, end = 1; location < end;) {
       {
         std::lock_guard<SharedMutex> lock(shard->mutex);
-        end = std::min(shard->dram.end(), shard->to_give.end());
+        end = std::min(shard->dram.end(), shard->marks.rows_end());
         size_t left = std::min(kSliceRows, room());
         for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
-          if (!shard->to_give.Take(location)) continue;
+          if (!shard->marks.TakeRow(location)) continue;
           const RowHeader* row = shard->dram.Header(location);
           if (row->has(kRowFree | kRowNewborn)) continue;
           if (row->below != kNoLocation) cut_->given[table_->levels_ - 1].Set(row->below, true);
-          table_->AppendRow(*layout_, cut_->all_columns, row->key, KeyFacts{row->frequency, row->version, 0},
-                            DramTier::Data(row), &chunk_);
+          AppendRow(*layout_, cut_->all_columns, row->key, row->frequency, row->version, DramTier::Data(row), &chunk_);
           --left;
         }
       }
@@ -327,8 +260,8 @@ class EmbeddingTable::Impl::Snapshot {
     }
     if (!Claim(level, record)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);
-    const KeyFacts facts{record.header.frequency, record.header.version, table_->tier_number(level)};
-    table_->AppendRow(*layout_, cut_->all_columns, record.header.key, facts, record.row_data, &chunk_);
+    AppendRow(*layout_, cut_->all_columns, record.header.key, record.header.frequency, record.header.version,
+              record.row_data, &chunk_);
     return GiveWhereFull();
   }
 
@@ -367,7 +300,7 @@ class EmbeddingTable::Impl::Snapshot {
     if (below != kNoLocation && table_->lower_[level]->SwitchBelow(KeyLocation{key, record.location}, below, below)) {
       cut_->given[table_->levels_ - 1].Set(below, true);
     }
-    if (row_location != kNoLocation) (void)shard->to_give.Take(row_location);
+    if (row_location != kNoLocation) (void)shard->marks.TakeRow(row_location);
     return true;
   }
 

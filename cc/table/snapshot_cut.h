@@ -1,8 +1,8 @@
 // SnapshotCut: which of the rows that a table had at the moment of a snapshot are still to be given (snapshot.cc).
 //
-// Of rows in DRAM a shard has a bit a slot (Shard::to_give), of counted keys likewise (Shard::counted_to_give). Of records
-// below there is a bit a location here, the other way round: unset is to be given, so that the moment itself costs nothing.
-// What an operation changes or takes away before its turn is handed over: it waits here for the snapshot to take it along.
+// Rows in DRAM and counted keys have a bit a slot in their shard (SnapshotMarks). Records below have a bit a location here, the
+// other way round: unset is to be given, so that the moment itself costs nothing. What an operation changes or takes away
+// before its turn is copied first: the copy waits here for the snapshot to take it along.
 //
 // Thread-safe. A location's bit changes under the lock of its key's shard.
 
@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/table/embedding_table.h"
+#include "cc/table/rows.h"
 
 namespace multitier {
 

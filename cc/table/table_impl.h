@@ -379,18 +379,7 @@ class EmbeddingTable::Impl {
 
   class Snapshot;
 
-  // What operations do for a snapshot that is being taken (snapshot.cc). REQUIRES of all but the last two: the shard's lock
-  // Gives it a row, record or counted key that is about to change or go, where it has still to be given.
-  void HandOverRow(Shard* shard, uint32_t location);
-  void HandOverRecord(Shard* shard, int level, uint32_t location, const RecordHeader& header, uint8_t* data);
-  void HandOverCounted(Shard* shard, uint32_t location);
-  void HandOver(SnapshotCut* cut, const RowLayout& layout, int64_t key, const KeyFacts& facts, const uint8_t* data);
-  // A row of DRAM is about to become the record `to`.
-  void MarkDemoted(Shard* shard, uint32_t location, int level, uint32_t to);
-  // A row of DRAM gets the record `copy` of the last tier as its copy.
-  void MarkCopied(Shard* shard, uint32_t location, uint32_t copy);
-  // The record `from` has become a row of DRAM.
-  void MarkPromoted(Shard* shard, uint32_t location, int level, uint32_t from);
+  // What operations do for a snapshot that is being taken (snapshot.cc); the rest is the shard's (SnapshotMarks).
   // Waits while more was handed over than it could take along. REQUIRES: no lock, pin or pending word is held
   void AwaitSnapshot();
   bool MuchIsHandedOver();
@@ -404,8 +393,6 @@ class EmbeddingTable::Impl {
   // until there are `wanted` or it is time to read, and moves it on.
   Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
   Result<Rows> ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
-  void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts, const uint8_t* data,
-                 Rows* rows) const;
   Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns);
   Status ImportCounted(const Rows& rows);
   // The entries of one shard; `from`: where the batch begins in rows.
@@ -439,6 +426,7 @@ class EmbeddingTable::Impl {
   Tier* lower_[kMaxLowerTiers] = {};
   bool durable_[kMaxLowerTiers] = {};
   bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
+  TierLevels tier_levels_;                   // the same, as the shards know it
   DemotionPool* pool_ = nullptr;             // of tables with a lower tier
   bool in_background_ = false;               // the pool demotes; else operations do, exactly at the budget
   std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cc/table/row_export.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -28,31 +29,7 @@ uint32_t Reverse32(uint32_t x) {
   return ((x & 0x55555555u) << 1) | ((x >> 1) & 0x55555555u);
 }
 
-// Cuts off the rows that a step of a scan added.
-void TakeBack(size_t keys, size_t counted, Rows* rows) {
-  rows->data.resize(keys * static_cast<size_t>(rows->row_elements()));
-  rows->keys.resize(keys);
-  rows->frequencies.resize(keys);
-  rows->versions.resize(keys);
-  rows->counted_keys.resize(counted);
-  rows->counted_frequencies.resize(counted);
-  rows->counted_versions.resize(counted);
-}
-
 }  // namespace
-
-void EmbeddingTable::Impl::AppendRow(const RowLayout& layout, bool all_columns, int64_t key, const KeyFacts& facts,
-                                     const uint8_t* data, Rows* rows) const {
-  rows->keys.push_back(key);
-  rows->frequencies.push_back(facts.frequency);
-  rows->versions.push_back(facts.version);
-  const size_t columns = all_columns ? layout.columns().size() : 1;
-  for (size_t c = 0; c < columns; ++c) {
-    const Column& column = layout.columns()[c];
-    const float* from = reinterpret_cast<const float*>(data + column.offset);
-    rows->data.insert(rows->data.end(), from, from + column.dim);
-  }
-}
 
 Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows) {
   struct Taken {
@@ -89,13 +66,9 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
         if (ShardIndex::state(word) == WordState::kDram) {
           const RowHeader* row = shard->dram.Header(location);
           if (row->has(kRowNewborn)) return;
-          AppendRow(*layout, all_columns, row->key, KeyFacts{row->frequency, row->version, 0}, DramTier::Data(row), rows);
+          AppendRow(*layout, all_columns, row->key, row->frequency, row->version, DramTier::Data(row), rows);
         } else if (ShardIndex::state(word) == WordState::kCounted) {
-          const CountedKey* counted = shard->counted.at(location);
-          if (counted->frequency == 0) return;
-          rows->counted_keys.push_back(counted->key);
-          rows->counted_frequencies.push_back(counted->frequency);
-          rows->counted_versions.push_back(counted->version);
+          AppendCounted(*shard->counted.at(location), rows);
         } else {
           ReadRecord record;
           record.location = location;
@@ -127,8 +100,8 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
         break;
       }
       layout->FillSlots(record.row_data, record.header.num_columns);
-      AppendRow(*layout, all_columns, record.header.key,
-                KeyFacts{record.header.frequency, record.header.version, tier_number(level)}, record.row_data, rows);
+      AppendRow(*layout, all_columns, record.header.key, record.header.frequency, record.header.version, record.row_data,
+                rows);
     }
   }
   if (!taken.empty()) {
@@ -137,7 +110,7 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
     shard->counters.corrupt += corrupt;
   }
   if (!status.ok()) {
-    TakeBack(keys_before, counted_before, rows);
+    CutOff(keys_before, counted_before, rows);
     return status;
   }
   *cursor = next;
@@ -254,7 +227,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
       }
       counted = shard->counted.at(location);
     }
-    if (found.counted != nullptr) HandOverCounted(shard, ShardIndex::location(*found.word));
+    if (found.counted != nullptr) shard->marks.CountedChanges(ShardIndex::location(*found.word));
     if (counted->frequency == 0 && rows.counted_frequencies[i] > 0) ++shard->counted_rows;
     counted->frequency = static_cast<uint32_t>(rows.counted_frequencies[i]);
     counted->version = rows.counted_versions[i];
@@ -285,7 +258,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       }
       i += from;
       RowHeader* row = gathered.rows[e];
-      if (!shard->to_give.empty()) HandOverRow(shard, ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word));
+      if (!shard->marks.no_rows()) shard->marks.RowChanges(ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word));
       BearRow(shard, row);
       layout.FillSlots(DramTier::Data(row), 1);
       const float* data = rows.data.data() + i * row_elements;

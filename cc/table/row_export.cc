@@ -1,0 +1,35 @@
+#include "cc/table/row_export.h"
+
+namespace multitier {
+
+void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
+               const uint8_t* row_data, Rows* rows) {
+  rows->keys.push_back(key);
+  rows->frequencies.push_back(frequency);
+  rows->versions.push_back(version);
+  const size_t columns = all_columns ? layout.columns().size() : 1;
+  for (size_t c = 0; c < columns; ++c) {
+    const Column& column = layout.columns()[c];
+    const float* from = reinterpret_cast<const float*>(row_data + column.offset);
+    rows->data.insert(rows->data.end(), from, from + column.dim);
+  }
+}
+
+void AppendCounted(const CountedKey& counted, Rows* rows) {
+  if (counted.frequency == 0) return;
+  rows->counted_keys.push_back(counted.key);
+  rows->counted_frequencies.push_back(counted.frequency);
+  rows->counted_versions.push_back(counted.version);
+}
+
+void CutOff(size_t keys, size_t counted, Rows* rows) {
+  rows->data.resize(keys * static_cast<size_t>(rows->row_elements()));
+  rows->keys.resize(keys);
+  rows->frequencies.resize(keys);
+  rows->versions.resize(keys);
+  rows->counted_keys.resize(counted);
+  rows->counted_frequencies.resize(counted);
+  rows->counted_versions.resize(counted);
+}
+
+}  // namespace multitier

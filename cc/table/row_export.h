@@ -1,0 +1,25 @@
+// What is added to Rows, one row or counted key at a time, and taken back where a step fails.
+
+#ifndef CC_TABLE_ROW_EXPORT_H_
+#define CC_TABLE_ROW_EXPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/row/row_layout.h"
+#include "cc/table/counted_keys.h"
+#include "cc/table/rows.h"
+
+namespace multitier {
+
+// Adds a row: all its columns, or the value alone. row_data: [layout.row_bytes()]
+void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
+               const uint8_t* row_data, Rows* rows);
+// Adds a counted key. An entry without a count is skipped.
+void AppendCounted(const CountedKey& counted, Rows* rows);
+// Cuts off all rows behind the first `keys`, and all counted keys behind the first `counted`.
+void CutOff(size_t keys, size_t counted, Rows* rows);
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_ROW_EXPORT_H_

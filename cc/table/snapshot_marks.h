@@ -1,0 +1,76 @@
+// SnapshotMarks: what one shard still owes to the snapshot that is being taken (snapshot.cc), if one is.
+//
+// Rows of DRAM and counted keys have a bit a slot here, set at the snapshot's moment. Records below have a bit a location in
+// the SnapshotCut that all shards share, unset at first. Before a row, record or counted key changes or goes, its shard calls
+// one of the steps below: each copies what the snapshot has still to give, or moves the mark to where the row goes.
+//
+// Owns the bits of slots; shares the cut. Its caller is the shard, which holds the lock; it takes SnapshotCut::mutex inside.
+
+#ifndef CC_TABLE_SNAPSHOT_MARKS_H_
+#define CC_TABLE_SNAPSHOT_MARKS_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "cc/table/counted_keys.h"
+#include "cc/table/snapshot_cut.h"
+#include "cc/table/tier_levels.h"
+#include "cc/tier/dram/dram_tier.h"
+
+namespace multitier {
+
+class SnapshotMarks {
+ public:
+  SnapshotMarks(const TierLevels* levels, const DramTier* dram, const CountedKeys* counted)
+      : levels_(levels), dram_(dram), counted_(counted) {}
+
+  // The snapshot's moment: every row of DRAM and every counted key is to be given.
+  void Begin(std::shared_ptr<SnapshotCut> cut);
+  void End();
+  bool active() const { return cut_ != nullptr; }
+  // No row of DRAM has to be copied before it changes.
+  bool no_rows() const { return rows_.empty(); }
+
+  // --- Steps of rows. `slot` is one of DRAM, `counted` one of the counted keys.
+  // A slot is about to be used: what it holds came after the snapshot's moment.
+  void RowCreated(uint32_t slot) { (void)rows_.Take(slot); }
+  void CountedCreated(uint32_t counted) { (void)counted_marks_.Take(counted); }
+  // The row or counted key is about to change or go: it is copied for the snapshot.
+  void RowChanges(uint32_t slot);
+  void CountedChanges(uint32_t counted);
+  // The record is about to go, with the row that it holds. `row_data` is widened to all columns of the layout.
+  void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
+  // The row is about to become the record at `location`.
+  void RowDemoted(uint32_t slot, int level, uint32_t location);
+  // The row is about to get a copy, the record at `location` of the last tier.
+  void RowCopied(uint32_t slot, uint32_t location);
+  // The record at `location` has become the row.
+  void RowPromoted(uint32_t slot, int level, uint32_t location);
+  // What the record at `from` holds is at `to`, too, or only there, from now on.
+  void RecordCopied(int from_level, uint32_t from, int to_level, uint32_t to);
+  // The tier moved a record of its own.
+  void RecordRelocated(int level, uint32_t from, uint32_t to);
+
+  // --- What is still to be given.
+  bool wants_record(int level, uint32_t location) const { return cut_ != nullptr && !cut_->given[level].has(location); }
+  uint32_t rows_end() const { return rows_.end(); }
+  uint32_t counted_end() const { return counted_marks_.end(); }
+  // Whether it was still to be given: the snapshot gives it now.
+  bool TakeRow(uint32_t slot) { return rows_.Take(slot); }
+  bool TakeCounted(uint32_t counted) { return counted_marks_.Take(counted); }
+
+ private:
+  void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);
+
+  const TierLevels* const levels_;
+  const DramTier* const dram_;
+  const CountedKeys* const counted_;
+  std::shared_ptr<SnapshotCut> cut_;  // null: no snapshot is being taken
+  SlotBits rows_;
+  SlotBits counted_marks_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_SNAPSHOT_MARKS_H_
