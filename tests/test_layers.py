@@ -19,6 +19,7 @@ LAYERS = [
     "policy",
     "tier",
     "table",
+    "device",
     "storage",
     "lookup",
     "checkpoint",

@@ -1,0 +1,91 @@
+// Device: the accelerator that tables in HBM live on. Two implementations: CUDA, and an emulator that runs the same kernels on a CPU.
+//
+//   host       Copy, Fill, kernels().xxx        only enqueue: they return before the work is done
+//   stream     runs what was enqueued, in order
+//   event      Record(stream, e): happens when the work before it is done;  Wait(stream, e): the stream goes on after it
+//   host       Happened(e) and Synchronize(stream): memory that the work before it wrote may now be read
+//
+// Nothing blocks but Synchronize, which only administration and tests use. The default stream is not used.
+// The caller frees memory only after the work that uses it is done. The device keeps no list of what it gave out: Buffer owns memory.
+// Failures are Status: ResourceExhausted where memory runs out (asked for, free), Internal for a failed launch or copy.
+// Thread-safe. The order of work that two threads enqueue on one stream is theirs to fix.
+
+#ifndef CC_DEVICE_DEVICE_H_
+#define CC_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "cc/base/status.h"
+#include "cc/device/stream.h"
+
+namespace multitier::device {
+
+struct DeviceKernels;  // kernels/kernels.h: one launch function for each kernel
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const char* name() const = 0;  // "NVIDIA H100 80GB HBM3", "emulated"
+  virtual const DeviceKernels& kernels() const = 0;
+
+  // Device memory, aligned to 256 bytes, with arbitrary contents. bytes = 0 gives null.
+  virtual Result<void*> Allocate(size_t bytes) = 0;
+  virtual void Free(void* memory) = 0;
+  // Host memory that copies read and write in place.
+  virtual Result<void*> AllocatePinned(size_t bytes) = 0;
+  virtual void FreePinned(void* memory) = 0;
+
+  virtual Result<Stream> NewStream() = 0;
+  // REQUIRES: the stream's work is done.
+  virtual void Delete(Stream stream) = 0;
+  // A stream that somebody else made and deletes, such as TensorFlow's.
+  virtual Stream Wrap(void* native) = 0;
+
+  // Host to device, device to host, or device to device. Host memory is pinned.
+  virtual Status Copy(Stream stream, void* to, const void* from, size_t bytes) = 0;
+  virtual Status Fill(Stream stream, void* memory, int byte, size_t bytes) = 0;
+
+  virtual Result<Event> NewEvent() = 0;
+  // REQUIRES: it has happened, or was never recorded.
+  virtual void Delete(Event event) = 0;
+  virtual Status Record(Stream stream, Event event) = 0;
+  virtual Status Wait(Stream stream, Event event) = 0;
+  // Whether the last Record is done; true for an event that was never recorded.
+  virtual Result<bool> Happened(Event event) = 0;
+  // Calls poke once the last Record is done: at once, or later on another thread. poke neither blocks nor calls the device.
+  virtual Status WhenHappened(Event event, std::function<void()> poke) = 0;
+  // Waits for the work of the stream.
+  virtual Status Synchronize(Stream stream) = 0;
+};
+
+// Owns device memory or pinned host memory.
+class Buffer {
+ public:
+  static Result<Buffer> OnDevice(std::shared_ptr<Device> device, size_t bytes);
+  static Result<Buffer> Pinned(std::shared_ptr<Device> device, size_t bytes);
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+  bool pinned_ = false;
+};
+
+}  // namespace multitier::device
+
+#endif  // CC_DEVICE_DEVICE_H_

@@ -1,0 +1,132 @@
+// What a file of kernels (*.cu.cc) includes, for nvcc and for g++: CUDA's own names, and
+//
+//   MT_SHARED(type, name)       a shared variable of the block
+//   Atomic*<order>(p, ...)      atomics of device scope with a memory order
+//   MT_LAUNCH(...)              launches a kernel; gives the Status of the launch
+//
+// Rules for kernels:
+// - No library but this header. Arguments are one struct, by value. Kernels have internal linkage.
+// - No collective relies on lockstep. Shuffles and votes order no memory; __syncwarp and __syncthreads do.
+// - Memory that another thread of the same launch may write is touched by Atomic* alone. Memory that nobody writes in the launch is read plainly.
+// - No fused multiply-add and no fast math: values are the CPU's, bit for bit.
+//
+// nvcc and g++ compile each file into namespaces of their own (MT_KERNELS_NAMESPACE), so that both fit in one library.
+
+#ifndef CC_DEVICE_DEVICE_CODE_H_
+#define CC_DEVICE_DEVICE_CODE_H_
+
+#include <cstdint>
+
+#include "cc/base/status.h"
+#include "cc/device/stream.h"
+
+#if defined(__CUDACC__)
+
+#include <cuda/atomic>
+#include <cuda_runtime.h>
+
+#define MT_KERNELS_NAMESPACE cuda_kernels
+#define MT_SHARED(type, name) __shared__ type name
+#define MT_LAUNCH(stream, grid, block, kernel, args)                                       \
+  (kernel<<<grid, block, 0, static_cast<cudaStream_t>((stream).native)>>>(args), \
+   ::multitier::device::LaunchStatus(#kernel))
+
+namespace multitier::device {
+
+enum Order { kRelaxed, kAcquire, kRelease, kAcqRel };
+
+Status LaunchStatus(const char* kernel);  // of cuda_device.cu.cc: cudaGetLastError
+
+template <Order order>
+__device__ constexpr cuda::std::memory_order StdOrder() {
+  return order == kRelaxed   ? cuda::std::memory_order_relaxed
+         : order == kAcquire ? cuda::std::memory_order_acquire
+         : order == kRelease ? cuda::std::memory_order_release
+                             : cuda::std::memory_order_acq_rel;
+}
+template <typename T>
+using Ref = cuda::atomic_ref<T, cuda::thread_scope_device>;
+
+template <Order order, typename T>
+__device__ __forceinline__ T AtomicLoad(T* p) {
+  return Ref<T>(*p).load(StdOrder<order>());
+}
+template <Order order, typename T>
+__device__ __forceinline__ void AtomicStore(T* p, T value) {
+  Ref<T>(*p).store(value, StdOrder<order>());
+}
+template <Order order, typename T>
+__device__ __forceinline__ bool AtomicCas(T* p, T* expected, T desired) {
+  return Ref<T>(*p).compare_exchange_strong(*expected, desired, StdOrder<order>(), cuda::std::memory_order_relaxed);
+}
+template <Order order, typename T>
+__device__ __forceinline__ T AtomicExchange(T* p, T value) {
+  return Ref<T>(*p).exchange(value, StdOrder<order>());
+}
+template <Order order, typename T>
+__device__ __forceinline__ T AtomicAdd(T* p, T value) {
+  return Ref<T>(*p).fetch_add(value, StdOrder<order>());
+}
+template <Order order, typename T>
+__device__ __forceinline__ T AtomicMin(T* p, T value) {
+  return Ref<T>(*p).fetch_min(value, StdOrder<order>());
+}
+
+}  // namespace multitier::device
+
+#else
+
+#include "cc/device/emulated_device.h"
+#include "cc/device/simt/cuda_names.h"
+
+#define MT_KERNELS_NAMESPACE emulated_kernels
+#define MT_SHARED(type, name)          \
+  static const char name##_site = 0;   \
+  type& name = *static_cast<type*>(::multitier::simt::SharedMemory(&name##_site, sizeof(type)))
+#define MT_LAUNCH(stream, grid, block, kernel, args)                                                                       \
+  ::multitier::device::EnqueueKernel(                                                                                      \
+      stream, #kernel, grid, block, [](const void* a) { kernel(*static_cast<const std::decay_t<decltype(args)>*>(a)); }, \
+      &(args), sizeof(args))
+
+namespace multitier::device {
+
+enum Order { kRelaxed = __ATOMIC_RELAXED, kAcquire = __ATOMIC_ACQUIRE, kRelease = __ATOMIC_RELEASE, kAcqRel = __ATOMIC_ACQ_REL };
+
+template <Order order, typename T>
+__forceinline__ T AtomicLoad(T* p) {
+  simt::MaybeYield();
+  return __atomic_load_n(p, order);
+}
+template <Order order, typename T>
+__forceinline__ void AtomicStore(T* p, T value) {
+  simt::MaybeYield();
+  __atomic_store_n(p, value, order);
+}
+template <Order order, typename T>
+__forceinline__ bool AtomicCas(T* p, T* expected, T desired) {
+  simt::MaybeYield();
+  return __atomic_compare_exchange_n(p, expected, desired, false, order, __ATOMIC_RELAXED);
+}
+template <Order order, typename T>
+__forceinline__ T AtomicExchange(T* p, T value) {
+  simt::MaybeYield();
+  return __atomic_exchange_n(p, value, order);
+}
+template <Order order, typename T>
+__forceinline__ T AtomicAdd(T* p, T value) {
+  simt::MaybeYield();
+  return __atomic_fetch_add(p, value, order);
+}
+template <Order order, typename T>
+__forceinline__ T AtomicMin(T* p, T value) {
+  T seen = AtomicLoad<kRelaxed>(p);
+  while (value < seen && !AtomicCas<order>(p, &seen, value)) {
+  }
+  return seen;
+}
+
+}  // namespace multitier::device
+
+#endif
+
+#endif  // CC_DEVICE_DEVICE_CODE_H_

@@ -1,0 +1,365 @@
+// Compiled without -fsanitize=thread: see simt/sanitizer_fibers.h. The lock is our own for the same reason. TSan would take a mutex as an
+// order between two host threads, and would then miss that one of them did not wait for an event.
+
+#include "cc/device/emulated_device.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "cc/device/simt/sanitizer_fibers.h"
+
+namespace multitier::device {
+namespace {
+
+// A mutex that TSan does not see.
+class HiddenMutex {
+ public:
+  void lock() {
+    uint32_t expected = 0;
+    if (__atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+    while (__atomic_exchange_n(&word_, 2, __ATOMIC_ACQUIRE) != 0) syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, 2, nullptr);
+  }
+  void unlock() {
+    if (__atomic_exchange_n(&word_, 0, __ATOMIC_RELEASE) == 2) syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1);
+  }
+
+ private:
+  uint32_t word_ = 0;  // 0: free, 1: held, 2: held, and others wait
+};
+
+class HiddenLock {
+ public:
+  explicit HiddenLock(HiddenMutex* mutex) : mutex_(mutex) { mutex_->lock(); }
+  ~HiddenLock() { mutex_->unlock(); }
+
+ private:
+  HiddenMutex* const mutex_;
+  simt::IgnoreAccesses ignore_;  // of the host; streams run on fibers of their own
+};
+
+struct EmulatedEvent {
+  int64_t recorded = 0, happened = 0;  // how often
+  char order;                          // an address, for TSan
+};
+
+struct Operation {
+  enum Kind { kKernel, kCopy, kFill, kRecord, kWait };
+  explicit Operation(Kind k) : kind(k) {}
+
+  Kind kind;
+  void (*kernel)(const void*) = nullptr;
+  simt::Dim3 grid, block;
+  void* args = nullptr;  // of the kernel: owned
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+  int byte = 0;
+  EmulatedEvent* event = nullptr;
+  int64_t times = 0;      // of a wait: how often the event must have happened
+  char* order = nullptr;  // what the host did before it enqueued this: owned
+};
+
+struct EmulatedStream {
+  EmulatedDevice::State* device = nullptr;
+  std::deque<Operation> queue;
+  void* tsan = simt::NewTsanFiber();
+  char order;  // everything that is done
+};
+
+// Of one allocation. A type of this file: the code of its map is not an instrumented file's.
+struct Allocation {
+  size_t bytes = 0;
+};
+
+constexpr size_t kAlignment = 256;
+
+}  // namespace
+
+struct EmulatedDevice::State {
+  explicit State(const Options& o) : options(o), machine(o.simt), random(o.simt.seed * 2 + 1) {}
+
+  const Options options;
+  mutable HiddenMutex mutex;
+  simt::Machine machine;
+  std::vector<EmulatedStream*> streams;
+  std::map<void*, Allocation> allocated;  // device memory
+  size_t used_bytes = 0;
+  uint64_t random;
+  int64_t fail_in = -1;  // calls until one fails; negative: none does
+
+  uint64_t Random() {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return random >> 33;
+  }
+  bool FailsNow() { return fail_in >= 0 && fail_in-- == 0; }
+  void Push(EmulatedStream* stream, Operation operation);
+  bool Advance();
+  void Execute(EmulatedStream* stream, const Operation& operation);
+};
+
+// Runs one operation of one stream that can go on; false where there is none.
+bool EmulatedDevice::State::Advance() {
+  const size_t n = streams.size(), first = n == 0 ? 0 : Random() % n;
+  for (size_t i = 0; i < n; ++i) {
+    EmulatedStream* stream = streams[(first + i) % n];
+    if (stream->queue.empty()) continue;
+    const Operation& next = stream->queue.front();
+    if (next.kind == Operation::kWait && next.event->happened < next.times) continue;
+    const Operation operation = next;
+    stream->queue.pop_front();
+    Execute(stream, operation);
+    return true;
+  }
+  return false;
+}
+
+void EmulatedDevice::State::Execute(EmulatedStream* stream, const Operation& operation) {
+  void* const caller = simt::CurrentTsanFiber();
+  simt::SwitchTsanFiber(stream->tsan);
+  simt::Acquire(operation.order);
+  switch (operation.kind) {
+    case Operation::kKernel:
+      machine.Run(operation.grid, operation.block, operation.kernel, operation.args);
+      break;
+    case Operation::kCopy:
+      std::memcpy(operation.to, operation.from, operation.bytes);  // as the stream: TSan sees it
+      break;
+    case Operation::kFill:
+      std::memset(operation.to, operation.byte, operation.bytes);
+      break;
+    case Operation::kRecord:
+      simt::Release(&operation.event->order);
+      ++operation.event->happened;
+      break;
+    case Operation::kWait:
+      simt::Acquire(&operation.event->order);
+      break;
+  }
+  simt::Release(&stream->order);
+  std::free(operation.args);  // as the stream, which read it last
+  simt::SwitchTsanFiber(caller);
+  std::free(operation.order);
+}
+
+void EmulatedDevice::State::Push(EmulatedStream* stream, Operation operation) {
+  operation.order = static_cast<char*>(std::malloc(1));
+  simt::Release(operation.order);
+  stream->queue.push_back(operation);
+  while (Random() % 4 == 0 && Advance()) {
+  }
+}
+
+namespace {
+
+EmulatedStream* Get(Stream stream) { return static_cast<EmulatedStream*>(stream.native); }
+EmulatedEvent* Get(Event event) { return static_cast<EmulatedEvent*>(event.native); }
+
+Status Injected(const char* call) { return InternalError("emulated device: ", call, " failed, as asked for by FailCall"); }
+
+}  // namespace
+
+EmulatedDevice::EmulatedDevice(const Options& options, const DeviceKernels* kernels)
+    : state_(std::make_unique<State>(options)), kernels_(kernels) {}
+
+EmulatedDevice::~EmulatedDevice() {
+  while (state_->Advance()) {
+  }
+  for (EmulatedStream* stream : state_->streams) {
+    simt::DeleteTsanFiber(stream->tsan);
+    delete stream;
+  }
+  for (const auto& [memory, allocation] : state_->allocated) std::free(memory);
+}
+
+Result<void*> EmulatedDevice::Allocate(size_t bytes) {
+  if (bytes == 0) return static_cast<void*>(nullptr);
+  HiddenLock lock(&state_->mutex);
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t free = state_->options.memory_bytes - state_->used_bytes;
+  void* memory = nullptr;
+  if (!state_->FailsNow() && rounded <= free) memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    return ResourceExhaustedError("emulated device: no memory for ", bytes, " bytes; ", free, " of ", state_->options.memory_bytes,
+                                  " bytes are free");
+  }
+  for (size_t i = 0; i < rounded; ++i) static_cast<unsigned char*>(memory)[i] = 0xa5;  // uninstrumented, so no access for TSan
+  state_->allocated[memory].bytes = rounded;
+  state_->used_bytes += rounded;
+  return memory;
+}
+
+void EmulatedDevice::Free(void* memory) {
+  {
+    HiddenLock lock(&state_->mutex);
+    const auto found = state_->allocated.find(memory);
+    if (found == state_->allocated.end()) simt::Fail("Free of %p, which is not allocated", memory);
+    state_->used_bytes -= found->second.bytes;
+    state_->allocated.erase(found);
+  }
+  std::free(memory);  // here TSan sees a stream that still uses it
+}
+
+Result<void*> EmulatedDevice::AllocatePinned(size_t bytes) {
+  HiddenLock lock(&state_->mutex);
+  if (bytes == 0) return static_cast<void*>(nullptr);
+  void* memory = nullptr;
+  if (!state_->FailsNow()) memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (memory == nullptr) return ResourceExhaustedError("emulated device: no pinned memory for ", bytes, " bytes");
+  return memory;
+}
+
+void EmulatedDevice::FreePinned(void* memory) { std::free(memory); }
+
+Result<Stream> EmulatedDevice::NewStream() {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("NewStream");
+  auto* stream = new EmulatedStream;
+  stream->device = state_.get();
+  state_->streams.push_back(stream);
+  return Stream{stream};
+}
+
+void EmulatedDevice::Delete(Stream stream) {
+  HiddenLock lock(&state_->mutex);
+  EmulatedStream* const deleted = Get(stream);
+  if (!deleted->queue.empty()) simt::Fail("a stream is deleted while it has work");
+  for (size_t i = 0; i < state_->streams.size(); ++i) {
+    if (state_->streams[i] != deleted) continue;
+    state_->streams[i] = state_->streams.back();
+    state_->streams.pop_back();
+    break;
+  }
+  simt::DeleteTsanFiber(deleted->tsan);
+  delete deleted;
+}
+
+Status EmulatedDevice::Copy(Stream stream, void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return OkStatus();
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Copy");
+  Operation operation(Operation::kCopy);
+  operation.to = to;
+  operation.from = from;
+  operation.bytes = bytes;
+  state_->Push(Get(stream), operation);
+  return OkStatus();
+}
+
+Status EmulatedDevice::Fill(Stream stream, void* memory, int byte, size_t bytes) {
+  if (bytes == 0) return OkStatus();
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Fill");
+  Operation operation(Operation::kFill);
+  operation.to = memory;
+  operation.byte = byte;
+  operation.bytes = bytes;
+  state_->Push(Get(stream), operation);
+  return OkStatus();
+}
+
+Result<Event> EmulatedDevice::NewEvent() {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("NewEvent");
+  return Event{new EmulatedEvent};
+}
+
+void EmulatedDevice::Delete(Event event) {
+  HiddenLock lock(&state_->mutex);
+  if (Get(event)->happened < Get(event)->recorded) simt::Fail("an event is deleted before it happened");
+  delete Get(event);
+}
+
+Status EmulatedDevice::Record(Stream stream, Event event) {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Record");
+  Operation operation(Operation::kRecord);
+  operation.event = Get(event);
+  ++operation.event->recorded;
+  state_->Push(Get(stream), operation);
+  return OkStatus();
+}
+
+Status EmulatedDevice::Wait(Stream stream, Event event) {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Wait");
+  Operation operation(Operation::kWait);
+  operation.event = Get(event);
+  operation.times = operation.event->recorded;
+  state_->Push(Get(stream), operation);
+  return OkStatus();
+}
+
+Result<bool> EmulatedDevice::Happened(Event event) {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Happened");
+  EmulatedEvent* const e = Get(event);
+  if (e->happened < e->recorded) state_->Advance();
+  if (e->happened < e->recorded) return false;
+  simt::Acquire(&e->order);
+  return true;
+}
+
+Status EmulatedDevice::WhenHappened(Event event, std::function<void()> poke) {
+  {
+    HiddenLock lock(&state_->mutex);
+    if (state_->FailsNow()) return Injected("WhenHappened");
+    EmulatedEvent* const e = Get(event);
+    const int64_t times = e->recorded;
+    while (e->happened < times) {
+      if (!state_->Advance()) simt::Fail("the host waits for an event that cannot happen");
+    }
+    simt::Acquire(&e->order);
+  }
+  poke();
+  return OkStatus();
+}
+
+Status EmulatedDevice::Synchronize(Stream stream) {
+  HiddenLock lock(&state_->mutex);
+  if (state_->FailsNow()) return Injected("Synchronize");
+  EmulatedStream* const s = Get(stream);
+  while (!s->queue.empty()) {
+    if (!state_->Advance()) simt::Fail("the host waits for a stream that cannot go on");
+  }
+  simt::Acquire(&s->order);
+  return OkStatus();
+}
+
+void EmulatedDevice::FailCall(int64_t n) {
+  HiddenLock lock(&state_->mutex);
+  state_->fail_in = n;
+}
+
+size_t EmulatedDevice::used_bytes() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->used_bytes;
+}
+
+simt::Stats EmulatedDevice::stats() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->machine.stats();
+}
+
+Status EnqueueKernel(Stream stream, const char* name, simt::Dim3 grid, simt::Dim3 block, void (*kernel)(const void*), const void* args,
+                     size_t args_bytes) {
+  EmulatedDevice::State* const device = Get(stream)->device;
+  HiddenLock lock(&device->mutex);
+  if (device->FailsNow()) return Injected(name);
+  Operation operation(Operation::kKernel);
+  operation.kernel = kernel;
+  operation.grid = grid;
+  operation.block = block;
+  operation.args = std::malloc(args_bytes);
+  std::memcpy(operation.args, args, args_bytes);
+  device->Push(Get(stream), operation);
+  return OkStatus();
+}
+
+}  // namespace multitier::device

@@ -1,0 +1,69 @@
+// A Device that is the CPU: streams, events and copies of its own, kernels by simt. For tests, on machines without a GPU.
+//
+// What is enqueued runs later: when somebody waits for it, or by chance. Streams advance in random order, one operation at a time, under
+// one lock. Options::seed determines the order, as long as one host thread uses the device.
+// Under ThreadSanitizer each stream is a fiber. TSan then reports host code that reads memory before it has waited for the event, and a
+// stream that uses what another stream writes without a Wait.
+//
+// Faults: FailCall(n) makes the n-th call from now on fail, with the Status of a failed allocation, launch, copy or event.
+
+#ifndef CC_DEVICE_EMULATED_DEVICE_H_
+#define CC_DEVICE_EMULATED_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "cc/device/device.h"
+#include "cc/device/simt/simt.h"
+
+namespace multitier::device {
+
+class EmulatedDevice : public Device {
+ public:
+  struct Options {
+    simt::Options simt;
+    size_t memory_bytes = size_t{1} << 30;
+  };
+  // kernels: null where only kernels of a test's own are launched.
+  EmulatedDevice(const Options& options, const DeviceKernels* kernels);
+  ~EmulatedDevice() override;
+
+  const char* name() const override { return "emulated"; }
+  const DeviceKernels& kernels() const override { return *kernels_; }
+  Result<void*> Allocate(size_t bytes) override;
+  void Free(void* memory) override;
+  Result<void*> AllocatePinned(size_t bytes) override;
+  void FreePinned(void* memory) override;
+  Result<Stream> NewStream() override;
+  void Delete(Stream stream) override;
+  Stream Wrap(void* native) override { return Stream{native}; }
+  Status Copy(Stream stream, void* to, const void* from, size_t bytes) override;
+  Status Fill(Stream stream, void* memory, int byte, size_t bytes) override;
+  Result<Event> NewEvent() override;
+  void Delete(Event event) override;
+  Status Record(Stream stream, Event event) override;
+  Status Wait(Stream stream, Event event) override;
+  Result<bool> Happened(Event event) override;
+  Status WhenHappened(Event event, std::function<void()> poke) override;
+  Status Synchronize(Stream stream) override;
+
+  // Call number n from now on fails, 0 being the next one. Calls are those that give a Status or a Result, and launches.
+  void FailCall(int64_t n);
+  size_t used_bytes() const;  // of device memory
+  simt::Stats stats() const;
+
+  struct State;  // of emulated_device.cc
+
+ private:
+  std::unique_ptr<State> state_;
+  const DeviceKernels* const kernels_;
+};
+
+// Of MT_LAUNCH: enqueues kernel(args), with a copy of the args.
+Status EnqueueKernel(Stream stream, const char* name, simt::Dim3 grid, simt::Dim3 block, void (*kernel)(const void* args),
+                     const void* args, size_t args_bytes);
+
+}  // namespace multitier::device
+
+#endif  // CC_DEVICE_EMULATED_DEVICE_H_
