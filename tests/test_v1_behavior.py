@@ -15,6 +15,7 @@ SUITES = [
     ("test_lookups.py", ""),
     ("test_training.py", ""),
     ("test_gradients.py", ""),
+    ("test_control_flow.py", "group"),
     ("test_admission.py", ""),
     ("test_saver.py", ""),
     ("test_errors.py", ""),

@@ -183,6 +183,18 @@ def _is_no_gradient(op, number, grad):
     return isinstance(like.graph, tf_func_graph.FuncGraph) and like is like.graph.capture(output)
 
 
+def _entry_per_occurrence(sums, keys, counts, dim):
+    """The gradient of distinct keys with as many entries as the keys occurred: each sum, then zeros for the other occurrences.
+
+    Counts are remembered by name and do not leave the graph of a branch of tf.cond. Entries do, and the update counts them.
+    """
+    others = tf.range(tf.reduce_sum(counts - 1))
+    key_of = tf.raw_ops.UpperBound(sorted_inputs=tf.cumsum(counts - 1)[None], values=others[None], out_type=tf.int64)
+    repeated = tf.gather(keys, key_of[0])
+    sums = tf.concat([sums, tf.zeros([tf.size(repeated), dim], sums.dtype)], 0)
+    return sums, tf.concat([keys, repeated], 0)
+
+
 def _group_lookup_grad(op, *grads):
     """A member without a gradient trains nothing, as if it were a lookup of its own."""
     _refuse_control_flow(op)
@@ -213,6 +225,8 @@ def _group_lookup_grad(op, *grads):
             sums.set_shape([None, dims[i]])
             unit += 1
             if sources[i] == b"table":
+                if state is None:
+                    sums, keys = _entry_per_occurrence(sums, keys, counts, dims[i])
                 input_grads[first_input[i] + part] = _slices(sums, keys, dims[i])
                 if state is not None:
                     state.orders[keys.name] = (op._id, first_input[i] + part, True)

@@ -11,7 +11,6 @@ be restored into another number of partitions.
 """
 
 import collections
-import logging
 import re
 
 import tensorflow as tf
@@ -167,9 +166,6 @@ def _global_step(variable):
 
 # ---- from a gradient back to the entries it was summed from
 
-_logged_uncounted = set()
-
-
 # What tf.gradients calls the gate that it puts behind the gradients of one op.
 _GATE_OF_AN_OP = re.compile(r"_grad(_\d+)?/tuple/group_deps$")
 
@@ -210,11 +206,6 @@ def _counts_of(indices, state):
         counts = [_counts_of(part, state) for part in op.inputs[:-1]]
         if any(c is not None for c in counts):
             return tf.concat([_ones(part) if c is None else c for c, part in zip(counts, op.inputs)], 0)
-    elif op.type in ("If", "StatelessIf", "While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"):
-        if op.name not in _logged_uncounted:
-            _logged_uncounted.add(op.name)
-            logging.getLogger("tf_multitier").info(
-                "gradient of keys comes out of %s '%s': each distinct key counts once per lookup", op.type, op.name)
     return None
 
 
