@@ -37,7 +37,7 @@ def session_of():
 
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("counter", [tf.uint8, tf.uint16, tf.uint32, tf.uint64])
+@pytest.mark.parametrize("counter", [tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int64])
 def test_a_bloom_filter_admits_after_so_many_occurrences(graph, pooled, parts, counter):
     ev, ids, train, values = build(parts, pooled, filter_option=tf_multitier.CBFFilter(3, 1000, 0.01, counter))
     with session_of() as session:

@@ -154,7 +154,9 @@ NAMES = {
                   "train.FtrlOptimizer train.GradientDescentOptimizer train.AdamAsyncOptimizer train.AdagradDecayOptimizer "
                   "train.AdagradDecayOptimizerV2 train.AdamWOptimizer nn.group_embedding_lookup nn.group_embedding_lookup_sparse "
                   "feature_column.categorical_column_with_embedding feature_column.group_embedding_column_scope "
-                  "config.experimental.enable_distributed_strategy config.experimental.enable_group_embedding",
+                  "config.experimental.enable_distributed_strategy config.experimental.enable_group_embedding ExecutorPolicy GPUOptions "
+                  "GraphOptions OptimizerOptions nn.fused_embedding_lookup_sparse nn.fused_safe_embedding_lookup_sparse "
+                  "variable_scope.keep_weights",
     "tensorflow.core.framework.embedding.config_pb2":
         "StorageType CacheStrategy StorageType.DRAM StorageType.DRAM_SSDHASH StorageType.HBM_DRAM_SSDHASH CacheStrategy.LFU",
     "tensorflow.python.ops.kv_variable_ops":
@@ -168,13 +170,21 @@ NAMES = {
         "categorical_column_with_embedding categorical_column_with_multihash categorical_column_with_adaptive_embedding",
     "tensorflow.python.feature_column.feature_column": "categorical_column_with_embedding input_layer",
     "tensorflow.python.feature_column.sequence_feature_column": "sequence_categorical_column_with_embedding",
+    "tensorflow.python.ops.embedding_ops": "fused_embedding_lookup_sparse fused_safe_embedding_lookup_sparse",
+    "tensorflow.python.distribute.group_embedding_collective_strategy": "CollectiveStrategy",
+    "tensorflow.contrib.rnn": "GRUCell LSTMCell LSTMStateTuple",
+    "tensorflow.contrib.rnn.python.ops.core_rnn_cell": "_Linear",
+    "tensorflow.python.ops.array_ops": "stack unstack",
+    "tensorflow.python.ops.control_flow_ops": "Assert while_loop cond case",
+    "tensorflow.python.ops.rnn_cell": "GRUCell ops math_ops array_ops vs",
+    "tensorflow.python.util.nest": "is_sequence",
     "tensorflow.python.training.adam_async": "AdamAsyncOptimizer",
     "tensorflow.python.training.adagrad_decay": "AdagradDecayOptimizer",
     "tensorflow.python.training.adagrad_decay_v2": "AdagradDecayOptimizerV2",
     "tensorflow.python.training.weight_decay_optimizers": "AdamWOptimizer",
     "tensorflow.contrib.layers": "sparse_column_with_embedding embedding_column shared_embedding_columns input_from_feature_columns "
                                  "weighted_sum_from_feature_columns",
-    "tensorflow.contrib.layers.python.layers.embedding_ops": "safe_embedding_lookup_sparse",
+    "tensorflow.contrib.layers.python.layers.embedding_ops": "safe_embedding_lookup_sparse fused_safe_embedding_lookup_sparse",
     "tensorflow.contrib.layers.python.layers.feature_column": "sparse_column_with_embedding sparse_column_wth_embedding",
     "tensorflow.contrib.layers.python.layers.feature_column_ops": "input_from_feature_columns",
     "tensorflow.contrib.feature_column": "sequence_input_layer",

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier.deeprec import columns
+from tf_multitier.deeprec import contrib
 
 v1 = tf.compat.v1
 
@@ -40,7 +41,7 @@ def test_a_multihash_column_pools_the_rows_of_both_tables(graph, operation, dime
         assert (len(quotients), len(remainders)) == (3, 4)
         joined = {"add": np.add, "mul": np.multiply, "concat": lambda a, b: np.concatenate([a, b], -1)}[operation]
         rows = joined(quotients[[1, 2, 1]], remainders[[1, 3, 3]])
-        np.testing.assert_allclose(session.run(net), [rows[0] + rows[1], 0 * rows[0], rows[2]], rtol=1e-6)
+        np.testing.assert_allclose(session.run(net), [rows[0] + rows[1], 0 * rows[0], rows[2]], rtol=1e-6, atol=1e-6)
         session.run(step)
         changed = (np.concatenate(session.run(tables[0])) != quotients).any(axis=1)
         assert changed.tolist() == [False, True, True]
@@ -125,3 +126,12 @@ def test_tensorflows_own_embedding_column_over_an_adaptive_column_says_what_to_u
     column = tf.feature_column.embedding_column(columns.categorical_column_with_adaptive_embedding("a", 2, tf.int64), 4)
     with pytest.raises(NotImplementedError, match=r"use it under tf_multitier\.deeprec\.columns\.embedding_column"):
         v1.feature_column.input_layer({"a": _ids([1])}, [column])
+
+
+def test_do_fusion_changes_nothing_in_linear_models_and_contrib(graph):
+    features = {"a": tf.constant([[3], [5]], tf.int64)}
+    ids = tf_multitier.feature_column.categorical_column_with_embedding("a", tf.int64)
+    wide = [columns.linear_model(features, [ids], units=2, sparse_combiner="sum", do_fusion=fused) for fused in (False, True)]
+    deep = contrib.input_from_feature_columns(features, [contrib.embedding_column(ids, 4, do_fusion=True)])
+    shared = contrib.shared_embedding_columns([ids], 4, do_fusion=True)
+    assert [x.shape.as_list() for x in (*wide, deep)] == [[2, 2], [2, 2], [2, 4]] and len(shared) == 1

@@ -101,3 +101,20 @@ def test_bad_arguments_are_named(graph):
         tf_multitier.get_multihash_variable("mh", [[1, 1], [1, 1]], complementary_strategy="x")
     with pytest.raises(TypeError, match="ids must be integers"):
         tf.nn.embedding_lookup(make("add"), [0.5])
+
+
+@pytest.mark.parametrize("operation", ["add", "mul"])
+def test_a_safe_lookup_of_ids_of_rank_3_pools_the_last_dimension(graph, operation):
+    table = tf_multitier.get_multihash_variable("m", [[5, 2], [5, 2]], operation=operation,
+                                                initializer=v1.random_normal_initializer(seed=1))
+    deep = tf.SparseTensor([[0, 0, 0], [0, 0, 1], [1, 2, 0]], tf.constant([3, 7, 9], tf.int64), [2, 3, 2])
+    flat = tf.sparse.reshape(deep, [6, 2])
+    weights = tf.SparseTensor(deep.indices, [1.0, 3.0, 2.0], deep.dense_shape)
+    found = v1.nn.safe_embedding_lookup_sparse(table, deep, weights)
+    assert found.shape.as_list()[-1] == 2
+    expected = v1.nn.safe_embedding_lookup_sparse(table, flat, tf.sparse.reshape(weights, [6, 2]))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        found, expected = session.run([found, expected])
+    assert found.shape == (2, 3, 2) and np.abs(found[1, 2]).sum() > 0 and (found[0, 1] == 0).all()
+    np.testing.assert_array_equal(found.reshape(6, 2), expected)

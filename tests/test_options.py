@@ -67,6 +67,7 @@ WRONG = [
     (lambda: tf_multitier.CBFFilter(3, 10, 1.0), r"false_positive_probability must be in \(0, 1\), found 1.0"),
     (lambda: tf_multitier.CBFFilter(3, 10, counter_type=tf.float32), "counter_type must be .*; found tf.float32"),
     (lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.uint8), "filter_freq must be at most 255, found 300"),
+    (lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.int8), "filter_freq must be at most 255, found 300"),
     (lambda: tf_multitier.ProbabilisticFilter(0), r"probability must be in \(0, 1\], found 0.0"),
     (lambda: tf_multitier.GlobalStepEvict(0), "steps_to_live must be at least 1, found 0"),
     (lambda: tf_multitier.L2WeightEvict(-2.0), "l2_weight_threshold must be at least 0, or -1 for none; found -2.0"),

@@ -117,12 +117,26 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
 
 
 def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", default_id=None, max_norm=None, name=None):
-    """`embedding_lookup_sparse` for ids of rank 2, dropping entries of weight <= 0 unless the combiner is "sum".
+    """Embeddings of sparse ids of any rank, pooled over the last dimension; drops entries of weight <= 0 unless the combiner is "sum".
 
     Every integer is an id, negative ones too. A row without entries is zeros, or the embedding of `default_id` where it is given.
+
+    Args:
+      variable: a multihash variable.
+      sp_ids: SparseTensor of integers, [d_0, ..., d_n], or a RaggedTensor [batch, (any)].
+      sp_weights: floats with the same indices, of the same kind, or None: all one.
+      others: as `tf.nn.safe_embedding_lookup_sparse`.
+
+    Returns:
+      float32 [d_0, ..., d_(n-1), embedding_dim].
     """
     with tf.name_scope(name or "embedding_lookup"):
         sp_ids, sp_weights = lookup.from_ragged(sp_ids, sp_weights)
+        outer, rank = sp_ids.dense_shape[:-1], sp_ids.dense_shape.shape.num_elements()
+        if rank != 2:
+            flat = tf.stack([tf.reduce_prod(outer), sp_ids.dense_shape[-1]])
+            sp_ids = tf.sparse.reshape(sp_ids, flat)
+            sp_weights = None if sp_weights is None else tf.sparse.reshape(sp_weights, flat)
         if sp_weights is not None and combiner != "sum":
             kept = sp_weights.values > 0
             sp_ids, sp_weights = tf.sparse.retain(sp_ids, kept), tf.sparse.retain(sp_weights, kept)
@@ -130,7 +144,11 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
             sp_ids, _ = tf.sparse.fill_empty_rows(sp_ids, tf.cast(default_id, sp_ids.dtype))
             if sp_weights is not None:
                 sp_weights, _ = tf.sparse.fill_empty_rows(sp_weights, tf.ones([], sp_weights.dtype))
-        return embedding_lookup_sparse(variable, sp_ids, sp_weights, combiner, max_norm)
+        pooled = embedding_lookup_sparse(variable, sp_ids, sp_weights, combiner, max_norm)
+        if rank != 2:
+            pooled = tf.reshape(pooled, tf.concat([outer, [variable.embedding_dim]], 0))
+            pooled.set_shape([None] * (rank - 1) + [variable.embedding_dim] if rank is not None else None)
+        return pooled
 
 
 _Ids = typing.Union[tf.Tensor, tf.Variable, np.ndarray, np.generic, list, tuple, int]

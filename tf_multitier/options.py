@@ -224,16 +224,17 @@ class CBFFilter(_Option):
       filter_freq: occurrences that admit; 0 and 1 admit at once.
       max_element_size: number of keys expected, > 0.
       false_positive_probability: probability, in (0, 1), that a key is admitted early.
-      counter_type: tf.uint8, tf.uint16, tf.uint32 or tf.uint64 (names do as well). None: tf.uint32. `filter_freq` must fit.
+      counter_type: tf.uint8, tf.uint16, tf.uint32 or tf.uint64 (names do as well). None: tf.uint32. `filter_freq` must fit. A signed
+        type is taken as the unsigned one of its size: DeepRec's manual writes tf.int64.
     """
 
-    _BITS = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
+    _BITS = {f"{sign}int{bits}": bits for sign in ("u", "") for bits in (8, 16, 32, 64)}
 
     def __init__(self, filter_freq=0, max_element_size=0, false_positive_probability=0.01, counter_type=None):
         name = "uint32" if counter_type is None else getattr(counter_type, "name", counter_type)
         if name not in self._BITS:
-            raise ValueError("CBFFilter.counter_type must be tf.uint8, tf.uint16, tf.uint32 or tf.uint64; "
-                             f"found {counter_type!r}")
+            raise ValueError("CBFFilter.counter_type must be tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
+                             f"these sizes; found {counter_type!r}")
         self.counter_bits = self._BITS[name]
         self.filter_freq = _integer("CBFFilter.filter_freq", filter_freq, 0, min(2**self.counter_bits, 2**32) - 1)
         self.max_element_size = _integer("CBFFilter.max_element_size", max_element_size, 1)

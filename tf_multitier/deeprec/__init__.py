@@ -6,14 +6,11 @@
 Opt-in: `import tf_multitier` alone does none of this. Which names go where: modules.py. docs/deeprec.md is the user's page.
 """
 
-import functools
-
 import tensorflow as tf
-from tensorflow.python.client import session as tf_session
-from tensorflow.python.eager import context
 from tensorflow.python.util import deprecation
 
 from tf_multitier.deeprec import modules
+from tf_multitier.deeprec import session_config
 from tf_multitier.lookup import refuse_eager
 
 __all__ = ["install"]
@@ -40,25 +37,10 @@ def install(v1_behavior=True):
         refuse_eager("tf_multitier.deeprec.install()")
     if not _installed:
         modules.add()
-        tf_session.BaseSession.__init__ = _place_softly(tf_session.BaseSession.__init__)
+        session_config.install()
         _installed = True
     if v1_behavior:
         with deprecation.silence():
             tf.compat.v1.disable_v2_behavior()
             tf.compat.v1.enable_resource_variables()
             tf.compat.v1.enable_control_flow_v2()
-
-
-def _place_softly(original):
-    """BaseSession.__init__ with `allow_soft_placement` on, in a copy of the caller's config."""
-
-    @functools.wraps(original)
-    def init(self, target="", graph=None, config=None):
-        given = context.context().config if config is None else config
-        if isinstance(given, tf.compat.v1.ConfigProto):  # else let TensorFlow say what is wrong
-            config = tf.compat.v1.ConfigProto()
-            config.CopyFrom(given)
-            config.allow_soft_placement = True
-        original(self, target, graph, config=config)
-
-    return init

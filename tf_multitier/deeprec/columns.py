@@ -258,3 +258,10 @@ def input_layer(features, feature_columns, weight_collections=None, trainable=Tr
         if isinstance(base, AdaptiveCategoricalColumn) and base.key in (adaptive_mask_tensors or {}):
             features[base.mask_key] = adaptive_mask_tensors[base.key]
     return fc.input_layer(features, feature_columns, weight_collections, trainable, cols_to_vars, cols_to_output_tensors)
+
+
+def linear_model(features, feature_columns, units=1, sparse_combiner="sum", weight_collections=None, trainable=True, cols_to_vars=None,
+                 do_fusion=False):
+    """`tf.feature_column.linear_model`; `do_fusion` is not used."""
+    del do_fusion
+    return fc.linear_model(features, feature_columns, units, sparse_combiner, weight_collections, trainable, cols_to_vars)

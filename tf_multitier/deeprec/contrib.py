@@ -68,15 +68,17 @@ def real_valued_column(column_name, dimension=1, default_value=None, dtype=tf.fl
 
 
 def embedding_column(sparse_id_column, dimension, combiner="mean", initializer=None, ckpt_to_load_from=None,
-                     tensor_name_in_ckpt=None, max_norm=None, trainable=True):
-    """`tf.feature_column.embedding_column`."""
+                     tensor_name_in_ckpt=None, max_norm=None, trainable=True, do_fusion=False):
+    """`tf.feature_column.embedding_column`; `do_fusion` is not used."""
+    del do_fusion
     return fc.embedding_column(sparse_id_column, dimension, combiner, initializer, ckpt_to_load_from, tensor_name_in_ckpt,
                                max_norm, trainable)
 
 
 def shared_embedding_columns(sparse_id_columns, dimension, combiner="mean", initializer=None, shared_embedding_name=None,
-                             ckpt_to_load_from=None, tensor_name_in_ckpt=None, max_norm=None, trainable=True):
-    """`tf.feature_column.shared_embedding_columns`."""
+                             ckpt_to_load_from=None, tensor_name_in_ckpt=None, max_norm=None, trainable=True, do_fusion=False):
+    """`tf.feature_column.shared_embedding_columns`; `do_fusion` is not used."""
+    del do_fusion
     return fc.shared_embedding_columns(
         sparse_id_columns, dimension, combiner=combiner, initializer=initializer,
         shared_embedding_collection_name=shared_embedding_name, ckpt_to_load_from=ckpt_to_load_from,

@@ -39,7 +39,7 @@ def get_dynamic_dimension_embedding_variable(
 
     Args:
       name: of the variable, within the variable scope.
-      embedding_block_dimension: elements of a block, >= 1.
+      embedding_block_dimension: elements of a block, >= 1; 9.0 is 9, since programs divide to get it.
       embedding_block_num: blocks of an id at most, >= 1.
       ht_partition_num: not used.
       storage_type: must be None; give an ev_option.
@@ -55,6 +55,8 @@ def get_dynamic_dimension_embedding_variable(
     if not isinstance(embedding_block_num, numbers.Integral) or embedding_block_num < 1:
         raise ValueError(f"dynamic-dimension variable '{name}': embedding_block_num must be an integer, at least 1, found "
                          f"{embedding_block_num!r}")
+    if isinstance(embedding_block_dimension, float) and embedding_block_dimension.is_integer():
+        embedding_block_dimension = int(embedding_block_dimension)
     blocks = [get_embedding_variable(
         f"{name}/block_{i}", embedding_block_dimension, key_dtype, value_dtype, initializer=initializer, regularizer=regularizer,
         trainable=trainable, collections=collections, caching_device=caching_device, partitioner=partitioner,

@@ -29,9 +29,15 @@ from tf_multitier import config_pb2
 from tf_multitier import embedding_variable
 from tf_multitier import feature_column
 from tf_multitier import train
+from tf_multitier.deeprec import collective
 from tf_multitier.deeprec import columns
 from tf_multitier.deeprec import contrib
+from tf_multitier.deeprec import fused_lookups
+from tf_multitier.deeprec import keep_weights
+from tf_multitier.deeprec import moved_names
 from tf_multitier.deeprec import names
+from tf_multitier.deeprec import rnn_cells
+from tf_multitier.deeprec import session_config
 
 _v1 = tf.compat.v1
 
@@ -61,13 +67,16 @@ def _added():
     options = _of(tf_multitier, *_OPTIONS)
     variables = _of(names, *names.VARIABLES)
     new_columns = _columns()
+    lookups = {**names.lookups(), **_of(fused_lookups, *fused_lookups.EMBEDDING_OPS)}
     places = [
-        (_variables, options), (_variable_scope, variables), (_embedding_ops, names.lookups()), (_v1_columns, new_columns),
+        (_variables, options), (_variable_scope, variables), (_embedding_ops, lookups), (_v1_columns, new_columns),
         (_v2_columns, new_columns), (_sequence_columns, new_columns), (_ops.GraphKeys, _COLLECTIONS),
+        (_variable_scope.variable_scope, _of(keep_weights, *keep_weights.VARIABLE_SCOPE)),
+        (tf, _of(session_config, *session_config.CONFIG)), *moved_names.places(),
     ]
     for api in (tf, _v1):
         places += [
-            (api, {**options, **variables}), (api.nn, names.lookups()), (api.feature_column, new_columns),
+            (api, {**options, **variables}), (api.nn, lookups), (api.feature_column, new_columns),
             (api.train, _of(train, *train.__all__)), (api.config.experimental, _of(names, *names.CONFIG)),
         ]
     return places
@@ -81,6 +90,7 @@ def _made():
         "tensorflow.core.framework.embedding.config_pb2": config_pb2,
         "tensorflow.python.ops.kv_variable_ops": {**_of(names, *names.KV_VARIABLE_OPS), **_of(names, *names.VARIABLES)},
         "tensorflow.python.ops.group_embedding_lookup_ops": names.lookups(),
+        "tensorflow.python.distribute.group_embedding_collective_strategy": _of(collective, "CollectiveStrategy"),
         "tensorflow.python.training.adagrad_decay": _of(train, "AdagradDecayOptimizer"),
         "tensorflow.python.training.adagrad_decay_v2": _of(train, "AdagradDecayOptimizerV2"),
         "tensorflow.python.training.adam_async": _of(train, "AdamAsyncOptimizer"),
@@ -88,9 +98,14 @@ def _made():
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
         "tensorflow.contrib.layers": layers,
+        "tensorflow.contrib.rnn": _of(rnn_cells, *rnn_cells.CELLS),
+        "tensorflow.contrib.rnn.python": {},
+        "tensorflow.contrib.rnn.python.ops": {},
+        "tensorflow.contrib.rnn.python.ops.core_rnn_cell": _of(rnn_cells, *rnn_cells.CORE_RNN_CELL),
         "tensorflow.contrib.layers.python": {},
         "tensorflow.contrib.layers.python.layers": layers,
-        "tensorflow.contrib.layers.python.layers.embedding_ops": _of(contrib, *contrib.EMBEDDING_OPS),
+        "tensorflow.contrib.layers.python.layers.embedding_ops": {
+            **_of(contrib, *contrib.EMBEDDING_OPS), **_of(fused_lookups, *fused_lookups.EMBEDDING_OPS)},
         "tensorflow.contrib.layers.python.layers.feature_column": layers,
         "tensorflow.contrib.layers.python.layers.feature_column_ops": layers,
     }
@@ -119,7 +134,8 @@ def _missing(new, old, seen):
 
 
 def _is_tensorflows(value):
-    return (getattr(value, "__module__", None) or "").split(".")[0] in ("tensorflow", "keras", "tf_keras")
+    home = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return (home or "").split(".")[0] in ("tensorflow", "keras", "tf_keras")
 
 
 def _refuse(what, found):
@@ -147,7 +163,7 @@ def add():
     """Gives TensorFlow the names; see `deeprec.install`."""
     places, made = _added(), _made()
     _check(places, made)
-    for place, added in _missing(tf, _v1, set()) + places:
+    for place, added in places + _missing(tf, _v1, set()):
         for name, value in added.items():
             if name not in vars(place):
                 setattr(place, name, value)

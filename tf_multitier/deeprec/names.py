@@ -3,12 +3,11 @@
 Each list of names (VARIABLES, CONFIG, KV_VARIABLE_OPS) says what goes into one kind of module; see modules.py.
 """
 
-import os
-
 import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import nn
+from tf_multitier.deeprec.collective import check_alone
 from tf_multitier.deeprec.dynamic_dimension import DynamicEmbeddingVariable
 from tf_multitier.deeprec.dynamic_dimension import get_dynamic_dimension_embedding_variable
 from tf_multitier.partitioned import AnyEmbeddingVariable
@@ -19,9 +18,6 @@ KV_VARIABLE_OPS = ("DynamicEmbeddingVariable", "EmbeddingVariable", "MultiHashVa
 
 EmbeddingVariable = tf_multitier.EmbeddingVariable
 MultiHashVariable = tf_multitier.MultiHashVariable
-
-# Where launchers say how many processes train together.
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
 
 
 def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=None, initializer=None, regularizer=None,
@@ -86,11 +82,8 @@ def enable_distributed_strategy(strategy="localized"):
     if strategy not in ("localized", "collective"):
         raise ValueError("enable_distributed_strategy: strategy must be 'localized' or 'collective', found "
                          f"{strategy!r}")
-    for variable in _WORLD_SIZES if strategy == "collective" else ():
-        if os.environ.get(variable, "1") != "1":
-            raise NotImplementedError(
-                f"enable_distributed_strategy: strategy 'collective' trains in one process only, found {variable}="
-                f"{os.environ[variable]} in the environment: the processes would train apart from each other")
+    if strategy == "collective":
+        check_alone("enable_distributed_strategy: strategy 'collective'")
 
 
 def enable_group_embedding(fusion_type="localized"):

@@ -19,6 +19,8 @@ from tf_multitier import deeprec
 from tf_multitier import feature_column
 from tf_multitier.deeprec import columns
 from tf_multitier.deeprec import lookup_arguments
+from tf_multitier.deeprec import session_config
+from tf_multitier.deeprec import version_check
 
 _v1 = tensorflow.compat.v1
 
@@ -31,7 +33,7 @@ _INSTALLED = tuple(
      os.path.dirname(os.path.dirname(tensorflow.__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))})
 
 # Columns of columns.py that stand before TensorFlow's.
-_WITH_DEEPRECS_ARGUMENTS = ("embedding_column", "input_layer", "shared_embedding_columns")
+_WITH_DEEPRECS_ARGUMENTS = ("embedding_column", "input_layer", "linear_model", "shared_embedding_columns")
 
 
 def _over(module, name, content):
@@ -47,6 +49,7 @@ class _ScriptsTensorFlow(types.ModuleType):
     def __init__(self):
         super().__init__("tensorflow", _v1.__doc__)
         self.compat = tensorflow.compat
+        self.__dict__.update({name: getattr(session_config, name) for name in session_config.CONFIG})
         self.feature_column = _over(_v1.feature_column, "tensorflow.feature_column", {
             **{name: getattr(feature_column, name) for name in feature_column.__all__},
             **{name: getattr(columns, name) for name in _WITH_DEEPRECS_ARGUMENTS}})
@@ -77,11 +80,14 @@ def _module_of_api(scripts_tensorflow, name):
 
 
 def _importer(original, scripts_tensorflow):
-    """`__import__` that answers the script's `import tensorflow...` with its own module."""
+    """`__import__` that answers the script's `import tensorflow...` and `import pkg_resources` with modules of its own."""
 
     def import_(name, globals=None, locals=None, fromlist=(), level=0):
-        if level or name.partition(".")[0] != "tensorflow" or _is_installed((globals or {}).get("__file__")):
+        package = name.partition(".")[0]
+        if level or package not in ("tensorflow", "pkg_resources") or _is_installed((globals or {}).get("__file__")):
             return original(name, globals, locals, fromlist, level)
+        if name == "pkg_resources":
+            return version_check.pkg_resources()
         module = _module_of_api(scripts_tensorflow, name) or original(name, globals, locals, fromlist, level)
         return scripts_tensorflow if module is tensorflow or not fromlist else module
 

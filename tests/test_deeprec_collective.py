@@ -1,0 +1,75 @@
+"""CollectiveStrategy in a world of one."""
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_multitier.deeprec.collective import CollectiveStrategy
+from variable_util import make
+
+v1 = tf.compat.v1
+
+
+@pytest.mark.parametrize("strategy", [None, "sok", "hb"])
+def test_a_program_alone_is_rank_0_of_1(graph, strategy, monkeypatch):
+    monkeypatch.delenv("COLLECTIVE_STRATEGY", raising=False)
+    if strategy:
+        monkeypatch.setenv("COLLECTIVE_STRATEGY", strategy)
+    strategy = CollectiveStrategy()
+    assert (strategy.world_size(), strategy.rank(), strategy.world_size, strategy.rank) == (1, 0, 1, 0)
+    with strategy.scope(), strategy.embedding_scope():
+        table = v1.get_variable("t", [4, 2], partitioner=v1.fixed_size_partitioner(strategy.world_size))
+    assert len(list(table)) == 1
+
+
+@pytest.mark.parametrize("variable", ["HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_several_processes_are_refused(monkeypatch, variable):
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(NotImplementedError, match=f"one process only, found {variable}=2"):
+        CollectiveStrategy()
+
+
+def test_an_unknown_strategy_is_refused(monkeypatch):
+    monkeypatch.setenv("COLLECTIVE_STRATEGY", "nccl")
+    with pytest.raises(ValueError, match="must be sok or hb, found 'nccl'"):
+        CollectiveStrategy()
+
+
+def test_an_exported_model_has_the_rows_of_the_checkpoint(tmp_path):
+    strategy = CollectiveStrategy()
+
+    def signature():
+        ids = v1.placeholder(tf.int64, [None], name="ids")
+        return v1.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(make(dim=2), ids)})
+
+    with tf.Graph().as_default():
+        rows = tf.nn.embedding_lookup(make(dim=2), tf.constant([3, 5], tf.int64))
+        step = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(rows))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            expected = session.run(rows)
+            checkpoint = v1.train.Saver().save(session, str(tmp_path / "model"))
+    (tmp_path / "vocabulary").write_text("words")
+    for given in (checkpoint, str(tmp_path)):
+        target = strategy.export_saved_model(str(tmp_path / "exported"), given, signature, {"extra/words": str(tmp_path / "vocabulary")})
+        assert os.path.isfile(os.path.join(target, "assets.extra/extra/words"))
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.saved_model.load(session, ["serve"], target)
+            found = session.run(_output(session), {"ids:0": [3, 5]})
+        np.testing.assert_array_equal(found, expected)
+
+
+def _output(session):
+    [op] = [o for o in session.graph.get_operations() if o.type == "MultitierLookup"]
+    return op.outputs[0]
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (("x", None, lambda: None), "expected a checkpoint, found None"), (("x", "/no/such", lambda: None), "expected a checkpoint"),
+    (("x", "/no/such"), "signature_def_fn must be a function")])
+def test_what_cannot_be_exported_is_refused(arguments, expected):
+    with pytest.raises(ValueError, match=expected):
+        CollectiveStrategy().export_saved_model(*arguments)

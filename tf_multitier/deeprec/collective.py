@@ -1,0 +1,117 @@
+"""`CollectiveStrategy`, DeepRec's interface to synchronous training, for a program that trains alone.
+
+    from tensorflow.python.distribute.group_embedding_collective_strategy import CollectiveStrategy
+    strategy = CollectiveStrategy()
+    with strategy.scope():
+        with strategy.embedding_scope():
+            table = tf.get_variable("t", [1000, 3], partitioner=tf.fixed_size_partitioner(strategy.world_size()))
+        ...
+        strategy.export_saved_model(directory, tf.train.latest_checkpoint(checkpoints), signature)
+
+In a world of one process no value is exchanged, so both scopes change nothing. Several processes that a launcher started are refused: each would
+train a model of its own. `COLLECTIVE_STRATEGY` may say "sok" or "hb", which are the same here.
+"""
+
+import contextlib
+import os
+import time
+
+import tensorflow as tf
+
+_v1 = tf.compat.v1
+
+# Where launchers say how many processes train together.
+_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE")
+
+
+def check_alone(what):
+    """NotImplementedError where a launcher started this process as one of several."""
+    for variable in _WORLD_SIZES:
+        if os.environ.get(variable, "1") != "1":
+            raise NotImplementedError(f"{what} trains in one process only, found {variable}={os.environ[variable]} in the environment: "
+                                      "the processes would train apart from each other; start one")
+
+
+class _Number(int):
+    """An integer that is also a function of no arguments: programs write `strategy.world_size` both ways."""
+
+    def __call__(self):
+        return int(self)
+
+
+class CollectiveStrategy:
+    """What a program gets that trains alone. Attributes: `world_size`, 1, and `rank`, 0; also as methods.
+
+    Raises:
+      ValueError: where `COLLECTIVE_STRATEGY` is set to something else than "sok" or "hb".
+      NotImplementedError: where a launcher started several processes.
+    """
+
+    world_size = _Number(1)
+    rank = _Number(0)
+
+    def __init__(self):
+        strategy = os.environ.get("COLLECTIVE_STRATEGY", "sok")
+        if strategy not in ("sok", "hb"):
+            raise ValueError(f"CollectiveStrategy: COLLECTIVE_STRATEGY must be sok or hb, found {strategy!r}")
+        check_alone("CollectiveStrategy")
+
+    @contextlib.contextmanager
+    def scope(self, *args, **kwargs):
+        """A context without effect; arguments are not used."""
+        yield self
+
+    embedding_scope = scope
+
+    def estimator(self, model_fn, **kwargs):
+        """`tf.estimator.Estimator(model_fn, **kwargs)`."""
+        return _v1.estimator.Estimator(model_fn, **kwargs)
+
+    def export_saved_model(self, savedmodel_dir, checkpoint_dir=None, signature_def_fn=None, assets_extra=None, as_text=False,
+                           clear_devices=True, strip_default_attrs=True):
+        """Writes a SavedModel with the variables of a checkpoint.
+
+        Args:
+          savedmodel_dir: directory in which one is made, named after the time in seconds.
+          checkpoint_dir: prefix of the checkpoint, as `tf.train.latest_checkpoint` returns it, or the directory that it is in.
+          signature_def_fn: function that builds the graph of the model and returns its SignatureDef.
+          assets_extra: {path within `assets.extra`: file to copy}.
+          as_text, clear_devices, strip_default_attrs: as of SavedModelBuilder.
+
+        Returns:
+          The directory of the SavedModel.
+
+        Raises:
+          ValueError: signature_def_fn is no function, or there is no checkpoint.
+        """
+        if not callable(signature_def_fn):
+            raise ValueError("export_saved_model: signature_def_fn must be a function that builds the model and returns its "
+                             f"SignatureDef, found {signature_def_fn!r}")
+        checkpoint = checkpoint_dir and (tf.train.latest_checkpoint(checkpoint_dir) or checkpoint_dir)
+        if not checkpoint or not tf.io.gfile.exists(f"{checkpoint}.index"):
+            raise ValueError(f"export_saved_model: expected a checkpoint, found {checkpoint_dir!r}")
+        target = _new_directory(savedmodel_dir)
+        with tf.Graph().as_default():
+            signature = signature_def_fn()
+            with _v1.Session() as session:
+                _v1.train.Saver().restore(session, checkpoint)
+                builder = _v1.saved_model.Builder(target)
+                builder.add_meta_graph_and_variables(
+                    session, [_v1.saved_model.tag_constants.SERVING],
+                    {_v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                    _v1.get_collection(_v1.GraphKeys.ASSET_FILEPATHS), clear_devices=clear_devices,
+                    main_op=_v1.train.Scaffold.default_local_init_op(), strip_default_attrs=strip_default_attrs)
+                builder.save(as_text=as_text)
+        for inside, source in (assets_extra or {}).items():
+            copy = os.path.join(target, "assets.extra", inside)
+            tf.io.gfile.makedirs(os.path.dirname(copy))
+            tf.io.gfile.copy(source, copy)
+        return target
+
+
+def _new_directory(parent):
+    """A path in `parent`, named after the time in seconds, at which nothing is yet."""
+    second = int(time.time())
+    while tf.io.gfile.exists(os.path.join(parent, str(second))):
+        second += 1
+    return os.path.join(parent, str(second))
