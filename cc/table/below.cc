@@ -12,8 +12,9 @@ Status EmbeddingTable::Impl::OfThisTable(const Status& status) const {
 }
 
 Status EmbeddingTable::Impl::TierError(const std::string& what, int level, const Status& status) const {
-  return Status(status.code(),
-                StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));
+  // What the table knows to be in a tier and is not there is lost; NotFound is for what a caller names.
+  const StatusCode code = status.code() == StatusCode::kNotFound ? StatusCode::kDataLoss : status.code();
+  return Status(code, StrCat("table '", options_.name, "': ", what, ": tier ", lower_[level]->name(), ": ", status.message()));
 }
 
 Status EmbeddingTable::Impl::RecordError(const std::string& what, int level, const ReadRecord& record) {

@@ -193,14 +193,17 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
       const Status& one = read.ok() ? record.status : read;
-      if (IsForGood(read, record.status)) continue;  // freed; a corrupt one shows when it is asked for
-      if (!one.ok()) {
+      // A damaged one goes as any other where nobody could use it; else it shows when it is asked for.
+      const bool damaged = one.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError;
+      if (IsForGood(read, record.status) && !damaged) continue;  // or it was freed
+      if (!one.ok() && !damaged) {
         later.push_back(entries[i]);
         ++unreadable;
         if (status.ok()) status = one;
         continue;
       }
-      const RecordHeader& header = record.header;
+      RecordHeader header = record.header;
+      header.key = entries[i].key;
       bool pending = false;
       uint64_t* word = shard->index.Find(HashKey(header.key), [&](uint64_t w) {
         pending = ShardIndex::state(w) == WordState::kPending;
@@ -213,7 +216,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
       const auto ranked = static_cast<uint32_t>(entries[i].rank);
       const uint32_t recency = middle_[level] ? header.recency : ranked;
-      if (recency != ranked || options_.cache_strategy == Replacement::kLfu) {
+      if (!damaged && (recency != ranked || options_.cache_strategy == Replacement::kLfu)) {
         const uint64_t rank = RankOf(options_.cache_strategy, header.frequency, recency, clock);
         if (rank > entries[i].rank) {
           shard->lower_order[level].Push({rank, header.key, record.location});
@@ -364,6 +367,8 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
           PutBack(shard, level, leaving);
           if (status.ok()) status = TierError(StrCat("dropping key ", leaving.header.key), level, failed);
           continue;
+        } else {
+          shard->marks.RecordLost(level, leaving.location);
         }
         shard->counters.corrupt += failed.code() == StatusCode::kDataLoss;
       }

@@ -227,7 +227,8 @@ class EmbeddingTable {
   Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
 
   // Forgets keys: row, frequency, version, count (of a Bloom filter too: what its estimate says). Absent ones are skipped, a
-  // damaged record is no obstacle. `removed` (may be null): how many had a row.
+  // damaged record is no obstacle. `removed` (may be null): how many had a row. What a tier refuses to record is told to it again
+  // before any other row of the shard is written; its error is the sticky one (Drain), and a durable tier's Flush fails until then.
   Status Remove(Span<const int64_t> keys, int64_t* removed);
   // Removes the rows that options().expiry calls expired at `step`, and counted keys by steps. `expired` may be null. A row
   // that cannot be read stays, and its error is returned when all others have been looked at.

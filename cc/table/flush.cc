@@ -128,6 +128,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
       shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
     }
   }
+  std::vector<uint32_t> freed;  // where no record is any more
   // Rows only leave from here on, and where one stood a row of another shard may stand now.
   const auto ours = [&](const ReadRecord& record) { return shard_of(HashKey(record.header.key)) == shard; };
   for (size_t from = 0; from < locations.size(); from += kFlushRows) {
@@ -139,7 +140,8 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     MT_RETURN_IF_ERROR(lower_[0]->Read(headers));
     std::vector<ReadRecord> dirty;
     for (const ReadRecord& header : headers) {
-      if (header.status.code() == StatusCode::kNotFound) continue;  // promoted meanwhile
+      if (header.status.code() == StatusCode::kNotFound) freed.push_back(header.location);
+      if (header.status.code() == StatusCode::kNotFound) continue;
       if (header.status.ok() && (!ours(header) || header.header.below != kNoLocation)) continue;
       ReadRecord record;
       record.any_key = !header.status.ok();
@@ -153,6 +155,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     std::vector<WriteRecord> records;
     std::vector<uint32_t> of;
     for (const ReadRecord& record : dirty) {
+      if (record.status.code() == StatusCode::kNotFound) freed.push_back(record.location);
       if (record.status.code() == StatusCode::kNotFound) continue;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
       if (!record.status.ok()) return RecordError("flushing", 0, record);
@@ -196,7 +199,20 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     if (!unused.at[last].empty()) any_key_below_ = true;  // records of rows that do not know of it
     FreeGone(&unused);
   }
-  return OkStatus();
+  return freed.empty() ? OkStatus() : CheckUnnamed(shard, 0, std::move(freed));
+}
+
+Status EmbeddingTable::Impl::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations) {
+  std::sort(locations.begin(), locations.end());
+  int64_t named = 0;
+  std::lock_guard<SharedMutex> lock(shard->mutex);
+  shard->index.ForEach([&](uint64_t word) {
+    if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
+    if (ShardIndex::state(word) != LowerState(level)) return;
+    named += std::binary_search(locations.begin(), locations.end(), ShardIndex::location(word));
+  });
+  if (named == 0) return OkStatus();
+  return TierError("flushing", level, DataLossError(named, " rows have no record where the index has them"));
 }
 
 Status EmbeddingTable::Impl::MoveAllToLast() {

@@ -220,6 +220,7 @@ Status EmbeddingTable::Impl::ForgetBelow(Shard* shard, uint64_t* word, BelowKey*
                                          Forgetting* forgetting) {
   key->outcome = BelowKey::kRead;
   if (forgetting->doomed != nullptr && !forgetting->doomed(header, key->data.data())) return OkStatus();
+  if (!whole) shard->marks.RecordLost(key->level, key->location);
   if (whole && !key->data.empty()) shard->marks.RecordGoes(key->level, key->location, header, key->data.data());
   EraseBelow(shard, word, key->level, header, key->location, &forgetting->gone);
   ++forgetting->forgotten;
@@ -239,6 +240,7 @@ void EmbeddingTable::Impl::Reinit(Shard* shard, BelowKey* key, RecordHeader* hea
 
 void EmbeddingTable::Impl::DropCorrupt(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header) {
   GoneRecords gone;
+  shard->marks.RecordLost(key.level, key.location);
   EraseBelow(shard, word, key.level, header, key.location, &gone);
   for (int level = 0; level < levels_; ++level) {  // our operation does not hold the trim
     for (const KeyLocation& record : gone.at[level]) Owe(shard, level, record);

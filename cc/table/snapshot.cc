@@ -18,6 +18,9 @@
 // whose place was noted since it was read, which may be an older one of that key, is left to that look; of any other the key
 // tells.
 //
+// At the end the rows that were given are counted against those that the table had at its moment: a snapshot that lacks one
+// fails, whatever a tier said of its record. Damaged rows that on_corruption leaves out are taken into account.
+//
 // What is handed over waits in memory until the next chunk; while that is much, operations that change rows wait at their
 // start, or between two slices of what they do to many, where they hold nothing; jobs of the pool, which must wait for nobody,
 // come back later. One snapshot at a time. Who changes the layout, or closes the gate for long, waits for it.
@@ -74,6 +77,7 @@ class EmbeddingTable::Impl::Snapshot {
   Snapshot(Impl* table, bool all_columns, size_t max_rows, const std::function<Status(Rows*)>& visit)
       : table_(table), layout_(table->layout()), cut_(std::make_shared<SnapshotCut>()), max_rows_(max_rows), visit_(visit) {
     cut_->all_columns = all_columns;
+    cut_->leaves_out_damaged = table->options_.on_corruption != OnCorruption::kError;
     Begin();
   }
   ~Snapshot() {
@@ -102,6 +106,8 @@ class EmbeddingTable::Impl::Snapshot {
     for (auto& shard : table_->shards_) {
       std::lock_guard<SharedMutex> lock(shard->mutex);
       shard->marks.Begin(cut_);
+      cut_->rows += shard->rows;
+      cut_->counted_keys += shard->counted_rows;
     }
     std::lock_guard<std::mutex> lock(table_->cut_mutex_);
     table_->cut_ = cut_;
@@ -122,10 +128,24 @@ class EmbeddingTable::Impl::Snapshot {
     MT_RETURN_IF_ERROR(TakeAlong());
     chunk_.applies = applies_;
     chunk_.filter_counters = std::move(filter_counters_);
+    rows_given_ += static_cast<int64_t>(chunk_.keys.size());
+    counted_given_ += static_cast<int64_t>(chunk_.counted_keys.size());
+    MT_RETURN_IF_ERROR(CheckComplete());
     return visit_(&chunk_);
   }
 
  private:
+  // Of everything, the last chunk included.
+  Status CheckComplete() const {
+    const int64_t left_out = cut_->left_out.load();
+    if (rows_given_ + left_out == cut_->rows && counted_given_ == cut_->counted_keys) return OkStatus();
+    const std::string message =
+        StrCat("table '", table_->options_.name, "': reading all rows: expected ", cut_->rows, " rows and ", cut_->counted_keys,
+               " counted keys, found ", rows_given_, " and ", counted_given_, "; ", left_out, " damaged rows were left out");
+    const bool lacks = rows_given_ + left_out < cut_->rows || counted_given_ < cut_->counted_keys;
+    return lacks ? DataLossError(message) : InternalError(message);
+  }
+
   void Begin() {
     chunk_ = Rows();
     for (const Column& column : layout_->columns()) {
@@ -136,6 +156,8 @@ class EmbeddingTable::Impl::Snapshot {
 
   Status GiveWhereFull() {
     if (room() > 0) return OkStatus();
+    rows_given_ += static_cast<int64_t>(chunk_.keys.size());
+    counted_given_ += static_cast<int64_t>(chunk_.counted_keys.size());
     MT_RETURN_IF_ERROR(visit_(&chunk_));
     Begin();
     return OkStatus();
@@ -249,15 +271,7 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status Give(int level, const ReadRecord& record) {
-    if (record.status.code() == StatusCode::kNotFound) return OkStatus();  // nothing is there
-    if (!record.status.ok()) {
-      if (cut_->given[level].has(record.location)) return OkStatus();  // by now
-      if (record.status.code() == StatusCode::kDataLoss) {
-        ++corrupt_;
-        if (table_->options_.on_corruption != OnCorruption::kError) return OkStatus();
-      }
-      return table_->RecordError("reading all rows", level, record);
-    }
+    if (!record.status.ok()) return GoWithout(level, record);
     if (!Claim(level, record)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);
     AppendRow(*layout_, cut_->all_columns, record.header.key, record.header.frequency, record.header.version,
@@ -265,35 +279,63 @@ class EmbeddingTable::Impl::Snapshot {
     return GiveWhereFull();
   }
 
-  // Whether the record is its key's row, and was not given yet. Then it is from now on.
-  bool Claim(int level, const ReadRecord& record) {
-    const int64_t key = record.header.key;
-    const uint64_t hash = HashKey(key);
-    Shard* const shard = table_->shard_of(hash);
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (cut_->given[level].has(record.location)) return false;
-    uint32_t row_location = kNoLocation;
-    const bool named = shard->index.Find(hash, [&](uint64_t word) {
+  // A record that cannot be read: nothing where no row needs it, else an error or, where on_corruption says so, a row less.
+  Status GoWithout(int level, const ReadRecord& record) {
+    if (record.any_key) {
+      if (record.status.code() == StatusCode::kNotFound) return OkStatus();  // nothing is there
+      if (cut_->given[level].has(record.location)) return OkStatus();        // by now
+    } else {
+      Shard* const shard = table_->shard_of(HashKey(record.key));
+      std::lock_guard<SharedMutex> lock(shard->mutex);
+      uint32_t row_location = kNoLocation;
+      if (!IsToGive(shard, level, record.key, record.location, &row_location)) return OkStatus();
+      if (row_location != kNoLocation && shard->marks.wants_row(row_location)) {  // a damaged copy of a row in memory
+        shard->marks.RowChanges(row_location);
+        return OkStatus();
+      }
+    }
+    if (record.status.code() == StatusCode::kDataLoss) {
+      ++corrupt_;
+      if (table_->options_.on_corruption != OnCorruption::kError) {
+        cut_->LeaveOut(level, record.location);
+        return OkStatus();
+      }
+    }
+    return table_->RecordError("reading all rows", level, record);
+  }
+
+  // Whether the record just read at the location is the key's row, and was not given yet. *row_location: where the row itself
+  // is in DRAM, the record being its copy. REQUIRES: the shard's lock
+  bool IsToGive(Shard* shard, int level, int64_t key, uint32_t at, uint32_t* row_location) {
+    if (cut_->given[level].has(at)) return false;
+    const bool named = shard->index.Find(HashKey(key), [&](uint64_t word) {
       if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
       const uint32_t location = ShardIndex::location(word);
       switch (ShardIndex::state(word)) {
         case WordState::kDram: {
           const RowHeader* row = shard->dram.Header(location);
-          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != record.location) {
-            return false;
-          }
-          row_location = location;
+          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != at) return false;
+          *row_location = location;
           return true;
         }
         case WordState::kLower1:
         case WordState::kLower2:
-          return LevelOf(word) == level && location == record.location;
+          return LevelOf(word) == level && location == at;
         default:
           return false;
       }
     }) != nullptr;
     // It came to stand there since: what was read may be an older record of the key. There will be a look at it: see Moved.
-    if (!named || cut_->MovedSince(moves_, level, record.location)) return false;
+    return named && !cut_->MovedSince(moves_, level, at);
+  }
+
+  // Whether the record is its key's row, and was not given yet. Then it is from now on.
+  bool Claim(int level, const ReadRecord& record) {
+    const int64_t key = record.header.key;
+    Shard* const shard = table_->shard_of(HashKey(key));
+    std::lock_guard<SharedMutex> lock(shard->mutex);
+    uint32_t row_location = kNoLocation;
+    if (!IsToGive(shard, level, key, record.location, &row_location)) return false;
     cut_->given[level].Set(record.location, true);
     // Its copy may have moved since the record was read.
     const uint32_t below = record.header.below;
@@ -315,6 +357,7 @@ class EmbeddingTable::Impl::Snapshot {
   int64_t applies_ = 0;
   std::vector<uint8_t> filter_counters_;
   int64_t corrupt_ = 0;  // damaged records met
+  int64_t rows_given_ = 0, counted_given_ = 0;  // in all chunks
 };
 
 Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,

@@ -60,11 +60,12 @@ class LocationBits {
     const Chunk* chunk = chunks_[location >> kShift].load(std::memory_order_acquire);
     return chunk != nullptr && (chunk->words[Word(location)].load(std::memory_order_relaxed) & Bit(location)) != 0;
   }
-  void Set(uint32_t location, bool value) {
+  // Gives what it was.
+  bool Set(uint32_t location, bool value) {
     std::atomic<Chunk*>& place = chunks_[location >> kShift];
     Chunk* chunk = place.load(std::memory_order_acquire);
     if (chunk == nullptr) {
-      if (!value) return;
+      if (!value) return false;
       Chunk* made = new Chunk();
       if (place.compare_exchange_strong(chunk, made)) {
         chunk = made;
@@ -73,7 +74,9 @@ class LocationBits {
       }
     }
     std::atomic<uint64_t>& word = chunk->words[Word(location)];
-    value ? word.fetch_or(Bit(location), std::memory_order_relaxed) : word.fetch_and(~Bit(location), std::memory_order_relaxed);
+    const uint64_t bit = Bit(location);
+    const uint64_t was = value ? word.fetch_or(bit, std::memory_order_relaxed) : word.fetch_and(~bit, std::memory_order_relaxed);
+    return (was & bit) != 0;
   }
 
  private:
@@ -93,6 +96,11 @@ struct LocationRun {
 };
 
 struct SnapshotCut {
+  // A damaged record that cannot be given, or goes before it is: the snapshot lacks its row.
+  void LeaveOut(int level, uint32_t location) {
+    if (!given[level].Set(location, true)) left_out += leaves_out_damaged;
+  }
+
   // A tier moved a record of its own: the mark goes along. Under the lock of the key's shard
   void Moved(int level, uint32_t from, uint32_t to) {
     const bool was_given = given[level].has(from);
@@ -139,6 +147,10 @@ struct SnapshotCut {
   }
 
   LocationBits given[2];               // by lower tier
+  int64_t rows = 0;                    // that the table had at the moment
+  int64_t counted_keys = 0;            // likewise
+  bool leaves_out_damaged = false;     // on_corruption says so: a snapshot without damaged rows is complete
+  std::atomic<int64_t> left_out{0};    // of those rows, where it is: see LeaveOut
   std::atomic<uint64_t> moves{0};      // of records still to be given; counted with the mutex held
   std::atomic<bool> in_dram{true};     // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;

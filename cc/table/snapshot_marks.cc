@@ -43,6 +43,10 @@ void SnapshotMarks::RecordGoes(int level, uint32_t location, const RecordHeader&
   Copy(header.key, header.frequency, header.version, row_data);
 }
 
+void SnapshotMarks::RecordLost(int level, uint32_t location) {
+  if (cut_ != nullptr) cut_->LeaveOut(level, location);
+}
+
 void SnapshotMarks::RowDemoted(uint32_t slot, int level, uint32_t location) {
   if (cut_ == nullptr) return;
   if (!cut_->in_dram && !levels_->keeps_copies(level)) RowChanges(slot);

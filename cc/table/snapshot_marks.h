@@ -41,6 +41,8 @@ class SnapshotMarks {
   void CountedChanges(uint32_t counted);
   // The record is about to go, with the row that it holds. `row_data` is widened to all columns of the layout.
   void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
+  // The record is about to go, and nobody can read it.
+  void RecordLost(int level, uint32_t location);
   // The row is about to become the record at `location`.
   void RowDemoted(uint32_t slot, int level, uint32_t location);
   // The row is about to get a copy, the record at `location` of the last tier.
@@ -54,6 +56,7 @@ class SnapshotMarks {
 
   // --- What is still to be given.
   bool wants_record(int level, uint32_t location) const { return cut_ != nullptr && !cut_->given[level].has(location); }
+  bool wants_row(uint32_t slot) const { return rows_.has(slot); }
   uint32_t rows_end() const { return rows_.end(); }
   uint32_t counted_end() const { return counted_marks_.end(); }
   // Whether it was still to be given: the snapshot gives it now.

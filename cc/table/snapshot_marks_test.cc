@@ -136,6 +136,19 @@ TEST_F(SnapshotMarksTest, ARecordIsCopiedBeforeItGoes) {
   EXPECT_FALSE(marks_.wants_record(0, 4) || marks_.wants_record(1, 9));
 }
 
+TEST_F(SnapshotMarksTest, ADamagedRecordThatGoesIsLeftOutOnceWhereTheOptionSaysSo) {
+  for (const bool leaves_out : {false, true}) {
+    cut_ = std::make_shared<SnapshotCut>();
+    cut_->leaves_out_damaged = leaves_out;
+    marks_.Begin(cut_);
+    marks_.RecordLost(0, 4);
+    marks_.RecordLost(0, 4);
+    EXPECT_FALSE(marks_.wants_record(0, 4));
+    EXPECT_EQ(cut_->left_out.load(), leaves_out ? 1 : 0);
+    EXPECT_TRUE(copied().empty());
+  }
+}
+
 TEST_F(SnapshotMarksTest, NothingIsCopiedForASnapshotThatIsOver) {
   marks_.Begin(cut_);
   cut_->over = true;

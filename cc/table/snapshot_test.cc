@@ -335,8 +335,11 @@ class PlainTier : public MemoryTier {
 
 class SnapshotDrops : public testing::Test {
  protected:
-  SnapshotDrops() {
+  SnapshotDrops() { Make(OnCorruption::kError); }
+  void Make(OnCorruption on_corruption) {
+    tier_ = std::make_shared<PlainTier>();
     TableOptions options = TieredOptions(kDim, 2, tier_);
+    options.on_corruption = on_corruption;
     options.lower_tiers[0].budget_bytes = 4 * kDim * sizeof(float);
     options.drop_coldest = true;
     options.cache_strategy = Replacement::kLru;
@@ -345,19 +348,20 @@ class SnapshotDrops : public testing::Test {
     EXPECT_EQ(TierOf(table_.get(), Range(0, 6)), (std::vector<int32_t>{1, 1, 1, 1, 0, 0}));
   }
   // A snapshot beside which `visitor` runs once.
-  Rows Snapshot(const std::function<void()>& visitor) {
+  Rows Snapshot(const std::function<void()>& visitor, StatusCode code = StatusCode::kOk) {
     Rows found;
     bool first = true;
-    MT_EXPECT_OK(table_->TakeSnapshot(true, 1, [&](Rows* chunk) {
+    const Status status = table_->TakeSnapshot(true, 1, [&](Rows* chunk) {
       if (first) visitor();
       first = false;
       Append(&found, *chunk);
       return OkStatus();
-    }));
+    });
+    EXPECT_EQ(status.code(), code) << status.ToString();
     return found;
   }
 
-  std::shared_ptr<PlainTier> tier_ = std::make_shared<PlainTier>();
+  std::shared_ptr<PlainTier> tier_;
   std::unique_ptr<EmbeddingTable> table_;
 };
 
@@ -378,24 +382,27 @@ TEST_F(SnapshotDrops, RowsThatCannotBeReadForItStayUntilTheyCan) {
   ExpectTiersInOrder(table_.get());
 }
 
-TEST_F(SnapshotDrops, RowThatIsLostForGoodGoes) {
-  uint32_t lost = kNoLocation;
-  MT_ASSERT_OK(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
-    if (header.key == 0) lost = location;
-    return OkStatus();
-  }));
-  const Rows found = Snapshot([&] {
-    std::atomic<bool> damaged{false};
-    tier_->SetHook([&](MemoryTier::Point point) {
-      if (point == MemoryTier::Point::kAfterRead && !damaged.exchange(true)) MT_EXPECT_OK(tier_->Corrupt(lost));
-    });
-    MT_EXPECT_OK(Sgd({10}, 1.0f, kDim).Run(table_.get()));
-    tier_->SetHook(nullptr);
-    MT_EXPECT_OK(table_->Stats().sticky_error);
-    EXPECT_EQ(table_->PopDropped(), Range(0, 1));
-  });
-  EXPECT_EQ(Sorted(found).keys, Range(1, 6));
-  EXPECT_EQ(table_->Stats().corrupt, 1);
+TEST_F(SnapshotDrops, RowThatIsLostForGoodGoesAndTheSnapshotLacksIt) {
+  for (const OnCorruption option : {OnCorruption::kError, OnCorruption::kDrop}) {
+    Make(option);
+    uint32_t lost = kNoLocation;
+    MT_ASSERT_OK(tier_->Scan([&](const RecordHeader& header, uint32_t location) {
+      if (header.key == 0) lost = location;
+      return OkStatus();
+    }));
+    const Rows found = Snapshot([&] {
+      std::atomic<bool> damaged{false};
+      tier_->SetHook([&](MemoryTier::Point point) {
+        if (point == MemoryTier::Point::kAfterRead && !damaged.exchange(true)) MT_EXPECT_OK(tier_->Corrupt(lost));
+      });
+      MT_EXPECT_OK(Sgd({10}, 1.0f, kDim).Run(table_.get()));
+      tier_->SetHook(nullptr);
+      MT_EXPECT_OK(table_->Stats().sticky_error);
+      EXPECT_EQ(table_->PopDropped(), Range(0, 1));
+    }, option == OnCorruption::kError ? StatusCode::kDataLoss : StatusCode::kOk);
+    EXPECT_EQ(Sorted(found).keys, Range(1, 6));
+    EXPECT_EQ(table_->Stats().corrupt, 1);
+  }
 }
 
 // Segments whose records are still to be given are compacted as ever: records move, and are given where they stand.

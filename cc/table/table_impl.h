@@ -338,7 +338,7 @@ class EmbeddingTable::Impl {
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
   bool ExpiredBySteps(int64_t step, int64_t version) const;
-  Status ExpireInMemory(Shard* shard, int64_t step, int64_t* expired);
+  void ExpireInMemory(Shard* shard, int64_t step, int64_t* expired);
   Status ExpireBelow(int level, int64_t step, int64_t* expired);
   Status ExpireBelowOf(const KeyBatch& batch, int shard, int64_t step, bool by_weight, int64_t* expired);
 
@@ -350,13 +350,16 @@ class EmbeddingTable::Impl {
   Status FlushSlice(Shard* shard, uint32_t* from);
   // Rows of the tier between, likewise, all of them.
   Status FlushMiddle(Shard* shard);
+  // Of locations that read as freed: their rows were promoted, and the shard names none of them; else DataLoss. REQUIRES: the
+  // shard's trim was held since they were collected
+  Status CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations);
   // Where the last tier keeps no copies: all rows move there. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // Records nobody names any more. Not under a shard's lock.
   void FreeGone(GoneRecords* gone);
   // The same, and their keys are gone for good. What a tier refuses is kept and told again before anything else is told of the
-  // shard. REQUIRES: the trims of the keys' shards are held
+  // shard; the error is the sticky one, and returned. REQUIRES: the trims of the keys' shards are held
   Status RemoveGone(GoneRecords* gone);
   void Owe(Shard* shard, int level, const KeyLocation& record);
   // What is owed of a shard. REQUIRES: its trim is held

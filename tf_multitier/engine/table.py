@@ -274,7 +274,11 @@ class Table:
         return self._table.lookup_tier(arguments.integers("keys", keys))
 
     def remove(self, keys):
-        """Forgets keys; gives how many of them had a row."""
+        """Forgets keys; gives how many of them had a row.
+
+        Keys of damaged rows are forgotten, too. Where a tier cannot record the removal, it is told again later: until then `drain`
+        and `flush` raise its error.
+        """
         return self._table.remove(arguments.integers("keys", keys))
 
     def expire(self, step):
