@@ -1,4 +1,5 @@
-"""The layout rules of cc/: who may include whom, where TensorFlow may appear, and no path of one machine in any file."""
+"""The layout rules of cc/: who may include whom, where TensorFlow may appear, where threads are started, and no path of one
+machine in any file."""
 
 import os
 import re
@@ -39,6 +40,24 @@ _SOURCE = (".h", ".cc", ".inc", ".cu", ".cuh")
 
 # Absolute paths of somebody's home or working directory; written so that this file does not match itself.
 _MACHINE_PATH = re.compile(r"(?:(?<![\w.~$}*-])|(?<=-[IL]))/(?:root|work|home/[a-z]\w*)" + "/")
+
+
+# What starts a thread. Each of these ends the process, or throws, where the system has none to give: cc/base/thread.cc alone
+# does it, with a Status. Tests and benchmarks may use std::thread.
+_STARTS_THREAD = re.compile(
+    r"\bstd::j?thread\b(?!::id)|\bstd::async\b|\bpthread_create\b|\bthrd_create\b|\bUnboundedWorkQueue\b|"
+    r"->StartThread\b|\bSchedClosure|\bthread::ThreadPool\s*\(|#\s*include\s*<future>"
+)
+_COMMENT = re.compile(r"//.*")
+_TEST_ONLY = re.compile(r"(_test|_benchmark|_test_util|/tier_conformance\w*|/crash_env|/fault_env|/hit_rate)\.(h|cc)$")
+
+
+def thread_starts(path, text):
+    """The lines of cc/ file `path` that start a thread where only cc/base/thread.cc may."""
+    if path == "cc/base/thread.cc" or _TEST_ONLY.search(path) or "/storage_kv/" in path:
+        return []
+    lines = [_COMMENT.sub("", line) for line in text.splitlines()]
+    return [f"{path}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if _STARTS_THREAD.search(line)]
 
 
 def tier_backend(path):
@@ -100,6 +119,33 @@ def test_every_include_points_up_the_layers():
     assert len(sources) > 20
     violations = [violation for path in sources for violation in include_violations(path, read(path))]
     assert not violations, "\n".join(violations)
+
+
+def test_threads_are_started_in_one_place():
+    sources = [path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)]
+    found = [line for path in sources for line in thread_starts(path, read(path))]
+    assert not found, "use cc/base/thread.h:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "std::thread([this] { Work(); }).detach();",
+        "  std::vector<std::thread> threads;",
+        "auto done = std::async(std::launch::async, work);",
+        "pthread_create(&thread, nullptr, body, argument);",
+        "env->StartThread(options, name, body);",
+        "static tensorflow::UnboundedWorkQueue queue(env, name);",
+    ],
+)
+def test_a_thread_started_elsewhere_is_found(text):
+    assert thread_starts("cc/env/a.cc", text)
+    assert not thread_starts("cc/env/a_test.cc", text)
+
+
+@pytest.mark.parametrize("text", ["std::thread::id of;", "std::this_thread::yield();", "// std::thread throws"])
+def test_what_starts_no_thread_passes(text):
+    assert not thread_starts("cc/env/a.cc", text)
 
 
 def test_no_file_names_a_path_of_one_machine():

@@ -4,13 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdlib>
-#include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "cc/base/helpers.h"
 
 namespace multitier {
 namespace {
@@ -18,7 +16,6 @@ namespace {
 constexpr unsigned kDepth = 128;         // reads in flight of one ring
 constexpr unsigned kReap = 16;           // completions to wait for before more are submitted
 constexpr size_t kSlotBytes = 16 << 10;  // of the buffer of a read in flight
-constexpr unsigned kHelpers = 16;
 
 // A buffer aligned as direct reads need it.
 class AlignedBuffer {
@@ -158,84 +155,14 @@ class Ring {
   AlignedBuffer synchronous_;
 };
 
-// A batch that helpers work on. The caller waits for the last of them to leave.
-struct Job {
-  Span<const BlockRead> reads;
-  const BatchReader::Done* done = nullptr;
-  std::atomic<size_t> next{0};
-  int helpers = 0;  // tickets queued or being served; guarded by the pool's mutex
-
-  void Work(AlignedBuffer* buffer) {
-    for (size_t i = next++; i < reads.size(); i = next++) ReadNow(reads[i], i, buffer, *done);
-  }
-};
-
-class HelperPool {
- public:
-  // Never destroyed: its threads may be asleep in it when the process exits.
-  static HelperPool* Get() {
-    static std::mutex mutex;
-    static HelperPool* pool = nullptr;
-    std::lock_guard<std::mutex> lock(mutex);
-    if (pool == nullptr || pool->pid_ != ::getpid()) pool = new HelperPool;
-    return pool;
-  }
-
-  void Run(Job* job, size_t helpers) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (; threads_ < std::min<size_t>(helpers, kHelpers); ++threads_) std::thread([this] { Serve(); }).detach();
-      job->helpers = static_cast<int>(helpers);
-      for (size_t i = 0; i < helpers; ++i) queue_.push_back(job);
-    }
-    work_.notify_all();
-    thread_local AlignedBuffer buffer;
-    job->Work(&buffer);
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (auto it = queue_.begin(); it != queue_.end();) {
-      if (*it == job) --job->helpers;
-      it = *it == job ? queue_.erase(it) : std::next(it);
-    }
-    left_.wait(lock, [job] { return job->helpers == 0; });
-  }
-
- private:
-  HelperPool() : pid_(::getpid()) {}
-
-  void Serve() {
-    AlignedBuffer buffer;
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      work_.wait(lock, [this] { return !queue_.empty(); });
-      Job* job = queue_.front();
-      queue_.pop_front();
-      lock.unlock();
-      job->Work(&buffer);
-      lock.lock();
-      if (--job->helpers == 0) left_.notify_all();
-    }
-  }
-
-  const pid_t pid_;
-  std::mutex mutex_;  // guards all below
-  std::condition_variable work_, left_;
-  std::deque<Job*> queue_;
-  size_t threads_ = 0;
-};
-
 class ThreadsReader : public BatchReader {
  public:
   void Read(Span<const BlockRead> reads, const Done& done) override {
-    Job job;
-    job.reads = reads;
-    job.done = &done;
     const bool plain = std::any_of(reads.begin(), reads.end(), [](const BlockRead& r) { return r.file->descriptor() < 0; });
-    if (reads.size() > 1 && !plain) {
-      HelperPool::Get()->Run(&job, std::min<size_t>(reads.size() - 1, kHelpers));
-    } else {
-      AlignedBuffer buffer;
-      job.Work(&buffer);
-    }
+    RunOnHelpers(reads.size(), plain ? 0 : kMaxHelpers, [&](size_t i) {
+      thread_local AlignedBuffer buffer;
+      ReadNow(reads[i], i, &buffer, done);
+    });
   }
   const char* name() const override { return "pread"; }
 };

@@ -4,12 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/stats_json.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/unbounded_work_queue.h"
 
 namespace multitier {
 namespace {
@@ -118,7 +117,7 @@ class PopDroppedKernel : public TableKernel {
   }
 };
 
-// A kernel that may wait long, on a thread that nothing else needs. Threads are made as they are wanted and end when idle.
+// A kernel that may wait long, on a thread that nothing else needs; on the one that calls it where no other can be started.
 class WaitingKernel : public AsyncOpKernel {
  public:
   explicit WaitingKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {}
@@ -126,10 +125,11 @@ class WaitingKernel : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) final {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK_ASYNC(context, Find(context, &state), done);
-    Threads()->Schedule([this, context, state = std::move(state), done = std::move(done)] {
+    const auto run = [this, context, state = std::move(state), done = std::move(done)] {
       OP_REQUIRES_OK_ASYNC(context, Run(context, state == nullptr ? nullptr : state->table.get()), done);
       done();
-    });
+    };
+    if (!RunApart(run)) run();
   }
 
  protected:
@@ -139,11 +139,6 @@ class WaitingKernel : public AsyncOpKernel {
   }
   virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
 
- private:
-  static tensorflow::UnboundedWorkQueue* Threads() {
-    static auto* const threads = new tensorflow::UnboundedWorkQueue(tensorflow::Env::Default(), "multitier_waiting");
-    return threads;
-  }
 };
 
 class PrefetchKernel : public WaitingKernel {

@@ -284,6 +284,8 @@ class EmbeddingTable::Impl {
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
   // At most max_slices slices of them; *more: there may be others.
   Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
+  // Lets the pool demote. False: it has no thread. REQUIRES: a pool
+  bool ScheduleDemotion();
   void BeginTrim(Shard* shard);
   void EndTrim(Shard* shard);
   // A shard's trim, from now to the end of the block: see the top. Nothing in tables without lower tiers.

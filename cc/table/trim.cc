@@ -10,7 +10,9 @@
 // ceiling, which is what the pool has come down to: each takes away what it adds and no more, and jobs pause as above. A failed
 // write ends that: operations try the whole of it then, as after any other.
 //
-// A write that failed is tried again a second later, and by each operation that needs room. One trim at a time works on a
+// Where the pool has no thread and none can be started, operations demote at the budget, as in small tables.
+//
+// A write that failed is tried again a second later, by the pool, and by each operation that needs room. One trim at a time works on a
 // shard; who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its
 // operation ends. Between two slices nothing is held: there operations wait where a snapshot is far behind with what was handed
 // over to it (snapshot.cc), and jobs ask again later.
@@ -77,11 +79,16 @@ Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
   }
   if (pool_ != nullptr) RaiseTo(&ceiling_, dram_rows_.load());
   dram_budget_bytes_ = bytes;
-  for (auto& shard : shards_) {
-    if (shard->demotion != nullptr) pool_->Schedule(shard->demotion.get());
-  }
-  if (pool_ == nullptr) Remember(Trim());  // drops rows, at once
+  if (pool_ != nullptr && ScheduleDemotion()) return OkStatus();
+  ceiling_ = 0;
+  Remember(Trim());  // at once: rows are dropped, or nothing demotes them in the background
   return OkStatus();
+}
+
+bool EmbeddingTable::Impl::ScheduleDemotion() {
+  bool served = true;
+  for (auto& shard : shards_) served = pool_->Schedule(shard->demotion.get()) && served;
+  return served;
 }
 
 void EmbeddingTable::Impl::LowerCeiling(int64_t budget) {
@@ -127,11 +134,13 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   if (!evicts_) return OkStatus();
   MT_RETURN_IF_ERROR(RemoveAllOwed());
   const int64_t set = static_cast<int64_t>(budget_rows(*layout()));
-  const int64_t all = std::max(set, ceiling_.load());
-  const int64_t budget = percent == 100 ? all : all / 100 * percent;
-  if (all > set || (in_background_ && dram_rows_.load() > set / 100 * kStartPercent)) {
-    for (auto& shard : shards_) pool_->Schedule(shard->demotion.get());
+  int64_t all = std::max(set, ceiling_.load());
+  const bool due = all > set || (in_background_ && dram_rows_.load() > set / 100 * kStartPercent);
+  if (due && !ScheduleDemotion()) {
+    ceiling_ = 0;
+    all = set;
   }
+  const int64_t budget = percent == 100 ? all : all / 100 * percent;
   if (dram_rows_.load() <= budget) return OkStatus();
   for (auto& shard : shards_) {
     for (bool more = true; more;) {

@@ -159,7 +159,11 @@ LevelDbEnv::~LevelDbEnv() {
     stop_ = true;
   }
   has_job_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.Join();
+}
+
+multitier::Status LevelDbEnv::Start() {
+  return thread_.Start("mt-leveldb", [this] { RunJobs(); });
 }
 
 LevelDbEnv::Place& LevelDbEnv::last_read() {
@@ -282,7 +286,6 @@ void LevelDbEnv::Schedule(void (*function)(void* arg), void* arg) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     jobs_.push_back([function, arg] { function(arg); });
-    if (!thread_.joinable()) thread_ = std::thread([this] { RunJobs(); });
   }
   has_job_.notify_one();
 }

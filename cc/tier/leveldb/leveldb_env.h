@@ -23,8 +23,9 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 
+#include "cc/base/status.h"
+#include "cc/base/thread.h"
 #include "leveldb/env.h"
 
 namespace multitier {
@@ -44,6 +45,9 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   explicit LevelDbEnv(bool sync_logs);
   ~LevelDbEnv() override;
 
+  // Starts the background thread. LevelDB schedules with a lock of its own held and then waits for the job, so that no other
+  // thread could do its work: without this one no database can be open. ResourceExhausted.
+  multitier::Status Start();
   void set_fault(Fault fault);
   // The errno of the last call that failed to change a file; 0: none has.
   int last_write_error() const { return last_write_error_; }
@@ -89,8 +93,8 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   Fault fault_;
   std::condition_variable has_job_;
   std::deque<std::function<void()>> jobs_;
-  std::thread thread_;  // started by the first job
   bool stop_ = false;
+  Thread thread_;
 };
 
 }  // namespace multitier

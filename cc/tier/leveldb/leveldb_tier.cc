@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/helpers.h"
 #include "cc/env/posix_error.h"
 #include "cc/tier/leveldb/leveldb_entry.h"
-#include "cc/tier/leveldb/read_helpers.h"
 #include "leveldb/write_batch.h"
 
 namespace multitier {
@@ -43,6 +43,10 @@ LevelDbTier::LevelDbTier(const LevelDbOptions& options)
 
 Result<std::unique_ptr<LevelDbTier>> LevelDbTier::Open(const LevelDbOptions& options) {
   std::unique_ptr<LevelDbTier> tier(new LevelDbTier(options));
+  if (Status started = tier->env_->Start(); !started.ok()) {
+    return Status(started.code(), StrCat("leveldb tier: opening of the database in '", options.directory, "': ",
+                                         started.message()), started.os_error());
+  }
   if (!options.recover) {
     leveldb::Options destroyed;
     destroyed.env = tier->env_.get();
@@ -277,7 +281,7 @@ Status LevelDbTier::Read(Span<ReadRecord> records) {
   std::sort(held.begin(), held.end(), ByKey);  // neighbours share blocks
   std::shared_lock<std::shared_mutex> lock;
   MT_RETURN_IF_ERROR(UseDatabase("read", &lock));
-  RunOnReadHelpers((held.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
+  RunOnHelpers((held.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
     std::string value;
     const size_t end = std::min(held.size(), (piece + 1) * kReadsPerPiece);
     for (size_t i = piece * kReadsPerPiece; i < end; ++i) ReadOne(*layout, held[i], &records[held[i].index], &value);

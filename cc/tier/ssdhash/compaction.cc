@@ -77,6 +77,7 @@ void SsdHashTier::Impl::SetRelocator(Relocator relocator) {
 }
 
 void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
+  worker_->Help(&settle_job_);
   uint64_t budget = bytes * kPaidPerByte;
   bool behind = false;
   {
@@ -89,8 +90,8 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
     if (behind) budget = std::max(budget, kPaidSegments * SegmentBytes());
   }
   if (options_.async_compaction) {
-    worker_->Schedule(&compact_job_);
-    if (!behind && has_spare_) return;
+    const bool served = worker_->Schedule(&compact_job_);
+    if (served && !behind && has_spare_) return;
   }
   std::lock_guard<std::mutex> compact(compact_mutex_);
   // An error leaves things as they were, and shows as compaction debt; what matters of it (a full disk) Write will meet.
@@ -212,7 +213,10 @@ void SsdHashTier::Impl::CompactInBackground() {
     set.unlock();
     if (due) {
       const Result<uint64_t> step = CompactStep();
-      if (step.ok() && *step > 0) return worker_->Schedule(&compact_job_);
+      if (step.ok() && *step > 0) {
+        worker_->Schedule(&compact_job_);
+        return;
+      }
     }
   }
   between_slices_ = false;

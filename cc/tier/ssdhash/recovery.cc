@@ -17,13 +17,12 @@
 // them, but the process that wrote them may have died before it synced them.
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "cc/base/crc32c.h"
 #include "cc/base/hash.h"
+#include "cc/base/helpers.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
@@ -32,7 +31,7 @@ namespace {
 constexpr char kIdMagic[] = "MTSSDIDF";
 constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 constexpr size_t kBucketRecords = 1 << 14;
-constexpr size_t kLoadThreads = 4;
+constexpr int kLoadHelpers = 3;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
 constexpr size_t kRemainsBytes = 64 << 10;  // looked through at once
 constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
@@ -281,17 +280,7 @@ Result<bool> SsdHashTier::Impl::HasProof(const std::string& path, uint64_t id) c
 void SsdHashTier::Impl::LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const {
   out->clear();
   out->resize(paths.size());
-  std::atomic<size_t> next{0};
-  const auto load = [&] {
-    for (size_t i = next++; i < paths.size(); i = next++) {
-      Loaded& loaded = (*out)[i];
-      loaded.status = LoadSegment(paths[i], &loaded);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t t = 1; t < std::min(kLoadThreads, paths.size()); ++t) threads.emplace_back(load);
-  load();
-  for (std::thread& thread : threads) thread.join();
+  RunOnHelpers(paths.size(), kLoadHelpers, [&](size_t i) { (*out)[i].status = LoadSegment(paths[i], &(*out)[i]); });
 }
 
 void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {

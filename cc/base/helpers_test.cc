@@ -1,4 +1,4 @@
-#include "cc/tier/leveldb/read_helpers.h"
+#include "cc/base/helpers.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,13 +11,13 @@
 namespace multitier {
 namespace {
 
-TEST(ReadHelpersTest, EveryPieceRunsOnceWhateverTheNumberOfCallers) {
+TEST(HelpersTest, EveryPieceRunsOnceWhateverTheNumberOfCallers) {
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([caller] {
       for (size_t n = 0; n < 100; ++n) {
         std::vector<std::atomic<int>> runs(n);
-        RunOnReadHelpers(n, caller * 3, [&](size_t i) { ++runs[i]; });
+        RunOnHelpers(n, caller * 3, [&](size_t i) { ++runs[i]; });
         for (const std::atomic<int>& run : runs) ASSERT_EQ(run, 1);
       }
     });
@@ -25,25 +25,25 @@ TEST(ReadHelpersTest, EveryPieceRunsOnceWhateverTheNumberOfCallers) {
   for (std::thread& caller : callers) caller.join();
 }
 
-TEST(ReadHelpersTest, PiecesRunAtTheSameTime) {
+TEST(HelpersTest, PiecesRunAtTheSameTime) {
   std::atomic<int> started{0};
-  RunOnReadHelpers(4, 7, [&](size_t) {
+  RunOnHelpers(4, 7, [&](size_t) {
     ++started;
     while (started < 4) std::this_thread::yield();  // ends only where four threads are here
   });
   EXPECT_EQ(started, 4);
 }
 
-TEST(ReadHelpersTest, ForkedChildHasItsOwn) {
+TEST(HelpersTest, ForkedChildHasItsOwn) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer stops a process that starts threads after a fork";
 #endif
-  RunOnReadHelpers(8, 7, [](size_t) {});
+  RunOnHelpers(8, 7, [](size_t) {});
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     std::atomic<int> started{0};
-    RunOnReadHelpers(2, 7, [&](size_t) {
+    RunOnHelpers(2, 7, [&](size_t) {
       ++started;
       while (started < 2) std::this_thread::yield();
     });
