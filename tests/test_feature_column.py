@@ -141,6 +141,37 @@ def test_dense_weights_stand_by_their_ids_even_where_zero_or_padded(session):
     np.testing.assert_allclose(found, rows * [[2.0], [3.0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [[5, 1], [5], [1, 5]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_dense_weights_of_another_shape_than_the_sparse_ids_are_in_their_order(session, shape, is_known):
+    ids = sparse([[4, 4], [5], [6, 7]])  # [3, 2]
+    values = np.arange(1, 6, dtype=np.float32).reshape(shape)
+    weights = tf.constant(values) if is_known else v1.placeholder_with_default(values, [None] * len(shape))
+    features = {"a": ids, "w": weights}
+    column = fc.weighted_categorical_column(ints("a"), "w")
+    found = run(session, stock.input_layer(features, [embedded(column, combiner="sum")]))
+    rows = rows_by_hand(session, only_variable(), [4, 5, 6, 7])
+    np.testing.assert_allclose(found, [rows[0] * 3, rows[1] * 3, rows[2] * 4 + rows[3] * 5], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_dense_weights_of_the_shape_of_the_sparse_ids_are_at_their_places(session, is_known):
+    values = np.array([[2.0, 9.0], [3.0, 4.0]], np.float32)
+    weights = tf.constant(values) if is_known else v1.placeholder_with_default(values, [None, None])
+    column = fc.weighted_categorical_column(ints("a"), "w")
+    found = run(session, stock.input_layer({"a": sparse([[4], [5, 6]]), "w": weights}, [embedded(column, combiner="sum")]))
+    rows = rows_by_hand(session, only_variable(), [4, 5, 6])
+    np.testing.assert_allclose(found, [rows[0] * 2, rows[1] * 3 + rows[2] * 4], rtol=1e-6, atol=1e-6)
+
+
+def test_dense_weights_of_another_number_than_the_ids_are_refused(session):
+    column = fc.weighted_categorical_column(ints("a"), "w")
+    net = stock.input_layer({"a": sparse([[4], [5, 6]]), "w": v1.placeholder_with_default([[1.0], [2.0]], [None, None])},
+                            [embedded(column)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many weights as keys"):
+        run(session, net)
+
+
 def test_weighted_column_over_a_stock_column_is_the_stock_one():
     identity = stock.categorical_column_with_identity("a", 10)
     assert type(fc.weighted_categorical_column(identity, "w")) is type(

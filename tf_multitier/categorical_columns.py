@@ -19,6 +19,7 @@ import threading
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
 from tensorflow.python.feature_column import feature_column_v2 as _v2_columns
+from tensorflow.python.framework import tensor_util
 
 from tf_multitier import options
 from tf_multitier import patches
@@ -189,7 +190,8 @@ def weighted_categorical_column(categorical_column, weight_feature_key, dtype=tf
     Args:
       categorical_column: a categorical column.
       weight_feature_key: name of the weights in `features`: a SparseTensor with the indices of the
-        ids, or a dense tensor of the shape of the dense ids.
+        ids, or a dense tensor of the shape of the ids. For sparse ids also a dense tensor of another shape with as many
+        elements as there are ids, in their order.
       dtype: of the weights, floating or integer.
 
     Returns:
@@ -221,9 +223,22 @@ class WeightedEmbeddingCategoricalColumn(_v2_columns.WeightedCategoricalColumn):
             values = weights.values
             indices, shape = weights.indices, weights.dense_shape
         else:
-            values = tf.gather_nd(weights, ids.indices)
+            ids_are_dense = not isinstance(inputs.get(self.categorical_column.key), tf.SparseTensor)
+            values = tf.gather_nd(weights, ids.indices) if ids_are_dense else _weights_of_sparse_ids(weights, ids)
             indices, shape = ids.indices, ids.dense_shape
         return ids, tf.SparseTensor(indices, tf.cast(values, tf.float32), shape)
+
+
+def _weights_of_sparse_ids(weights, ids):
+    """[n] weights of n sparse ids: those at the places of the ids where `weights` has their shape, else all, in order."""
+    shape = tensor_util.constant_value_as_shape(ids.dense_shape)
+    if not weights.shape.is_compatible_with(shape):
+        return tf.reshape(weights, [-1])
+    at_places = lambda: tf.gather_nd(weights, ids.indices)
+    if weights.shape.is_fully_defined() and shape.is_fully_defined():
+        return at_places()
+    same = tf.reduce_all(tf.equal(tf.shape(weights, tf.int64), ids.dense_shape))
+    return tf.cond(same, at_places, lambda: tf.reshape(weights, [-1]))
 
 
 # --- From a dense variable of 0 rows to an embedding variable ------------------------------------

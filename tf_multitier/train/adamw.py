@@ -2,18 +2,33 @@
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import variables as tf_variables
 
 from tf_multitier import rules
 from tf_multitier.train.row_optimizer import RowOptimizer
 
 
-class AdamWOptimizer(RowOptimizer):
-    """AdamW: `w -= lr_t * (m / (sqrt(v) + epsilon) + weight_decay * w)`. Source: DeepRec's `tf.train.AdamWOptimizer`.
+def _parts(variable):
+    """The parts of a partitioned variable, ordinary or embedding; nothing for another."""
+    if isinstance(variable, tf_variables.PartitionedVariable):
+        return list(variable)
+    return getattr(variable, "parts", ())
 
-    `lr_t` is Adam's bias-corrected learning rate. Lazy: rows that a sparse gradient does not name keep value and moments.
+
+class AdamWOptimizer(RowOptimizer):
+    """AdamW, which decays as DeepRec's `tf.train.AdamWOptimizer` does: embedding variables and ordinary ones differ.
+
+        embedding variables   w -= lr_t * (m / (sqrt(v) + epsilon) + weight_decay * w)
+        ordinary variables    w -= weight_decay * w, then w -= lr_t * m / (sqrt(v) + epsilon)
+
+    `lr_t` is Adam's bias-corrected learning rate; the decay of ordinary variables is not scaled by it. Lazy: rows that a sparse
+    gradient does not name keep value and moments, and do not decay.
+
+    `minimize` and `apply_gradients` take `decay_var_list`, the variables that decay: embedding variables and ordinary ones, whole or
+    parts. None: all; an empty list: none.
 
     Args:
-      weight_decay: >= 0.
+      weight_decay: >= 0, a number, tensor or callable.
       learning_rate, beta1, beta2, epsilon: as of `tf.compat.v1.train.AdamOptimizer`.
 
     Raises:
@@ -28,6 +43,28 @@ class AdamWOptimizer(RowOptimizer):
         super().__init__(use_locking, name)
         self._given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
         self._beta1, self._beta2 = beta1, beta2
+        self._decay_var_list = self._decaying = None
+
+    def minimize(self, loss, global_step=None, var_list=None, gate_gradients=tf.compat.v1.train.Optimizer.GATE_OP, aggregation_method=None,
+                 colocate_gradients_with_ops=False, name=None, grad_loss=None, decay_var_list=None):
+        """As TensorFlow's, with the variables that decay; None: all."""
+        self._decay_var_list = decay_var_list
+        try:
+            return super().minimize(loss, global_step, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, name,
+                                    grad_loss)
+        finally:
+            self._decay_var_list = None
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
+        """As TensorFlow's, with the variables that decay; None: all."""
+        chosen = self._decay_var_list if decay_var_list is None else decay_var_list
+        self._decaying = None if chosen is None else {id(part) for variable in chosen for part in (variable, *_parts(variable))}
+        return super().apply_gradients(grads_and_vars, global_step, name)
+
+    def weight_decay_of(self, var):
+        """The decay of a variable, a tensor or number: 0 for one that is not in the list of those that decay."""
+        decays = self._decaying is None or id(var) in self._decaying
+        return self._tensors["weight_decay"] if decays else 0.0
 
     def _create_slots(self, var_list):
         first = min(var_list, key=lambda v: v.name)
@@ -48,8 +85,8 @@ class AdamWOptimizer(RowOptimizer):
         lr_t = t["learning_rate"] * tf.sqrt(1 - power2) / (1 - power1)
         m = slots["m"] * t["beta1"] + grad * (1 - t["beta1"])
         v = slots["v"] * t["beta2"] + grad * (grad * (1 - t["beta2"]))
-        value -= (m / (tf.sqrt(v) + t["epsilon"]) + t["weight_decay"] * value) * lr_t
-        return value, {"m": m, "v": v}
+        value -= tf.cast(self.weight_decay_of(var), grad.dtype) * value
+        return value - (lr_t * m) / (tf.sqrt(v) + t["epsilon"]), {"m": m, "v": v}
 
     def _finish(self, update_ops, name_scope):
         with tf.control_dependencies(update_ops):
@@ -66,4 +103,4 @@ def _binding(opt):
     order = ("learning_rate", "beta1", "beta2", "epsilon")
     slots = [rules.RowSlot("m", False, 0.0), rules.RowSlot("v", False, 0.0)]
     return rules.Binding("adamw", slots, lambda o, v: [*[o._tensors[n] for n in order], *o._beta_powers(),
-                                                       o._tensors["weight_decay"]])
+                                                       o.weight_decay_of(v)])

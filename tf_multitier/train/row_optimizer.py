@@ -48,7 +48,9 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
                 if per_row and shape.rank > 1:
                     slot_shape = tf.TensorShape([shape[0]] + [1] * (shape.rank - 1))
                 initializer = tf.compat.v1.constant_initializer(self._slot_initial_value(name), dtype=var.dtype.base_dtype)
-                self._get_or_make_slot_with_initializer(var, initializer, slot_shape, var.dtype.base_dtype, name, self._name)
+                slot = self._get_or_make_slot_with_initializer(var, initializer, slot_shape, var.dtype.base_dtype, name, self._name)
+                if slot_shape is not shape:
+                    _save_as_row_slot(slot, var)
 
     def _slots_of(self, var):
         return {name: self.get_slot(var, name) for name, _ in self._SLOTS}
@@ -78,6 +80,22 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_sparse(self, grad, var, indices):
         return self._sparse(grad, var, indices)
+
+
+def _save_as_row_slot(slot, var):
+    """Says which slice of the whole a slot [n, 1] of a part of a partitioned variable is; TensorFlow takes it to be as wide as the part.
+
+    Parts of rows have parts of the slot. Parts of columns have a slot of all rows each, which is saved under the part's name.
+    """
+    part = var._save_slice_info
+    if not isinstance(part, tf.Variable.SaveSliceInfo):  # whole, or an embedding variable, whose slots are columns of its rows
+        return
+    if list(part.var_shape[1:]) != list(part.full_shape[1:]):
+        slot._save_slice_info = None
+        return
+    ones = [1] * (len(part.full_shape) - 1)
+    slot._set_save_slice_info(tf.Variable.SaveSliceInfo(slot._save_slice_info.full_name, [part.full_shape[0], *ones],
+                                                        [part.var_offset[0], *[0] * len(ones)], [part.var_shape[0], *ones]))
 
 
 def _scatter(var, indices, rows):
