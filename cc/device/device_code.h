@@ -2,6 +2,7 @@
 //
 //   MT_SHARED(type, name)       a shared variable of the block
 //   Atomic*<order>(p, ...)      atomics of device scope with a memory order
+//   MT_UNROLL for (...)         a loop of constant length whose variables stay in registers
 //   MT_LAUNCH(...)              launches a kernel; gives the Status of the launch
 //
 // Rules for kernels:
@@ -26,6 +27,7 @@
 #include <cuda_runtime.h>
 
 #define MT_KERNELS_NAMESPACE cuda_kernels
+#define MT_UNROLL _Pragma("unroll")
 #define MT_SHARED(type, name) __shared__ type name
 #define MT_LAUNCH(stream, grid, block, kernel, args)                                       \
   (kernel<<<grid, block, 0, static_cast<cudaStream_t>((stream).native)>>>(args), \
@@ -80,6 +82,7 @@ __device__ __forceinline__ T AtomicMin(T* p, T value) {
 #include "cc/device/simt/cuda_names.h"
 
 #define MT_KERNELS_NAMESPACE emulated_kernels
+#define MT_UNROLL _Pragma("GCC unroll 8")
 #define MT_SHARED(type, name)          \
   static const char name##_site = 0;   \
   type& name = *static_cast<type*>(::multitier::simt::SharedMemory(&name##_site, sizeof(type)))

@@ -122,7 +122,7 @@ struct Machine::State {
   uint64_t yield_below = 0;  // of 2^32: the probability to yield at an atomic operation
   uint64_t switches = 0;
   int live_blocks = 0;
-  char launch_order;
+  char start_order, end_order;  // of a launch: what was before it, what its threads did
 };
 
 namespace {
@@ -208,7 +208,7 @@ void WakeAll(State& m, Block* block) {
 [[noreturn]] void FiberEnd(State& m) {
   Fiber* self = m.current;
   if (self->stack[0] != kCanary) Fail("stack overflow");
-  Release(&m.launch_order);
+  Release(&m.end_order);
   TakeFromReady(m, self);
   Warp* warp = self->warp;
   warp->live &= ~(1u << self->lane);
@@ -241,7 +241,7 @@ void FiberMain() {
       m.main_size = size;
     }
   }
-  Acquire(&m.launch_order);
+  Acquire(&m.start_order);
   m.kernel(m.args);
   FiberEnd(m);
 }
@@ -345,7 +345,6 @@ void Machine::Run(Dim3 grid, Dim3 block_dim, void (*kernel)(const void*), const 
   for (size_t i = 0; i < blocks; ++i) order[i] = i;
   for (size_t i = 1; i < blocks; ++i) std::swap(order[i], order[Random(m) % (i + 1)]);
 
-  Release(&m.launch_order);
   for (size_t next = 0;;) {
     for (size_t place = 0; place < resident.size() && next < blocks; ++place) {
       if (resident[place].live > 0) continue;
@@ -354,9 +353,10 @@ void Machine::Run(Dim3 grid, Dim3 block_dim, void (*kernel)(const void*), const 
       StartBlock(m, &resident[place], place, number, reinterpret_cast<char*>(shared[number].data()), slow_in_64);
     }
     if (m.live_blocks == 0) break;
+    Release(&m.start_order);
     Switch(m, &m.main_sp, &m.main_asan, Draw(m));
   }
-  Acquire(&m.launch_order);
+  Acquire(&m.end_order);
   running = nullptr;
 }
 

@@ -1,0 +1,67 @@
+// Rows of distinct keys. Eight lanes look for one key: one 16-byte load of digests each, then the slots whose digest matches.
+
+#include "cc/device/kernels/probe.h"
+#include "cc/device/kernels/scan.h"
+
+namespace multitier::device {
+namespace {
+
+__global__ void __launch_bounds__(kBlock) FindKernel(FindArgs args) {
+  const uint32_t group = (blockIdx.x * blockDim.x + threadIdx.x) / kProbeLanes, groups = gridDim.x * blockDim.x / kProbeLanes;
+  const int lane = static_cast<int>(threadIdx.x % kProbeLanes);
+  const unsigned lanes = 0xffu << (threadIdx.x % 32 / kProbeLanes * kProbeLanes);
+  const uint32_t n = *args.num_keys;
+  for (uint32_t i = group; i < n; i += groups) {
+    const int64_t key = args.keys[i];
+    const Table& table = args.tables[args.key_tables[i]];
+    const Place place = PlaceOf(key, table.buckets);
+    const int slot = ProbeLane(table, place, key, lane);
+    if (slot >= 0) {
+      const size_t at = static_cast<size_t>(place.bucket) * kBucketSlots + static_cast<size_t>(slot);
+      args.rows[i] = table.rows + static_cast<size_t>(table.slots[at].row) * table.row_stride;
+      args.missed[i] = 0;
+      if (args.stamp) {
+        table.slots[at].last_operation = args.operation;
+        if (table.uses != nullptr) ++table.uses[at];
+      }
+    }
+    if (__any_sync(lanes, slot >= 0) == 0 && lane == 0) {
+      args.rows[i] = nullptr;
+      args.missed[i] = 1;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kBlock) CompactKernel(CompactArgs args) {
+  const uint32_t n = *args.num_keys, tiles = (n + ScanScratch::kTile - 1) / ScanScratch::kTile;
+  if (n == 0 && blockIdx.x == 0 && threadIdx.x == 0) *args.length = 0;
+  for (;;) {
+    const uint32_t tile = TakeTile(args.scan);
+    if (tile >= tiles) return;
+    const uint32_t begin = tile * ScanScratch::kTile + threadIdx.x * kPerThread;
+    uint32_t marked = 0;
+    for (uint32_t k = 0; k < kPerThread; ++k) {
+      if (begin + k < n && args.marked[begin + k] != 0) marked |= 1u << k;
+    }
+    uint64_t tile_sum, end;
+    const uint64_t before = PrefixInBlock(static_cast<uint64_t>(__popc(marked)), &tile_sum);
+    uint32_t place = static_cast<uint32_t>(PrefixOfTile(args.scan, tile, tile_sum, &end) + before);
+    for (; marked != 0; marked &= marked - 1) args.list[place++] = begin + static_cast<uint32_t>(__ffs(static_cast<int>(marked)) - 1);
+    if (tile == tiles - 1 && threadIdx.x == 0) *args.length = static_cast<uint32_t>(end);
+  }
+}
+
+}  // namespace
+
+namespace MT_KERNELS_NAMESPACE {
+
+Status Find(Stream stream, const FindArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / kProbeLanes), kBlock, FindKernel, args);
+}
+
+Status Compact(Stream stream, const CompactArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.max_keys, ScanScratch::kTile), kBlock, CompactKernel, args);
+}
+
+}  // namespace MT_KERNELS_NAMESPACE
+}  // namespace multitier::device

@@ -1,0 +1,19 @@
+// The table of launch functions, once for each compiler.
+
+#include "cc/device/kernels/kernels.h"
+
+#include "cc/device/kernels/launches.h"
+
+namespace multitier::device {
+
+#if defined(__CUDACC__)
+const DeviceKernels& CudaKernels() {
+#else
+const DeviceKernels& EmulatedKernels() {
+#endif
+  using namespace MT_KERNELS_NAMESPACE;  // NOLINT: the one place that chooses
+  static constexpr DeviceKernels kKernels = {Dedup, Find, Compact, Insert, Exchange, Gather};
+  return kKernels;
+}
+
+}  // namespace multitier::device

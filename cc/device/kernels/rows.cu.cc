@@ -1,0 +1,68 @@
+// Row data: victims out, staged rows in, values of a batch. A warp copies a row, 16 bytes a lane.
+
+#include "cc/device/kernels/scan.h"
+
+namespace multitier::device {
+namespace {
+
+struct alignas(16) Chunk {
+  uint64_t half[2];
+};
+
+__device__ __forceinline__ void CopyRow(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t lane) {
+  for (uint32_t c = lane; c < bytes / sizeof(Chunk); c += 32) {
+    reinterpret_cast<Chunk*>(to)[c] = reinterpret_cast<const Chunk*>(from)[c];
+  }
+}
+
+// Puts an offered row that the miss did not take back on the stack; the last miss of a table sets the height of the stack.
+__device__ __forceinline__ void ReturnOffer(const InsertArgs& args, const Table& table, uint32_t i, uint32_t t) {
+  const uint32_t before = args.returned[i] - args.returned[args.begins[t]];
+  const bool returns = args.offered[i] != kNone && args.consumed[i] == 0;
+  if (returns) table.free_rows[args.bases[t] + before] = args.offered[i];
+  if (i == args.ends[t] - 1) *table.num_free = args.bases[t] + before + (returns ? 1 : 0);
+}
+
+__global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
+  const InsertArgs& insert = args.insert;
+  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
+  const uint32_t lane = threadIdx.x % 32, n = *insert.num_missed;
+  for (uint32_t i = warp; i < n; i += warps) {
+    const uint32_t position = insert.missed[i], t = insert.key_tables[position];
+    const Table& table = insert.tables[t];
+    if (lane == 0) ReturnOffer(insert, table, i, t);
+    uint8_t* const row = insert.rows[position];
+    const uint8_t* const staged = insert.staged_rows + static_cast<size_t>(i) * insert.staged_stride;
+    const uint32_t out = insert.outbox[i];
+    if (out != kNone) {  // the victim's row is where this miss goes
+      CopyRow(args.outbox_rows + static_cast<size_t>(out) * args.outbox_stride, row, table.row_stride, lane);
+      if (lane == 0) args.outbox_keys[out] = insert.victims[i].key;
+      if (lane == 0) args.outbox_tables[out] = t;
+    }
+    if (row != staged) CopyRow(row, staged, table.row_stride, lane);  // the lane that read a chunk of the victim overwrites it
+  }
+}
+
+__global__ void __launch_bounds__(kBlock) GatherKernel(GatherArgs args) {
+  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+  for (uint32_t i = warp; i < args.n; i += warps) {
+    const auto* value = reinterpret_cast<const float*>(args.rows[args.inverse[i]] + sizeof(DeviceRowHeader));
+    float* const out = args.out + static_cast<size_t>(i) * args.dim;
+    for (uint32_t d = lane; d < args.dim; d += 32) out[d] = value[d];
+  }
+}
+
+}  // namespace
+
+namespace MT_KERNELS_NAMESPACE {
+
+Status Exchange(Stream stream, const ExchangeArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.insert.max_missed, kBlock / 32), kBlock, ExchangeKernel, args);
+}
+
+Status Gather(Stream stream, const GatherArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.n, kBlock / 32), kBlock, GatherKernel, args);
+}
+
+}  // namespace MT_KERNELS_NAMESPACE
+}  // namespace multitier::device

@@ -1,0 +1,85 @@
+// A table in device memory, as kernels see it.
+//
+//   digests     [buckets, 128] u8                 0: the slot is empty; else other bits of the key's hash
+//   slots       [buckets, 128] {key, row, last operation}
+//   uses        [buckets, 128] u32                of tables under LFU alone
+//   rows        [capacity, row_stride]            {version, frequency, flags} and the row data
+//   slot_of_row [capacity] u32                    bucket * 128 + slot; kNone for a free row
+//   free_rows   [capacity] u32                    a stack; num_free of them are free
+//   heads       [buckets] u32                     scratch of insertion: kNone between launches
+//
+// A key's home is one bucket; it is never anywhere else. Every int64 is a key: emptiness is in the digest.
+// Rows are apart from slots: a row never moves, and every row can be used however unevenly keys fall into buckets.
+// One stream orders everything on a table, so a kernel need only be right with regard to itself.
+
+#ifndef CC_DEVICE_KERNELS_TABLE_H_
+#define CC_DEVICE_KERNELS_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define MT_HOST_DEVICE __host__ __device__
+#else
+#define MT_HOST_DEVICE
+#endif
+
+namespace multitier::device {
+
+constexpr uint32_t kNone = 0xffffffffu;
+constexpr int kBucketSlots = 128;
+
+struct alignas(16) Slot {
+  int64_t key;
+  uint32_t row;
+  uint32_t last_operation;
+};
+
+enum DeviceRowFlags : uint16_t {
+  kRowDirty = 1,    // changed since it came from below
+  kRowUnborn = 2,   // made by a training lookup whose update has not run: reads as absent
+};
+
+// In front of every row on the device.
+struct alignas(16) DeviceRowHeader {
+  int64_t version;
+  uint32_t frequency;
+  uint16_t flags;
+  uint16_t unused;
+};
+
+struct Table {
+  uint8_t* digests;
+  Slot* slots;
+  uint32_t* uses;  // null: the victim is the one whose last operation is the oldest
+  uint32_t buckets;
+  uint32_t capacity;
+  uint8_t* rows;
+  uint32_t row_stride;  // bytes, a multiple of 16, header included
+  uint32_t* slot_of_row;
+  uint32_t* free_rows;
+  uint32_t* num_free;  // one number
+  uint32_t* heads;
+};
+
+// Where a key's bits place it. The same hash as the index on the host (cc/base/hash.h).
+struct Place {
+  uint32_t bucket;
+  uint8_t digest;
+};
+MT_HOST_DEVICE inline Place PlaceOf(int64_t key, uint32_t buckets) {
+  uint64_t x = static_cast<uint64_t>(key) + 0x9e3779b97f4a7c15ull;
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  x ^= x >> 33;
+  Place place;
+  place.bucket = static_cast<uint32_t>((x >> 32) * buckets >> 32);
+  place.digest = static_cast<uint8_t>(1 + ((x & 0xff) * 255 >> 8));
+  return place;
+}
+
+}  // namespace multitier::device
+
+#endif  // CC_DEVICE_KERNELS_TABLE_H_
