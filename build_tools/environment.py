@@ -35,8 +35,12 @@ print(json.dumps({
 def configure():
     """Everything that must hold before Bazel runs. Returns probe()'s facts of .venv."""
     if any(character.isspace() for character in ROOT):
-        raise Failure("Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT)
-    python = machine.python_facts(VENV_PYTHON) if os.path.exists(VENV_PYTHON) and read_stamp() else None
+        raise Failure(
+            "Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT
+        )
+    python = (
+        machine.python_facts(VENV_PYTHON) if os.path.exists(VENV_PYTHON) and read_stamp() else None
+    )
     python = python or machine.find_python()
     machine.install_packages(python)
     make_environment(python)
@@ -60,13 +64,19 @@ def make_environment(python):
         return
     # Clearing a link would empty what it leads to: another checkout's environment.
     if os.path.islink(VENV):
-        raise Failure(".venv is a link to %s, which is not for this checkout: remove the link." % os.path.realpath(VENV))
+        raise Failure(
+            ".venv is a link to %s, which is not for this checkout: remove the link."
+            % os.path.realpath(VENV)
+        )
     # A moved checkout's scripts name the old place.
     if not works or stamp.get("root", ROOT) != ROOT:
         with step(".venv, for Python %d.%d" % tuple(python["version"])):
             logged([python["executable"], "-m", "venv", "--clear", VENV], "could not create .venv")
     with step("Python packages of requirements.txt"):
-        logged(pip_install(VENV_PYTHON) + ["--requirement", REQUIREMENTS], "pip could not install requirements.txt in .venv")
+        logged(
+            pip_install(VENV_PYTHON) + ["--requirement", REQUIREMENTS],
+            "pip could not install requirements.txt in .venv",
+        )
     # Programs run with .venv's Python find this checkout from any directory.
     for packages in glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages")):
         write_if_changed(os.path.join(packages, "tf_multitier_checkout.pth"), ROOT + "\n")
@@ -75,7 +85,15 @@ def make_environment(python):
 
 def pip_install(python):
     """The command that installs what is appended to it for a Python."""
-    return [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off", "--no-input"]
+    return [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--progress-bar=off",
+        "--no-input",
+    ]
 
 
 def probe_environment():
@@ -93,7 +111,9 @@ def probe_environment():
 
 def probe(python):
     """What Bazel must know about the TensorFlow and pybind11 of a Python: {name: value} for --repo_env."""
-    status, stdout, stderr = output_of([python, "-c", _PROBE], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+    status, stdout, stderr = output_of(
+        [python, "-c", _PROBE], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    )
     if status != 0:
         raise Failure("%s cannot import TensorFlow:\n%s" % (python, stderr.strip()))
     return json.loads(stdout.strip().splitlines()[-1])

@@ -55,7 +55,11 @@ def find_python():
             seen.append("%s (%d.%d)" % ((facts["executable"],) + tuple(facts["version"])))
     raise Failure(
         "TensorFlow needs Python %d.%d to %d.%d; found %s. Install one, or name it in TF_MULTITIER_PYTHON."
-        % (PYTHONS[0] + PYTHONS[-1] + (", ".join(seen) or (named + ", which does not run" if named else "none"),))
+        % (
+            PYTHONS[0]
+            + PYTHONS[-1]
+            + (", ".join(seen) or (named + ", which does not run" if named else "none"),)
+        )
     )
 
 
@@ -64,7 +68,8 @@ def missing_headers():
     if not shutil.which("g++"):
         return [package for _, package in HEADERS]
     source = "".join(
-        "#if !__has_include(<%s>)\n#warning missing:%s:\n#endif\n" % (header, package) for header, package in HEADERS
+        "#if !__has_include(<%s>)\n#warning missing:%s:\n#endif\n" % (header, package)
+        for header, package in HEADERS
     )
     process = subprocess.Popen(
         ["g++", "-std=c++17", "-E", "-x", "c++", "-", "-o", os.devnull],
@@ -100,14 +105,22 @@ def install_packages(python):
             "On Debian or Ubuntu: sudo %s" % (" ".join(missing), line)
         )
     if os.geteuid() != 0:
-        raise Failure("packages are missing. Run this once, then configure.py again:\n  sudo " + line)
+        raise Failure(
+            "packages are missing. Run this once, then configure.py again:\n  sudo " + line
+        )
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     with step("Debian packages (%d)" % len(missing)):
         try:
             logged(["apt-get", "update"], "apt-get update failed", env=environment)
         except Failure:
             pass  # The lists that the machine has may do; if not, the next line fails.
-        logged(line.split(), "apt-get could not install the packages that are missing with: " + line, env=environment)
+        logged(
+            line.split(),
+            "apt-get could not install the packages that are missing with: " + line,
+            env=environment,
+        )
     still = missing_packages(python_facts(python["executable"]))
     if still:
-        raise Failure("apt-get installed its packages, but %s is still not found." % " ".join(still))
+        raise Failure(
+            "apt-get installed its packages, but %s is still not found." % " ".join(still)
+        )

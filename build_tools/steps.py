@@ -65,7 +65,11 @@ def logged(command, complaint, shown=None, **kwargs):
         log.write(("\n$ " + " ".join(command) + "\n").encode("utf-8", "replace"))
         try:
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=kwargs.pop("cwd", ROOT), **kwargs
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=kwargs.pop("cwd", ROOT),
+                **kwargs,
             )
         except OSError as error:
             raise Failure("%s: %s" % (complaint, error))
@@ -113,7 +117,9 @@ def failed_tests(lines):
     found, inside = [], False
     for line in lines:
         inside = inside or line.startswith("==================== Test output for ")
-        if inside or re.match(r"^(ERROR|FAILED|//\S+ +(FAILED|TIMEOUT|FAILED TO BUILD|NO STATUS)|Executed )", line):
+        if inside or re.match(
+            r"^(ERROR|FAILED|//\S+ +(FAILED|TIMEOUT|FAILED TO BUILD|NO STATUS)|Executed )", line
+        ):
             found.append(line)
         if inside and line == "=" * 80:
             inside = False
@@ -128,7 +134,7 @@ def output_of(command, **kwargs):
         stderr=subprocess.PIPE,
         universal_newlines=True,
         cwd=kwargs.pop("cwd", ROOT),
-        **kwargs
+        **kwargs,
     )
     stdout, stderr = process.communicate()
     return process.returncode, stdout, stderr

@@ -44,9 +44,21 @@ def _pack(work):
     os.makedirs(sources)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(os.path.join(ROOT, name), sources)
-    shutil.copytree(PACKAGE, os.path.join(sources, "tf_multitier"), ignore=shutil.ignore_patterns("__pycache__", "*.tmp"))
+    shutil.copytree(
+        PACKAGE,
+        os.path.join(sources, "tf_multitier"),
+        ignore=shutil.ignore_patterns("__pycache__", "*.tmp"),
+    )
     raw = os.path.join(work, "raw")
-    pip = [VENV_PYTHON, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    pip = [
+        VENV_PYTHON,
+        "-m",
+        "pip",
+        "wheel",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
     logged(pip + ["--wheel-dir", raw, sources], "the wheel could not be packed")
     return glob.glob(os.path.join(raw, "*.whl"))[0]
 
@@ -54,10 +66,23 @@ def _pack(work):
 def _repair(wheel, work):
     """Adds the libraries that ours link (all but TensorFlow's) and a platform tag that says which systems they run on."""
     repaired = os.path.join(work, "repaired")
-    command = [VENV_PYTHON, "-m", "auditwheel", "repair", "--plat", "auto", "--exclude", "libtensorflow_framework.so.2"]
+    command = [
+        VENV_PYTHON,
+        "-m",
+        "auditwheel",
+        "repair",
+        "--plat",
+        "auto",
+        "--exclude",
+        "libtensorflow_framework.so.2",
+    ]
     binaries = os.path.join(VENV, "bin")
     environment = dict(os.environ, PATH=binaries + os.pathsep + os.environ.get("PATH", ""))
-    logged(command + ["--wheel-dir", repaired, wheel], "auditwheel cannot make the wheel portable", env=environment)
+    logged(
+        command + ["--wheel-dir", repaired, wheel],
+        "auditwheel cannot make the wheel portable",
+        env=environment,
+    )
     return glob.glob(os.path.join(repaired, "*.whl"))[0]
 
 
@@ -67,12 +92,21 @@ def _check(wheel, work):
     empty = os.path.join(work, "empty")
     os.makedirs(empty)
     python = os.path.join(environment, "bin", "python")
-    logged([VENV_PYTHON, "-m", "venv", environment], "could not create an environment to check the wheel in")
+    logged(
+        [VENV_PYTHON, "-m", "venv", environment],
+        "could not create an environment to check the wheel in",
+    )
     borrowed = glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages"))[0]
     packages = glob.glob(os.path.join(environment, "lib", "python3*", "site-packages"))[0]
     with open(os.path.join(packages, "borrowed.pth"), "w") as path:
         path.write(borrowed + "\n")
-    logged(pip_install(python) + ["--no-deps", wheel], "the wheel could not be installed in a new environment", cwd=empty)
-    status, stdout, stderr = output_of([python, "-c", _CHECK], cwd=empty, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+    logged(
+        pip_install(python) + ["--no-deps", wheel],
+        "the wheel could not be installed in a new environment",
+        cwd=empty,
+    )
+    status, stdout, stderr = output_of(
+        [python, "-c", _CHECK], cwd=empty, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    )
     if status != 0 or packages not in stdout:
         raise Failure("the installed wheel does not load:\n" + (stdout + stderr).strip())

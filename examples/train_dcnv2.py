@@ -294,8 +294,8 @@ def main(argv):
 def summary(trainer, stats):
     """What a run amounts to, in a few lines."""
     last = trainer.history[-1]
-    lines = ["", f"{trainer.steps} steps of {FLAGS.batch_size} rows, "
-             f"{trainer.steps / trainer.seconds:.1f} steps/s without evaluation"]
+    speed = trainer.steps / trainer.seconds
+    lines = ["", f"{trainer.steps} steps of {FLAGS.batch_size} rows, {speed:.1f} steps/s without evaluation"]
     lines.append(f"held-out AUC {last['auc']:.4f}, log loss {last['eval_loss']:.4f}")
     if not FLAGS.data:
         labels, odds = criteo.ClickModel(FLAGS.seed).labels_and_log_odds(**generated_held_out())

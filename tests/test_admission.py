@@ -137,7 +137,7 @@ def test_saving_and_exporting_beside_training_threads_lose_nothing(graph, parts,
                 while not stop.is_set() or count < 2:
                     work(count)
                     count += 1
-        except Exception as e:  # pylint: disable=broad-except
+        except Exception as e:  # noqa: BLE001  the test fails with it
             failures.append(e)
 
     def check(unused_count):

@@ -19,7 +19,10 @@ PYTHON = {"version": [3, 11], "executable": sys.executable, "venv": True, "heade
 
 def test_an_unknown_command_is_refused_and_the_known_ones_are_listed():
     process = subprocess.run(
-        [sys.executable, os.path.join(ROOT, "configure.py"), "tset"], capture_output=True, text=True, check=False
+        [sys.executable, os.path.join(ROOT, "configure.py"), "tset"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert process.returncode == 1
     assert "'tset'" in process.stderr
@@ -29,10 +32,14 @@ def test_an_unknown_command_is_refused_and_the_known_ones_are_listed():
 
 
 def test_without_root_missing_packages_give_one_line_to_run(monkeypatch):
-    monkeypatch.setattr(machine, "missing_packages", lambda python: ["libleveldb-dev", "liburing-dev"])
+    monkeypatch.setattr(
+        machine, "missing_packages", lambda python: ["libleveldb-dev", "liburing-dev"]
+    )
     monkeypatch.setattr(machine.shutil, "which", lambda command: "/usr/bin/" + command)
     monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(machine, "logged", lambda *args, **kwargs: pytest.fail("ran something without root"))
+    monkeypatch.setattr(
+        machine, "logged", lambda *args, **kwargs: pytest.fail("ran something without root")
+    )
     with pytest.raises(steps.Failure) as failure:
         machine.install_packages(PYTHON)
     lines = [line.strip() for line in str(failure.value).splitlines()]
@@ -59,12 +66,14 @@ def test_with_root_missing_packages_are_installed_once(monkeypatch):
 
 
 def test_a_header_that_the_compiler_lacks_names_its_package(monkeypatch):
-    monkeypatch.setattr(machine, "HEADERS", [("vector", "in-the-compiler"), ("no/such/header.h", "libnone-dev")])
+    monkeypatch.setattr(
+        machine, "HEADERS", [("vector", "in-the-compiler"), ("no/such/header.h", "libnone-dev")]
+    )
     assert machine.missing_headers() == ["libnone-dev"]
 
 
 def test_a_python_without_venv_or_headers_needs_its_packages(monkeypatch):
-    monkeypatch.setattr(machine, "missing_headers", lambda: [])
+    monkeypatch.setattr(machine, "missing_headers", list)
     monkeypatch.setattr(machine.shutil, "which", lambda command: "/usr/bin/" + command)
     bare = dict(PYTHON, venv=False, headers=False)
     assert machine.missing_packages(bare) == ["python3.11-venv", "python3.11-dev"]
@@ -72,7 +81,9 @@ def test_a_python_without_venv_or_headers_needs_its_packages(monkeypatch):
 
 def test_a_named_python_of_an_unsupported_version_is_refused_with_its_version(monkeypatch):
     monkeypatch.setenv("TF_MULTITIER_PYTHON", "some-python")
-    monkeypatch.setattr(machine, "python_facts", lambda python: dict(PYTHON, executable=python, version=[3, 8]))
+    monkeypatch.setattr(
+        machine, "python_facts", lambda python: dict(PYTHON, executable=python, version=[3, 8])
+    )
     with pytest.raises(steps.Failure, match=r"3\.10 to 3\.13; found some-python \(3\.8\)"):
         machine.find_python()
 
@@ -87,7 +98,9 @@ def test_a_file_that_already_says_so_keeps_its_time(tmp_path):
     assert os.stat(path).st_mtime != 1
 
 
-def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_is_kept(tmp_path, monkeypatch):
+def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_is_kept(
+    tmp_path, monkeypatch
+):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("kept")
     (tmp_path / ".venv").symlink_to(tmp_path / "other")
@@ -109,9 +122,17 @@ def log(tmp_path, monkeypatch):
 
 def test_a_step_prints_one_line_and_what_its_program_prints_goes_to_the_log(log, capfd):
     with steps.step("the step"):
-        steps.logged([sys.executable, "-c", "print('noise'); import sys; print('more', file=sys.stderr)"], "complaint")
+        steps.logged(
+            [sys.executable, "-c", "print('noise'); import sys; print('more', file=sys.stderr)"],
+            "complaint",
+        )
     out, err = capfd.readouterr()
-    assert out.count("\n") == 1 and out.split()[:2] == ["the", "step"] and out.split()[-1] == "s" and err == ""
+    assert (
+        out.count("\n") == 1
+        and out.split()[:2] == ["the", "step"]
+        and out.split()[-1] == "s"
+        and err == ""
+    )
     assert "noise\n" in log.read_text() and "more\n" in log.read_text()
 
 
@@ -131,26 +152,50 @@ def test_a_program_that_is_missing_is_named(log):
 
 
 def test_progress_of_bazel_stays_out_of_the_log_and_of_a_file(log, capfd):
-    steps.logged([sys.executable, "-c", "print('Loading: ')\nprint('[1,026 / 2,169] Compiling a.cc')\nprint('INFO: b')"], "")
+    steps.logged(
+        [
+            sys.executable,
+            "-c",
+            "print('Loading: ')\nprint('[1,026 / 2,169] Compiling a.cc')\nprint('INFO: b')",
+        ],
+        "",
+    )
     assert capfd.readouterr().out == ""
     assert log.read_text().endswith("INFO: b\n") and "2,169" not in log.read_text().splitlines()[-2]
 
 
 def test_of_failed_tests_their_output_and_the_summary_is_shown():
     rule = "=" * 80
-    lines = ["INFO: Found 2 targets", "==================== Test output for //cc:b_test:", "b.cc:3: Failure", rule,
-             "//cc:a_test PASSED in 0.1s", "//cc:b_test FAILED in 0.1s", "Executed 2 out of 2 tests: 1 fails locally."]
+    lines = [
+        "INFO: Found 2 targets",
+        "==================== Test output for //cc:b_test:",
+        "b.cc:3: Failure",
+        rule,
+        "//cc:a_test PASSED in 0.1s",
+        "//cc:b_test FAILED in 0.1s",
+        "Executed 2 out of 2 tests: 1 fails locally.",
+    ]
     assert steps.failed_tests(lines) == [*lines[1:4], *lines[5:]]
     assert steps.failed_tests(["a.cc:1: error"]) == ["a.cc:1: error"]
 
 
 def test_what_configure_runs_before_it_has_a_python_is_written_for_any_python_3():
     newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.AsyncFunctionDef, ast.Match)
-    for path in [os.path.join(ROOT, "configure.py"), *glob.glob(os.path.join(ROOT, "build_tools", "*.py"))]:
+    for path in [
+        os.path.join(ROOT, "configure.py"),
+        *glob.glob(os.path.join(ROOT, "build_tools", "*.py")),
+    ]:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read(), path, feature_version=(3, 4))
         found = [f"{path}:{node.lineno}" for node in ast.walk(tree) if isinstance(node, newer)]
         assert not found, found
-        modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        modules = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
         modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert {module.split(".")[0] for module in modules} <= set(sys.stdlib_module_names) | {"build_tools"}
+        assert {module.split(".")[0] for module in modules} <= set(sys.stdlib_module_names) | {
+            "build_tools"
+        }

@@ -79,7 +79,7 @@ def test_compact_gives_disk_space_of_removed_rows_back(kind, tmp_path):
     after = table.stats()["tiers"][1]
     assert after["stored_bytes"] < full / 2 and after["stored_bytes"] <= before["stored_bytes"]
     assert after["dead_bytes"] <= before["dead_bytes"] and after["compaction_debt_bytes"] == 0
-    assert after["read_backend"] in ("io_uring", "pread") and sum(after["read_latency_us_log2"]) > 0 or kind == "DRAM_LEVELDB"
+    assert (after["read_backend"] in ("io_uring", "pread") and sum(after["read_latency_us_log2"]) > 0) or kind == "DRAM_LEVELDB"
     np.testing.assert_array_equal(table.lookup(kept), values)
     assert len(table) == len(kept)
 
@@ -261,7 +261,7 @@ def test_lower_tier_changes_no_value(budget_rows, tmp_path):
         np.testing.assert_array_equal(dram.lookup(keys), tiered.lookup(keys))
     tiered.drain()
     stats = tiered.stats()
-    assert [tier["name"] for tier in stats["tiers"]][0] == "dram" and len(stats["tiers"]) == 2
+    assert stats["tiers"][0]["name"] == "dram" and len(stats["tiers"]) == 2
     assert stats["tiers"][0]["rows"] <= budget_rows
     assert sum(tier["rows"] for tier in stats["tiers"]) == stats["rows"] == dram.total_count()
     a, b = dram.export(), tiered.export()

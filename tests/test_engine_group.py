@@ -115,7 +115,7 @@ def test_gradients_of_weights_are_finite_differences(form, max_norm, rows):
 def test_a_table_twice_in_a_group_trains_as_one_lookup_of_the_joined_keys(combiner, weighted, rows):
     rng = np.random.default_rng(rows)
     twice, joined, between = uniform_table(), uniform_table(), engine.Table(dim=2)
-    for step in range(3):
+    for _ in range(3):
         splits = [np.concatenate([[0], np.cumsum(rng.integers(0, 4, rows))]) for _ in range(2)]
         keys = [rng.integers(0, 30, s[-1]) for s in splits]
         weights = [rng.uniform(0.5, 2.0, len(k)).astype(np.float32) if weighted else None for k in keys]

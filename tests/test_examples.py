@@ -155,14 +155,6 @@ def test_examples_of_the_readme_print_what_they_say(tmp_path):
         assert run_python(str(script), **silent) == "[2 1 0]\n"
 
 
-def test_links_of_the_documents_exist():
-    for document in ("README.md", "docs/options.md", "docs/limitations.md"):
-        path = os.path.join(_ROOT, document)
-        with open(path, encoding="utf-8") as stream:
-            for target in re.findall(r"\]\(([^)#:]+)\)", stream.read()):
-                assert os.path.exists(os.path.join(os.path.dirname(path), target)), target
-
-
 # --- Criteo rows ---------------------------------------------------------------------------------
 
 def test_reader_gives_missing_fields_as_zero_and_empty(write):

@@ -351,8 +351,7 @@ def test_module_has_tensorflows_names_and_ours():
 
 @pytest.mark.parametrize("kwargs, message", [
     (dict(key=3), "key must be a non-empty string, got 3"),
-    (dict(key="a", dtype=tf.float32), "'a': dtype must be tf.string or an integer type, "
-                                      "got float32"),
+    (dict(key="a", dtype=tf.float32), "'a': dtype must be tf.string or an integer type, got float32"),
     (dict(key="a", partition_num=0), "'a': partition_num must be at least 1, got 0"),
 ])
 def test_bad_arguments_of_a_column_are_named(kwargs, message):

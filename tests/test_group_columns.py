@@ -262,7 +262,7 @@ def test_ids_of_unknown_rank_are_looked_up_alone(graph):
     fed = v1.SparseTensorValue([[0, 0]], [1], [2, 1])
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
-        assert session.run(out, {value: fed for value in ids.values()}).tolist() == [[1] * 4, [0] * 4]
+        assert session.run(out, dict.fromkeys(ids.values(), fed)).tolist() == [[1] * 4, [0] * 4]
 
 
 @pytest.mark.parametrize("place", ["ps", "gpu"])

@@ -136,7 +136,8 @@ def test_what_cannot_be_opened_is_refused_by_name_and_left_alone(tmp_path):
         train(table, range(10))
         path = table.path
     options = os.path.join(path, "instance.table")
-    original = open(options, "rb").read()
+    with open(options, "rb") as file:
+        original = file.read()
 
     def refused(error, message, text=None, **kwargs):
         if text is not None:
@@ -316,7 +317,7 @@ LIVES = """
 @pytest.mark.parametrize(
     "kind, asynchronous", [("DRAM_SSDHASH", 0), ("DRAM_SSDHASH", 1), ("DRAM_LEVELDB", 0), ("DRAM_PMEM_SSDHASH", 1)])
 def test_killed_at_random_moments_nothing_acknowledged_is_lost(kind, asynchronous, tmp_path):
-    rounds = int(os.environ.get("TF_MULTITIER_KILL_ROUNDS", 1000 if STRESS else 50))
+    rounds = int(os.environ.get("TF_MULTITIER_KILL_ROUNDS", "1000" if STRESS else "50"))
     seconds = rounds * 2  # ends earlier on a machine that is too slow
     seed = time.time_ns() % 2**32
     said = run(LIVES, str(tmp_path), kind, rounds, seconds, seed, environment={"TF_SSDHASH_ASYNC_COMPACTION": str(asynchronous)})
@@ -340,7 +341,7 @@ def test_plyvel_reads_the_rows(tmp_path):
         for key, value in db:
             if len(key) != 8:
                 continue
-            crc, generation, version, frequency, num_columns = struct.unpack_from("<IIqII", value)
+            _, _, version, frequency, num_columns = struct.unpack_from("<IIqII", value)
             row = [np.frombuffer(value, c["dtype"], c["dim"], 24 + c["offset"]) for c in columns[:num_columns]]
             found[int.from_bytes(key, "big") - 2**63] = (np.concatenate(row).tobytes(), frequency, version)
     finally:
@@ -400,7 +401,7 @@ def test_salvage_gives_no_wrong_row_wherever_bits_are_flipped(instance, tmp_path
     random = np.random.default_rng(1)
     older = {}  # of each key all rows that it ever had, from a copy of the oldest files on
     found_all = 0
-    for round in range(300 if STRESS else 60):
+    for turn in range(300 if STRESS else 60):
         copy = str(tmp_path / "copy")
         shutil.copytree(path, copy)
         for file in segments(copy):
@@ -413,7 +414,7 @@ def test_salvage_gives_no_wrong_row_wherever_bits_are_flipped(instance, tmp_path
         for key, row in rows.items():
             if key in expected and row == expected[key]:
                 continue
-            assert key in suspects or not sealed or found.damaged_records, (round, key)
+            assert key in suspects or not sealed or found.damaged_records, (turn, key)
             older.setdefault(key, set()).add(row)
         assert 200 not in rows or found.damage
         found_all += rows == expected

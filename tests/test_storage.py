@@ -212,7 +212,7 @@ def test_statistics_say_what_each_tier_holds_and_did(graph, kind, tmp_path):
         stats = model.stats(session)
     assert [tier["name"] for tier in stats["tiers"]] == names
     assert sum(tier["rows"] for tier in stats["tiers"]) == stats["rows"] == 12
-    for tier, name in zip(stats["tiers"], names):
+    for tier in stats["tiers"]:
         assert tier["row_bytes"] == 16 * tier["rows"]
     for tier in stats["tiers"][:-1]:
         assert tier["budget_bytes"] == 64 and tier["rows"] == 4
@@ -403,7 +403,7 @@ def test_variables_and_partitions_share_one_storage_path(graph, tmp_path):
                 model.run(session, ids, grads, step=False)
         for model in models[1:]:
             assert model.content(session) == models[0].content(session)
-        names = {entry for entry in os.listdir(tmp_path)}
+        names = set(os.listdir(tmp_path))
     assert len(names) == 1 + 3 + 2 + 1
 
 

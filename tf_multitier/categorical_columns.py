@@ -164,9 +164,7 @@ class EmbeddingCategoricalColumn(
             padding = "" if self.dtype == tf.string else -1
         else:
             padding = self.ignore_value
-        if padding is None:
-            kept = tf.ones_like(feature, tf.bool)
-        elif padding == -1 and feature.dtype.is_unsigned:
+        if padding is None or (padding == -1 and feature.dtype.is_unsigned):
             kept = tf.ones_like(feature, tf.bool)
         else:
             kept = tf.not_equal(feature, tf.constant(padding, feature.dtype))

@@ -40,7 +40,7 @@ OPTION_ATTRS = ("dtype", "key_dtype", "shape", "initializer", "initializer_a", "
 
 
 # Collections that every variable joins, beside those it is asked to. Empty but for the DeepRec drop-in.
-MORE_COLLECTIONS = []
+MORE_COLLECTIONS: list = []
 
 
 def dense_use(variable, what):

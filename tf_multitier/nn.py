@@ -17,6 +17,7 @@ Names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` and `group_
 """
 
 import collections
+import itertools
 import numbers
 import sys
 
@@ -306,7 +307,7 @@ def _look_up(members, rows, members_per_op, runs):
     if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
         raise ValueError(f"params_num_per_group must be an integer, at least 1, found {members_per_op}")
     ends = np.cumsum([0] + runs)
-    shapes = [_shared_rows(members[begin:end], rows[begin:end]) for begin, end in zip(ends, ends[1:])]
+    shapes = [_shared_rows(members[begin:end], rows[begin:end]) for begin, end in itertools.pairwise(ends)]
     run_of = np.repeat(np.arange(len(runs)), runs)
     pieces = [{} for _ in runs]  # {first member: the values of some of the run, side by side}
     groups = collections.defaultdict(list)

@@ -8,6 +8,7 @@ list is not padded, and the expiry options work at any time (`EmbeddingVariable.
 import math
 import numbers
 import os
+import typing
 
 from tf_multitier.config_pb2 import CacheStrategy, StorageType
 
@@ -61,7 +62,7 @@ class _Option:
     def __eq__(self, other):
         return type(self) is type(other) and vars(self) == vars(other)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 class InitializerOption(_Option):
@@ -228,7 +229,7 @@ class CBFFilter(_Option):
         type is taken as the unsigned one of its size: DeepRec's manual writes tf.int64.
     """
 
-    _BITS = {f"{sign}int{bits}": bits for sign in ("u", "") for bits in (8, 16, 32, 64)}
+    _BITS: typing.ClassVar = {f"{sign}int{bits}": bits for sign in ("u", "") for bits in (8, 16, 32, 64)}
 
     def __init__(self, filter_freq=0, max_element_size=0, false_positive_probability=0.01, counter_type=None):
         name = "uint32" if counter_type is None else getattr(counter_type, "name", counter_type)

@@ -53,7 +53,7 @@ def on_input_layer(holds_ours, run):
     _input_layer = (holds_ours, run)
 
 
-_watched = set()
+_watched: set = set()
 
 
 def on_new_columns(kinds, see):

@@ -17,7 +17,7 @@ Binding = collections.namedtuple("Binding", ["rule", "slots", "hyper"])
 # A slot column: the name `get_slot` knows it by, whether it is one element a row, and its initial value.
 RowSlot = collections.namedtuple("RowSlot", ["name", "per_row", "initial_value"])
 
-_BINDERS = {}  # optimizer class -> function of an optimizer giving a Binding
+_BINDERS: dict = {}  # optimizer class -> function of an optimizer giving a Binding
 
 _OVERRIDES = ("_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices", "_apply_sparse",
               "_apply_sparse_duplicate_indices")

@@ -138,7 +138,7 @@ def memory(rows, embedding_dim, optimizer="adagrad", storage_option=None, num_pa
     if None not in budgets:  # a row stands in one tier only
         share = min(share, sum(budgets))
     in_place = names[0] == "PMEM"  # its files are the memory of the rows
-    has_lower = len(names) > 1 or names[0] in _LOWER and not in_place
+    has_lower = len(names) > 1 or (names[0] in _LOWER and not in_place)
     in_dram = budgets[0] if names[0] == "DRAM" or in_place else 0
     exact = in_dram is not None and in_dram < _ONE_SHARD_ROWS
     shards = 1 if exact else _SHARDS
@@ -210,7 +210,7 @@ def _slots_of(optimizer):
 def _budgets(storage, names, bytes_per_row):
     """Rows that each tier may hold; None: unbounded."""
     budgets = []
-    for i, name in enumerate(names):
+    for i in range(len(names)):
         given = i < len(storage.storage_size)
         if not given and i + 1 == len(names):
             budgets.append(None)

@@ -5,7 +5,8 @@
 #define CC_BASE_GATE_H_
 
 #include <condition_variable>
-#include <mutex>
+
+#include "cc/base/mutex.h"
 
 namespace multitier {
 
@@ -13,39 +14,39 @@ class Gate {
  public:
   // Shared side. REQUIRES: a thread inside does not enter again.
   void Enter() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return !closed_; });
+    MutexLock lock(mutex_);
+    lock.Wait(changed_, [this]() MT_REQUIRES(mutex_) { return !closed_; });
     ++inside_;
   }
   // False, and not inside, where it is closed or about to be.
   bool TryEnter() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!closed_) ++inside_;
     return !closed_;
   }
   void Leave() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (--inside_ == 0) changed_.notify_all();
   }
 
   // Exclusive side.
   void Close() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return !closed_; });
+    MutexLock lock(mutex_);
+    lock.Wait(changed_, [this]() MT_REQUIRES(mutex_) { return !closed_; });
     closed_ = true;
-    changed_.wait(lock, [this] { return inside_ == 0; });
+    lock.Wait(changed_, [this]() MT_REQUIRES(mutex_) { return inside_ == 0; });
   }
   void Open() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = false;
     changed_.notify_all();
   }
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  int inside_ = 0;
-  bool closed_ = false;
+  int inside_ MT_GUARDED_BY(mutex_) = 0;
+  bool closed_ MT_GUARDED_BY(mutex_) = false;
 };
 
 class InsideGate {

@@ -7,9 +7,11 @@
 
 #include <pthread.h>
 
+#include "cc/base/mutex.h"
+
 namespace multitier {
 
-class SharedMutex {
+class MT_CAPABILITY("shared mutex") SharedMutex {
  public:
   SharedMutex() {
     pthread_rwlockattr_t attributes;
@@ -24,11 +26,11 @@ class SharedMutex {
   SharedMutex(const SharedMutex&) = delete;
   SharedMutex& operator=(const SharedMutex&) = delete;
 
-  void lock() { pthread_rwlock_wrlock(&lock_); }
-  void unlock() { pthread_rwlock_unlock(&lock_); }
+  void lock() MT_ACQUIRE() { pthread_rwlock_wrlock(&lock_); }
+  void unlock() MT_RELEASE() { pthread_rwlock_unlock(&lock_); }
   // REQUIRES: the thread does not hold the lock.
-  void lock_shared() { pthread_rwlock_rdlock(&lock_); }
-  void unlock_shared() { pthread_rwlock_unlock(&lock_); }
+  void lock_shared() MT_ACQUIRE_SHARED() { pthread_rwlock_rdlock(&lock_); }
+  void unlock_shared() MT_RELEASE_SHARED() { pthread_rwlock_unlock(&lock_); }
 
  private:
   pthread_rwlock_t lock_;

@@ -26,7 +26,7 @@ const char* FaultKindName(FaultKind kind) {
 
 void FaultEnv::FailNth(FaultKind kind, uint64_t n, Status status) {
   MT_CHECK(n >= 1 && !status.ok());
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   armed_kind_ = kind;
   armed_at_ = calls_[static_cast<size_t>(kind)] + n;
   armed_status_ = std::move(status);
@@ -36,28 +36,28 @@ void FaultEnv::FailNth(FaultKind kind, uint64_t n, Status status) {
 
 void FaultEnv::FailFrom(FaultKind kind, uint64_t n, Status status) {
   FailNth(kind, n, std::move(status));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   armed_lasting_ = true;
 }
 
 void FaultEnv::LimitSpace(uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   space_bytes_ = bytes;
 }
 
 bool FaultEnv::Disarm() {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   armed_status_ = OkStatus();
   return std::exchange(fired_, false);
 }
 
 uint64_t FaultEnv::calls(FaultKind kind) const {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   return calls_[static_cast<size_t>(kind)];
 }
 
 Status FaultEnv::Fault(FaultKind kind) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   ++calls_[static_cast<size_t>(kind)];
   ++calls_[static_cast<size_t>(FaultKind::kAny)];
   if (armed_status_.ok() || (armed_kind_ != kind && armed_kind_ != FaultKind::kAny)) return OkStatus();
@@ -77,7 +77,7 @@ class FaultWritableFile : public WritableFile {
   Status Append(const void* data, size_t bytes) override {
     const Status fault = env_->Fault(FaultKind::kWrite);
     if (!fault.ok()) bytes /= 2;
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive("append"));
     MT_RETURN_IF_ERROR(file_->Append(data, bytes));
     inode_->bytes.append(static_cast<const char*>(data), bytes);
@@ -86,7 +86,7 @@ class FaultWritableFile : public WritableFile {
 
   Status Sync() override {
     MT_RETURN_IF_ERROR(env_->Fault(FaultKind::kSync));
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive("sync"));
     MT_RETURN_IF_ERROR(file_->Sync());
     inode_->synced_bytes = inode_->bytes.size();
@@ -95,13 +95,13 @@ class FaultWritableFile : public WritableFile {
 
   Status Close() override {
     const Status fault = env_->Fault(FaultKind::kClose);
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     const Status closed = file_->Close();  // a failed close closes, too
     return fault.ok() ? closed : fault;
   }
 
  private:
-  Status CheckAlive(const char* call) const {
+  Status CheckAlive(const char* call) const MT_REQUIRES(env_->mu_) {
     if (life_ == env_->power_losses_) return OkStatus();
     return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
   }
@@ -133,7 +133,7 @@ class FaultRandomAccessFile : public RandomAccessFile {
 
  private:
   Status CheckAlive(const char* call) const {
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     if (life_ == env_->power_losses_) return OkStatus();
     return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
   }
@@ -154,7 +154,7 @@ class FaultPositionedFile : public PositionedFile {
   Status Write(uint64_t offset, const void* data, size_t bytes) override {
     const Status fault = env_->Fault(FaultKind::kWrite);
     if (!fault.ok()) bytes /= 2;
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive("write"));
     MT_RETURN_IF_ERROR(file_->Write(offset, data, bytes));
     std::string& kept = inode_->bytes;
@@ -166,7 +166,7 @@ class FaultPositionedFile : public PositionedFile {
   Status Read(uint64_t offset, size_t bytes, void* out) const override {
     const Status fault = env_->Fault(FaultKind::kRead);
     {
-      std::lock_guard<std::mutex> lock(env_->mu_);
+      MutexLock lock(env_->mu_);
       MT_RETURN_IF_ERROR(CheckAlive("read"));
     }
     const Status read = file_->Read(offset, fault.ok() ? bytes : bytes / 2, out);
@@ -175,7 +175,7 @@ class FaultPositionedFile : public PositionedFile {
 
   Status Sync() override {
     const Status fault = env_->Fault(FaultKind::kSync);
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive("sync"));
     if (!fault.ok()) {
       inode_->sync_failed = true;
@@ -201,14 +201,14 @@ class FaultPositionedFile : public PositionedFile {
   }
 
  private:
-  Status CheckAlive(const char* call) const {
+  Status CheckAlive(const char* call) const MT_REQUIRES(env_->mu_) {
     if (life_ == env_->power_losses_) return OkStatus();
     return FailedPreconditionError(call, " of '", path_, "': the file was open when the power was lost");
   }
 
   Status Resize(FaultKind kind, uint64_t bytes) {
     MT_RETURN_IF_ERROR(env_->Fault(kind));
-    std::lock_guard<std::mutex> lock(env_->mu_);
+    MutexLock lock(env_->mu_);
     MT_RETURN_IF_ERROR(CheckAlive(FaultKindName(kind)));
     const bool extend = kind == FaultKind::kExtend;
     if (extend && bytes > inode_->bytes.size() && env_->space_bytes_ > 0) {
@@ -245,7 +245,7 @@ Status FaultEnv::Track(const std::string& name) {
 
 Result<std::unique_ptr<WritableFile>> FaultEnv::NewWritableFile(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kCreate));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   MT_ASSIGN_OR_RETURN(const bool existed, base_->FileExists(name));
   if (existed) MT_RETURN_IF_ERROR(Track(name));
@@ -259,7 +259,7 @@ Result<std::unique_ptr<WritableFile>> FaultEnv::NewWritableFile(const std::strin
 
 Result<std::unique_ptr<RandomAccessFile>> FaultEnv::NewRandomAccessFile(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kOpen));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::unique_ptr<RandomAccessFile> file, base_->NewRandomAccessFile(path));
   return std::unique_ptr<RandomAccessFile>(new FaultRandomAccessFile(this, path, std::move(file)));
 }
@@ -268,7 +268,7 @@ Result<std::unique_ptr<PositionedFile>> FaultEnv::OpenPositionedFile(const std::
                                                                      bool direct) {
   const bool create = mode == OpenMode::kCreate;
   MT_RETURN_IF_ERROR(Fault(create ? FaultKind::kCreate : FaultKind::kOpen));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::unique_ptr<PositionedFile> file, base_->OpenPositionedFile(path, mode, direct));
   std::shared_ptr<Inode> inode;
   if (mode == OpenMode::kWrite) {
@@ -286,7 +286,7 @@ Result<std::unique_ptr<PositionedFile>> FaultEnv::OpenPositionedFile(const std::
 
 Status FaultEnv::RenameFile(const std::string& from, const std::string& to) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kRename));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string old_name = NormalizePath(from);
   const std::string new_name = NormalizePath(to);
   MT_RETURN_IF_ERROR(Track(old_name));
@@ -300,7 +300,7 @@ Status FaultEnv::RenameFile(const std::string& from, const std::string& to) {
 
 Status FaultEnv::DeleteFile(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kDelete));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   MT_RETURN_IF_ERROR(Track(name));
   MT_RETURN_IF_ERROR(base_->DeleteFile(path));
@@ -315,7 +315,7 @@ Result<bool> FaultEnv::FileExists(const std::string& path) {
 
 Status FaultEnv::CreateDir(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kCreateDir));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   std::vector<std::string> missing;
   for (std::string dir = NormalizePath(path); !dir.empty() && dir != "/"; dir = ParentPath(dir)) {
     MT_ASSIGN_OR_RETURN(const bool exists, base_->FileExists(dir));
@@ -329,7 +329,7 @@ Status FaultEnv::CreateDir(const std::string& path) {
 
 Status FaultEnv::DeleteDir(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kDeleteDir));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   MT_RETURN_IF_ERROR(base_->DeleteDir(path));
   if (live_.dirs.erase(name) == 0) durable_.dirs.insert(name);  // was there before this object
@@ -343,7 +343,7 @@ Result<std::vector<std::string>> FaultEnv::ListDir(const std::string& path) {
 
 Status FaultEnv::SyncDir(const std::string& path) {
   MT_RETURN_IF_ERROR(Fault(FaultKind::kSyncDir));
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_RETURN_IF_ERROR(base_->SyncDir(path));
   const std::string dir = NormalizePath(path);
   const auto inside = [&dir](const std::string& name) { return ParentPath(name) == dir; };
@@ -369,10 +369,10 @@ Status FaultEnv::WriteBack(const std::string& name, const Inode& inode) {
 }
 
 Status FaultEnv::DropUnsyncedData() {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   ++power_losses_;
   // A durable entry in a directory that is gone is gone with it. Sorted order: a directory comes before what it holds.
-  const auto lost = [this](const std::string& name) {
+  const auto lost = [this](const std::string& name) MT_REQUIRES(mu_) {
     for (std::string dir = ParentPath(name); !dir.empty() && dir != "/"; dir = ParentPath(dir)) {
       if (live_.dirs.count(dir) > 0 && durable_.dirs.count(dir) == 0) return true;
     }

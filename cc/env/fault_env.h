@@ -34,10 +34,10 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "cc/base/mutex.h"
 #include "cc/env/env.h"
 
 namespace multitier {
@@ -130,23 +130,22 @@ class FaultEnv : public Env {
   };
 
   // Counts a call; the armed status where it is to fail.
-  Status Fault(FaultKind kind);
-  // REQUIRES of the rest: mu_ held
-  Status Track(const std::string& name);
-  Status WriteBack(const std::string& name, const Inode& inode);
+  Status Fault(FaultKind kind) MT_EXCLUDES(mu_);
+  Status Track(const std::string& name) MT_REQUIRES(mu_);
+  Status WriteBack(const std::string& name, const Inode& inode) MT_REQUIRES(mu_);
 
   Env* const base_;
-  mutable std::mutex mu_;  // never held while calling code of the test
-  std::array<uint64_t, kNumFaultKinds> calls_ = {};
-  FaultKind armed_kind_ = FaultKind::kAny;
-  Status armed_status_;  // OK: nothing armed
-  uint64_t armed_at_ = 0;  // the count of calls at which it fires
-  bool armed_lasting_ = false;
-  bool fired_ = false;
-  uint64_t space_bytes_ = 0;   // 0: no limit
-  uint64_t power_losses_ = 0;  // a handle of an earlier life is dead
-  Namespace live_;
-  Namespace durable_;
+  mutable Mutex mu_;  // never held while calling code of the test
+  std::array<uint64_t, kNumFaultKinds> calls_ MT_GUARDED_BY(mu_) = {};
+  FaultKind armed_kind_ MT_GUARDED_BY(mu_) = FaultKind::kAny;
+  Status armed_status_ MT_GUARDED_BY(mu_);       // OK: nothing armed
+  uint64_t armed_at_ MT_GUARDED_BY(mu_) = 0;     // the count of calls at which it fires
+  bool armed_lasting_ MT_GUARDED_BY(mu_) = false;
+  bool fired_ MT_GUARDED_BY(mu_) = false;
+  uint64_t space_bytes_ MT_GUARDED_BY(mu_) = 0;   // 0: no limit
+  uint64_t power_losses_ MT_GUARDED_BY(mu_) = 0;  // a handle of an earlier life is dead
+  Namespace live_ MT_GUARDED_BY(mu_);
+  Namespace durable_ MT_GUARDED_BY(mu_);
 };
 
 }  // namespace multitier

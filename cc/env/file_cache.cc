@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/env/posix_error.h"
 
 namespace multitier {
@@ -33,12 +33,12 @@ Status StatusOf(const Result<T>& result) {
 
 struct CachedFile::Shared {
   const pid_t pid = ::getpid();
-  std::mutex mutex;  // guards all below; never held over I/O
-  size_t capacity = DefaultCapacity();
-  std::list<CachedFile*> open;  // newest first
+  Mutex mutex;  // never held over I/O
+  size_t capacity MT_GUARDED_BY(mutex) = DefaultCapacity();
+  std::list<CachedFile*> open MT_GUARDED_BY(mutex);  // newest first
 
   // Takes the oldest out until `keep` are left. Their files are closed when the result goes, outside the mutex.
-  std::vector<std::shared_ptr<PositionedFile>> Shrink(size_t keep) {
+  std::vector<std::shared_ptr<PositionedFile>> Shrink(size_t keep) MT_REQUIRES(mutex) {
     std::vector<std::shared_ptr<PositionedFile>> closed;
     while (open.size() > keep) {
       closed.push_back(std::move(open.back()->file_));
@@ -67,7 +67,7 @@ CachedFile::CachedFile(Env* env, std::string path, bool direct, bool writable)
 CachedFile::~CachedFile() {
   std::shared_ptr<PositionedFile> closed;
   Shared* shared = GetShared();
-  std::lock_guard<std::mutex> lock(shared->mutex);
+  MutexLock lock(shared->mutex);
   if (file_ != nullptr) shared->open.erase(position_);
   closed = std::move(file_);
 }
@@ -79,7 +79,7 @@ auto CachedFile::WithDescriptors(const Operation& operation) {
   {
     std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
     Shared* shared = GetShared();
-    std::lock_guard<std::mutex> lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     closed = shared->Shrink(shared->open.size() / 2);
   }
   return operation();
@@ -92,7 +92,7 @@ Result<std::shared_ptr<CachedFile>> CachedFile::Create(Env* env, const std::stri
   if (!file.ok()) return file.status();
   std::vector<std::shared_ptr<PositionedFile>> closed;
   Shared* shared = GetShared();
-  std::lock_guard<std::mutex> lock(shared->mutex);
+  MutexLock lock(shared->mutex);
   cached->file_ = *std::move(file);
   shared->open.push_front(cached.get());
   cached->position_ = shared->open.begin();
@@ -108,7 +108,7 @@ Result<std::shared_ptr<PositionedFile>> CachedFile::Open() {
   Shared* shared = GetShared();
   Env::OpenMode mode = Env::OpenMode::kRead;
   {
-    std::lock_guard<std::mutex> lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     if (file_ != nullptr) {
       shared->open.splice(shared->open.begin(), shared->open, position_);
       return file_;
@@ -119,7 +119,7 @@ Result<std::shared_ptr<PositionedFile>> CachedFile::Open() {
       WithDescriptors([&] { return env_->OpenPositionedFile(path_, mode, direct_); });
   if (!file.ok()) return file.status();
   std::vector<std::shared_ptr<PositionedFile>> closed;  // after the lock is given back
-  std::lock_guard<std::mutex> lock(shared->mutex);
+  MutexLock lock(shared->mutex);
   if (file_ == nullptr) {
     file_ = *std::move(file);
     shared->open.push_front(this);
@@ -139,26 +139,29 @@ Result<std::vector<std::string>> CachedFile::ListDir(Env* env, const std::string
 }
 
 void CachedFile::SetReadOnly() {
-  std::lock_guard<std::mutex> lock(GetShared()->mutex);
+  MutexLock lock(GetShared()->mutex);
   writable_ = false;
 }
 
 size_t CachedFile::capacity() {
-  std::lock_guard<std::mutex> lock(GetShared()->mutex);
-  return GetShared()->capacity;
+  Shared* shared = GetShared();
+  MutexLock lock(shared->mutex);
+  return shared->capacity;
 }
 
 void CachedFile::SetCapacity(size_t files) {
   MT_CHECK(files > 0);
   std::vector<std::shared_ptr<PositionedFile>> closed;
-  std::lock_guard<std::mutex> lock(GetShared()->mutex);
-  GetShared()->capacity = files;
-  closed = GetShared()->Shrink(files);
+  Shared* shared = GetShared();
+  MutexLock lock(shared->mutex);
+  shared->capacity = files;
+  closed = shared->Shrink(files);
 }
 
 size_t CachedFile::open_files() {
-  std::lock_guard<std::mutex> lock(GetShared()->mutex);
-  return GetShared()->open.size();
+  Shared* shared = GetShared();
+  MutexLock lock(shared->mutex);
+  return shared->open.size();
 }
 
 }  // namespace multitier

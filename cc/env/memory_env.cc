@@ -14,7 +14,7 @@ class MemoryWritableFile : public WritableFile {
 
   Status Append(const void* data, size_t bytes) override {
     if (file_ == nullptr) return FailedPreconditionError("append of '", path_, "': the file is closed");
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     file_->bytes.append(static_cast<const char*>(data), bytes);
     return OkStatus();
   }
@@ -38,7 +38,7 @@ class MemoryRandomAccessFile : public RandomAccessFile {
       : path_(std::move(path)), file_(std::move(file)) {}
 
   Status Read(uint64_t offset, size_t bytes, void* out) const override {
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     const uint64_t size = file_->bytes.size();
     const size_t found = offset >= size ? 0 : static_cast<size_t>(std::min<uint64_t>(bytes, size - offset));
     if (found > 0) std::memcpy(out, file_->bytes.data() + offset, found);
@@ -47,7 +47,7 @@ class MemoryRandomAccessFile : public RandomAccessFile {
   }
 
   Result<uint64_t> Size() const override {
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     return static_cast<uint64_t>(file_->bytes.size());
   }
 
@@ -62,7 +62,7 @@ class MemoryPositionedFile : public PositionedFile {
       : file_(std::move(file)), reader_(std::move(path), file_), direct_(direct) {}
 
   Status Write(uint64_t offset, const void* data, size_t bytes) override {
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     if (file_->bytes.size() < offset + bytes) file_->bytes.resize(offset + bytes);
     std::memcpy(file_->bytes.data() + offset, data, bytes);
     return OkStatus();
@@ -70,12 +70,12 @@ class MemoryPositionedFile : public PositionedFile {
   Status Read(uint64_t offset, size_t bytes, void* out) const override { return reader_.Read(offset, bytes, out); }
   Status Sync() override { return OkStatus(); }
   Status Allocate(uint64_t bytes) override {
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     if (file_->bytes.size() < bytes) file_->bytes.resize(bytes);
     return OkStatus();
   }
   Status Truncate(uint64_t bytes) override {
-    std::lock_guard<std::mutex> lock(file_->mu);
+    MutexLock lock(file_->mu);
     file_->bytes.resize(bytes);
     return OkStatus();
   }
@@ -127,28 +127,28 @@ Result<std::shared_ptr<InMemoryEnv::FileData>> InMemoryEnv::Find(const char* cal
 }
 
 Result<std::unique_ptr<WritableFile>> InMemoryEnv::NewWritableFile(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   MT_RETURN_IF_ERROR(CheckParent("open for writing", path));
   if (DirExists(name)) return UnavailableError("open for writing of '", path, "': it is a directory");
   std::shared_ptr<FileData>& file = files_[name];
   if (file == nullptr) file = std::make_shared<FileData>();
   {
-    std::lock_guard<std::mutex> file_lock(file->mu);
+    MutexLock file_lock(file->mu);
     file->bytes.clear();
   }
   return std::unique_ptr<WritableFile>(new MemoryWritableFile(path, file));
 }
 
 Result<std::unique_ptr<RandomAccessFile>> InMemoryEnv::NewRandomAccessFile(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("open for reading", path));
   return std::unique_ptr<RandomAccessFile>(new MemoryRandomAccessFile(path, std::move(file)));
 }
 
 Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const std::string& path, OpenMode mode,
                                                                         bool direct) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (mode != OpenMode::kCreate) {
     MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> found, Find("open for reading", path));
     return std::unique_ptr<PositionedFile>(new MemoryPositionedFile(path, std::move(found), direct));
@@ -162,7 +162,7 @@ Result<std::unique_ptr<PositionedFile>> InMemoryEnv::OpenPositionedFile(const st
 }
 
 Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("rename", from));
   const std::string name = NormalizePath(to);
   MT_RETURN_IF_ERROR(CheckParent("rename", to));
@@ -173,19 +173,19 @@ Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {
 }
 
 Status InMemoryEnv::DeleteFile(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (files_.erase(NormalizePath(path)) == 0) return NotFoundError("delete of '", path, "': no such file");
   return OkStatus();
 }
 
 Result<bool> InMemoryEnv::FileExists(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   return files_.count(name) > 0 || DirExists(name);
 }
 
 Status InMemoryEnv::CreateDir(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (path.empty()) return InvalidArgumentError("create directory: the path is empty");
   for (std::string dir = NormalizePath(path); !DirExists(dir); dir = ParentPath(dir)) {
     if (files_.count(dir) > 0) return AlreadyExistsError("create directory of '", path, "': '", dir, "' is a file");
@@ -195,7 +195,7 @@ Status InMemoryEnv::CreateDir(const std::string& path) {
 }
 
 Status InMemoryEnv::DeleteDir(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   if (dirs_.count(name) == 0) return NotFoundError("delete directory of '", path, "': no such directory");
   const auto inside = [&name](const std::string& entry) { return ParentPath(entry) == name; };
@@ -207,7 +207,7 @@ Status InMemoryEnv::DeleteDir(const std::string& path) {
 }
 
 Result<std::vector<std::string>> InMemoryEnv::ListDir(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const std::string name = NormalizePath(path);
   if (!DirExists(name)) return NotFoundError("list directory of '", path, "': no such directory");
   std::vector<std::string> names;
@@ -222,15 +222,15 @@ Result<std::vector<std::string>> InMemoryEnv::ListDir(const std::string& path) {
 }
 
 Status InMemoryEnv::SyncDir(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (DirExists(NormalizePath(path))) return OkStatus();
   return NotFoundError("sync directory of '", path, "': no such directory");
 }
 
 Status InMemoryEnv::FlipBit(const std::string& path, uint64_t offset, int bit) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("flip a bit", path));
-  std::lock_guard<std::mutex> file_lock(file->mu);
+  MutexLock file_lock(file->mu);
   if (offset >= file->bytes.size() || bit < 0 || bit > 7) {
     return OutOfRangeError("flip a bit of '", path, "': no bit ", bit, " of byte ", offset, " in ", file->bytes.size());
   }
@@ -239,9 +239,9 @@ Status InMemoryEnv::FlipBit(const std::string& path, uint64_t offset, int bit) {
 }
 
 Status InMemoryEnv::Truncate(const std::string& path, uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("truncate", path));
-  std::lock_guard<std::mutex> file_lock(file->mu);
+  MutexLock file_lock(file->mu);
   if (bytes > file->bytes.size()) {
     return OutOfRangeError("truncate of '", path, "' to ", bytes, " bytes: it has ", file->bytes.size());
   }

@@ -10,10 +10,10 @@
 #define CC_ENV_MEMORY_ENV_H_
 
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "cc/base/mutex.h"
 #include "cc/env/env.h"
 
 namespace multitier {
@@ -49,19 +49,18 @@ class InMemoryEnv : public Env {
 
   // The bytes of one file; shared by the directory entry and the open handles.
   struct FileData {
-    mutable std::mutex mu;
-    std::string bytes;  // guarded by mu
+    mutable Mutex mu;
+    std::string bytes MT_GUARDED_BY(mu);
   };
 
  private:
-  // REQUIRES: mu_ held
-  bool DirExists(const std::string& path) const;
-  Status CheckParent(const char* call, const std::string& path) const;
-  Result<std::shared_ptr<FileData>> Find(const char* call, const std::string& path);
+  bool DirExists(const std::string& path) const MT_REQUIRES(mu_);
+  Status CheckParent(const char* call, const std::string& path) const MT_REQUIRES(mu_);
+  Result<std::shared_ptr<FileData>> Find(const char* call, const std::string& path) MT_REQUIRES(mu_);
 
-  std::mutex mu_;
-  std::map<std::string, std::shared_ptr<FileData>> files_;  // by normalized path
-  std::set<std::string> dirs_;                              // normalized; without the three that always exist
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<FileData>> files_ MT_GUARDED_BY(mu_);  // by normalized path
+  std::set<std::string> dirs_ MT_GUARDED_BY(mu_);  // normalized; without the three that always exist
 };
 
 // "a//b/./c/" -> "a/b/c". Exposed because FaultEnv must name files the same way.

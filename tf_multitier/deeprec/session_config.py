@@ -108,7 +108,7 @@ def _take_deeprecs(message, prefix=""):
     return found
 
 
-_named = set()
+_named: set[str] = set()
 
 
 def of_tensorflow(config):

@@ -17,7 +17,7 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
     """
 
     # (slot name, one element a row) in the order of the engine's rule.
-    _SLOTS = ()
+    _SLOTS: tuple[tuple[str, bool], ...] = ()
 
     def _slot_initial_value(self, name):
         """The number that every element of a slot starts with."""

@@ -6,22 +6,22 @@
 namespace multitier {
 
 void MemoryTier::SetMaxRows(int64_t max_rows) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   max_rows_ = max_rows;
 }
 
 void MemoryTier::FailWrite(int64_t n, Status status, int64_t calls) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   write_fault_ = Fault{n - 1, calls, std::move(status)};
 }
 
 void MemoryTier::FailRead(int64_t n, Status status, int64_t calls) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   read_fault_ = Fault{n - 1, calls, std::move(status)};
 }
 
 Status MemoryTier::Corrupt(uint32_t location) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const auto it = records_.find(location);
   if (it == records_.end()) return NotFoundError("memory tier: corrupt: no record at location ", location);
   it->second.corrupt = true;
@@ -29,12 +29,12 @@ Status MemoryTier::Corrupt(uint32_t location) {
 }
 
 void MemoryTier::SetHook(Hook hook) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   hook_ = hook == nullptr ? nullptr : std::make_shared<const Hook>(std::move(hook));
 }
 
 MemoryTier::Counters MemoryTier::counters() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   return counters_;
 }
 
@@ -51,14 +51,14 @@ Status MemoryTier::Fault::Next() {
 void MemoryTier::RunHook(Point point) {
   std::shared_ptr<const Hook> hook;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     hook = hook_;
   }
   if (hook != nullptr) (*hook)(point);
 }
 
 TierCapabilities MemoryTier::capabilities() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   TierCapabilities capabilities;
   capabilities.bounded = max_rows_ > 0;
   capabilities.middle = true;
@@ -66,7 +66,7 @@ TierCapabilities MemoryTier::capabilities() const {
 }
 
 Status MemoryTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   layout_ = std::move(layout);
   return OkStatus();
 }
@@ -75,7 +75,7 @@ Status MemoryTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
   RunHook(Point::kBeforeWrite);
   Status status;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     ++counters_.write_calls;
     status = write_fault_.Next();
     if (status.ok()) status = WriteLocked(records, locations);
@@ -116,7 +116,7 @@ Status MemoryTier::Read(Span<ReadRecord> records) {
   RunHook(Point::kBeforeRead);
   Status status;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     ++counters_.read_calls;
     status = read_fault_.Next();
     for (size_t i = 0; status.ok() && i < records.size(); ++i) {
@@ -152,13 +152,13 @@ void MemoryTier::Erase(const KeyLocation& record) {
 }
 
 void MemoryTier::Free(Span<const KeyLocation> records) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   for (const KeyLocation& record : records) Erase(record);
   counters_.records_freed += static_cast<int64_t>(records.size());
 }
 
 Status MemoryTier::Remove(Span<const KeyLocation> records) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   for (const KeyLocation& record : records) {
     if (record.location != kNoLocation) Erase(record);
   }
@@ -167,7 +167,7 @@ Status MemoryTier::Remove(Span<const KeyLocation> records) {
 }
 
 bool MemoryTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const auto it = records_.find(record.location);
   if (it == records_.end() || it->second.header.key != record.key || it->second.header.below != from) return false;
   it->second.header.below = to;
@@ -177,7 +177,7 @@ bool MemoryTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t 
 Status MemoryTier::Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
   std::vector<std::pair<RecordHeader, uint32_t>> held;  // so that visit runs without the lock
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     held.reserve(records_.size());
     for (const auto& [location, record] : records_) held.emplace_back(record.header, location);
   }
@@ -186,18 +186,18 @@ Status MemoryTier::Scan(const std::function<Status(const RecordHeader&, uint32_t
 }
 
 uint64_t MemoryTier::location_end() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   return end_;
 }
 
 Status MemoryTier::Sync() {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   ++counters_.syncs;
   return OkStatus();
 }
 
 TierStats MemoryTier::stats() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   TierStats stats;
   stats.rows = static_cast<int64_t>(records_.size());
   stats.row_bytes = row_bytes_;

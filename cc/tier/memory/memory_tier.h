@@ -15,10 +15,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/row/row_layout.h"
@@ -88,19 +88,19 @@ class MemoryTier : public Tier {
   };
 
   void RunHook(Point point);
-  Status WriteLocked(Span<const WriteRecord> records, uint32_t* locations);
-  void Erase(const KeyLocation& record);
+  Status WriteLocked(Span<const WriteRecord> records, uint32_t* locations) MT_REQUIRES(mu_);
+  void Erase(const KeyLocation& record) MT_REQUIRES(mu_);
 
-  mutable std::mutex mu_;  // guards everything below
-  std::shared_ptr<const RowLayout> layout_;
-  std::unordered_map<uint32_t, Record> records_;  // by location
-  std::vector<uint32_t> free_locations_;          // the last is given first
-  uint32_t end_ = 0;                              // locations ever given
-  int64_t row_bytes_ = 0;
-  int64_t max_rows_ = 0;
-  Fault write_fault_, read_fault_;
-  std::shared_ptr<const Hook> hook_;
-  Counters counters_;
+  mutable Mutex mu_;
+  std::shared_ptr<const RowLayout> layout_ MT_GUARDED_BY(mu_);
+  std::unordered_map<uint32_t, Record> records_ MT_GUARDED_BY(mu_);  // by location
+  std::vector<uint32_t> free_locations_ MT_GUARDED_BY(mu_);          // the last is given first
+  uint32_t end_ MT_GUARDED_BY(mu_) = 0;                              // locations ever given
+  int64_t row_bytes_ MT_GUARDED_BY(mu_) = 0;
+  int64_t max_rows_ MT_GUARDED_BY(mu_) = 0;
+  Fault write_fault_ MT_GUARDED_BY(mu_), read_fault_ MT_GUARDED_BY(mu_);
+  std::shared_ptr<const Hook> hook_ MT_GUARDED_BY(mu_);
+  Counters counters_ MT_GUARDED_BY(mu_);
 };
 
 }  // namespace multitier

@@ -1,0 +1,187 @@
+"""`configure.py check`: what a machine can see in the sources without running them, in less than two minutes.
+
+  formats   clang-format on C++ (.clang-format), ruff format on Python (pyproject.toml)
+  lint      ruff's rules on Python (pyproject.toml)
+  types     mypy on the public Python API
+  locks     clang's thread-safety analysis, and its warnings, on the engine's files that use cc/base/mutex.h
+  layers    the include rules of cc/, links of the documents, the public names (tests/test_layers.py and the like)
+
+`configure.py check --fix` formats files, and lets ruff mend what it can, before it looks.
+"""
+
+import os
+import re
+import subprocess
+
+from build_tools.environment import VENV, VENV_PYTHON
+from build_tools.steps import ROOT, Failure, logged, output_of, step
+
+# Files that were written before the formatter was run. A file leaves the list when `check --fix FILE` formats it.
+UNFORMATTED = os.path.join(ROOT, "build_tools", "unformatted.txt")
+
+_LAYER_TESTS = ["tests/test_layers.py", "tests/test_documents.py"]
+
+# One real check must be on for clang-tidy to run at all; this one finds errors.
+_TIDY_CHECKS = "--checks=-*,bugprone-use-after-move,clang-diagnostic-*"
+_TIDY_FLAGS = [
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-I.",
+    "-Wall",
+    "-Wextra",
+    "-Wthread-safety",
+    "-Wno-unknown-warning-option",
+]
+# Code that the analysis does not cover: it includes TensorFlow or Python.
+_NOT_ENGINE = ("cc/ops/", "cc/kernels/", "cc/python/")
+
+
+def check(fix):
+    files = _tracked_files()
+    cpp = [path for path in files if path.startswith("cc/") and path.endswith((".h", ".cc"))]
+    python = [path for path in files if path.endswith(".py")]
+    if fix:
+        _fix(cpp, python)
+    failures = []
+    for title, look in [
+        ("format", lambda: check_formats(cpp, python)),
+        (
+            "lint",
+            lambda: logged(
+                [_tool("ruff"), "check", "--quiet"], "ruff found what its rules forbid", shown=_all
+            ),
+        ),
+        ("types", lambda: logged([_tool("mypy")], "mypy found wrong or missing types", shown=_all)),
+        ("locks", lambda: check_locks(cpp)),
+        ("layers, links", _run_layer_tests),
+    ]:
+        try:
+            with step(title):
+                look()
+        except Failure as failure:
+            failures.append("%s: %s" % (title, failure))
+    if failures:
+        raise Failure("\n\n".join(failures))
+
+
+def unformatted():
+    """The files of the list, as a set of paths."""
+    if not os.path.exists(UNFORMATTED):
+        return set()
+    with open(UNFORMATTED) as names:
+        return {name for name in names.read().split("\n") if name and not name.startswith("#")}
+
+
+def _all(lines):
+    return lines
+
+
+def _tool(name):
+    return os.path.join(VENV, "bin", name)
+
+
+def _tracked_files():
+    """What git tracks or would track; every file where there is no git."""
+    status, stdout, _ = output_of(["git", "ls-files", "--cached", "--others", "--exclude-standard"])
+    if status == 0:
+        return sorted(
+            path for path in set(stdout.splitlines()) if os.path.isfile(os.path.join(ROOT, path))
+        )
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith((".", "bazel-"))]
+        found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
+    return sorted(found)
+
+
+def _fix(cpp, python):
+    exempt = unformatted()
+    with step("formatting"):
+        logged(
+            [_tool("clang-format"), "-i"] + [path for path in cpp if path not in exempt],
+            "clang-format failed",
+        )
+        logged([_tool("ruff"), "check", "--quiet", "--fix-only"], "ruff failed")
+        logged(
+            [_tool("ruff"), "format", "--quiet"] + [path for path in python if path not in exempt],
+            "ruff format failed",
+        )
+
+
+def check_formats(cpp, python):
+    exempt = unformatted()
+    clang_format = [_tool("clang-format"), "--dry-run", "-Werror"]
+    ruff = [_tool("ruff"), "format", "--check", "--output-format=concise"]
+    for command, sources in ((clang_format, cpp), (ruff, python)):
+        sources = [path for path in sources if path not in exempt]
+        if not sources:
+            continue
+        logged(
+            command + sources,
+            "these files are not formatted: run `python3 configure.py check --fix`",
+            shown=_files_named,
+        )
+
+
+def _files_named(lines):
+    """The files at the beginning of a formatter's messages, each once."""
+    found = {line.split(":")[0] for line in lines if re.match(r"[\w./]+:\d+:\d+: ", line)}
+    return sorted(found) or lines
+
+
+def uses_locks(path):
+    """True of a source of the engine that includes cc/base/mutex.h, or whose header or folder's headers do."""
+    if (
+        path.startswith(_NOT_ENGINE)
+        or not path.endswith(".cc")
+        or path.endswith(("_test.cc", "_benchmark.cc"))
+    ):
+        return False
+    with open(os.path.join(ROOT, path), encoding="utf-8") as source:
+        text = source.read()
+    headers = re.findall(r'#include "(cc/[^"]+)"', text)
+    return re.search(r"\bMutexLock\b", text) is not None or any(
+        _declares_locks(header) for header in headers
+    )
+
+
+def _declares_locks(header):
+    path = os.path.join(ROOT, header)
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as source:
+        return "MT_GUARDED_BY" in source.read()
+
+
+def check_locks(cpp):
+    """Runs clang-tidy over the sources that use locks, as many at a time as the machine has processors."""
+    waiting = [path for path in cpp if uses_locks(path)]
+    running, found = [], []
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            line = [
+                _tool("clang-tidy"),
+                "--quiet",
+                _TIDY_CHECKS,
+                "--warnings-as-errors=*",
+                waiting.pop(0),
+                "--",
+            ] + _TIDY_FLAGS
+            running.append(
+                subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            )
+        process = running.pop(0)
+        output = process.communicate()[0].decode("utf-8", "replace")
+        if process.returncode != 0:
+            found.append(output)
+    if found:
+        raise Failure("clang found errors in the use of locks.\n\n" + "\n".join(found))
+
+
+def _run_layer_tests():
+    logged(
+        [VENV_PYTHON, "-m", "pytest", "-q", "--noconftest"] + _LAYER_TESTS,
+        "a rule of the layout is broken",
+        shown=_all,
+    )
