@@ -13,6 +13,7 @@ VENV_PYTHON = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "tf_multitier.json")
 BAZELRC = os.path.join(ROOT, ".tf_configure.bazelrc")
 REQUIREMENTS = os.path.join(ROOT, "requirements.txt")
+REQUIREMENTS_NO_DEPS = os.path.join(ROOT, "requirements_no_deps.txt")
 
 # Run by a Python with TensorFlow and pybind11: everything Bazel must know about what is installed there, as JSON.
 _PROBE = """
@@ -56,7 +57,7 @@ def write_bazelrc(facts):
 
 
 def make_environment(python):
-    """Creates .venv and installs requirements.txt in it, unless that was done."""
+    """Creates .venv and installs requirements.txt and requirements_no_deps.txt in it, unless that was done."""
     digest = _requirements_digest()
     stamp = read_stamp()
     works = os.path.exists(VENV_PYTHON) and machine.python_facts(VENV_PYTHON) is not None
@@ -76,6 +77,10 @@ def make_environment(python):
         logged(
             pip_install(VENV_PYTHON) + ["--requirement", REQUIREMENTS],
             "pip could not install requirements.txt in .venv",
+        )
+        logged(
+            pip_install(VENV_PYTHON) + ["--no-deps", "--requirement", REQUIREMENTS_NO_DEPS],
+            "pip could not install requirements_no_deps.txt in .venv",
         )
     # Programs run with .venv's Python find this checkout from any directory.
     for packages in glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages")):
@@ -129,8 +134,11 @@ def read_stamp():
 
 
 def _requirements_digest():
-    with open(REQUIREMENTS, "rb") as requirements:
-        return hashlib.sha256(requirements.read()).hexdigest()
+    digest = hashlib.sha256()
+    for path in (REQUIREMENTS, REQUIREMENTS_NO_DEPS):
+        with open(path, "rb") as requirements:
+            digest.update(requirements.read())
+    return digest.hexdigest()
 
 
 def _installed_tensorflow():

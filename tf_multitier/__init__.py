@@ -9,7 +9,8 @@ Graph and Session only; see `get_embedding_variable`. `import tf_multitier.v1 as
 
 import importlib
 
-from tf_multitier import _library  # first: refuses a TensorFlow that the ops were not built for
+from tf_multitier import _start  # first: before TensorFlow is imported
+from tf_multitier import _library  # refuses a TensorFlow that the ops were not built for
 from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup

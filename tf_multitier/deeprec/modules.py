@@ -36,6 +36,7 @@ from tf_multitier.deeprec import fused_lookups
 from tf_multitier.deeprec import keep_weights
 from tf_multitier.deeprec import moved_names
 from tf_multitier.deeprec import names
+from tf_multitier.deeprec import parquet
 from tf_multitier.deeprec import rnn_cells
 from tf_multitier.deeprec import session_config
 
@@ -95,6 +96,7 @@ def _made():
         "tensorflow.python.training.adagrad_decay_v2": _of(train, "AdagradDecayOptimizerV2"),
         "tensorflow.python.training.adam_async": _of(train, "AdamAsyncOptimizer"),
         "tensorflow.python.training.weight_decay_optimizers": _of(train, "AdamWOptimizer"),
+        **parquet.MODULES,
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
         "tensorflow.contrib.layers": layers,

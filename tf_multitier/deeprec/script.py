@@ -18,6 +18,7 @@ import tensorflow
 from tf_multitier import deeprec
 from tf_multitier import feature_column
 from tf_multitier.deeprec import columns
+from tf_multitier.deeprec import keras_layers
 from tf_multitier.deeprec import lookup_arguments
 from tf_multitier.deeprec import session_config
 from tf_multitier.deeprec import version_check
@@ -50,6 +51,7 @@ class _ScriptsTensorFlow(types.ModuleType):
         super().__init__("tensorflow", _v1.__doc__)
         self.compat = tensorflow.compat
         self.__dict__.update({name: getattr(session_config, name) for name in session_config.CONFIG})
+        self.layers = keras_layers.layers()
         self.feature_column = _over(_v1.feature_column, "tensorflow.feature_column", {
             **{name: getattr(feature_column, name) for name in feature_column.__all__},
             **{name: getattr(columns, name) for name in _WITH_DEEPRECS_ARGUMENTS}})

@@ -1,0 +1,270 @@
+"""One Parquet file as chunks of NumPy arrays.
+
+    fields = complete_fields(path, None)            the columns of a file and their types
+    for arrays in chunks(path, fields, 512):        a flat list of arrays for each some ten thousand rows
+
+What a column gives for a chunk of n rows, in this order:
+
+    starts, ends     int32 [n], of lists of varying length only: where each row's list begins and ends in the next level
+    splits, ...      int32, the row splits of further levels of nesting
+    strings          bytes, of strings only: a TensorProto of different strings, which `tf.io.parse_tensor` unpacks in C++
+    values           [n] or [n] + shape, or of lists [all elements]; of strings int32, positions in `strings`
+
+Strings are given so because a Python object each would cost more than reading them. Where the file has them with a dictionary,
+which is Parquet's default, that dictionary is `strings`, and the strings of the rows are never made one by one in Python or Arrow.
+
+Memory: a row group as it is stored, and one chunk decoded.
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.framework import types_pb2
+
+from tf_multitier.data.data_frame import DataFrame
+
+# Rows of a chunk, at least. Fewer make the cost of a column's dictionary show, which is given with each chunk.
+_CHUNK_ROWS = 65536
+
+# A string column is read with its dictionary where a row takes fewer bytes in the file than its length alone would.
+_BYTES_OF_A_LENGTH = 4
+
+
+def _arrow():
+    """(pyarrow, pyarrow.parquet)."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("ParquetDataset needs the package pyarrow: run `pip install pyarrow`") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _uses_threads(arrow):
+    """Whether Arrow decodes columns in parallel; DeepRec's ARROW_NUM_THREADS in the environment: 0 means no, n > 0 n threads."""
+    threads = os.environ.get("ARROW_NUM_THREADS", "-1")
+    try:
+        threads = int(threads)
+    except ValueError:
+        raise ValueError(f"ARROW_NUM_THREADS in the environment must be an integer, found {threads!r}") from None
+    if threads > 0:
+        arrow.set_cpu_count(threads)
+    return threads != 0
+
+
+def _open(path, **options):
+    """pyarrow.parquet.ParquetFile of a path or a URI that Arrow knows (file, s3, gs, hdfs).
+
+    Raises:
+      ValueError: it cannot be read or is not a Parquet file. The message names it.
+    """
+    arrow, parquet = _arrow()
+    try:
+        return parquet.ParquetFile(path, pre_buffer=False, **options)
+    except FileNotFoundError:
+        raise ValueError(f"ParquetDataset: there is no file {path}") from None
+    except (OSError, arrow.ArrowException) as error:
+        raise ValueError(f"ParquetDataset: {path} cannot be read as a Parquet file: {error}") from None
+
+
+# Types
+
+
+def _type_of(path, name, arrow_type):
+    """DataFrame.Field of an Arrow type. Lists of one length (fixed_size_list) have a shape, others a ragged rank."""
+    types = _arrow()[0].types
+    found, ragged_rank, shape = arrow_type, 0, []
+    while types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type):
+        if types.is_fixed_size_list(arrow_type) and not ragged_rank:
+            shape.append(arrow_type.list_size)
+        elif shape:
+            shape = None
+            break
+        else:
+            ragged_rank += 1
+        arrow_type = arrow_type.value_type
+    if types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if shape is not None and (_is_text(arrow_type) or types.is_boolean(arrow_type)):
+        return DataFrame.Field(name, tf.string if _is_text(arrow_type) else tf.bool, ragged_rank, shape)
+    if shape is not None and (types.is_integer(arrow_type) or types.is_floating(arrow_type)):
+        return DataFrame.Field(name, tf.as_dtype(arrow_type.to_pandas_dtype()), ragged_rank, shape)
+    raise ValueError(f"ParquetDataset: column '{name}' of {path}: expected integers, floats, booleans, strings, or lists of those; "
+                     f"found {found}. Convert it when the file is written, or leave it out of fields")
+
+
+def _is_text(arrow_type):
+    types = _arrow()[0].types
+    return any(check(arrow_type) for check in (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+                                               types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary))
+
+
+def complete_fields(path, fields=None, lower=False):
+    """[DataFrame.Field] with everything known, from the file's schema, which is all that is read.
+
+    Args:
+      path: of the file.
+      fields: names and Fields of the wanted columns, in their order; None: all columns.
+      lower: take a name that the file does not have in lower case.
+
+    Raises:
+      ValueError: the file cannot be read, lacks a column, or has another type than a Field says.
+      ImportError: pyarrow is not installed.
+    """
+    with _open(path) as file:
+        schema = file.schema_arrow
+    return [_complete_field(path, schema, field, lower) for field in (schema.names if fields is None else fields)]
+
+
+def _complete_field(path, schema, field, lower=False):
+    name = field if isinstance(field, str) else field.name
+    if lower and name not in schema.names:
+        name = name.lower()
+    if schema.names.count(name) != 1:
+        raise ValueError(f"ParquetDataset: expected one column '{name}' in {path}, found "
+                         f"{schema.names.count(name) or 'the columns ' + ', '.join(schema.names)}")
+    found = _type_of(path, name, schema.field(name).type)
+    if isinstance(field, str):
+        return found
+    # A column of lists is dense where the field gives the shape of a row.
+    as_shape = field.shape is not None and found.ragged_rank == 1 and found.shape is None
+    wanted = DataFrame.Field(name, field.dtype or found.dtype, found.ragged_rank if field.ragged_rank is None else field.ragged_rank,
+                             found.shape if field.shape is None else field.shape)
+    if wanted.dtype != found.dtype or not as_shape and wanted != found:
+        raise ValueError(f"ParquetDataset: column '{name}' of {path}: expected {field}, found {found}")
+    return wanted
+
+
+# Values
+
+
+def packed_strings(array):
+    """A serialized TensorProto of the strings of an Arrow array without nulls: all lengths, then all bytes."""
+    array = array.cast(_arrow()[0].large_binary())
+    _, offsets, data = array.buffers()
+    size = len(array)
+    offsets = np.frombuffer(offsets, np.int64, size + 1, 8 * array.offset) if size else np.zeros(1, np.int64)
+    text = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
+    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, tensor_content=_varints(np.diff(offsets)) + text)
+    proto.tensor_shape.dim.add(size=size)
+    return proto.SerializeToString()
+
+
+def _varints(numbers):
+    """Protocol Buffers' encoding of integers >= 0, one after the other."""
+    if not numbers.size or numbers.max() < 128:
+        return numbers.astype(np.uint8).tobytes()
+    shifts = np.arange(0, 70, 7, dtype=np.int64)[:9]
+    groups = numbers[:, None] >> shifts  # [n, 9]: what is left after each group of 7 bits
+    used = groups > 0
+    used[:, 0] = True
+    more = np.zeros_like(used)
+    more[:, :-1] = used[:, 1:]
+    return ((groups & 127) | (more * 128)).astype(np.uint8)[used].tobytes()
+
+
+class _Column:
+    """Turns a column's Arrow arrays into the arrays of a chunk."""
+
+    def __init__(self, path, field):
+        self._field = field
+        self._what = f"ParquetDataset: column '{field.name}' of {path}"
+
+    def arrays(self, array):
+        """The arrays of an Arrow array, in the order of this file's first page.
+
+        Raises:
+          ValueError: for a null, or a list of another length than the field's shape says.
+        """
+        given = []
+        array = self._without_nulls(array)
+        for level in range(self._field.ragged_rank):
+            splits = array.offsets.to_numpy()
+            splits = (splits - splits[0]).astype(np.int32)
+            given += [splits] if level else [splits[:-1], splits[1:]]
+            array = self._without_nulls(array.flatten())
+        shape = [len(array), *(self._field.shape or [])]
+        while hasattr(array, "flatten") and self._field.shape is not None:  # lists
+            if hasattr(array, "offsets"):
+                self._check_lengths(np.diff(array.offsets.to_numpy()))
+            array = self._without_nulls(array.flatten())
+        if self._field.dtype == tf.string:
+            strings, values = self._with_dictionary(array)
+            given.append(packed_strings(strings))
+        else:
+            values = array.to_numpy(zero_copy_only=False)
+        return [*given, values.reshape(shape)]
+
+    def _with_dictionary(self, array):
+        """(Arrow array of strings, int32 positions in it)."""
+        if not hasattr(array, "dictionary"):
+            return array, np.arange(len(array), dtype=np.int32)
+        return self._without_nulls(array.dictionary), array.indices.to_numpy().astype(np.int32, copy=False)
+
+    def _without_nulls(self, array):
+        if array.null_count:
+            raise ValueError(f"{self._what}: expected no nulls, found {array.null_count} in {len(array)}: fill them when the file is "
+                             "written")
+        return array
+
+    def _check_lengths(self, lengths):
+        expected = self._field.shape.num_elements()
+        if (lengths != expected).any():
+            raise ValueError(f"{self._what}: expected lists of {expected} for the shape {self._field.shape.as_list()}, found one of "
+                             f"{lengths[lengths != expected][0]}")
+
+
+def chunks(path, fields, batch_size, partition_count=1, partition_index=0, chunk_rows=None):
+    """Yields the arrays of all fields, one after the other, for each chunk of the file, in its order.
+
+    The rows of each chunk are a multiple of `batch_size`, but for the last. Of the row groups those are read whose number leaves
+    `partition_index` when divided by `partition_count`.
+
+    Raises:
+      ValueError: the file cannot be read, or has not what the fields say.
+    """
+    arrow = _arrow()[0]
+    chunk_rows = chunk_rows or _CHUNK_ROWS
+    threads = _uses_threads(arrow)
+    with _open(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+    for field in fields:
+        _complete_field(path, schema, field)
+    groups = list(range(partition_index, metadata.num_row_groups, partition_count))
+    columns = [(field.name, _Column(path, field)) for field in fields]
+    with _open(path, metadata=metadata, read_dictionary=_with_dictionaries(metadata, groups, fields)) as file:
+        rows = batch_size * max(chunk_rows // batch_size, 1)
+        try:
+            tables = file.iter_batches(rows, groups, [field.name for field in fields], threads) if groups else ()
+            for table in _multiples(arrow, tables, batch_size):
+                yield [array for name, column in columns for array in column.arrays(table.column(name))]
+        except (OSError, arrow.ArrowException) as error:
+            raise ValueError(f"ParquetDataset: {path} cannot be read: {error}") from None
+
+
+def _with_dictionaries(metadata, groups, fields):
+    """Names of the string columns that are stored with a dictionary of few strings."""
+    size, values = {}, {}
+    for group in map(metadata.row_group, groups):
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema
+            size[name] = size.get(name, 0) + column.total_uncompressed_size
+            values[name] = values.get(name, 0) + column.num_values
+    return [field.name for field in fields if field.dtype == tf.string and field.name in size
+            and size[field.name] < _BYTES_OF_A_LENGTH * values[field.name]]
+
+
+def _multiples(arrow, tables, batch_size):
+    """Yields the rows of RecordBatches, in order, in RecordBatches of multiples of `batch_size`; the last may be smaller."""
+    rest = None
+    for table in tables:
+        if rest is not None:
+            table = arrow.concat_batches([rest, table])
+        whole = len(table) - len(table) % batch_size
+        if whole:
+            yield table.slice(0, whole)
+        rest = table.slice(whole) if whole < len(table) else None
+    if rest is not None:
+        yield rest

@@ -1,0 +1,254 @@
+"""ParquetDataset: batches of the rows of Parquet files.
+
+    dataset = tf_multitier.data.ParquetDataset(["day1.parquet", "day2.parquet"], batch_size=2048, num_parallel_reads=2)
+    features = tf.compat.v1.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
+    features["user"], features["clicked"]       Tensors [batch]
+    features["history"].to_sparse()             a column of lists: a DataFrame.Value
+
+Each file is read by a Python generator (arrow_reader.py) that `tf.data` runs on its threads: decoding happens in Arrow, without
+Python's lock. Needs the package pyarrow.
+"""
+
+import functools
+import os
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from tf_multitier.data import arrow_reader
+from tf_multitier.data.data_frame import DataFrame
+
+_Dataset = tf.compat.v2.data.Dataset
+
+
+class ParquetDataset(_Dataset):
+    """A `tf.data.Dataset` of batches of the rows of Parquet files: dicts from column name to value.
+
+    A column of numbers, booleans or strings gives a Tensor [batch]; a column of lists of one length (Arrow's fixed_size_list, or
+    a field with `shape`) a Tensor [batch] + shape; other columns of lists a `DataFrame.Value`, which `DataFrame.to_sparse` turns
+    into a SparseTensor. A batch has rows of one file: the last of each file may be smaller.
+
+    Memory: of each file that is being read, a row group as it is stored and up to three chunks of 65,536 rows decoded. The
+    pipeline must run in this process, as those of `Dataset.from_generator`. Same name, arguments and meaning as DeepRec's; here files are read in a fixed order also with
+    `num_parallel_reads` (`tf.data.Options.deterministic = False` gives up the order).
+
+    Args:
+      filenames: a path or a URI that Arrow knows (s3, gs, hdfs), a list of them, a string Tensor of rank 0 or 1, or a Dataset of
+        string scalars.
+      batch_size: rows of a batch, >= 1: an integer, or an integer scalar Tensor.
+      fields: the columns to read: names and `DataFrame.Field`s. None: all columns of the first file. Where the first file is
+        unknown when the graph is built (a Tensor, a Dataset) they must be Fields with dtype.
+      partition_count, partition_index: read of each file the row groups partition_index, partition_index + partition_count, ...
+      drop_remainder: leave out the smaller last batch of each file.
+      num_parallel_reads: files to read at the same time, >= 1, or tf.data.AUTOTUNE; None: one after the other.
+      num_sequential_reads: batches to take from one file before the next one has its turn, with num_parallel_reads.
+
+    Raises:
+      ImportError: pyarrow is not installed.
+      TypeError, ValueError: bad arguments; the first file cannot be read, lacks a column or has another type than a field says.
+      tf.errors.InvalidArgumentError: when it runs, for the same in another file, or a null. Messages name file and column.
+    """
+
+    def __init__(self, filenames, batch_size=1, fields=None, partition_count=1, partition_index=0, drop_remainder=False,
+                 num_parallel_reads=None, num_sequential_reads=1):
+        _check_integer("partition_count", partition_count, 1)
+        _check_integer("partition_index", partition_index, 0)
+        if partition_index >= partition_count:
+            raise ValueError(f"ParquetDataset: partition_index must be less than partition_count, found {partition_index} and "
+                             f"{partition_count}")
+        if not tf.is_tensor(batch_size):
+            _check_integer("batch_size", batch_size, 1)
+        if num_parallel_reads is not None and num_parallel_reads != tf.data.AUTOTUNE:
+            _check_integer("num_parallel_reads", num_parallel_reads, 1)
+        _check_integer("num_sequential_reads", num_sequential_reads, 1)
+        files, first = _files(filenames)
+        self._fields = _fields(fields, first)
+        self._partition_count, self._partition_index = int(partition_count), int(partition_index)
+        self._drop_remainder = bool(drop_remainder)
+        self._rows = None if tf.is_tensor(batch_size) or not drop_remainder else int(batch_size)
+        batch_size = tf.cast(batch_size, tf.int64)
+
+        @tf.autograph.experimental.do_not_convert
+        def read(path):
+            return self._read(path, batch_size)
+
+        if num_parallel_reads is None:
+            self._batches = files.flat_map(read)
+        else:
+            cycle = None if num_parallel_reads == tf.data.AUTOTUNE else num_parallel_reads
+            self._batches = files.interleave(read, cycle, num_sequential_reads, num_parallel_calls=num_parallel_reads)
+        super().__init__(self._batches._variant_tensor)  # pylint: disable=protected-access
+
+    @classmethod
+    def read_schema(cls, filename, fields=None, lower=False):
+        """The `DataFrame.Field`s of a file's columns, with type and nesting.
+
+        Args:
+          filename: path of the file.
+          fields: names and Fields of the wanted columns; None: all.
+          lower: take a name that the file does not have in lower case.
+
+        Raises:
+          ImportError, ValueError: as the constructor.
+        """
+        return tuple(arrow_reader.complete_fields(filename, fields, lower))
+
+    @property
+    def fields(self):
+        """The DataFrame.Fields of the columns, in order."""
+        return self._fields
+
+    @property
+    def partition_count(self):
+        return self._partition_count
+
+    @property
+    def partition_index(self):
+        return self._partition_index
+
+    @property
+    def drop_remainder(self):
+        return self._drop_remainder
+
+    @property
+    def element_spec(self):
+        return self._batches.element_spec
+
+    def _inputs(self):
+        return [self._batches]
+
+    def _read(self, path, batch_size):
+        """The batches of one file."""
+        arrays = [_Arrays(field) for field in self._fields]
+        reader = functools.partial(_chunks, fields=self._fields, partition_count=self._partition_count,
+                                   partition_index=self._partition_index)
+
+        def batches_of_chunk(*given):
+            chunk = iter(given)
+            parts = [column.take(chunk) for column in arrays]
+
+            def batch(*rows):
+                rows = iter(rows)
+                return {field.name: column.batch(part, rows) for field, column, part in zip(self._fields, arrays, parts)}
+
+            rows = _Dataset.from_tensors(tuple(array for part in parts for array in part.of_rows))
+            return rows.rebatch(self._rows or batch_size, self._drop_remainder).map(batch)
+
+        chunks = _Dataset.from_generator(reader, args=(path, batch_size),
+                                         output_signature=tuple(spec for column in arrays for spec in column.specs()))
+        return chunks.prefetch(1).flat_map(batches_of_chunk)
+
+
+class _Arrays:
+    """The arrays of one column, as arrow_reader.py gives them for a chunk, and how a batch is made of them."""
+
+    def __init__(self, field):
+        self._field = field
+
+    def specs(self):
+        """TensorSpecs of the arrays of a chunk."""
+        field = self._field
+        positions = tf.TensorSpec([None], tf.int32)
+        nesting = [positions] * (field.ragged_rank + 1 if field.ragged_rank else 0)
+        values = tf.TensorShape([None]).concatenate(field.shape or [])
+        if field.dtype == tf.string:
+            return [*nesting, tf.TensorSpec([], tf.string), tf.TensorSpec(values, tf.int32)]
+        return [*nesting, tf.TensorSpec(values, field.dtype)]
+
+    def take(self, arrays):
+        """_Part of the next arrays of the iterator `arrays`."""
+        nesting = [next(arrays) for _ in range(self._field.ragged_rank + 1 if self._field.ragged_rank else 0)]
+        strings = None
+        if self._field.dtype == tf.string:
+            strings = tf.ensure_shape(tf.io.parse_tensor(next(arrays), tf.string), [None])
+        values = next(arrays)
+        return _Part(nesting[:2] or [values], nesting[2:], values, strings)
+
+    def batch(self, part, rows):
+        """The column's value in a batch: a Tensor or a DataFrame.Value. `rows` iterates over the batch's share of `of_rows`."""
+        if not self._field.ragged_rank:
+            values = next(rows)
+            return values if part.strings is None else tf.gather(part.strings, values)
+        starts, ends = next(rows), next(rows)
+        first, last = starts[0], ends[-1]
+        all_splits = [tf.concat([starts, ends[-1:]], 0) - first]
+        for splits in part.inner_splits:
+            splits = splits[first:last + 1]
+            first, last = splits[0], splits[-1]
+            all_splits.append(splits - first)
+        values = part.values[first:last]
+        return DataFrame.Value(values if part.strings is None else tf.gather(part.strings, values), all_splits)
+
+
+class _Part(NamedTuple):
+    """One column of a chunk. `of_rows`: arrays with one entry a row, which batches take in turn."""
+
+    of_rows: list
+    inner_splits: list
+    values: tf.Tensor
+    strings: Optional[tf.Tensor]
+
+
+def _chunks(path, batch_size, **options):
+    """Yields tuples of arrays; what the pipeline calls with the values of its Tensors."""
+    if batch_size < 1:
+        raise ValueError(f"ParquetDataset: batch_size must be at least 1, found {batch_size}")
+    for arrays in arrow_reader.chunks(path.decode(), batch_size=int(batch_size), **options):
+        yield tuple(arrays)
+
+
+def read_parquet(batch_size, fields=None, partition_count=1, partition_index=0, drop_remainder=False, num_parallel_reads=None,
+                 num_sequential_reads=1):
+    """A stage for `Dataset.apply`: from a Dataset of file names to the `ParquetDataset` of those files; its arguments."""
+
+    def apply(filenames):
+        return ParquetDataset(filenames, batch_size, fields, partition_count, partition_index, drop_remainder,
+                              num_parallel_reads, num_sequential_reads)
+
+    return apply
+
+
+def _check_integer(name, value, least):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"ParquetDataset: {name} must be an integer, found {value!r}")
+    if value < least:
+        raise ValueError(f"ParquetDataset: {name} must be at least {least}, found {value}")
+
+
+def _files(filenames):
+    """(Dataset of file names, the first of them or None where it is unknown when the graph is built)."""
+    if isinstance(filenames, _Dataset):
+        if filenames.element_spec != tf.TensorSpec([], tf.string):
+            raise TypeError("ParquetDataset: filenames must be a Dataset of string scalars, found one of "
+                            f"{filenames.element_spec!r}")
+        works = getattr(filenames, "file_names", None)  # a work queue's dataset knows them
+        return filenames, works[0] if works else None
+    if tf.is_tensor(filenames):
+        if filenames.dtype != tf.string or filenames.shape.rank not in (0, 1, None):
+            raise TypeError(f"ParquetDataset: filenames must be a string Tensor of rank 0 or 1, found {filenames!r}")
+        known = tf.get_static_value(filenames)
+        names = [] if known is None else known.reshape([-1]).tolist()
+        return _Dataset.from_tensor_slices(tf.reshape(filenames, [-1])), names[0].decode() if names else None
+    names = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, (str, bytes, os.PathLike)) for name in names):
+        raise TypeError(f"ParquetDataset: filenames must be a path, a list of paths, a string Tensor or a Dataset, found {filenames!r}")
+    if not names:
+        raise ValueError("ParquetDataset: filenames must name at least one file, found none")
+    names = [os.fsdecode(name) for name in names]
+    return _Dataset.from_tensor_slices(names), names[0]
+
+
+def _fields(fields, first):
+    """The columns to read, complete: looked up in the first file where it is known."""
+    if fields is not None:
+        if not isinstance(fields, (list, tuple)) or not all(isinstance(field, (str, DataFrame.Field)) for field in fields):
+            raise TypeError(f"ParquetDataset: fields must be a list of names and DataFrame.Fields, or None; found {fields!r}")
+        names = [field if isinstance(field, str) else field.name for field in fields]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"ParquetDataset: fields must name at least one column and each once, found {names}")
+    if first is not None:
+        return tuple(arrow_reader.complete_fields(first, fields))
+    if fields is None or any(isinstance(field, str) or field.dtype is None for field in fields):
+        raise ValueError("ParquetDataset: where filenames are known only when the graph runs, fields must be DataFrame.Fields with "
+                         f"dtype, found {fields!r}")
+    return tuple(DataFrame.Field(field.name, field.dtype, field.ragged_rank or 0, field.shape) for field in fields)
