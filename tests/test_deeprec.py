@@ -319,13 +319,21 @@ def test_every_name_that_programs_import_is_there(tmp_path, way):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["no/such/file.py", "x"], 2)])
-def test_the_command_says_how_it_is_used(monkeypatch, capsys, arguments, status):
-    monkeypatch.setattr(sys, "argv", ["deeprec", *arguments])
-    assert command.main() == status
+@pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["no/such/file.py", "x"], 2), (["--nonsense", "x"], 2)])
+def test_the_command_says_how_it_is_used(capsys, arguments, status):
+    with pytest.raises(SystemExit) as exit_:
+        command.parse(arguments)
+    assert exit_.value.code == status
     captured = capsys.readouterr()
-    assert "usage: python3 -m tf_multitier.deeprec SCRIPT [ARGS]" in captured.out + captured.err
-    assert ("'no/such/file.py'" in captured.err) == (len(arguments) == 2)
+    assert "python3 -m tf_multitier.deeprec [-h] [--deprecations] SCRIPT [ARGS]" in captured.out + captured.err
+    assert ("SCRIPT must be a file, found 'no/such/file.py'" in captured.err) == (len(arguments) == 2 and arguments[1] == "x" and
+                                                                               arguments[0] != "--nonsense")
+    assert ("TF_USE_LEGACY_KERAS" in captured.out) == (status == 0)
+
+
+def test_arguments_after_the_script_are_the_scripts():
+    parsed = command.parse(["--deprecations", __file__, "--help", "-x", "--deprecations", "y"])
+    assert (parsed.deprecations, parsed.arguments) == (True, ["--help", "-x", "--deprecations", "y"])
 
 
 # ---- the functions behind the names

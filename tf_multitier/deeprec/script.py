@@ -7,6 +7,7 @@ names. Who asks is seen in `__import__`: installed packages, and TensorFlow itse
 """
 
 import builtins
+import contextlib
 import os
 import runpy
 import sys
@@ -20,6 +21,7 @@ from tf_multitier import feature_column
 from tf_multitier.deeprec import columns
 from tf_multitier.deeprec import keras_layers
 from tf_multitier.deeprec import lookup_arguments
+from tf_multitier.deeprec import messages
 from tf_multitier.deeprec import session_config
 from tf_multitier.deeprec import version_check
 
@@ -96,14 +98,26 @@ def _importer(original, scripts_tensorflow):
     return import_
 
 
-def run(script, arguments):
+def run(script, arguments, deprecations=False):
     """Runs the file `script` as the main program; `arguments` are its `sys.argv[1:]`.
 
     `tf` is there even if the script does not import it, as in the examples of DeepRec's manual.
+
+    Args:
+      deprecations: whether TensorFlow and Keras say that an API is deprecated.
+
+    Returns:
+      The exit status: 0, or 1 after an exception of the script, which is printed.
     """
-    deeprec.install()
-    scripts_tensorflow = _ScriptsTensorFlow()
-    sys.argv = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow)
-    runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
+    with contextlib.nullcontext() if deprecations else messages.without_deprecations():
+        deeprec.install()
+        scripts_tensorflow = _ScriptsTensorFlow()
+        sys.argv = [script, *arguments]
+        sys.path[0] = os.path.dirname(os.path.abspath(script))
+        builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow)
+        try:
+            runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
+        except Exception as error:  # not SystemExit and KeyboardInterrupt, which Python itself answers
+            messages.report(error)
+            return 1
+    return 0
