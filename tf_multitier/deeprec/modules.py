@@ -39,6 +39,8 @@ from tf_multitier.deeprec import names
 from tf_multitier.deeprec import parquet
 from tf_multitier.deeprec import rnn_cells
 from tf_multitier.deeprec import session_config
+from tf_multitier.deeprec import stage
+from tf_multitier.deeprec import work_queue
 
 _v1 = tf.compat.v1
 
@@ -78,7 +80,7 @@ def _added():
     for api in (tf, _v1):
         places += [
             (api, {**options, **variables}), (api.nn, lookups), (api.feature_column, new_columns),
-            (api.train, _of(train, *train.__all__)), (api.config.experimental, _of(names, *names.CONFIG)),
+            (api, _of(stage, *stage.STAGE)), (api.train, _of(stage, *stage.TRAIN)), (api.train, _of(train, *train.__all__)), (api.config.experimental, _of(names, *names.CONFIG)),
         ]
     return places
 
@@ -97,6 +99,7 @@ def _made():
         "tensorflow.python.training.adam_async": _of(train, "AdamAsyncOptimizer"),
         "tensorflow.python.training.weight_decay_optimizers": _of(train, "AdamWOptimizer"),
         **parquet.MODULES,
+        **work_queue.MODULES,
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
         "tensorflow.contrib.layers": layers,

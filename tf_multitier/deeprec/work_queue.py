@@ -1,0 +1,195 @@
+"""`tensorflow.python.ops.work_queue.WorkQueue`: file names that all workers of a job take from one queue.
+
+    queue = WorkQueue(["part0.csv", "part1.csv"], num_epochs=2)
+    dataset = tf.data.TextLineDataset(queue.input_dataset())
+
+A fast worker takes more files than a slow one, and none is taken twice. The queue is two variables: the names, epoch after epoch, and
+minus the number of those that are left, which each taker counts up by one in one atomic step. `tf.train.replica_device_setter`
+puts them on a parameter server, as it does with any variable; workers share them by the queue's name.
+
+Its life: made by the chief's init op (`MonitoredTrainingSession` runs it), saved by every `tf.train.Saver` made later, and restored by it
+where the works are the same; else the queue begins anew. A name counts as taken as soon as it is, so a checkpoint does not have
+the rest of the files that were being read.
+"""
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.training.saving import saveable_object
+
+_v1 = tf.compat.v1
+
+
+
+class WorkQueue(saveable_object.SaveableObject):
+    """A queue of works (names of files or tables) that the workers of a job share.
+
+    Args:
+      works: a list of strings.
+      num_epochs: how often each work is given out, >= 1.
+      shuffle: shuffle each epoch on its own.
+      seed: an integer for the shuffling; None: another order each time, unless the graph has a seed.
+      prefix: put before each work that is taken.
+      num_slices: of tables; files are given out whole.
+      num_clients: not used; any number of threads may take.
+      name: of the queue; workers with queues of the same name share it. Made unique in the graph.
+      local_work_mgr: must be None.
+
+    Raises:
+      TypeError, ValueError: for a bad argument.
+      NotImplementedError: for a local_work_mgr.
+    """
+
+    class Resource:
+        """What `tf.GraphKeys.RESOURCES` holds: `create` makes the queue, `is_initialized` says whether that was done."""
+
+        def __init__(self, name, handle, create, is_initialized):
+            self.name, self.handle, self.create, self.is_initialized = name, handle, create, is_initialized
+
+    def __init__(self, works, num_epochs=1, shuffle=True, seed=None, prefix=None, num_slices=None, num_clients=1, name=None,
+                 local_work_mgr=None):
+        del num_slices
+        if local_work_mgr is not None:
+            raise NotImplementedError("WorkQueue: local_work_mgr is not supported and must be None")
+        self._works = _checked_works(works)
+        if isinstance(num_epochs, bool) or not hasattr(num_epochs, "__index__") or num_epochs < 1:
+            raise ValueError(f"WorkQueue: num_epochs must be an integer >= 1, found {num_epochs!r}")
+        self._prefix = prefix
+        self._num_clients = num_clients
+        name = _v1.get_default_graph().unique_name(name or "work_queue", mark_as_used=False)
+        self._local_device = tf.no_op(name=f"{name}/worker").device
+        self._num_epochs, self._shuffle, self._seed = int(num_epochs), shuffle, seed
+        with _v1.variable_scope(None, default_name=name):
+            self._names = self._variable("works", tf.zeros([0], tf.string), [None])
+            self._minus_left = self._variable("minus_left", tf.zeros([], tf.int64), [])
+        self._device = self._minus_left.device
+        with tf.name_scope(f"{name}/state/"), tf.device(self._device):
+            create = self._fill(self._all_names())
+            initialized = tf.logical_and(self._names.is_initialized(), self._minus_left.is_initialized())
+            left = self._names.read_value()[_size(self._names) + self._minus_left.read_value():]
+            specs = [saveable_object.SaveSpec(tf.constant(self.digest), "", f"{name}_digest"),
+                     saveable_object.SaveSpec(left, "", f"{name}_works")]
+        resource = WorkQueue.Resource(name, self._minus_left.handle, create, initialized)
+        _v1.add_to_collection(_v1.GraphKeys.SAVEABLE_OBJECTS, self)
+        _v1.add_to_collection(tf_ops.GraphKeys.RESOURCES, resource)
+        super().__init__(self, specs, name)
+
+    def _all_names(self):
+        """[works of all epochs], a new order each time it runs."""
+        works = tf.constant(self._works)
+        if not self._shuffle:
+            return tf.tile(works, [self._num_epochs])
+        seeds = [None if self._seed is None else self._seed + epoch for epoch in range(self._num_epochs)]
+        return tf.concat([_v1.random_shuffle(works, seed) for seed in seeds], 0)
+
+    @staticmethod
+    def _variable(name, value, shape):
+        return _v1.Variable(value, trainable=False, collections=[], validate_shape=False, name=name, shape=shape, use_resource=True)
+
+    def __len__(self):
+        """Number of works of one epoch."""
+        return len(self._works)
+
+    @property
+    def works(self):
+        """The works, as bytes."""
+        return list(self._works)
+
+    @property
+    def num_clients(self):
+        return self._num_clients
+
+    @property
+    def digest(self):
+        """What a checkpoint knows the works by."""
+        return b",".join(self._works)
+
+    def take(self):
+        """A string scalar: the next work, with the prefix. When it runs, OutOfRangeError where none is left."""
+        with tf.name_scope(f"{self.name}/take"):
+            with tf.device(self._device):
+                before = tf.raw_ops.ResourceCountUpTo(resource=self._minus_left.handle, limit=0, T=tf.int64)
+                work = self._names.sparse_read(_size(self._names) + before)
+            with tf.device(self._local_device):
+                work = tf.identity(work)
+                return work if self._prefix is None else tf.strings.join([self._prefix, work])
+
+    def input_producer(self):
+        """A FIFOQueue of this worker for readers: `tf.TextLineReader().read(queue.input_producer())`.
+
+        Its queue runner, which MonitoredTrainingSession and tf.train.start_queue_runners start, takes one work ahead.
+        """
+        with tf.name_scope(f"{self.name}/producer"), tf.device(self._local_device):
+            proxy = _v1.FIFOQueue(1, [tf.string], [[1]], name="proxy")
+            enqueue = proxy.enqueue(tf.reshape(self.take(), [1]))
+            _v1.train.add_queue_runner(_v1.train.QueueRunner(proxy, [enqueue], proxy.close(cancel_pending_enqueues=True)))
+            return proxy
+
+    def input_dataset(self):
+        """A Dataset of the works, string scalars, which takes each when it is asked for. Its iterator must be initializable.
+
+        Where the queue is on another machine, an `input_producer` of this worker is in between.
+        """
+        if _same_task(self._device, self._local_device):
+            next_work = self.take
+        else:
+            proxy = self.input_producer()
+            next_work = lambda: tf.reshape(proxy.dequeue(), [])  # noqa: E731
+        with tf.name_scope(f"{self.name}/dataset"), tf.device(self._local_device):
+            dataset = _v1.data.Dataset.from_tensors(0).repeat().map(lambda _: next_work())
+        # For readers that look at a file when the graph is built.
+        prefix = self._prefix.encode() if isinstance(self._prefix, str) else self._prefix or b""
+        dataset.file_names = [(prefix + work).decode() for work in self._works]
+        return dataset
+
+    def add_summary(self):
+        """Adds a scalar summary: the works that are left, as a fraction of an epoch."""
+        with tf.name_scope(f"{self.name}/summary"), tf.device(self._device):
+            left = tf.cast(-self._minus_left.read_value(), tf.float32)
+        _v1.summary.scalar(f"{self.name}/fraction_of_{len(self)}_full", left / len(self))
+
+    def restore(self, restored_tensors, restored_shapes):
+        """The works of the checkpoint, or all of them where it is of other works."""
+        del restored_shapes
+        digest, left = restored_tensors
+        with tf.name_scope(f"{self.name}/restore"), tf.device(self._device):
+
+            def anew():
+                note = tf.print(f"Work queue {self.name}: the checkpoint is of other works; beginning anew.")
+                with tf.control_dependencies([note]):
+                    return self._all_names()
+
+            names = tf.cond(tf.equal(digest, self.digest), lambda: left, anew)
+            return self._fill(tf.ensure_shape(names, [None]))
+
+    def _fill(self, names):
+        """The operation that makes `names` the works that are left."""
+        assign = _v1.assign(self._names, names, validate_shape=False)
+        with tf.control_dependencies([assign.op]):
+            return _v1.assign(self._minus_left, -tf.size(names, out_type=tf.int64)).op
+
+
+def _size(names):
+    return tf.size(names.read_value(), out_type=tf.int64)
+
+
+def _checked_works(works):
+    """The works as bytes, stripped."""
+    if not isinstance(works, list) or not all(isinstance(work, (str, bytes)) for work in works):
+        raise TypeError(f"WorkQueue: works must be a list of strings, found {works!r}")
+    if not works:
+        raise ValueError("WorkQueue: works must have at least one string, found none")
+    return [(work.encode() if isinstance(work, str) else work).strip() for work in works]
+
+
+def _same_task(device, other):
+    """Whether two devices are of one process, as far as they say."""
+    device, other = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(other)
+    return (device.job, device.task or 0) == (other.job, other.task or 0) or not device.job
+
+
+def LocalWorkMgr(*args, **kwargs):  # noqa: N802  DeepRec's name
+    """NotImplementedError: DeepRec's list of works that a worker had not finished."""
+    raise NotImplementedError("LocalWorkMgr is not supported: give several smaller files to WorkQueue, which restores from checkpoints")
+
+
+MODULES = {"tensorflow.python.ops.work_queue": {"WorkQueue": WorkQueue, "LocalWorkMgr": LocalWorkMgr}}
