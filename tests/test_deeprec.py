@@ -19,6 +19,7 @@ from tf_multitier.deeprec import __main__ as command
 from tf_multitier.deeprec import contrib
 from tf_multitier.deeprec import modules
 from tf_multitier.deeprec import names
+from tf_multitier.deeprec import stage
 
 v1 = tf.compat.v1
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -156,7 +157,10 @@ NAMES = {
                   "feature_column.categorical_column_with_embedding feature_column.group_embedding_column_scope "
                   "config.experimental.enable_distributed_strategy config.experimental.enable_group_embedding ExecutorPolicy GPUOptions "
                   "GraphOptions OptimizerOptions nn.fused_embedding_lookup_sparse nn.fused_safe_embedding_lookup_sparse "
-                  "variable_scope.keep_weights",
+                  "variable_scope.keep_weights staged make_prefetch_hook prefetch_join train.mark_target_node",
+    "tensorflow.python.ops.work_queue": "WorkQueue",
+    "tensorflow.python.data.experimental.ops.parquet_dataset_ops": "ParquetDataset DataFrame.Field read_parquet",
+    "tensorflow.python.data.experimental.ops.dataframe": "DataFrame.Value to_sparse unbatch_and_to_sparse",
     "tensorflow.core.framework.embedding.config_pb2":
         "StorageType CacheStrategy StorageType.DRAM StorageType.DRAM_SSDHASH StorageType.HBM_DRAM_SSDHASH CacheStrategy.LFU",
     "tensorflow.python.ops.kv_variable_ops":
@@ -250,9 +254,9 @@ def test_installing_adds_the_names_of_tensorflow_1_and_deeprec(report):
 def test_tensorflow_1s_own_module_gets_deeprecs_names_only(report):
     added = report["install"]["added"]
     assert set(added["tensorflow._api.v2.compat.v1"]) == {
-        "contrib", *names.VARIABLES, "CBFFilter", "CheckpointOption", "CounterFilter",
+        "contrib", *names.VARIABLES, *stage.STAGE, "CBFFilter", "CheckpointOption", "CounterFilter",
         "EmbeddingVariableOption", "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "StorageOption"}
-    assert set(added["tensorflow._api.v2.compat.v1.train"]) == set(tf_multitier.train.__all__)
+    assert set(added["tensorflow._api.v2.compat.v1.train"]) == {*tf_multitier.train.__all__, *stage.TRAIN}
     assert set(added["tensorflow._api.v2.compat.v1.config.experimental"]) == set(names.CONFIG)
 
 
