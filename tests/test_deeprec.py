@@ -19,6 +19,7 @@ from tf_multitier.deeprec import __main__ as command
 from tf_multitier.deeprec import contrib
 from tf_multitier.deeprec import modules
 from tf_multitier.deeprec import names
+from tf_multitier.deeprec import refused_names
 from tf_multitier.deeprec import stage
 
 v1 = tf.compat.v1
@@ -254,7 +255,8 @@ def test_installing_adds_the_names_of_tensorflow_1_and_deeprec(report):
 def test_tensorflow_1s_own_module_gets_deeprecs_names_only(report):
     added = report["install"]["added"]
     assert set(added["tensorflow._api.v2.compat.v1"]) == {
-        "contrib", *names.VARIABLES, *stage.STAGE, "CBFFilter", "CheckpointOption", "CounterFilter",
+        "contrib", "stream", *names.VARIABLES, *stage.STAGE, *refused_names.REFUSED["tensorflow"], "CBFFilter",
+        "CheckpointOption", "CounterFilter",
         "EmbeddingVariableOption", "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "StorageOption"}
     assert set(added["tensorflow._api.v2.compat.v1.train"]) == {*tf_multitier.train.__all__, *stage.TRAIN}
     assert set(added["tensorflow._api.v2.compat.v1.config.experimental"]) == set(names.CONFIG)

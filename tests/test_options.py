@@ -51,7 +51,7 @@ WRONG = [
     (lambda: tf_multitier.StorageOption(storage_type="HBM_DRAM_SSDHASH"), "storage_path must be given"),
     (lambda: tf_multitier.StorageOption(storage_path=3), "storage_path must be the path of a directory or None, found 3"),
     (lambda: tf_multitier.StorageOption(cache_strategy="MRU"), "cache_strategy must be .*LRU.*LFU.*; found 'MRU'"),
-    (lambda: tf_multitier.StorageOption(layout="x"), "layout .*must be None, found 'x'"),
+    (lambda: tf_multitier.StorageOption(layout="x"), "layout must be None or one of normal, .*, found 'x'"),
     (lambda: tf_multitier.StorageOption("DRAM_LEVELDB", "/x", [1, 2, 3]), "at most 2 sizes, .*DRAM_LEVELDB; found 3"),
     (lambda: tf_multitier.StorageOption("SSDHASH", ""), "storage_path must be the path of a directory or None, found ''"),
     (lambda: tf_multitier.StorageOption("SSDHASH", "a\0b"), "storage_path must have no null character"),

@@ -22,6 +22,9 @@ AVAILABLE_STORAGE_TYPES = tuple(t for t in StorageType if "HBM" not in t.tiers)
 # Attributes of the handle op that StorageOption sets.
 STORAGE_ATTRS = ("storage_type", "storage_path", "storage_sizes", "cache_strategy", "drop_coldest", "on_corruption")
 
+# DeepRec's layouts of a row in memory.
+_LAYOUTS = ("normal", "light", "compact", "normal_contiguous")
+
 _ON_CORRUPTION = ("error", "reinit", "drop")
 
 MAX_SIZE = 2**60  # bytes of a tier
@@ -98,7 +101,7 @@ class StorageOption(_Option):
         there are tiers. A tier whose size is not given: the last one is unbounded, another one has 1 GiB. A partition of a
         partitioned variable has this size each. What a row takes: `tf_multitier.memory`.
       cache_strategy: a `CacheStrategy`; None: scan-resistant replacement by recency and frequency.
-      layout: not used any more; must be None.
+      layout: not used, since rows have one layout; None or one of DeepRec's names: "normal", "light", "compact", "normal_contiguous".
       drop_coldest: what happens where the last tier has a given size and is full. False: training fails with
         ResourceExhausted and changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` tells which.
         Not in DeepRec.
@@ -123,8 +126,8 @@ class StorageOption(_Option):
                              f"{' and '.join(with_files)} tier keeps files; found None")
         self.storage_size = _sizes("StorageOption.storage_size", storage_size, self.storage_type)
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
-        if layout is not None:
-            raise ValueError(f"StorageOption.layout has no meaning any more and must be None, found {layout!r}")
+        if layout not in (None, *_LAYOUTS):
+            raise ValueError(f"StorageOption.layout must be None or one of {', '.join(_LAYOUTS)}, found {layout!r}")
         if not isinstance(drop_coldest, bool):
             raise TypeError(f"StorageOption.drop_coldest must be True or False, found {drop_coldest!r}")
         if drop_coldest and len(self.storage_size) < len(tiers):

@@ -38,7 +38,8 @@ def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
 def _refuse_unsupported(name, given):
     for argument, value in given.items():
         if value is not None:
-            raise ValueError(f"embedding variable '{name}': {argument} is not supported and must be None, found {value!r}")
+            instead = "; restore it with tf.compat.v1.train.Saver" if argument == "init_data_source" else ""
+            raise ValueError(f"embedding variable '{name}': {argument} is not supported and must be None{instead}, found {value!r}")
 
 
 def option_in_force(name, ev_option, steps_to_live):

@@ -10,6 +10,11 @@ import tensorflow as tf
 from tf_multitier.deeprec import dynamic_dimension
 
 
+# What a program does instead.
+_INSTEAD = {"counts": "look up the ids as they are before tf.unique, the lookup counts them itself",
+            "ev_init_value": "give the variable an initializer, which computes the initial value of each key"}
+
+
 def _extended(function, is_sparse):
     """`function`, a lookup of TensorFlow 1, with DeepRec's arguments."""
 
@@ -18,7 +23,7 @@ def _extended(function, is_sparse):
         params = kwargs.pop("embedding_weights", params)
         for name, value in (("counts", counts), ("ev_init_value", ev_init_value)):
             if value is not None:
-                raise NotImplementedError(f"{function.__name__}: {name} is not supported and must be None")
+                raise NotImplementedError(f"{function.__name__}: {name} is not supported: {_INSTEAD[name]}")
         if not isinstance(params, dynamic_dimension.DynamicEmbeddingVariable):
             if blocknums is not None:
                 raise ValueError(f"{function.__name__}: blocknums are for dynamic-dimension variables, found {params!r}")

@@ -37,6 +37,7 @@ from tf_multitier.deeprec import keep_weights
 from tf_multitier.deeprec import moved_names
 from tf_multitier.deeprec import names
 from tf_multitier.deeprec import parquet
+from tf_multitier.deeprec import refused_names
 from tf_multitier.deeprec import rnn_cells
 from tf_multitier.deeprec import session_config
 from tf_multitier.deeprec import stage
@@ -79,15 +80,19 @@ def _added():
     ]
     for api in (tf, _v1):
         places += [
-            (api, {**options, **variables}), (api.nn, lookups), (api.feature_column, new_columns),
-            (api, _of(stage, *stage.STAGE)), (api.train, _of(stage, *stage.TRAIN)), (api.train, _of(train, *train.__all__)), (api.config.experimental, _of(names, *names.CONFIG)),
+            (api, {**options, **variables, **_of(stage, *stage.STAGE), **refused_names.of("tensorflow"), "stream": refused_names.stream}),
+            (api.nn, {**lookups, **refused_names.of("tensorflow.nn")}),
+            (api.feature_column, {**new_columns, **refused_names.of("tensorflow.feature_column")}),
+            (api.train, {**_of(train, *train.__all__), **_of(stage, *stage.TRAIN)}),
+            (api.config.experimental, _of(names, *names.CONFIG)),
         ]
     return places
 
 
 def _made():
     """{name: {name: object}} of the modules that TensorFlow has not. `python` and the like are packages: given, but empty."""
-    layers = _of(contrib, *contrib.LAYERS)
+    layers = {**_of(contrib, *contrib.LAYERS), **refused_names.of("tensorflow.contrib.layers")}
+    checkpoints = _of(_v1.train, "list_variables", "load_checkpoint", "load_variable")
     return {
         "tensorflow.core.framework.embedding": {},
         "tensorflow.core.framework.embedding.config_pb2": config_pb2,
@@ -102,6 +107,10 @@ def _made():
         **work_queue.MODULES,
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
+        "tensorflow.contrib.framework": checkpoints,
+        "tensorflow.contrib.framework.python": {},
+        "tensorflow.contrib.framework.python.framework": {},
+        "tensorflow.contrib.framework.python.framework.checkpoint_utils": checkpoints,
         "tensorflow.contrib.layers": layers,
         "tensorflow.contrib.rnn": _of(rnn_cells, *rnn_cells.CELLS),
         "tensorflow.contrib.rnn.python": {},

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.python.client import session as tf_session
 from tensorflow.python.eager import context
 from tensorflow.python.platform import tf_logging
@@ -45,12 +46,18 @@ _FIELDS = {
     "OptimizerOptions": {"do_op_fusion": "bool", "micro_batch_num": "int32", "do_smart_stage": "bool", "do_smart_stage_gpu": "bool",
                          "do_async_embedding": "bool", "async_embedding_options": "AsyncEmbeddingOptions",
                          "stage_subgraph_on_cpu": "bool", "stage_multi_stream": "bool",
-                         "embedding_layer_device_placement_optimization": "bool"},
+                         "device_placement_optimization": "bool", "embedding_layer_device_placement_optimization": "bool"},
+    "MultiStreamOptions": {"multi_stream_num": "int32"},
+    "RewriterConfig": {"use_multi_stream": "int32", "multi_stream_opts": "MultiStreamOptions"},
     "ConfigProto": {"tensor_fuse": "bool", "run_graph_mode": "bool", "run_graph_mode_lite": "bool", "executor_policy": "int32",
                     "use_per_session_stream": "bool", "per_session_devices": ["string"],
                     "cuda_graph_mode_options": "CudaGraphModeOptions",
                     "session_stage_subgraph_thread_pool": ["StageSubGraphThreadPoolOptionsProto"]},
 }
+
+# The file that a message which TensorFlow lacks comes into.
+_NEW = {**dict.fromkeys(("AsyncEmbeddingOptions", "CudaGraphModeOptions", "StageSubGraphThreadPoolOptionsProto"),
+                        config_pb2.DESCRIPTOR.name), "MultiStreamOptions": rewriter_config_pb2.DESCRIPTOR.name}
 
 _FIRST_NUMBER = 20000  # of the added fields: TensorFlow's own stay below
 
@@ -77,10 +84,12 @@ def _copy_with_fields(file, pool, copied):
         _copy_with_fields(imported, pool, copied)
     made = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(made)
-    if file.name == config_pb2.DESCRIPTOR.name:
-        there = {message.name: message for message in made.message_type}
-        for name, fields in _FIELDS.items():
-            _add_fields(there.get(name) or made.message_type.add(name=name), fields)
+    there = {message.name: message for message in made.message_type}
+    for name, fields in _FIELDS.items():
+        if name in there:
+            _add_fields(there[name], fields)
+        elif file.name == _NEW.get(name):
+            _add_fields(made.message_type.add(name=name), fields)
     pool.Add(made)
 
 
@@ -103,7 +112,8 @@ def _take_deeprecs(message, prefix=""):
         if field.number >= _FIRST_NUMBER:
             found[prefix + field.name] = value
             message.ClearField(field.name)
-        elif field.message_type is not None and field.message_type.name in ("GPUOptions", "GraphOptions", "OptimizerOptions"):
+        elif field.message_type is not None and field.message_type.name in ("GPUOptions", "GraphOptions", "OptimizerOptions",
+                                                                             "RewriterConfig"):
             found.update(_take_deeprecs(value, f"{prefix}{field.name}."))
     return found
 

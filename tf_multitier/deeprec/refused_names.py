@@ -1,0 +1,74 @@
+"""Names of DeepRec that do not work here: each says, where a program uses it, what to do instead.
+
+A name that was simply absent would end in TensorFlow's bare AttributeError or ImportError. `REFUSED` says where each name goes and has its
+sentence. Importing a name, or testing for it by hasattr, is no use of it: programs import what they use only on request.
+"""
+
+import contextlib
+
+_HASH_TABLE = "use tf.get_embedding_variable, whose rows TensorFlow's lookups and optimizers take"
+_NO_DENSE_TABLE = "use tf.nn.safe_embedding_lookup_sparse, which takes ids of any rank"
+_SCOPES = "use tf.feature_column.group_embedding_column_scope, whose columns share one lookup"
+
+# {place: {name: what to do instead}}. The places are modules; modules.py knows which are TensorFlow's and which are made.
+REFUSED = {
+    "tensorflow": {
+        "hash_table": _HASH_TABLE, "get_hash_table": _HASH_TABLE,
+        "TableRecordReader": "MaxCompute tables cannot be read; export them to files for tf.data, for example as Parquet",
+    },
+    "tensorflow.feature_column": {
+        "coalesced_embedding_scope": _SCOPES,
+        "multi_hash_embedding_column": "use embedding_column over categorical_column_with_multihash",
+        "shared_embedding_column": "use shared_embedding_columns, which takes a list of columns",
+    },
+    "tensorflow.nn": {
+        "safe_embedding_lookup_multi_dim": _NO_DENSE_TABLE, "embedding_lookup_sparse_multi_dim": _NO_DENSE_TABLE,
+        "safe_adaptive_embedding_lookup_sparse": "use categorical_column_with_adaptive_embedding and input_layer(adaptive_mask_tensors=)",
+    },
+    "tensorflow.contrib.layers": {
+        "sparse_column_with_dynamic_dimension_embedding": "use tf.get_dynamic_dimension_embedding_variable and tf.nn.embedding_lookup("
+                                                          "..., blocknums=)",
+        "sequence_input_from_feature_columns": "use tf.contrib.feature_column.sequence_input_layer",
+    },
+}
+
+
+class NameRefused(NotImplementedError, AttributeError):
+    """A name of DeepRec was used that does not work here. (An AttributeError, so that hasattr says False.)"""
+
+
+class RefusedName:
+    """What stands for a refused name: it can be imported and passed on; calling it, subclassing it or reading what it has is refused."""
+
+    def __init__(self, name, instead):
+        self.__name__ = name
+        self._message = f"{name} is not supported: {instead}"
+
+    def _refuse(self):
+        raise NameRefused(self._message)
+
+    def __call__(self, *args, **kwargs):
+        self._refuse()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __mro_entries__(self, bases):
+        self._refuse()
+
+    def __repr__(self):
+        return f"<refused: {self._message}>"
+
+
+def of(place):
+    """{name: RefusedName} of one place."""
+    return {name: RefusedName(f"{place.replace('tensorflow', 'tf', 1)}.{name}", instead) for name, instead in REFUSED[place].items()}
+
+
+@contextlib.contextmanager
+def stream(stream_id=0):
+    """`tf.stream`, which in DeepRec chooses a CUDA stream for the ops made in it: a switch of speed, without effect here."""
+    del stream_id
+    yield
