@@ -23,6 +23,10 @@ WRAPPED = {
         "ResourceVariable.from_proto": "9a569f63652fbc6eef67a0308e381af88394e20b309be830a7ef8c9d5d1e59b0",
         "feature_column._internal_input_layer": "c05dac9be1fdbd9c23e6a8d793a39bde88dabbc3b94e60547ebad817d790bac9",
         "feature_column._FCLinearWrapper.build": "fd81c18099cb67fb914f9f33c5a9e039b2c96bfacf7a935adc7ee577f154a7f9",
+        "checkpoint_utils._init_from_checkpoint": "838da63d79d5ca935a3f21307437354b158d08d54ff569747a3c434f1062258b",
+        "warm_starting_util._get_grouped_variables": "a019eb7618ee024d79435ddb98ceeed78b4b86ff22c4a0640dc88460781bc40f",
+        "warm_starting_util._infer_var_name": "a9f9afa9f18b4d9d8f6b86de49575b6ec89a6a0b3a03a7c6d1af4b3a9bef5255",
+        "warm_starting_util._warm_start_var_with_vocab": "56a6bcfaec753a2c7fbd4a87e178d91b63ce7a3aa7a58264516f2f8f0e8ccade",
     },
 }
 

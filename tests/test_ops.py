@@ -49,6 +49,8 @@ def test_shapes_of_lookups_with_known_and_unknown_inputs():
         weights = ops.multitier_lookup_sparse_weights_grad(
             [h], unknown(shape=[9]), unknown(), unknown(tf.float32), unknown(tf.float32), combiner="sum", dim=DIM)
         assert weights.shape.as_list() == [9]
+        filled = ops.multitier_fill_empty_rows(unknown(shape=[9]), unknown())
+        assert [t.shape.as_list() for t in filled] == [[None], [None]]
         positions, parts = ops.multitier_partition_keys(unknown(shape=[9]), num_partitions=3)
         assert [t.shape.as_list() for t in positions + parts] == [[None]] * 6
 
@@ -92,6 +94,8 @@ def test_shapes_of_the_other_ops():
         (lambda h: sparse(h, [1], [0], 1, combiner="max"), "combiner"),
         (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1])), "rank 0"),
         (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
+        (lambda h: ops.multitier_fill_empty_rows(keys64([[1]]), 2), "rank 1"),
+        (lambda h: ops.multitier_fill_empty_rows(keys64([1]), [2]), "rank 0"),
         (lambda h: ops.multitier_check_side_by_side([[2, 3], [2, 4]], names=["a"]), "names must have .*2.*found 1"),
         (lambda h: ops.multitier_check_side_by_side([2, 2], names=["a", "b"]), "rank 1"),
         (lambda h: ops.multitier_add_slots(h, slot_names=["a"], slot_dims=[], slot_initial_values=[1.0]),

@@ -51,6 +51,11 @@ def dense_use(variable, what):
         "with export()")
 
 
+# What scatter_update of TensorFlow and the like read from a variable, before they make an op.
+SCATTER = "an assignment or scatter operation (tf.compat.v1.scatter_update and its siblings)"
+CONVERSION = "conversion to a dense tensor (tf.compat.v1.report_uninitialized_variables says whether it is initialized)"
+
+
 def no_dense(what):
     """A method that raises dense_use."""
     def refuse(self, *unused_args, **unused_kwargs):
@@ -311,7 +316,8 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
     __iter__ = no_dense("iterating over it")
     __array__ = no_dense("conversion to an array")
     __bool__ = __nonzero__ = no_dense("its truth value")
-    __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = no_dense("conversion to a dense tensor")
+    __tf_tensor__ = _dense_var_to_tensor = _read_variable_op = no_dense(CONVERSION)
+    _lazy_read = property(no_dense(SCATTER))
 
 
 def is_handle(tensor):

@@ -44,6 +44,9 @@ def _is_in_while_context(op):
 
 
 def _refuse_control_flow(op):
+    """NotImplementedError for a lookup in a loop, in a branch of control flow v1, or of a tf.GradientTape, which gives no operation."""
+    if not isinstance(op, tf.Operation):
+        raise NotImplementedError("tf.GradientTape has no gradient of an embedding variable: use tf.gradients or an optimizer")
     context = op._get_control_flow_context()
     graph = op.graph
     in_while = _is_in_while_context(op)
@@ -280,4 +283,5 @@ def register():
     tf_ops.RegisterGradient("MultitierClipByNorm")(_clip_grad)
     for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad"):
         tf_ops.RegisterGradient(name)(_refuse_second_derivative)
-    tf_ops.NotDifferentiable("MultitierPartitionKeys")
+    for name in ("MultitierPartitionKeys", "MultitierFillEmptyRows"):
+        tf_ops.NotDifferentiable(name)

@@ -22,6 +22,7 @@ import typing
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import tape
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops as tf_ops
 
@@ -70,6 +71,14 @@ def one_variable(params):
     raise ValueError(f"params must be one embedding variable, found a list of {len(params)}: {', '.join(names)}")
 
 
+def accessed(variable):
+    """Tells TensorFlow that the function being built reads `variable`: tf.custom_gradient and tf.recompute_grad, which would train
+    it with no gradient, then refuse it."""
+    for part in variable.parts:
+        if part.trainable:
+            tape.variable_accessed(part)
+
+
 def max_norm_attribute(max_norm):
     """The op attribute of a max_norm argument: -1 is none."""
     if max_norm is None:
@@ -99,6 +108,7 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
     """
     refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
+    accessed(variable)
     max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         keys = as_keys(variable, ids)
@@ -197,6 +207,7 @@ def embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="mean", 
     """
     refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
+    accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
@@ -221,7 +232,7 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
       sp_weights: floats with the same indices, of the same kind, or None: all one. Entries of weight <= 0 are dropped unless
         the combiner is "sum".
       combiner, max_norm: as of embedding_lookup_sparse.
-      default_id: the key whose embedding an empty row gets (and trains); None: zeros.
+      default_id: the key whose embedding an empty row gets (and trains), one integer; None: zeros.
 
     Returns:
       float32 [d_0, ..., d_(n-1), embedding_dim].
@@ -231,6 +242,7 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
     """
     refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
+    accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
     combiner = combiner or "mean"
@@ -251,7 +263,8 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
             kept = weights > 0
             keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))
         if default_id is not None:
-            keys, rows, weights = _fill_empty_rows(variable, keys, rows, weights, batch, default_id)
+            default_key = one_key(as_keys(variable, default_id, "default_id"), f"embedding variable '{variable.variable_name}': default_id")
+            keys, rows, weights = fill_empty_rows(keys, rows, weights, batch, default_key)
         pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm)
         if rank == 2:
             return pooled
@@ -260,14 +273,37 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
         return pooled
 
 
-def _fill_empty_rows(variable, keys, rows, weights, batch, default_id):
-    """Gives each row without entries one entry: default_id, with weight 1."""
-    indices = tf.stack([rows, tf.zeros_like(rows)], axis=1)
-    shape = tf.stack([batch, tf.ones_like(batch)])
-    filled, _ = tf.sparse.fill_empty_rows(tf.SparseTensor(indices, keys, shape), tf.cast(default_id, tf.int64))
+def one_key(ids, what):
+    """The key that a tensor of integers is the only one of: a scalar. ValueError where it is known to have another shape."""
+    if ids.shape.rank not in (None, 0):
+        raise ValueError(f"{what} must be one key, found shape {ids.shape}")
+    return tf.reshape(ids, [])
+
+
+def fill_empty_rows(keys, rows, weights, batch, default_key):
+    """Gives each row without entries one entry: the default key, with weight 1.
+
+    TensorFlow's op of that name ends the process where a dense shape is too large for memory.
+
+    Args:
+      keys: [n].
+      rows: int64 [n], nondecreasing, below batch.
+      weights: [n] or None.
+      batch: int64 scalar.
+      default_key: scalar, of the dtype of keys.
+
+    Returns:
+      keys, rows and weights (or None) with those entries, in order of rows.
+
+    Raises:
+      tf.errors.InvalidArgumentError, when run: rows that are not in order or out of range.
+      tf.errors.ResourceExhaustedError, when run: more rows than memory.
+    """
+    rows, entries = ops.multitier_fill_empty_rows(rows, batch)
+    keys = tf.gather(tf.concat([keys, default_key[None]], 0), entries)
     if weights is not None:
-        weights = tf.sparse.fill_empty_rows(tf.SparseTensor(indices, weights, shape), tf.ones([], variable.dtype))[0].values
-    return filled.values, filled.indices[:, 0], weights
+        weights = tf.gather(tf.concat([weights, tf.ones([1], weights.dtype)], 0), entries)
+    return keys, rows, weights
 
 
 # ---- TensorFlow's own lookups, for embedding variables

@@ -38,12 +38,16 @@ class MultiHashVariable:
     def __repr__(self):
         return f"<tf_multitier.MultiHashVariable '{self.name}' {[p.shape.as_list() for p in self.parts]} by {self.operation}>"
 
-    def rows_of(self, ids):
-        """The two row numbers of integers of any shape: int64."""
+    def checked(self, ids, what="ids"):
+        """`ids` as a tensor of integers. TypeError for another dtype."""
         ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
-            raise TypeError(f"multihash variable '{self.name}': ids must be integers, found {ids.dtype.name}")
-        ids = tf.cast(ids, tf.int64)
+            raise TypeError(f"multihash variable '{self.name}': {what} must be integers, found {ids.dtype.name}")
+        return ids
+
+    def rows_of(self, ids):
+        """The two row numbers of integers of any shape: int64."""
+        ids = tf.cast(self.checked(ids), tf.int64)
         quotients, remainders = (part.shape.as_list()[0] for part in self.parts)
         return tf.math.floormod(tf.math.floordiv(ids, remainders), quotients), tf.math.floormod(ids, remainders)
 
@@ -134,16 +138,20 @@ def safe_embedding_lookup_sparse(variable, sp_ids, sp_weights=None, combiner="me
         sp_ids, sp_weights = lookup.from_ragged(sp_ids, sp_weights)
         outer, rank = sp_ids.dense_shape[:-1], sp_ids.dense_shape.shape.num_elements()
         if rank != 2:
-            flat = tf.stack([tf.reduce_prod(outer), sp_ids.dense_shape[-1]])
-            sp_ids = tf.sparse.reshape(sp_ids, flat)
-            sp_weights = None if sp_weights is None else tf.sparse.reshape(sp_weights, flat)
-        if sp_weights is not None and combiner != "sum":
-            kept = sp_weights.values > 0
-            sp_ids, sp_weights = tf.sparse.retain(sp_ids, kept), tf.sparse.retain(sp_weights, kept)
+            sp_ids = tf.sparse.reshape(sp_ids, tf.stack([tf.reduce_prod(outer), sp_ids.dense_shape[-1]]))
+        ids, rows = sp_ids.values, sp_ids.indices[:, 0]
+        weights = None if sp_weights is None else lookup.one_a_key(sp_weights.values, ids)
+        if weights is not None and combiner != "sum":
+            kept = weights > 0
+            ids, rows, weights = (tf.boolean_mask(x, kept) for x in (ids, rows, weights))
         if default_id is not None:
-            sp_ids, _ = tf.sparse.fill_empty_rows(sp_ids, tf.cast(default_id, sp_ids.dtype))
-            if sp_weights is not None:
-                sp_weights, _ = tf.sparse.fill_empty_rows(sp_weights, tf.ones([], sp_weights.dtype))
+            default_key = lookup.one_key(
+                variable.checked(default_id, "default_id"), f"multihash variable '{variable.name}': default_id")
+            ids, rows, weights = lookup.fill_empty_rows(
+                ids, rows, weights, sp_ids.dense_shape[0], tf.cast(default_key, ids.dtype))
+        indices = tf.stack([rows, tf.zeros_like(rows)], 1)
+        make = lambda values: tf.SparseTensor(indices, values, sp_ids.dense_shape)
+        sp_ids, sp_weights = make(ids), None if weights is None else make(weights)
         pooled = embedding_lookup_sparse(variable, sp_ids, sp_weights, combiner, max_norm)
         if rank != 2:
             pooled = tf.reshape(pooled, tf.concat([outer, [variable.embedding_dim]], 0))

@@ -189,6 +189,7 @@ def _resolve(param, number):
             isinstance(param, (list, tuple)) and param and is_embedding_variable(param[0])):
         try:
             variable = lookup.one_variable(param)
+            lookup.accessed(variable)
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{where}: {error}") from None
         if len(variable.parts) == 1 and variable.num_partitions > 1:

@@ -24,6 +24,19 @@ from tf_multitier import graph_state
 from tf_multitier import group_updates
 from tf_multitier import rules
 from tf_multitier._library import ops
+from tf_multitier.queries import KEY_TYPES
+
+
+def _no_variable(what):
+    """A method that raises NotImplementedError and says what a slot is."""
+    def refuse(self, *unused_args, **unused_kwargs):
+        owner = self.variable.variable_name
+        raise NotImplementedError(
+            f"slot '{self.column}' is a column of the rows of embedding variable '{owner}' and no variable, so {what} is not possible: a "
+            f"Saver of '{owner}' saves and restores it, and export_rows() reads it")
+
+    refuse.__doc__ = f"NotImplementedError: {what} needs a variable, which a slot is not."
+    return refuse
 
 
 class SlotColumn:
@@ -86,6 +99,18 @@ class SlotColumn:
         with self.graph.as_default(), tf_ops.control_dependencies(None):
             return tf.no_op(name=self._column + "/Initializer")
 
+    def is_initialized(self, name=None):
+        """bool scalar: whether the table is, whose rows have the column."""
+        return self._variable.is_initialized(name)
+
+    __tf_tensor__ = _as_graph_element = _no_variable("reading it as a tensor, or saving it by itself,")
+    ref = _no_variable("a moving average of it")
+    value = read_value = eval = numpy = __array__ = sparse_read = _no_variable("reading it")
+    assign = assign_add = assign_sub = load = _no_variable("assigning to it")
+    _lazy_read = property(_no_variable("assigning to it"))
+    __getitem__ = __iter__ = _no_variable("slicing it")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_variable("arithmetic on it")
+
 
 def make_slot(variable):
     """The SlotColumn for the slot being created in the current variable scope."""
@@ -116,14 +141,12 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
         where it may share one with other variables (group_updates.py).
 
         Raises:
-          TypeError: for a dense gradient.
-          NotImplementedError: for an optimizer without a rule.
+          TypeError: for a dense gradient, indices that are not integers, or values that are not of the variable's dtype.
+          NotImplementedError: for an optimizer without a rule, and for a gradient out of an accumulator.
           ValueError: for GlobalStepEvict in a graph without a global step.
         """
         variable = self._variable
-        if not isinstance(g, tf.IndexedSlices):
-            raise TypeError(f"the gradient of embedding variable '{variable.variable_name}' must be IndexedSlices of keys, found "
-                            f"a dense tensor {g.shape}: do not convert it")
+        g = _checked_gradient(variable, g)
         binding = rules.binding_of(optimizer, variable)
         names, initial_values = [], []
         for slot in binding.slots:
@@ -145,6 +168,24 @@ class EmbeddingProcessor(tf_optimizer._OptimizableVariable):
         with tf_ops.control_dependencies(before):
             return ops.multitier_apply(
                 variable.handle, tf.cast(keys, tf.int64), grads, counts, _global_step(variable), hyper, slot_names=names, **rule)
+
+
+def _checked_gradient(variable, g):
+    """A gradient as IndexedSlices of tensors; refused where it is not one of integer keys that a batch has."""
+    what = f"the gradient of embedding variable '{variable.variable_name}'"
+    if not isinstance(g, tf.IndexedSlices):
+        raise TypeError(f"{what} must be IndexedSlices of keys, found a dense tensor {g.shape}: do not convert it")
+    g = tf.IndexedSlices(tf.convert_to_tensor(g.values), tf.convert_to_tensor(g.indices), g.dense_shape)
+    if g.indices.dtype not in KEY_TYPES:
+        raise TypeError(f"{what} must have keys as indices: expected {variable.key_dtype.name}, found {g.indices.dtype.name}")
+    if g.values.dtype != variable.dtype:
+        raise TypeError(f"{what} must have values of dtype {variable.dtype.name}, found {g.values.dtype.name}")
+    if _skip_identities(g.indices, []).op.type == "SparseAccumulatorTakeGradient":
+        raise NotImplementedError(
+            f"{what} comes out of a SparseConditionalAccumulator, which SyncReplicasOptimizer has for each variable: it merges "
+            "gradients as if their indices were sorted and each there once, so that it loses some of a batch's keys, and it does "
+            "not count occurrences. Train without SyncReplicasOptimizer: updates of several workers at once are all applied")
+    return g
 
 
 def _global_step(variable):

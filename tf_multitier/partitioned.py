@@ -6,8 +6,12 @@ import tensorflow as tf
 from tensorflow.python.framework import composite_tensor
 from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.training.saving import saveable_object
 
 from tf_multitier import graph_state
+from tf_multitier import saver
+from tf_multitier.embedding_variable import CONVERSION
+from tf_multitier.embedding_variable import SCATTER
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import EmbeddingVariableSpec
 from tf_multitier.embedding_variable import TableOptions
@@ -26,12 +30,13 @@ class _RefuseGradient(composite_tensor_gradient.CompositeTensorGradient):
         raise NotImplementedError
 
 
-class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.CompositeTensor, collections.abc.Sequence):
+class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.CompositeTensor, saveable_object.SaveableObject,
+                                   collections.abc.Sequence):
     """An embedding variable in several tables, each with the keys it owns: one object that routes whole keys.
 
     A key belongs to the partition that owns its bucket, ten bits of its hash; a partition owns a range of buckets. Its parts are
     EmbeddingVariables named `<name>/part_<i>` and stand in the graph's collections; as a sequence it is those parts, so
-    `minimize(var_list=[ev])` and `Saver([ev])` take it. In a Saver's dict give `list(ev)`.
+    `minimize(var_list=[ev])` and `Saver([ev])` take it. Where its parts are on several devices, give `list(ev)` in a Saver's dict.
     """
 
     __composite_gradient__ = _RefuseGradient()
@@ -146,6 +151,20 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
                 self._count = self.total_count(self._name + "/Count")
         return self._count
 
+    @property
+    def specs(self):
+        """What TensorFlow's savers write of it, see saver.py."""
+        return saver.PartsSpecs(self)
+
+    @property
+    def optional_restore(self):
+        """False: a checkpoint without the variable is an error."""
+        return False
+
+    def restore(self, restored_tensors, restored_shapes=None):
+        """The op that TensorFlow's savers run to restore it from the tensors of its `specs`."""
+        return tf.group(*[saver.restore(part, [tensor]) for part, tensor in zip(self._parts, restored_tensors)])
+
     def restore_from(self, prefix, name="restore"):
         """See EmbeddingVariable.restore_from."""
         return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
@@ -156,7 +175,10 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
     assign_add = no_dense("assign_add()")
     assign_sub = no_dense("assign_sub()")
     __array__ = no_dense("conversion to an array")
-    __tf_tensor__ = no_dense("conversion to a dense tensor")
+    __tf_tensor__ = no_dense(CONVERSION)
+    _lazy_read = property(no_dense(SCATTER))
+    gather_nd = no_dense("gather_nd()")
+    ref = no_dense("a moving average of it")
     __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = no_dense("arithmetic on it")
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = no_dense("arithmetic on it")
 

@@ -1,4 +1,4 @@
-"""The six places of TensorFlow that importing tf_multitier routes embedding variables through.
+"""The ten places of TensorFlow that importing tf_multitier routes embedding variables through.
 
     optimizer._get_processor             an optimizer's adapter for a variable
     slot_creator._create_slot_var        an optimizer's slot of a variable
@@ -6,9 +6,13 @@
     ResourceVariable.from_proto          a variable of a meta graph
     feature_column._internal_input_layer columns of one input_layer call
     feature_column._FCLinearWrapper.build weights of one column of linear_model
+    checkpoint_utils._init_from_checkpoint   a partitioned variable in an assignment map is the list of its parts
+    warm_starting_util._get_grouped_variables  likewise in a list of variables
+    warm_starting_util._infer_var_name       the name that a checkpoint has for a variable
+    warm_starting_util._warm_start_var_with_vocab  vocabularies, of which an embedding variable has none
 
 Each wrapper calls the original first thing for everything that is not an embedding variable, or holds none (in input_layer: nor a
-column of a group). The first `group_embedding_column_scope` adds a seventh, see on_new_columns.
+column of a group). The first `group_embedding_column_scope` adds another, see on_new_columns.
 tests/test_import_purity.py compares stock graphs byte by byte before and after the import, and the source of the wrapped
 functions with what it was when this was written.
 """
@@ -18,12 +22,15 @@ import functools
 
 from tensorflow.python.feature_column import feature_column
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer as tf_optimizer
 from tensorflow.python.training import slot_creator
+from tensorflow.python.training import warm_starting_util
 
 from tf_multitier import embedding_variable
 from tf_multitier import optimizer
+from tf_multitier import partitioned
 
 _installed = False
 _input_layer = None  # (holds_ours, run), see on_input_layer
@@ -38,6 +45,10 @@ def wrapped_functions():
         "ResourceVariable.from_proto": resource_variable_ops.ResourceVariable.from_proto,
         "feature_column._internal_input_layer": feature_column._internal_input_layer,
         "feature_column._FCLinearWrapper.build": feature_column._FCLinearWrapper.build,
+        "checkpoint_utils._init_from_checkpoint": checkpoint_utils._init_from_checkpoint,
+        "warm_starting_util._get_grouped_variables": warm_starting_util._get_grouped_variables,
+        "warm_starting_util._infer_var_name": warm_starting_util._infer_var_name,
+        "warm_starting_util._warm_start_var_with_vocab": warm_starting_util._warm_start_var_with_vocab,
     }
     return {name: getattr(f, "__wrapped__", f) for name, f in found.items()}
 
@@ -91,6 +102,9 @@ def _get_processor(original):
     def get_processor(v):
         if isinstance(v, embedding_variable.EmbeddingVariable):
             return optimizer.EmbeddingProcessor(v)
+        if _is_partitioned(v):
+            raise ValueError(f"a gradient belongs to one partition of the embedding variable '{v.variable_name}': give the optimizer a pair for "
+                             "each of its parts, list(variable)")
         return original(v)
 
     return get_processor
@@ -133,8 +147,52 @@ def _from_proto(original):
     return staticmethod(functools.wraps(original)(from_proto))
 
 
+def _is_partitioned(variable):
+    return isinstance(variable, partitioned.PartitionedEmbeddingVariable)
+
+
+def _init_from_checkpoint(original):
+    def init_from_checkpoint(ckpt_dir_or_file, assignment_map):
+        is_mapping = isinstance(assignment_map, collections.abc.Mapping)
+        pairs = list(assignment_map.items() if is_mapping else assignment_map)
+        if any(_is_partitioned(variable) for _, variable in pairs):
+            pairs = [(name, list(variable) if _is_partitioned(variable) else variable) for name, variable in pairs]
+            return original(ckpt_dir_or_file, pairs)
+        return original(ckpt_dir_or_file, assignment_map if is_mapping else pairs)
+
+    return init_from_checkpoint
+
+
+def _get_grouped_variables(original):
+    def get_grouped_variables(vars_to_warm_start):
+        if isinstance(vars_to_warm_start, list) and any(_is_partitioned(v) for v in vars_to_warm_start):
+            vars_to_warm_start = [part for v in vars_to_warm_start for part in (v.parts if _is_partitioned(v) else [v])]
+        return original(vars_to_warm_start)
+
+    return get_grouped_variables
+
+
+def _infer_var_name(original):
+    def infer_var_name(var):
+        names = {v.variable_name if isinstance(v, embedding_variable.EmbeddingVariable) else None for v in var}
+        return names.pop() if len(names) == 1 and None not in names else original(var)
+
+    return infer_var_name
+
+
+def _warm_start_var_with_vocab(original):
+    def warm_start_var_with_vocab(var, *args, **kwargs):
+        for v in var if isinstance(var, list) else [var]:
+            if isinstance(v, embedding_variable.EmbeddingVariable):
+                raise ValueError(f"embedding variable '{v.variable_name}' has keys and no vocabulary: expected no entry of it in "
+                                 "var_name_to_vocab_info")
+        return original(var, *args, **kwargs)
+
+    return warm_start_var_with_vocab
+
+
 def install():
-    """Wraps the six, once."""
+    """Wraps them, once."""
     global _installed
     if _installed:
         return
@@ -143,5 +201,9 @@ def install():
     _wrap(slot_creator, "_create_slot_var", _create_slot_var)
     _wrap(feature_column, "_internal_input_layer", _internal_input_layer)
     _wrap(feature_column._FCLinearWrapper, "build", _linear_build)
+    _wrap(checkpoint_utils, "_init_from_checkpoint", _init_from_checkpoint)
+    _wrap(warm_starting_util, "_get_grouped_variables", _get_grouped_variables)
+    _wrap(warm_starting_util, "_infer_var_name", _infer_var_name)
+    _wrap(warm_starting_util, "_warm_start_var_with_vocab", _warm_start_var_with_vocab)
     resource_variable_ops.ResourceVariable.from_proto = _from_proto(resource_variable_ops.ResourceVariable.from_proto)
     device_setter.STANDARD_PS_OPS += (embedding_variable.HANDLE_OP_TYPE,)

@@ -9,7 +9,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 from tf_multitier._library import ops
 
-_KEY_TYPES = (tf.int64, tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16, tf.uint32)
+KEY_TYPES = (tf.int64, tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16, tf.uint32)
 
 
 def _is_empty_list(ids):
@@ -29,7 +29,7 @@ def checked_keys(variable, ids, what="ids"):
         ids = np.zeros(np.shape(ids), np.int32)
     ids = tf.convert_to_tensor(ids, name=what)
     name, key_dtype = variable.variable_name, variable.key_dtype
-    if ids.dtype not in _KEY_TYPES:
+    if ids.dtype not in KEY_TYPES:
         raise TypeError(f"embedding variable '{name}': {what} must be {key_dtype.name}, found {ids.dtype.name}")
     if key_dtype == tf.int32 and ids.dtype in (tf.int64, tf.uint32):
         raise TypeError(f"embedding variable '{name}' has int32 keys: {what} must be int32, found {ids.dtype.name}; create it "
@@ -193,6 +193,9 @@ class Queries:
 
         Returns how many rows went: int64 scalar. Without either option nothing does.
         """
+        step = tf.convert_to_tensor(step)
+        if step.dtype not in KEY_TYPES:
+            raise TypeError(f"embedding variable '{self.variable_name}': step must be an integer, found {step.dtype.name}")
         step = tf.cast(step, tf.int64)
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 

@@ -17,8 +17,8 @@ restored. The Saver itself reads every tensor it knows of before that, in one Re
 every checkpoint of the variable has in any partitioning, and that is small: the slices of `partition_of_bucket`, which
 TensorFlow's reader re-cuts. SaveSpecs below is how the same list of specs says more when saving.
 
-A SaveableObject names its own tensors: in `Saver({"other": ev})` the name "other" is not used. `init_from_checkpoint` restores a
-variable under another name.
+A SaveableObject names its own tensors: in `Saver({"other": ev})` the name "other" is not used. `init_from_checkpoint` and
+`warm_start` restore a variable under another name.
 """
 
 import re
@@ -80,6 +80,25 @@ class SaveSpecs(list):
             return ops.multitier_save_part(self._variable.handle, _save_prefix(self._variable))
 
 
+class PartsSpecs(list):
+    """The SaveSpecs of all parts of a partitioned variable.
+
+    Raises:
+      ValueError: where its parts are on several devices, of which a saver takes one for all specs of an object.
+    """
+
+    def __init__(self, variable):
+        if len({part.device for part in variable.parts}) > 1:
+            raise ValueError(f"the parts of embedding variable '{variable.variable_name}' are on several devices: give list(variable) "
+                             "in a Saver's dict, not the variable")
+        self._of_parts = [SaveSpecs(part) for part in variable.parts]
+        super().__init__([specs[0] for specs in self._of_parts])
+
+    def __iter__(self):
+        for specs in self._of_parts:
+            yield from specs
+
+
 def _save_prefix(variable):
     """The prefix of the checkpoint that the Saver being built in the current name scope writes.
 
@@ -104,14 +123,49 @@ def restore_op(variable, prefix, variable_name, name="restore"):
         return ops.multitier_restore(variable.handle, prefix, variable_name=variable_name, name=name, **variable.option_attrs)
 
 
+def _save_ops(prefix):
+    """The ops of a v1 Saver that write to the prefix that it also restores from. None elsewhere, in init_from_checkpoint."""
+    found, seen, queue = [], set(), [prefix]
+    while queue:
+        for op in queue.pop().consumers():
+            if op in seen:
+                continue
+            seen.add(op)
+            if op.type in ("Save", "SaveSlices", "SaveV2"):
+                found.append(op)
+            elif op.type in ("ShardedFilename", "StringJoin"):
+                queue.append(op.outputs[0])
+    return found
+
+
+def _check_saver(variable, prefix):
+    """Refuses a Saver that would write what it cannot restore. A Saver makes its restore ops after all its save ops."""
+    name, parts = variable.variable_name, variable.num_partitions
+    save_ops = _save_ops(prefix.op.inputs[0] if prefix.op.type == "ShardedFilename" else prefix)
+    if any(op.type != "SaveV2" for op in save_ops):
+        raise NotImplementedError(f"embedding variable '{name}' is saved in checkpoints of format V2 only: expected "
+                                  "Saver(write_version=tf.compat.v1.train.SaverDef.V2), found V1")
+    written = [tensor_util.constant_value(op.inputs[1]) for op in save_ops]
+    if not written or any(names is None for names in written):
+        return
+    written = {tensor.decode() for names in written for tensor in names}
+    found = [i for i in range(parts) if f"{name}/part_{i}-of-{parts}/manifest" in written]
+    if len(found) < parts:
+        raise ValueError(f"embedding variable '{name}' can be restored from all of its {parts} parts only, found a Saver of "
+                         f"{', '.join(f'part_{i}' for i in found)}: give it the variable or list(variable)")
+
+
 def restore(variable, restored_tensors):
     """SaveableObject.restore: takes prefix and name from the RestoreV2 op that a v1 Saver made.
 
     Raises:
-      NotImplementedError: under `tf.train.Checkpoint`, whose restore op tells neither.
+      NotImplementedError: under `tf.train.Checkpoint`, whose restore op tells neither; for a Saver of format V1.
+      ValueError: for a Saver of some parts of a partitioned variable.
     """
     op = restored_tensors[0].op
-    if op.type != "RestoreV2":
+    if op.type == "RestoreV2":
+        _check_saver(variable, op.inputs[0])
+    else:
         raise NotImplementedError(
             f"embedding variable '{variable.variable_name}' cannot be restored by {op.type}: use tf.compat.v1.train.Saver, or "
             "run its restore_from(prefix)")

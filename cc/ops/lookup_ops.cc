@@ -93,6 +93,16 @@ absl::Status PartitionKeysShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status FillEmptyRowsShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  const ShapeHandle filled = c->Vector(c->UnknownDim());
+  c->set_output(0, filled);
+  c->set_output(1, filled);
+  return absl::OkStatus();
+}
+
 REGISTER_OP("MultitierLookup")
     .Input("handle: resource")
     .Input("keys: Tkeys")
@@ -209,6 +219,21 @@ Scales values whose Euclidean norm is above max_norm to that norm, with the arit
 values: any shape but a scalar; a value is what stands along the last dimension.
 clipped: the same shape.
 max_norm: >= 0.
+)doc");
+
+REGISTER_OP("MultitierFillEmptyRows")
+    .Input("indices: int64")
+    .Input("batch: int64")
+    .Output("rows: int64")
+    .Output("entries: int64")
+    .SetShapeFn(FillEmptyRowsShape)
+    .Doc(R"doc(
+Gives each row of a sparse batch that has no entry an entry of its own.
+
+indices: [nnz] the row of the batch that each entry belongs to, nondecreasing, in [0, batch).
+batch: number of rows.
+rows: [m] the row of each place: one place for each entry and for each row without one, nondecreasing.
+entries: [m] the entry at each place; nnz where the row had none.
 )doc");
 
 REGISTER_OP("MultitierPartitionKeys")
