@@ -50,6 +50,19 @@ def configured(*fields):
         session.run(ids)
 '''
 
+_ESTIMATOR = """
+def model_fn(features, labels, mode):
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(table(), features))
+    step = tf.train.AdagradOptimizer(0.1).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode=mode, loss=loss, train_op=step, predictions={"loss": loss})
+
+estimator = tf.estimator.Estimator(model_fn, config=tf.estimator.RunConfig(session_config=tf.ConfigProto()))
+estimator.train(lambda: tf.data.Dataset.from_tensors([1, 2, 3]).repeat(2))
+assert estimator.evaluate(lambda: tf.data.Dataset.from_tensors([1, 2, 3]))["global_step"] == 2
+inputs = lambda: tf.estimator.export.ServingInputReceiver(tf.constant([1, 2]), tf.constant([1, 2]))
+assert os.path.isdir(estimator.export_saved_model("export", inputs))
+"""
+
 _SWITCH = "graph_options.optimizer_options."
 
 NAMES = {
@@ -234,6 +247,34 @@ NAMES = {
         "from tensorflow.python.ops.work_queue import WorkQueue\nq = WorkQueue(['a', 'b'], num_epochs=2, shuffle=False)\n"
         "q.add_summary()\nwork = q.take()\nassert q.input_dataset() is not None\n"
         "with tf.train.MonitoredTrainingSession() as session:\n    assert session.run(work) == b'a'",
+    "tf.prefetch_join":
+        "x = tf.prefetch_join([[ids], [ids]])\n"
+        "with tf.train.MonitoredTrainingSession(hooks=[tf.make_prefetch_hook()]) as session:\n    session.run(x)",
+    "tf.layers": "assert run(tf.layers.dense(tf.ones([2, 3]), 4, kernel_initializer=tf.ones_initializer()))[0].tolist() == [[3] * 4] * 2",
+    "work_queue.LocalWorkMgr": "from tensorflow.python.ops.work_queue import LocalWorkMgr\nLocalWorkMgr('worker', 0, '.')",
+    # Estimators, checkpoints, servers
+    "tf.estimator.Estimator": _ESTIMATOR,
+    "tf.estimator.DNNLinearCombinedClassifier":
+        "tf.estimator.DNNLinearCombinedClassifier(linear_feature_columns=[column()], linear_sparse_combiner='sum')",
+    "tf.estimator.BoostedTreesClassifier": "tf.estimator.BoostedTreesClassifier()",
+    "tf.estimator.Estimator.export_saved_model(save_incr_model=)":
+        "tf.estimator.Estimator(lambda features: None).export_saved_model('.', None, save_incr_model=True)",
+    "tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=)":
+        "with tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=None):\n    pass\n"
+        "tf.train.MonitoredTrainingSession(checkpoint_dir='.', save_incremental_checkpoint_secs=20)",
+    "tf.train.Saver(incremental_save_restore=)": "table()\ntf.train.Saver(sharded=True, incremental_save_restore=True)",
+    "tf.train.Scaffold(incremental_save_restore=)":
+        "tf.train.Scaffold(incremental_save_restore=False)\ntf.train.Scaffold(incremental_save_restore=True)",
+    "tf.train.CheckpointSaverHook(incremental_save_secs=)": "tf.train.CheckpointSaverHook('.', save_secs=60, incremental_save_secs=20)",
+    "incremental_saver":
+        "from tensorflow.python.training import incremental_saver as tf_incr_saver\ntf_incr_saver._get_incremental_saver(True, None)",
+    "tf.distribute.Server(protocol=\"grpc++\")":
+        "server = tf.distribute.Server(tf.train.ClusterSpec({'worker': ['localhost:0']}), 'worker', 0, protocol='grpc++')\n"
+        "with tf.Session(server.target) as session:\n    session.run(ids)",
+    "tf.data.KafkaDataset": "tf.data.KafkaDataset(topics=['t:0:0:-1'], group='g', timeout=100, eof=False)",
+    "tf.data.KafkaGroupIODataset": "tf.data.KafkaGroupIODataset(topics=['t'], group_id='g', servers='localhost:9092')",
+    "tf.graph_optimizer": "tf.graph_optimizer.enable_sample_awared_graph_compression([ids], [ids], 3)",
+    "tf.SessionGroup": "tf.SessionGroup(4)",
     "tf.TableRecordReader": "tf.TableRecordReader()",
     "pkg_resources.get_distribution(\"Tensorflow\")": "import pkg_resources\nassert 'deeprec' in pkg_resources.get_distribution('Tensorflow').version",
 }

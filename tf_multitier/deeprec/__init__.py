@@ -9,7 +9,9 @@ Opt-in: `import tf_multitier` alone does none of this. Which names go where: mod
 import tensorflow as tf
 from tensorflow.python.util import deprecation
 
+from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import modules
+from tf_multitier.deeprec import server_protocol
 from tf_multitier.deeprec import session_config
 from tf_multitier.lookup import refuse_eager
 
@@ -38,6 +40,8 @@ def install(v1_behavior=True):
     if not _installed:
         modules.add()
         session_config.install()
+        incremental.install()
+        server_protocol.install()
         _installed = True
     if v1_behavior:
         with deprecation.silence():

@@ -32,7 +32,9 @@ from tf_multitier import train
 from tf_multitier.deeprec import collective
 from tf_multitier.deeprec import columns
 from tf_multitier.deeprec import contrib
+from tf_multitier.deeprec import estimator
 from tf_multitier.deeprec import fused_lookups
+from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import keep_weights
 from tf_multitier.deeprec import moved_names
 from tf_multitier.deeprec import names
@@ -76,11 +78,12 @@ def _added():
         (_variables, options), (_variable_scope, variables), (_embedding_ops, lookups), (_v1_columns, new_columns),
         (_v2_columns, new_columns), (_sequence_columns, new_columns), (_ops.GraphKeys, _COLLECTIONS),
         (_variable_scope.variable_scope, _of(keep_weights, *keep_weights.VARIABLE_SCOPE)),
-        (tf, _of(session_config, *session_config.CONFIG)), *moved_names.places(),
+        (tf, _of(session_config, *session_config.CONFIG)), (tf.train, _of(incremental, "MonitoredTrainingSession")), *moved_names.places(),
     ]
     for api in (tf, _v1):
         places += [
             (api, {**options, **variables, **_of(stage, *stage.STAGE), **refused_names.of("tensorflow"), "stream": refused_names.stream}),
+            (api.data, refused_names.of("tensorflow.data")),
             (api.nn, {**lookups, **refused_names.of("tensorflow.nn")}),
             (api.feature_column, {**new_columns, **refused_names.of("tensorflow.feature_column")}),
             (api.train, {**_of(train, *train.__all__), **_of(stage, *stage.TRAIN)}),
@@ -92,6 +95,7 @@ def _added():
 def _made():
     """{name: {name: object}} of the modules that TensorFlow has not. `python` and the like are packages: given, but empty."""
     layers = {**_of(contrib, *contrib.LAYERS), **refused_names.of("tensorflow.contrib.layers")}
+    estimators = estimator.module()
     checkpoints = _of(_v1.train, "list_variables", "load_checkpoint", "load_variable")
     return {
         "tensorflow.core.framework.embedding": {},
@@ -105,6 +109,9 @@ def _made():
         "tensorflow.python.training.weight_decay_optimizers": _of(train, "AdamWOptimizer"),
         **parquet.MODULES,
         **work_queue.MODULES,
+        "tensorflow.estimator": estimators,
+        "tensorflow.estimator.export": estimators.export,
+        "tensorflow.python.training.incremental_saver": refused_names.of("tensorflow.python.training.incremental_saver"),
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),
         "tensorflow.contrib.framework": checkpoints,
@@ -193,7 +200,7 @@ def add():
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         setattr(sys.modules[parent], child, module)
-    _v1.contrib = tf.contrib
+    _v1.contrib, _v1.estimator = tf.contrib, tf.estimator
     key = _COLLECTIONS["EMBEDDING_VARIABLES"]
     embedding_variable.MORE_COLLECTIONS.append(key)
     _ops.register_proto_function(key, proto_type=_variable_pb2.VariableDef, from_proto=embedding_variable.from_proto,

@@ -8,14 +8,21 @@ import contextlib
 
 _HASH_TABLE = "use tf.get_embedding_variable, whose rows TensorFlow's lookups and optimizers take"
 _NO_DENSE_TABLE = "use tf.nn.safe_embedding_lookup_sparse, which takes ids of any rank"
+_KAFKA = "read the topic with a Kafka client of Python in tf.data.Dataset.from_generator"
+_FULL_CHECKPOINTS = "save full checkpoints more often with tf.train.Saver"
 _SCOPES = "use tf.feature_column.group_embedding_column_scope, whose columns share one lookup"
 
 # {place: {name: what to do instead}}. The places are modules; modules.py knows which are TensorFlow's and which are made.
 REFUSED = {
     "tensorflow": {
         "hash_table": _HASH_TABLE, "get_hash_table": _HASH_TABLE,
+        "SessionGroup": "use one tf.Session; threads may call its run() at the same time and share its variables",
+        "graph_optimizer": "leave enable_sample_awared_graph_compression out and give every example its user's features",
         "TableRecordReader": "MaxCompute tables cannot be read; export them to files for tf.data, for example as Parquet",
     },
+    "tensorflow.data": {"KafkaDataset": _KAFKA, "KafkaGroupIODataset": _KAFKA},
+    "tensorflow.python.training.incremental_saver": {
+        "IncrementalSaver": _FULL_CHECKPOINTS, "_get_incremental_saver": _FULL_CHECKPOINTS},
     "tensorflow.feature_column": {
         "coalesced_embedding_scope": _SCOPES,
         "multi_hash_embedding_column": "use embedding_column over categorical_column_with_multihash",

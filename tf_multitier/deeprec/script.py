@@ -19,6 +19,7 @@ import tensorflow
 from tf_multitier import deeprec
 from tf_multitier import feature_column
 from tf_multitier.deeprec import columns
+from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import keras_layers
 from tf_multitier.deeprec import lookup_arguments
 from tf_multitier.deeprec import messages
@@ -28,7 +29,7 @@ from tf_multitier.deeprec import version_check
 _v1 = tensorflow.compat.v1
 
 # Names of modules that are attributes of `tensorflow` only: importing them by name would load a second copy.
-_API = ("tensorflow._api.", "tensorflow.feature_column", "tensorflow.nn")
+_API = ("tensorflow._api.", "tensorflow.estimator", "tensorflow.feature_column", "tensorflow.nn", "tensorflow.train")
 
 _INSTALLED = tuple(
     os.path.join(os.path.realpath(path), "") for path in
@@ -57,6 +58,7 @@ class _ScriptsTensorFlow(types.ModuleType):
         self.feature_column = _over(_v1.feature_column, "tensorflow.feature_column", {
             **{name: getattr(feature_column, name) for name in feature_column.__all__},
             **{name: getattr(columns, name) for name in _WITH_DEEPRECS_ARGUMENTS}})
+        self.train = _over(_v1.train, "tensorflow.train", {"MonitoredTrainingSession": incremental.MonitoredTrainingSession})
         self.nn = _over(_v1.nn, "tensorflow.nn", lookup_arguments.LOOKUPS)
 
     def __getattr__(self, name):

@@ -1,0 +1,291 @@
+"""Estimator: trains, evaluates, predicts and exports the model that a model_fn builds."""
+
+import inspect
+import os
+import tempfile
+import time
+
+import tensorflow as tf
+
+from tf_multitier.deeprec.estimator import export as export_lib
+from tf_multitier.deeprec.estimator.run_config import RunConfig
+from tf_multitier.deeprec.estimator.spec import EstimatorSpec
+from tf_multitier.deeprec.estimator.spec import ModeKeys
+
+_v1 = tf.compat.v1
+
+
+class Estimator:
+    """A model with a directory of checkpoints. Each call builds a graph of its own and continues from the latest checkpoint.
+
+    Args:
+      model_fn: called as model_fn(features, labels, mode=, params=, config=), with those of the last three that it takes; returns
+        an EstimatorSpec.
+      model_dir: directory of checkpoints and summaries; None: that of the config, else a new temporary one.
+      config: a RunConfig.
+      params: a dict for model_fn and input_fn.
+      warm_start_from: must be None.
+
+    Raises:
+      TypeError, NotImplementedError: for a bad argument.
+    """
+
+    def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
+        if not callable(model_fn):
+            raise TypeError(f"Estimator: model_fn must be a function, found {model_fn!r}")
+        if warm_start_from is not None:
+            raise NotImplementedError("Estimator: warm_start_from is not supported and must be None; in model_fn, use "
+                                      "tf.train.init_from_checkpoint")
+        if config is not None and not isinstance(config, RunConfig):
+            raise TypeError(f"Estimator: config must be a tf.estimator.RunConfig, found {config!r}")
+        config = config or RunConfig()
+        self.model_dir = os.fspath(model_dir or config.model_dir or tempfile.mkdtemp())
+        self.config = config.replace(model_dir=self.model_dir)
+        self.params = dict(params or {})
+        self._model_fn = model_fn
+
+    @property
+    def model_fn(self):
+        """The model_fn, called with (features, labels, mode, config)."""
+        return lambda features, labels, mode, config: _call(self._model_fn, features, labels, mode=mode, params=self.params,
+                                                            config=config)
+
+    def latest_checkpoint(self):
+        """Path of the latest checkpoint, or None."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self):
+        return [name for name, _ in tf.train.list_variables(self.model_dir)]
+
+    def get_variable_value(self, name):
+        return tf.train.load_variable(self.model_dir, name)
+
+    def eval_dir(self, name=None):
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
+        """Trains.
+
+        Args:
+          input_fn: returns a Dataset of (features, labels), or the tensors of one batch; may take mode, params and config.
+          hooks: SessionRunHooks.
+          steps: steps to train in this call; max_steps: global step to train to. At most one of them; neither: to the end of
+            the data.
+          saving_listeners: CheckpointSaverListeners.
+
+        Returns:
+          The Estimator.
+        """
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is not None and value <= 0:
+                raise ValueError(f"Estimator.train: {name} must be > 0, found {value}")
+        if steps is not None and max_steps is not None:
+            raise ValueError(f"Estimator.train: give steps or max_steps, found both: {steps} and {max_steps}")
+        if max_steps is not None and self._trained_steps() >= max_steps:
+            tf.get_logger().info("Estimator.train: not run, max_steps=%d was reached before.", max_steps)
+            return self
+        with tf.Graph().as_default(), _v1.device(self.config.device()):
+            spec = self._build(input_fn, ModeKeys.TRAIN)
+            every_hook = [*(hooks or ()), *spec.training_hooks, _v1.train.NanTensorHook(spec.loss)]
+            if steps is not None or max_steps is not None:
+                every_hook.append(_v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
+            with self._training_session(spec, every_hook, saving_listeners) as session:
+                while not session.should_stop():
+                    session.run([spec.train_op, spec.loss])
+        return self
+
+    def _training_session(self, spec, hooks, saving_listeners):
+        config = self.config
+        if config.log_step_count_steps:
+            hooks.append(_v1.train.LoggingTensorHook({"loss": spec.loss, "step": _v1.train.get_global_step()},
+                                                     every_n_iter=config.log_step_count_steps))
+        if spec.scaffold.saver is None:
+            spec.scaffold._saver = _v1.train.Saver(  # pylint: disable=protected-access
+                sharded=True, max_to_keep=config.keep_checkpoint_max, defer_build=True, save_relative_paths=True,
+                keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
+        chief_hooks = list(spec.training_chief_hooks)
+        saves = any(isinstance(hook, _v1.train.CheckpointSaverHook) for hook in [*hooks, *chief_hooks])
+        if not saves and (config.save_checkpoints_steps or config.save_checkpoints_secs):
+            chief_hooks.append(_v1.train.CheckpointSaverHook(
+                self.model_dir, config.save_checkpoints_secs, config.save_checkpoints_steps, scaffold=spec.scaffold,
+                listeners=saving_listeners))
+        return _v1.train.MonitoredTrainingSession(
+            config.master, config.is_chief, self.model_dir, spec.scaffold, hooks, chief_hooks, save_checkpoint_secs=None,
+            save_checkpoint_steps=None, save_summaries_steps=config.save_summary_steps, save_summaries_secs=None,
+            config=config.session_config, log_step_count_steps=config.log_step_count_steps)
+
+    def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
+        """Evaluates the latest checkpoint, or that of `checkpoint_path`.
+
+        Args:
+          input_fn, hooks: as those of `train`.
+          steps: batches; None: to the end of the data.
+          name: of the directory of the summaries.
+
+        Returns:
+          A dict: "loss", the mean over the batches, "global_step" and the values of eval_metric_ops.
+        """
+        with tf.Graph().as_default():
+            spec = self._build(input_fn, ModeKeys.EVAL)
+            metrics = {"loss": _v1.metrics.mean(spec.loss), **spec.eval_metric_ops}
+            values = {"global_step": _v1.train.get_global_step(), **{key: value for key, (value, _) in metrics.items()}}
+            updates = [update for _, update in metrics.values()]
+            with self._session(spec, checkpoint_path, [*(hooks or ()), *spec.evaluation_hooks]) as session:
+                done = 0
+                while (steps is None or done < steps) and not session.should_stop():
+                    try:
+                        session.run(updates)
+                    except tf.errors.OutOfRangeError:
+                        break
+                    done += 1
+                if not done:
+                    raise ValueError("Estimator.evaluate: input_fn gave no batch")
+                results = session.run(values)
+        _write_summaries(self.eval_dir(name), results)
+        return results
+
+    def predict(self, input_fn, predict_keys=None, hooks=None, checkpoint_path=None, yield_single_examples=True):
+        """Yields the predictions of the latest checkpoint: of one example each, or of a batch where yield_single_examples is False.
+
+        Args:
+          predict_keys: names of the predictions to give; None: all.
+          others: as those of `evaluate`.
+        """
+        with tf.Graph().as_default():
+            spec = self._build(input_fn, ModeKeys.PREDICT)
+            predictions = spec.predictions
+            if predict_keys is not None:
+                if not isinstance(predictions, dict) or not set(predict_keys) <= set(predictions):
+                    raise ValueError(f"Estimator.predict: expected predictions {list(predict_keys)}, found {predictions!r}")
+                predictions = {key: predictions[key] for key in predict_keys}
+            with self._session(spec, checkpoint_path, [*(hooks or ()), *spec.prediction_hooks]) as session:
+                while not session.should_stop():
+                    batch = session.run(predictions)
+                    if not yield_single_examples:
+                        yield batch
+                    elif isinstance(batch, dict):
+                        yield from ({key: values[i] for key, values in batch.items()}
+                                    for i in range(len(next(iter(batch.values())))))
+                    else:
+                        yield from batch
+
+    def export_saved_model(self, export_dir_base, serving_input_receiver_fn, assets_extra=None, as_text=False,
+                           checkpoint_path=None, experimental_mode=ModeKeys.PREDICT, save_incr_model=False):
+        """Writes a SavedModel of the latest checkpoint into a new directory below `export_dir_base`.
+
+        Args:
+          serving_input_receiver_fn: gives a tf.estimator.export.ServingInputReceiver.
+          assets_extra: {path in the SavedModel's assets.extra: file to copy}.
+          as_text: write the graph as text.
+          checkpoint_path: of the checkpoint; None: the latest.
+          experimental_mode: must be ModeKeys.PREDICT.
+          save_incr_model: must be False.
+
+        Returns:
+          The directory, as bytes.
+        """
+        if save_incr_model:
+            raise NotImplementedError("export_saved_model: save_incr_model is not supported: incremental checkpoints do not exist here; "
+                                      "export the full model")
+        if experimental_mode != ModeKeys.PREDICT:
+            raise NotImplementedError(f"export_saved_model: experimental_mode must be '{ModeKeys.PREDICT}', found {experimental_mode!r}")
+        checkpoint_path = self._checkpoint(checkpoint_path)
+        directory = _new_directory(export_dir_base)
+        with tf.Graph().as_default():
+            self._prepare_graph()
+            receiver = serving_input_receiver_fn()
+            spec = self._model(receiver.features, None, ModeKeys.PREDICT)
+            outputs = spec.export_outputs or {"serving_default": export_lib.PredictOutput(spec.predictions)}
+            if len(outputs) == 1:
+                outputs = {**outputs, "serving_default": next(iter(outputs.values()))}
+            signatures = {key: output.signature(receiver.receiver_tensors) for key, output in outputs.items()}
+            for alternative, tensors in receiver.receiver_tensors_alternatives.items():
+                signatures.update((f"{alternative}:{key}", output.signature(tensors)) for key, output in outputs.items())
+            with _v1.Session(config=self.config.session_config) as session:
+                saver = spec.scaffold.saver or _v1.train.Saver(sharded=True)
+                saver.restore(session, checkpoint_path)
+                builder = _v1.saved_model.Builder(directory)
+                builder.add_meta_graph_and_variables(
+                    session, [tf.saved_model.SERVING], signatures, saver=saver, strip_default_attrs=True,
+                    assets_collection=_v1.get_collection(_v1.GraphKeys.ASSET_FILEPATHS),
+                    main_op=tf.group(_v1.local_variables_initializer(), _v1.tables_initializer()))
+                builder.save(as_text)
+        for name, source in (assets_extra or {}).items():
+            target = os.path.join(directory, "assets.extra", name)
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            tf.io.gfile.copy(source, target)
+        return directory.encode()
+
+    export_savedmodel = export_saved_model
+
+    # Graphs
+
+    def _prepare_graph(self):
+        _v1.set_random_seed(self.config.tf_random_seed)
+        _v1.train.get_or_create_global_step()
+
+    def _build(self, input_fn, mode):
+        """The EstimatorSpec of the model over the input, in the default graph."""
+        self._prepare_graph()
+        given = _call(input_fn, mode=mode, params=self.params, config=self.config)
+        if isinstance(given, tf.compat.v2.data.Dataset):
+            iterator = _v1.data.make_initializable_iterator(given)
+            _v1.add_to_collection(_v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            given = iterator.get_next()
+        features, labels = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+        return self._model(features, labels, mode)
+
+    def _model(self, features, labels, mode):
+        spec = _call(self._model_fn, features, labels, mode=mode, params=self.params, config=self.config)
+        if not isinstance(spec, EstimatorSpec) or spec.mode != mode:
+            raise TypeError(f"Estimator: model_fn must return a tf.estimator.EstimatorSpec of mode '{mode}', found "
+                            f"{getattr(spec, 'mode', spec)!r}")
+        return spec
+
+    # Checkpoints
+
+    def _trained_steps(self):
+        path = self.latest_checkpoint()
+        return 0 if path is None else int(tf.train.load_variable(path, "global_step"))
+
+    def _checkpoint(self, path):
+        path = path or self.latest_checkpoint()
+        if path is None:
+            raise ValueError(f"Estimator: there is no checkpoint in {self.model_dir}: train first")
+        return path
+
+    def _session(self, spec, checkpoint_path, hooks):
+        creator = _v1.train.ChiefSessionCreator(spec.scaffold, self.config.evaluation_master, self.config.session_config,
+                                                checkpoint_filename_with_path=self._checkpoint(checkpoint_path))
+        return _v1.train.MonitoredSession(creator, hooks)
+
+
+def _call(function, *arguments, **by_name):
+    """function(*arguments, ...) with those of `by_name` that it takes; `labels` is left out where it is None and not taken."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if len(arguments) == 2 and "labels" not in parameters and not takes_all:
+        if arguments[1] is not None:
+            raise ValueError("Estimator: model_fn does not take labels, but input_fn gives them")
+        arguments = arguments[:1]
+    elif len(arguments) == 2 and "labels" in parameters:
+        arguments, by_name = arguments[:1], {**by_name, "labels": arguments[1]}
+    return function(*arguments, **{name: value for name, value in by_name.items() if takes_all or name in parameters})
+
+
+def _new_directory(base):
+    """A directory below `base` that is not there yet, named after the time."""
+    name = int(time.time())
+    while tf.io.gfile.exists(os.path.join(os.fspath(base), str(name))):
+        name += 1
+    return os.path.join(os.fspath(base), str(name))
+
+
+def _write_summaries(directory, results):
+    """The numbers among `results` as scalar summaries."""
+    values = [_v1.Summary.Value(tag=name, simple_value=float(value)) for name, value in results.items()
+              if name != "global_step" and getattr(value, "ndim", 0) == 0 and getattr(value, "dtype", float) != object]
+    with tf.Graph().as_default():  # a FileWriter refuses to be used eagerly
+        writer = _v1.summary.FileWriterCache.get(directory)
+        writer.add_summary(_v1.Summary(value=values), results["global_step"])
+        writer.flush()

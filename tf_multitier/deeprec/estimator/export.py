@@ -1,0 +1,84 @@
+"""What an exported model takes and gives: `tf.estimator.export`. Names and arguments are TensorFlow 1's."""
+
+import tensorflow as tf
+
+_v1 = tf.compat.v1
+
+NAMES = ("ClassificationOutput", "PredictOutput", "RegressionOutput", "ServingInputReceiver",
+         "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn")
+
+
+class ServingInputReceiver:
+    """The inputs of an exported model.
+
+    Args:
+      features: what the model_fn gets: a Tensor or a dict of Tensors.
+      receiver_tensors: what a request gives: a Tensor or a dict of them.
+      receiver_tensors_alternatives: {name: dict of tensors inside the graph that may be given instead}; signatures of their own.
+    """
+
+    def __init__(self, features, receiver_tensors, receiver_tensors_alternatives=None):
+        self.features = features
+        self.receiver_tensors = receiver_tensors if isinstance(receiver_tensors, dict) else {"input": receiver_tensors}
+        self.receiver_tensors_alternatives = receiver_tensors_alternatives or {}
+
+
+class PredictOutput:
+    """All predictions, by name."""
+
+    def __init__(self, outputs):
+        self.outputs = outputs if isinstance(outputs, dict) else {"output": outputs}
+
+    def signature(self, inputs):
+        return _v1.saved_model.predict_signature_def(inputs, self.outputs)
+
+
+class ClassificationOutput:
+    """Classes and their scores, for the Classify request of TensorFlow Serving."""
+
+    def __init__(self, scores=None, classes=None):
+        if scores is None and classes is None:
+            raise ValueError("ClassificationOutput needs scores or classes, found neither")
+        self.scores, self.classes = scores, classes
+
+    def signature(self, inputs):
+        return _v1.saved_model.classification_signature_def(_the_one(inputs), self.classes, self.scores)
+
+
+class RegressionOutput:
+    """A value for each example, for the Regress request of TensorFlow Serving."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def signature(self, inputs):
+        return _v1.saved_model.regression_signature_def(_the_one(inputs), self.value)
+
+
+def _the_one(inputs):
+    if len(inputs) != 1:
+        raise ValueError(f"Classify and Regress signatures take one input of serialized examples, found {sorted(inputs)}")
+    return next(iter(inputs.values()))
+
+
+def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
+    """A serving_input_receiver_fn with a placeholder for each Tensor of the dict `features`, of its dtype and shape."""
+
+    def receiver():
+        inputs = {}
+        for name, tensor in features.items():
+            shape = tensor.shape.as_list()
+            inputs[name] = _v1.placeholder(tensor.dtype, [default_batch_size, *shape[1:]], name)
+        return ServingInputReceiver(inputs, inputs)
+
+    return receiver
+
+
+def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=None):
+    """A serving_input_receiver_fn that parses serialized `tf.train.Example`s by `feature_spec`."""
+
+    def receiver():
+        examples = _v1.placeholder(tf.string, [default_batch_size], "input_example_tensor")
+        return ServingInputReceiver(_v1.parse_example(examples, feature_spec), {"examples": examples})
+
+    return receiver

@@ -1,0 +1,93 @@
+"""RunConfig: when an Estimator saves, and the place of this process in the cluster that TF_CONFIG names."""
+
+import copy
+import json
+import os
+
+import tensorflow as tf
+
+_SAVE_SECONDS = 600
+
+
+class RunConfig:
+    """Settings of an Estimator.
+
+    Args:
+      model_dir: directory of checkpoints and summaries.
+      tf_random_seed: of the graph.
+      save_summary_steps, log_step_count_steps: steps between summaries, and between lines of speed in the log; None: none.
+      save_checkpoints_steps, save_checkpoints_secs: one of them: when to save. Neither: each 600 seconds.
+      session_config: a tf.ConfigProto.
+      keep_checkpoint_max, keep_checkpoint_every_n_hours: as those of tf.train.Saver.
+      device_fn: a device function for the model; None: with parameter servers tf.train.replica_device_setter.
+      protocol: of the servers of train_and_evaluate, "grpc".
+      train_distribute, eval_distribute: must be None.
+
+    Raises:
+      ValueError: both ways to save are given, or TF_CONFIG is not as it should be.
+      NotImplementedError: for a distribution strategy.
+    """
+
+    def __init__(self, model_dir=None, tf_random_seed=None, save_summary_steps=100, save_checkpoints_steps=None,
+                 save_checkpoints_secs=None, session_config=None, keep_checkpoint_max=5, keep_checkpoint_every_n_hours=10000,
+                 log_step_count_steps=100, train_distribute=None, device_fn=None, protocol=None, eval_distribute=None):
+        if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
+            raise ValueError("RunConfig: give save_checkpoints_steps or save_checkpoints_secs, found both: "
+                             f"{save_checkpoints_steps} and {save_checkpoints_secs}")
+        if train_distribute is not None or eval_distribute is not None:
+            raise NotImplementedError("RunConfig: train_distribute and eval_distribute are not supported and must be None; workers and "
+                                      "parameter servers come from TF_CONFIG")
+        if save_checkpoints_steps is None and save_checkpoints_secs is None:
+            save_checkpoints_secs = _SAVE_SECONDS
+        self.model_dir = model_dir
+        self.tf_random_seed = tf_random_seed
+        self.save_summary_steps = save_summary_steps
+        self.save_checkpoints_steps = save_checkpoints_steps
+        self.save_checkpoints_secs = save_checkpoints_secs
+        self.session_config = session_config
+        self.keep_checkpoint_max = keep_checkpoint_max
+        self.keep_checkpoint_every_n_hours = keep_checkpoint_every_n_hours
+        self.log_step_count_steps = log_step_count_steps
+        self.device_fn = device_fn
+        self.protocol = protocol
+        self._read_cluster(json.loads(os.environ.get("TF_CONFIG") or "{}"))
+
+    def _read_cluster(self, config):
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        self.cluster_spec = tf.train.ClusterSpec(cluster)
+        self.task_type = task.get("type", "worker")
+        self.task_id = int(task.get("index", 0))
+        evaluates = self.task_type == "evaluator"
+        if cluster and not evaluates and self.task_id >= len(cluster.get(self.task_type, ())):
+            raise ValueError(f"RunConfig: TF_CONFIG must name task {self.task_id} of '{self.task_type}' in its cluster, found {config}")
+        self.num_ps_replicas = len(cluster.get("ps", ()))
+        self.num_worker_replicas = len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
+        chief = "chief" if "chief" in cluster else "worker"
+        self.is_chief = not cluster or (self.task_type, self.task_id) == (chief, 0)
+        alone = not cluster or evaluates or self.num_worker_replicas + self.num_ps_replicas == 1
+        self.master = "" if alone else f"grpc://{cluster[self.task_type][self.task_id]}"
+        self.evaluation_master = ""
+
+    def device(self):
+        """The device function to build the model under, or None."""
+        if self.device_fn is not None or not self.num_ps_replicas or not self.master:
+            return self.device_fn
+        return tf.compat.v1.train.replica_device_setter(
+            worker_device=f"/job:{self.task_type}/task:{self.task_id}", cluster=self.cluster_spec.as_dict())
+
+    def replace(self, **changes):
+        """A copy with other values.
+
+        Raises:
+          ValueError: an unknown name.
+        """
+        made = copy.copy(self)
+        for name, value in changes.items():
+            if name not in vars(self):
+                raise ValueError(f"RunConfig.replace: there is no setting {name!r}")
+            setattr(made, name, value)
+        if "save_checkpoints_steps" in changes and "save_checkpoints_secs" not in changes:
+            made.save_checkpoints_secs = None
+        if "save_checkpoints_secs" in changes and "save_checkpoints_steps" not in changes:
+            made.save_checkpoints_steps = None
+        return made

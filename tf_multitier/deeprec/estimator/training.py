@@ -1,0 +1,65 @@
+"""train_and_evaluate: one process alone, or the one task of a cluster that TF_CONFIG says this process is."""
+
+import time
+
+import tensorflow as tf
+
+_v1 = tf.compat.v1
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec):
+    """Trains and evaluates, as `tf.estimator.train_and_evaluate` of TensorFlow 1.
+
+    Alone, it evaluates after checkpoints, at most one in `throttle_secs` seconds, and at the end. In a cluster, tasks of "ps" serve
+    until the process is ended, those of "chief" and "worker" train, and "evaluator" evaluates each new checkpoint.
+
+    Returns:
+      (results of the last evaluation, []) where it evaluates, else None.
+
+    Raises:
+      NotImplementedError: for exporters.
+    """
+    if eval_spec.exporters:
+        raise NotImplementedError("train_and_evaluate: exporters are not supported: call estimator.export_saved_model afterwards")
+    config = estimator.config
+    if not config.cluster_spec.jobs or config.task_type == "evaluator" or not config.master:
+        evaluates_alone = config.task_type == "evaluator"
+        return (_evaluate_each_checkpoint if evaluates_alone else _train_alone)(estimator, train_spec, eval_spec)
+    server = tf.distribute.Server(config.cluster_spec, config.task_type, config.task_id, protocol=config.protocol or "grpc",
+                                  config=config.session_config)
+    if config.task_type == "ps":
+        server.join()
+    estimator.train(train_spec.input_fn, list(train_spec.hooks or ()), max_steps=train_spec.max_steps,
+                    saving_listeners=train_spec.saving_listeners)
+    return None
+
+
+class _EvaluateAfterSaving(_v1.train.CheckpointSaverListener):
+    """Evaluates each saved checkpoint but the last, if enough time went by."""
+
+    def __init__(self, evaluate, eval_spec):
+        self._evaluate, self._throttle = evaluate, eval_spec.throttle_secs
+        self._last = time.monotonic()
+
+    def after_save(self, session, global_step_value):
+        if time.monotonic() - self._last >= self._throttle:
+            self._evaluate()
+            self._last = time.monotonic()
+
+
+def _train_alone(estimator, train_spec, eval_spec):
+    def evaluate():
+        return estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name)
+
+    listeners = [*(train_spec.saving_listeners or ()), _EvaluateAfterSaving(evaluate, eval_spec)]
+    estimator.train(train_spec.input_fn, list(train_spec.hooks or ()), max_steps=train_spec.max_steps, saving_listeners=listeners)
+    return evaluate(), []
+
+
+def _evaluate_each_checkpoint(estimator, train_spec, eval_spec):
+    results = None
+    for checkpoint in tf.train.checkpoints_iterator(estimator.model_dir, min_interval_secs=eval_spec.throttle_secs):
+        results = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, checkpoint, eval_spec.name)
+        if train_spec.max_steps is not None and results["global_step"] >= train_spec.max_steps:
+            break
+    return results, []
