@@ -83,7 +83,7 @@ def test_errors_that_led_to_an_error_lose_the_frames_too():
     inner = _raised_in("/x/tf_multitier/deeprec/script.py", "raise KeyError('inner')")
     middle = _raised_in("user.py", "arguments[0]()")
     outer = _raised_in("<frozen runpy>", "try:\n        arguments[0](arguments[1])\n    except KeyError:\n        raise ValueError('outer')")
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match="outer") as raised:
         outer(middle, inner)
     error = raised.value
     messages.without_runner(error)
@@ -106,8 +106,8 @@ def test_warnings_and_deprecations_are_as_ever_afterwards():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with messages.without_deprecations():
-            warnings.warn("`tf.layers.dense` is deprecated and will be removed", UserWarning)
+            warnings.warn("`tf.layers.dense` is deprecated and will be removed", UserWarning, stacklevel=1)
             with pytest.raises(UserWarning, match="the program's own"):
-                warnings.warn("the program's own", UserWarning)
+                warnings.warn("the program's own", UserWarning, stacklevel=1)
     with pytest.warns(UserWarning, match="deprecated"):
-        warnings.warn("`tf.layers.dense` is deprecated and will be removed", UserWarning)
+        warnings.warn("`tf.layers.dense` is deprecated and will be removed", UserWarning, stacklevel=1)

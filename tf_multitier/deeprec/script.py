@@ -119,7 +119,7 @@ def run(script, arguments, deprecations=False):
         builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow)
         try:
             runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
-        except Exception as error:  # not SystemExit and KeyboardInterrupt, which Python itself answers
+        except Exception as error:  # noqa: BLE001  Python itself answers SystemExit and KeyboardInterrupt
             messages.report(error)
             return 1
     return 0
