@@ -255,7 +255,7 @@ def test_installing_adds_the_names_of_tensorflow_1_and_deeprec(report):
 def test_tensorflow_1s_own_module_gets_deeprecs_names_only(report):
     added = report["install"]["added"]
     assert set(added["tensorflow._api.v2.compat.v1"]) == {
-        "contrib", "stream", *names.VARIABLES, *stage.STAGE, *refused_names.REFUSED["tensorflow"], "CBFFilter",
+        "contrib", "estimator", "stream", *names.VARIABLES, *stage.STAGE, *refused_names.REFUSED["tensorflow"], "CBFFilter",
         "CheckpointOption", "CounterFilter",
         "EmbeddingVariableOption", "GlobalStepEvict", "InitializerOption", "L2WeightEvict", "StorageOption"}
     assert set(added["tensorflow._api.v2.compat.v1.train"]) == {*tf_multitier.train.__all__, *stage.TRAIN}
