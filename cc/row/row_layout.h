@@ -56,7 +56,7 @@ struct RowHeader {
 static_assert(sizeof(RowHeader) == 32, "the overhead bound counts on it");
 
 enum RowFlags : uint16_t {
-  kRowNewborn = 1,     // created by an apply whose update has not run: reads as absent
+  kRowUncommitted = 1,     // created by an apply whose update has not run: reads as absent
   kRowFree = 2,        // a slot of the slab that holds no row
   kRowDemoting = 8,    // being written below as it is now; whoever changes the row clears it
   kRowUse = 16,        // two bits: uses since the replacement policy last looked, at most 3

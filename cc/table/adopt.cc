@@ -57,33 +57,28 @@ Result<RowLayout> EmbeddingTable::Impl::FirstLayout() const {
 }
 
 Status EmbeddingTable::Impl::Adopt() {
-  const int level = levels_ - 1;
-  const bool ordered = bounded(level);
+  const int level = levels_.last();
+  const bool ordered = levels_.bounded[level];
   int64_t newest = -1;
   std::vector<std::vector<Adopted>> batches(shards_.size()), all(shards_.size());
   auto insert = [&](size_t s) -> Status {
-    Shard* shard = shards_[s].get();
     std::vector<Adopted>& batch = batches[s];
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    const ShardIndex::HashOfWord hash_of = shard->hash_of();
-    MT_RETURN_IF_ERROR(shard->index.Reserve(batch.size(), hash_of));
-    for (size_t i = 0; i < std::min(kAhead, batch.size()); ++i) shard->index.Prefetch(batch[i].hash);
+    Shard::Locked lock(shards_[s]);
+    MT_RETURN_IF_ERROR(lock->ReserveWords(batch.size()));
+    for (size_t i = 0; i < std::min(kAhead, batch.size()); ++i) lock->Prefetch(batch[i].hash);
     for (size_t i = 0; i < batch.size(); ++i) {
-      if (i + kAhead < batch.size()) shard->index.Prefetch(batch[i + kAhead].hash);
-      MT_RETURN_IF_ERROR(shard->index.Insert(batch[i].hash, LowerState(level), batch[i].location, hash_of));
+      if (i + kAhead < batch.size()) lock->Prefetch(batch[i + kAhead].hash);
+      MT_RETURN_IF_ERROR(lock->Adopt(batch[i].hash, level, batch[i].location));
     }
-    shard->rows += static_cast<int64_t>(batch.size());
-    shard->rows_lower[level] += static_cast<int64_t>(batch.size());
     if (ordered) all[s].insert(all[s].end(), batch.begin(), batch.end());
     batch.clear();
     return OkStatus();
   };
-  const size_t rows = static_cast<size_t>(lower_[level]->stats().rows);
+  const size_t rows = static_cast<size_t>(levels_.tier[level]->stats().rows);
   for (auto& shard : shards_) {  // at once, instead of doubling again and again
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    MT_RETURN_IF_ERROR(shard->index.Reserve(rows >> log2_shards_, shard->hash_of()));
+    MT_RETURN_IF_ERROR(Shard::Locked(shard)->ReserveWords(rows >> log2_shards_));
   }
-  const Status scanned = lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) -> Status {
+  const Status scanned = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t location) -> Status {
     const uint64_t hash = HashKey(record.key);
     const size_t s = static_cast<size_t>(shard_index(hash));
     batches[s].push_back(Adopted{hash, record.key, record.version, record.frequency, location});
@@ -99,18 +94,18 @@ Status EmbeddingTable::Impl::Adopt() {
   RaiseTo(&newest_step_, newest);
   RaiseTo(&applies_, std::max<int64_t>(newest, 0));
   if (!ordered) return OkStatus();
-  accesses_ += most;
+  common_.accesses += most;
   for (size_t s = 0; s < shards_.size(); ++s) {
     std::sort(all[s].begin(), all[s].end(), [](const Adopted& a, const Adopted& b) {
       return a.version != b.version ? a.version < b.version : a.key < b.key;
     });
-    std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
+    Shard::Locked lock(shards_[s]);
     for (size_t i = 0; i < all[s].size(); ++i) {
       RecordHeader header;
       header.key = all[s][i].key;
       header.frequency = all[s][i].frequency;
       header.recency = static_cast<uint32_t>(i + 1);
-      PushLower(shards_[s].get(), level, {RankOfRecord(header), header.key, all[s][i].location});
+      lock->Order(level, header, all[s][i].location);
     }
   }
   return OkStatus();

@@ -91,23 +91,20 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
   });
-  if (evicts_) TrimAndRemember();
+  if (common_.evicts) TrimAndRemember();
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::CountKey(ApplyContext* context, Shard* shard, uint32_t entry, int64_t version) {
+void EmbeddingTable::Impl::CountKey(ApplyContext* context, Shard::Locked& lock, uint32_t entry, int64_t version) {
   const KeyBatch& batch = *context->batch;
   const int64_t n = context->Occurrences(entry);
-  const Found found = shard->Find(batch.key(entry), batch.hash(entry));
+  const Found found = lock->Find(batch.key(entry), batch.hash(entry));
   if (found.row != nullptr) {
     found.row->frequency = SaturatingAdd(found.row->frequency, n);
   } else if (n > 0) {
-    shard->marks.CountedChanges(ShardIndex::location(*found.word));
-    if (found.counted->frequency == 0) ++shard->counted_rows;
-    found.counted->frequency = SaturatingAdd(found.counted->frequency, n);
-    found.counted->version = version;
+    lock->SetCount(found, SaturatingAdd(found.counted->frequency, n), version);
   }
-  UnpinCounted(shard, batch.key(entry), batch.hash(entry));
+  lock->UnpinCounted(batch.key(entry), batch.hash(entry));
 }
 
 void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
@@ -117,16 +114,16 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
   const uint32_t begin = batch.begin(s), end = batch.end(s);
   if (begin == end) return;
   Gathered& gathered = *context->gathered;
-  Shard* const shard = shards_[s].get();
   const size_t dim = static_cast<size_t>(options_.dim);
-  GoneRecords gone;
+  FreedRecords freed;
   std::vector<float> sums(kGroup * dim);
   const float* grads[kGroup];
   uint8_t* data[kGroup];
   uint32_t entries[kGroup];
 
-  std::unique_lock<SharedMutex> lock(shard->mutex);
-  const size_t row_bytes = sizeof(RowHeader) + shard->dram.layout()->row_bytes();
+  Shard::Locked lock(shards_[s]);
+  ShardRows& shard = *lock;
+  const size_t row_bytes = sizeof(RowHeader) + shard.layout()->row_bytes();
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (gathered.kinds[e] != Gathered::kRow) continue;
@@ -142,7 +139,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (gathered.kinds[e] == Gathered::kNothing) continue;
       if (gathered.kinds[e] == Gathered::kCountedKey) {
-        CountKey(context, shard, e, update.version);
+        CountKey(context, lock, e, update.version);
         continue;
       }
       uint32_t position = batch.first_position(e);
@@ -157,14 +154,8 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
         grad = sum;
       }
       grads[n] = grad;
-      data[n] = DramTier::Data(gathered.rows[e]);
+      data[n] = shard.BeginChange(gathered.rows[e], batch.hash(e));
       entries[n++] = e;
-    }
-    if (!shard->marks.no_rows()) {
-      for (size_t i = 0; i < n; ++i) {
-        const int64_t key = gathered.rows[entries[i]]->key;
-        shard->marks.RowChanges(ShardIndex::location(*shard->Find(key, batch.hash(entries[i])).word));
-      }
     }
     UpdateBatch rows;
     rows.rows = data;
@@ -178,40 +169,19 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
     for (size_t i = 0; i < n; ++i) {
       RowHeader* row = gathered.rows[entries[i]];
       const int64_t occurrences = context->Occurrences(entries[i]);
-      if (bloom_ != nullptr && row->has(kRowNewborn)) {  // goes on from the filter's count, which has this batch in it
+      if (bloom_ != nullptr && row->has(kRowUncommitted)) {  // goes on from the filter's count, which has this batch in it
         const int64_t counted = std::min<int64_t>(bloom_->Estimate(row->key), 0xffffffff);
         row->frequency = static_cast<uint32_t>(counted - std::min(counted, occurrences));
       }
-      BearRow(shard, row);
+      shard.Commit(row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
       row->version = update.version;
-      FinishChange(shard, row, context->Touched(entries[i]), batch.num_keys(), &gone);
+      shard.FinishChange(row, context->Touched(entries[i]), batch.num_keys(), &freed);
     }
-    shard->counters.updates += static_cast<int64_t>(n);
+    shard.counters.updates += static_cast<int64_t>(n);
   }
-  lock.unlock();
-  FreeGone(&gone);
-}
-
-void EmbeddingTable::Impl::BearRow(Shard* shard, RowHeader* row) {
-  if (!row->has(kRowNewborn)) return;
-  ++shard->rows;
-  ++shard->counters.created;
-  row->flags &= static_cast<uint16_t>(~kRowNewborn);
-  if (row->below == kNoLocation) return;
-  shard->counted.Release(row->below);  // the slot of the counted entry it was
-  row->below = kNoLocation;
-}
-
-void EmbeddingTable::Impl::FinishChange(Shard* shard, RowHeader* row, uint64_t touched, size_t batch,
-                                        GoneRecords* gone) {
-  row->flags &= static_cast<uint16_t>(~kRowDemoting);
-  if (touched != 0 && NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch))) --shard->prefetched;
-  if (row->below != kNoLocation) {  // the copy below is no longer the row's
-    gone->at[levels_ - 1].push_back(KeyLocation{row->key, row->below, /*newest=*/true});
-    row->below = kNoLocation;
-  }
-  --row->pins;
+  lock.Unlock();
+  FreeRecords(&freed);
 }
 
 }  // namespace multitier

@@ -39,57 +39,39 @@ bool IsForGood(const Status& batch, const Status& record) {
 Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) {
   // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of
   // all go afterwards.
-  const bool room_after = options_.cache_strategy == Replacement::kLfu && levels_ > 0 && bounded(0) &&
-                          (levels_ > 1 || options_.drop_coldest);
+  const bool room_after = options_.cache_strategy == Replacement::kLfu && levels_.count > 0 && levels_.bounded[0] &&
+                          (levels_.count > 1 || options_.drop_coldest);
   size_t room = n;
-  if (levels_ > 0 && bounded(0)) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));
+  if (levels_.count > 0 && levels_.bounded[0]) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));
   n = room_after ? std::min(n, lower_share(0)) : room;
   std::vector<WriteRecord> records;
   std::unique_ptr<uint8_t[]> copies;
-  size_t row_bytes = 0;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    DramTier& dram = shard->dram;
-    row_bytes = dram.layout()->row_bytes();
-    if (!shard->prefetches.empty()) SweepPrefetched(shard, env_->NowMicros());
-    const std::vector<uint32_t> victims = shard->dram_order.Choose(n, accesses_.load());
-    if (levels_ == 0) {
+    Shard::Locked lock(shard);
+    const size_t row_bytes = lock->layout()->row_bytes();
+    const std::vector<uint32_t> victims = lock->ChooseVictims(n);
+    if (levels_.count == 0) {
       *moved = victims.size();
-      DropRows(shard, victims);
+      KeepDropped(lock->Drop(victims));
       return OkStatus();
     }
     records.reserve(victims.size());
     copies.reset(new uint8_t[victims.size() * row_bytes]);
     for (size_t i = 0; i < victims.size(); ++i) {
-      if (i + kAhead < victims.size()) dram.Prefetch(victims[i + kAhead]);
-      if (i + kAhead / 2 < victims.size()) shard->index.Prefetch(HashKey(dram.Header(victims[i + kAhead / 2])->key));
-      const uint32_t location = victims[i];
-      RowHeader* row = dram.Header(location);
-      if (levels_ == 1 && row->below != kNoLocation) {
-        shard->marks.RowDemoted(location, 0, row->below);
-        shard->MoveBelow(shard->Find(row->key, HashKey(row->key)).word, 0, row->below);
-        --dram_rows_;
+      if (i + kAhead < victims.size()) lock->PrefetchRow(victims[i + kAhead]);
+      if (i + kAhead / 2 < victims.size()) lock->PrefetchWordOf(victims[i + kAhead / 2]);
+      if (levels_.count == 1 && lock->row(victims[i])->below != kNoLocation) {
+        lock->MoveToCopy(victims[i]);
         ++*moved;
         continue;
       }
-      // Even a write that fails may leave a record behind.
-      row->flags |= durable_[0] ? kRowDemoting | kRowEverBelow : kRowDemoting;
       uint8_t* const copy = copies.get() + records.size() * row_bytes;
-      std::memcpy(copy, DramTier::Data(row), row_bytes);
-      WriteRecord& record = records.emplace_back();
-      record.header.key = row->key;
-      record.header.version = row->version;
-      record.header.frequency = row->frequency;
-      record.header.num_columns = static_cast<uint32_t>(dram.layout()->columns().size());
-      record.header.below = row->below;
-      record.header.recency = row->recency;
-      record.header.flags = row->flags & kRowEverBelow;
-      record.row_data = copy;
+      records.push_back(WriteRecord{lock->BeginWrite(victims[i], /*level=*/0, copy), copy});
     }
   }
   if (records.empty()) return OkStatus();
   std::vector<uint32_t> locations(records.size());
-  const Status written = lower_[0]->Write(records, locations.data());
+  const Status written = levels_.tier[0]->Write(records, locations.data());
   *moved += SwitchDemoted(shard, records, locations.data(), written.ok());
   if (written.ok()) return room_after ? MakeRoom(shard, 0, 0, &room) : OkStatus();
   return TierError(StrCat("demoting ", records.size(), " rows from DRAM (they stay in memory)"), 0, written);
@@ -98,56 +80,47 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
 size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations,
                                            bool written) {
   size_t moved = 0;
-  GoneRecords unused;
+  FreedRecords unused;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (written) shard->counters.lower[0].writes += static_cast<int64_t>(records.size());
-    for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) shard->index.Prefetch(HashKey(records[i].header.key));
+    Shard::Locked lock(shard);
+    if (written) lock->counters.lower[0].writes += static_cast<int64_t>(records.size());
+    for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) lock->Prefetch(HashKey(records[i].header.key));
     for (size_t i = 0; i < records.size(); ++i) {
       const RecordHeader& header = records[i].header;
-      if (i + kAhead < records.size()) shard->index.Prefetch(HashKey(records[i + kAhead].header.key));
-      const Found found = shard->Find(header.key, HashKey(header.key));
-      const bool unchanged = found.row != nullptr && found.row->has(kRowDemoting);
-      if (unchanged) found.row->flags &= static_cast<uint16_t>(~kRowDemoting);
-      if (!written) continue;
-      if (!unchanged || (found.row->pins != 0 && !keeps_copies(0))) {
-        unused.at[0].push_back(KeyLocation{header.key, locations[i], /*newest=*/true});
-      } else if (found.row->pins != 0) {
-        shard->marks.RowCopied(ShardIndex::location(*found.word), locations[i]);
-        found.row->below = locations[i];
-      } else {
-        shard->marks.RowDemoted(ShardIndex::location(*found.word), 0, locations[i]);
-        shard->MoveBelow(found.word, 0, locations[i]);
-        --dram_rows_;
-        ++moved;
-        if (bounded(0)) PushLower(shard, 0, {RankOfRecord(header), header.key, locations[i]});
+      if (i + kAhead < records.size()) lock->Prefetch(HashKey(records[i + kAhead].header.key));
+      if (!written) {
+        lock->CancelWrite(header.key);
+        continue;
       }
+      const ShardRows::Written end = lock->EndWrite(header, /*level=*/0, locations[i], /*keep=*/false);
+      if (end == ShardRows::Written::kStale) unused.at[0].push_back(KeyLocation{header.key, locations[i], /*newest=*/true});
+      moved += end == ShardRows::Written::kMoved;
     }
   }
-  FreeGone(&unused);
+  FreeRecords(&unused);
   return moved;
 }
 
 Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t* room) {
   *room = n;
-  if (!bounded(level)) return OkStatus();
+  if (!levels_.bounded[level]) return OkStatus();
   const size_t share = lower_share(level);
   const size_t wanted = std::min(n, share);
   size_t rows = 0;
   uint64_t seen = 0;
   bool others_read = false;
   auto look = [&] {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    rows = static_cast<size_t>(shard->rows_lower[level]);
-    seen = shard->resolutions;
-    others_read = shard->pending.size() > shard->free_pending.size();
+    Shard::Locked lock(shard);
+    rows = static_cast<size_t>(lock->rows_in(level));
+    seen = lock.resolutions();
+    others_read = lock->reading();
   };
   for (;;) {
     look();
     const uint64_t before = seen;
     const bool may_come = others_read;
     Status status;
-    if (rows + wanted > share && level < levels_ - 1) {
+    if (rows + wanted > share && level < levels_.last()) {
       status = DemoteLower(shard, level, rows + wanted - share);
     } else if (rows + wanted > share && options_.drop_coldest) {
       status = DropColdest(shard, level, rows + wanted - share);
@@ -157,12 +130,11 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
     if (n == 0) return status;
     if (*room > 0) return OkStatus();
     MT_RETURN_IF_ERROR(status);
-    if (level == levels_ - 1 || !(may_come || others_read)) break;
+    if (level == levels_.last() || !(may_come || others_read)) break;
     // Operations are reading all there is; they wait for nothing. Nothing is held here: see DemoteSlice.
-    std::unique_lock<SharedMutex> lock(shard->mutex);
-    shard->resolved.wait(lock, [&] { return shard->resolutions != before; });
+    Shard::Locked(shard).WaitForResolution(before);
   }
-  return ResourceExhaustedError("table '", options_.name, "': tier ", lower_[level]->name(), " is full: ",
+  return ResourceExhaustedError("table '", options_.name, "': tier ", levels_.tier[level]->name(), " is full: ",
                                 options_.lower_tiers[static_cast<size_t>(level)].budget_bytes, " bytes hold ", share,
                                 " rows of each of ", shards_.size(), " shards");
 }
@@ -171,25 +143,18 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
   std::vector<LowerOrder::Entry> later;  // operations are reading them, or they could not be read
   Status status;
   size_t unreadable = 0;
-  const uint64_t clock = accesses_.load();  // one for all: what is not taken at one rank is at the next
+  const uint64_t clock = common_.accesses.load();  // one for all: what is not taken at one rank is at the next
   while (taken->size() < n && unreadable < kUnreadable) {
-    std::vector<LowerOrder::Entry> entries;
-    std::vector<ReadRecord> headers;
-    {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      LowerOrder& order = shard->lower_order[level];
-      while (entries.size() < n - taken->size() && !order.empty()) {
-        entries.push_back(order.Pop());
-        ReadRecord header;
-        header.key = entries.back().key;
-        header.location = entries.back().location;
-        headers.push_back(std::move(header));
-      }
-    }
+    const std::vector<LowerOrder::Entry> entries = Shard::Locked(shard)->PopColdest(level, n - taken->size());
     if (entries.empty()) break;
-    const Status read = lower_[level]->Read(headers);
+    std::vector<ReadRecord> headers(entries.size());
+    for (size_t i = 0; i < entries.size(); ++i) {
+      headers[i].key = entries[i].key;
+      headers[i].location = entries[i].location;
+    }
+    const Status read = levels_.tier[level]->Read(headers);
     if (!read.ok()) unreadable = kUnreadable;
-    std::lock_guard<SharedMutex> lock(shard->mutex);
+    Shard::Locked lock(shard);
     for (size_t i = 0; i < entries.size(); ++i) {
       const ReadRecord& record = headers[i];
       const Status& one = read.ok() ? record.status : read;
@@ -202,45 +167,23 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
         if (status.ok()) status = one;
         continue;
       }
-      RecordHeader header = record.header;
-      header.key = entries[i].key;
-      bool pending = false;
-      uint64_t* word = shard->index.Find(HashKey(header.key), [&](uint64_t w) {
-        pending = ShardIndex::state(w) == WordState::kPending;
-        if (pending) w = shard->pending[ShardIndex::location(w)];
-        return ShardIndex::state(w) == LowerState(level) && ShardIndex::location(w) == record.location;
-      });
-      if (word != nullptr && pending) later.push_back(entries[i]);
-      if (word == nullptr || pending) continue;
-      // A warmer row stands where that one was, or it was moved without a word of its frequency (RelocateOne): not yet. While
-      // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
-      const auto ranked = static_cast<uint32_t>(entries[i].rank);
-      const uint32_t recency = middle_[level] ? header.recency : ranked;
-      if (!damaged && (recency != ranked || options_.cache_strategy == Replacement::kLfu)) {
-        const uint64_t rank = RankOf(options_.cache_strategy, header.frequency, recency, clock);
-        if (rank > entries[i].rank) {
-          shard->lower_order[level].Push({rank, header.key, record.location});
-          continue;
-        }
-      }
       Leaving leaving;
-      leaving.header = header;
-      leaving.location = record.location;
-      leaving.pending_id = shard->AddPending(*word);
-      leaving.rank = entries[i].rank;
-      ShardIndex::Switch(word, WordState::kPending, leaving.pending_id);
-      taken->push_back(std::move(leaving));
+      switch (lock->BeginLeave(level, entries[i], damaged ? nullptr : &record.header, clock, &leaving)) {
+        case ShardRows::Leave::kBegun:
+          taken->push_back(std::move(leaving));
+          break;
+        case ShardRows::Leave::kReadNow:
+          later.push_back(entries[i]);
+          break;
+        case ShardRows::Leave::kNotColdest:
+          break;
+      }
     }
   }
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  for (const LowerOrder::Entry& entry : later) shard->lower_order[level].Push(entry);
+  Shard::Locked lock(shard);
+  for (const LowerOrder::Entry& entry : later) lock->PutBack(level, entry);
   if (status.ok() || taken->size() == n) return OkStatus();
   return TierError("looking for the coldest rows", level, status);
-}
-
-void EmbeddingTable::Impl::PutBack(Shard* shard, int level, const Leaving& leaving) {
-  shard->TakePending(HashKey(leaving.header.key), leaving.pending_id);
-  PushLower(shard, level, {leaving.rank, leaving.header.key, leaving.location});
 }
 
 Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
@@ -249,14 +192,14 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
   Status status = TakeColdest(shard, level, n, &taken);
   const std::shared_ptr<const RowLayout> layout = this->layout();
   std::vector<ReadRecord> reads(taken.size());
+  std::vector<uint8_t> data(taken.size() * layout->row_bytes());
   for (size_t i = 0; i < taken.size(); ++i) {
     reads[i].key = taken[i].header.key;
     reads[i].location = taken[i].location;
     if (taken[i].header.below != kNoLocation) continue;  // clean: only where its copy is by now
-    taken[i].data.resize(layout->row_bytes());
-    reads[i].row_data = taken[i].data.data();
+    reads[i].row_data = data.data() + i * layout->row_bytes();
   }
-  const Status read = reads.empty() ? OkStatus() : lower_[level]->Read(reads);
+  const Status read = reads.empty() ? OkStatus() : levels_.tier[level]->Read(reads);
   std::vector<WriteRecord> records;
   std::vector<size_t> written;  // in `taken`
   std::vector<bool> failed(taken.size()), corrupt(taken.size());
@@ -274,7 +217,7 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
     if (taken[i].header.below != kNoLocation) continue;
     WriteRecord record;
     record.header = taken[i].header;
-    record.row_data = taken[i].data.data();
+    record.row_data = reads[i].row_data;
     records.push_back(record);
     written.push_back(i);
   }
@@ -286,47 +229,37 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
   records.resize(room);
   std::vector<uint32_t> locations(room);
   if (room > 0) {
-    const Status status_of_write = lower_[to]->Write(records, locations.data());
+    const Status status_of_write = levels_.tier[to]->Write(records, locations.data());
     if (!status_of_write.ok()) {
-      write = TierError(StrCat("demoting ", room, " rows from tier ", lower_[level]->name()), to, status_of_write);
-      if (durable_[to]) any_key_below_ = true;
+      write = TierError(StrCat("demoting ", room, " rows from tier ", levels_.tier[level]->name()), to, status_of_write);
+      if (levels_.durable[to]) common_.any_key_below = true;
       for (size_t j = 0; j < room; ++j) failed[written[j]] = true;
     }
   }
   if (status.ok()) status = write;
-  GoneRecords gone;
+  FreedRecords freed;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (write.ok()) shard->counters.lower[to].writes += static_cast<int64_t>(room);
-    shard->counters.lower[level].reads += static_cast<int64_t>(taken.size());
+    Shard::Locked lock(shard);
+    if (write.ok()) lock->counters.lower[to].writes += static_cast<int64_t>(room);
+    lock->counters.lower[level].reads += static_cast<int64_t>(taken.size());
     for (size_t i = 0, j = 0; i < taken.size(); ++i) {
       const RecordHeader& header = taken[i].header;
       const bool dirty = j < written.size() && written[j] == i;
       const size_t place = j;
       j += dirty;
       if (failed[i]) {
-        PutBack(shard, level, taken[i]);
+        lock->CancelLeave(level, taken[i]);
         continue;
       }
-      uint64_t* word = shard->TakePending(HashKey(header.key), taken[i].pending_id);
       if (corrupt[i]) {
-        BelowKey key;
-        key.key = header.key;
-        key.level = level;
-        key.location = taken[i].location;
-        DropCorrupt(shard, word, key, header);
+        const KeyWord word = lock->EndRead(HashKey(header.key), taken[i].id);
+        DropCorrupt(lock, word, header.key, level, taken[i].location, header);
         continue;
       }
-      ShardIndex::Switch(word, LowerState(to), dirty ? locations[place] : header.below);
-      shard->marks.RecordCopied(level, taken[i].location, to, ShardIndex::location(*word));
-      --shard->rows_lower[level];
-      ++shard->rows_lower[to];
-      ++shard->counters.lower[to].demotions;
-      if (bounded(to)) PushLower(shard, to, {RankOfRecord(header), header.key, ShardIndex::location(*word)});
-      gone.at[level].push_back(KeyLocation{header.key, taken[i].location});
+      lock->MoveDown(level, taken[i], header, to, dirty ? locations[place] : header.below, &freed);
     }
   }
-  FreeGone(&gone);
+  FreeRecords(&freed);
   return status;
 }
 
@@ -339,9 +272,9 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
   if (saving_ && !taken.empty()) {
     const size_t row_bytes = layout()->row_bytes();
     {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
+      Shard::Locked lock(shard);
       for (const Leaving& leaving : taken) {
-        if (!shard->marks.wants_record(level, leaving.location)) continue;
+        if (!lock->wants_record(level, leaving.location)) continue;
         ReadRecord& record = wanted.emplace_back();
         record.key = leaving.header.key;
         record.location = leaving.location;
@@ -349,58 +282,40 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
     }
     data.resize(wanted.size() * row_bytes);
     for (size_t i = 0; i < wanted.size(); ++i) wanted[i].row_data = data.data() + i * row_bytes;
-    if (!wanted.empty()) read = lower_[level]->Read(wanted);
+    if (!wanted.empty()) read = levels_.tier[level]->Read(wanted);
   }
-  GoneRecords gone;
+  FreedRecords freed;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
+    Shard::Locked lock(shard);
     std::vector<int64_t> keys;
     auto record = wanted.begin();
     for (const Leaving& leaving : taken) {
+      RecordHeader header;
+      uint8_t* row_data = nullptr;
       if (record != wanted.end() && record->location == leaving.location) {
         const ReadRecord& one = *record++;
         const Status& failed = read.ok() ? one.status : read;
-        const bool still_wanted = shard->marks.wants_record(level, leaving.location);
+        const bool still_wanted = lock->wants_record(level, leaving.location);
         if (failed.ok()) {
-          shard->marks.RecordGoes(level, leaving.location, one.header, one.row_data);
+          header = one.header;
+          row_data = one.row_data;
         } else if (still_wanted && !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
-          PutBack(shard, level, leaving);
+          lock->CancelLeave(level, leaving);
           if (status.ok()) status = TierError(StrCat("dropping key ", leaving.header.key), level, failed);
           continue;
-        } else {
-          shard->marks.RecordLost(level, leaving.location);
         }
-        shard->counters.corrupt += failed.code() == StatusCode::kDataLoss;
+        lock->counters.corrupt += failed.code() == StatusCode::kDataLoss;
       }
-      shard->index.Erase(shard->TakePending(HashKey(leaving.header.key), leaving.pending_id));
-      --shard->rows_lower[level];
-      --shard->rows;
       keys.push_back(leaving.header.key);
-      for (int other = 0; other < levels_; ++other) {
-        if (other != level && !durable_[other]) continue;
-        gone.at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
-      }
+      lock->DropRecord(level, leaving, header, row_data, &freed);
     }
-    KeepDropped(shard, keys);
+    KeepDropped(keys);
   }
-  const Status removed = RemoveGone(&gone);
+  const Status removed = RemoveRecords(&freed);
   return status.ok() ? removed : status;
 }
 
-void EmbeddingTable::Impl::DropRows(Shard* shard, const std::vector<uint32_t>& locations) {
-  std::vector<int64_t> keys;
-  for (const uint32_t location : locations) {
-    const int64_t key = shard->dram.Header(location)->key;
-    shard->marks.RowChanges(location);
-    shard->EraseRow(shard->Find(key, HashKey(key)).word);
-    --dram_rows_;
-    keys.push_back(key);
-  }
-  KeepDropped(shard, keys);
-}
-
-void EmbeddingTable::Impl::KeepDropped(Shard* shard, const std::vector<int64_t>& keys) {
-  shard->counters.dropped += static_cast<int64_t>(keys.size());
+void EmbeddingTable::Impl::KeepDropped(const std::vector<int64_t>& keys) {
   std::lock_guard<std::mutex> lock(trim_mutex_);
   dropped_.insert(dropped_.end(), keys.begin(), keys.end());
   if (dropped_.size() > kKeptDropped) dropped_.erase(dropped_.begin(), dropped_.end() - kKeptDropped);

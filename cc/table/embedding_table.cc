@@ -85,7 +85,9 @@ EmbeddingTable::Impl::Impl(TableOptions options)
     : options_(std::move(options)),
       env_(options_.env != nullptr ? options_.env : Env::Posix()),
       pid_(getpid()),
-      dram_budget_bytes_(options_.dram_budget_bytes) {}
+      dram_budget_bytes_(options_.dram_budget_bytes) {
+  common_.env = env_;
+}
 
 EmbeddingTable::Impl::~Impl() {
   if (getpid() != pid_) return;
@@ -94,7 +96,7 @@ EmbeddingTable::Impl::~Impl() {
     if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
   }
   if (ready_ && options_.keep) (void)Flush();
-  for (int level = 0; level < levels_; ++level) lower_[level]->SetRelocator(nullptr);
+  for (int level = 0; level < levels_.count; ++level) levels_.tier[level]->SetRelocator(nullptr);
 }
 
 Status EmbeddingTable::Impl::Init() {
@@ -113,27 +115,28 @@ Status EmbeddingTable::Impl::Init() {
   if (shards == 0) shards = budget_rows(*layout_) < kOneShardRows ? 1 : kDefaultShards;
   while ((1 << log2_shards_) < shards) ++log2_shards_;
   const bool has_lower = !options_.lower_tiers.empty();
-  evicts_ = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
+  common_.evicts = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
   const bool exact = budget_rows(*layout_) < kOneShardRows;
   // A middle tier goes on with the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
-  tier_levels_.dram_named = options_.dram_named;
+  common_.levels.dram_named = options_.dram_named;
   for (const LowerTierOptions& lower : options_.lower_tiers) {
-    const int level = levels_++;
+    const int level = common_.levels.count++;
     const TierCapabilities can = lower.tier->capabilities();
-    tier_levels_.tier[level] = lower_[level] = lower.tier.get();
-    tier_levels_.durable[level] = durable_[level] = can.durable;
-    tier_levels_.middle[level] = middle_[level] = can.middle;
-    tier_levels_.bounded[level] = lower.budget_bytes != 0;
+    common_.levels.tier[level] = lower.tier.get();
+    common_.levels.durable[level] = can.durable;
+    common_.levels.middle[level] = can.middle;
+    common_.levels.bounded[level] = lower.budget_bytes != 0;
   }
-  tier_levels_.count = levels_;
+  common_.initializer = initializer_.get();
+  common_.strategy = options_.cache_strategy;
+  common_.exact = exact;
   for (int s = 0; s < shards; ++s) {
-    shards_.push_back(std::make_unique<Shard>(env_, &tier_levels_, layout_, evicts_, (uint64_t{1} << 32) >> log2_shards_,
-                                              options_.cache_strategy, exact, options_.row_memory));
+    shards_.push_back(std::make_unique<Shard>(&common_, layout_, (uint64_t{1} << 32) >> log2_shards_, options_.row_memory));
   }
-  for (int level = 0; level < levels_; ++level) MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout_));
+  for (int level = 0; level < levels_.count; ++level) MT_RETURN_IF_ERROR(levels_.tier[level]->SetLayout(layout_));
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
-  for (int level = 0; level < levels_; ++level) LendRelocator(level);
+  for (int level = 0; level < levels_.count; ++level) LendRelocator(level);
   if (has_lower) {
     MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
     retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
@@ -192,19 +195,18 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
     std::vector<std::unique_ptr<DramTier>> rooms;
     for (auto& shard : shards_) {
-      MT_ASSIGN_OR_RETURN(rooms.emplace_back(), shard->dram.RoomFor(layout));
+      MT_ASSIGN_OR_RETURN(rooms.emplace_back(), Shard::Locked(shard)->RoomFor(layout));
     }
-    for (int level = 0; level < levels_; ++level) MT_RETURN_IF_ERROR(lower_[level]->SetLayout(layout));
+    for (int level = 0; level < levels_.count; ++level) MT_RETURN_IF_ERROR(levels_.tier[level]->SetLayout(layout));
     // From here on nothing fails: either every shard is widened or none.
     for (size_t s = 0; s < shards_.size(); ++s) {
-      std::lock_guard<SharedMutex> lock(shards_[s]->mutex);
-      shards_[s]->dram.MoveInto(std::move(rooms[s]));
+      Shard::Locked(shards_[s])->MoveInto(std::move(rooms[s]));
     }
     std::lock_guard<std::mutex> lock(layout_mutex_);
     layout_ = std::move(layout);
   }
   InsideGate inside(&gate_);
-  if (evicts_) Remember(TrimLower());  // wider rows: fewer of them fit
+  if (common_.evicts) Remember(TrimLower());  // wider rows: fewer of them fit
   return OkStatus();
 }
 
@@ -216,29 +218,29 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.name = first_tier_name();
   dram.budget_bytes = static_cast<int64_t>(dram_budget_bytes_.load());
   for (auto& shard : shards_) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    const ShardCounters& c = shard->counters;
-    stats.rows += shard->rows;
-    stats.counted_keys += shard->counted_rows;
+    Shard::Locked lock(shard);
+    const ShardCounters& c = lock->counters;
+    stats.rows += lock->rows();
+    stats.counted_keys += lock->counted_rows();
     stats.updates += c.updates;
     stats.created += c.created;
     stats.removed += c.removed;
     stats.expired += c.expired;
     stats.dropped += c.dropped;
     stats.corrupt += c.corrupt;
-    SweepPrefetched(shard.get(), now);
-    stats.prefetched += shard->prefetched.load();
+    lock->SweepPrefetched(now);
+    stats.prefetched += lock->prefetched();
     stats.false_matches += c.false_matches;
-    stats.index_bytes += static_cast<int64_t>(shard->index.bytes());
-    stats.filter_bytes += static_cast<int64_t>(shard->counted.bytes());
-    dram.rows += shard->rows;
-    dram.resident_bytes += static_cast<int64_t>(shard->dram.resident_bytes());
+    stats.index_bytes += static_cast<int64_t>(lock->index_bytes());
+    stats.filter_bytes += static_cast<int64_t>(lock->counted_bytes());
+    dram.rows += lock->rows();
+    dram.resident_bytes += static_cast<int64_t>(lock->resident_bytes());
     dram.hits += c.hits_dram;
-    for (int level = 0; level < levels_; ++level) {
+    for (int level = 0; level < levels_.count; ++level) {
       const ShardCounters::Lower& from = c.lower[level];
       TableStats::PerTier& to = below[level];
-      dram.rows -= shard->rows_lower[level];
-      to.rows += shard->rows_lower[level];
+      dram.rows -= lock->rows_in(level);
+      to.rows += lock->rows_in(level);
       to.hits += from.hits;
       to.promotions += from.promotions;
       to.demotions += from.demotions;
@@ -261,12 +263,12 @@ TableStats EmbeddingTable::Impl::Stats() {
     dram.resident_bytes = bytes - dram.device.stored_bytes;
   }
   if (options_.dram_named) stats.tiers.push_back(dram);
-  for (int level = 0; level < levels_; ++level) {
+  for (int level = 0; level < levels_.count; ++level) {
     TableStats::PerTier& tier = below[level];
-    tier.name = lower_[level]->name();
+    tier.name = levels_.tier[level]->name();
     tier.row_bytes = tier.rows * stats.row_bytes;
     tier.budget_bytes = static_cast<int64_t>(options_.lower_tiers[static_cast<size_t>(level)].budget_bytes);
-    tier.device = lower_[level]->stats();
+    tier.device = levels_.tier[level]->stats();
     tier.resident_bytes = tier.device.resident_bytes;
     stats.tiers.push_back(tier);
   }
@@ -287,10 +289,7 @@ TableStats EmbeddingTable::Impl::Stats() {
 
 int64_t EmbeddingTable::Impl::TotalCount() {
   int64_t rows = 0;
-  for (auto& shard : shards_) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    rows += shard->rows;
-  }
+  for (auto& shard : shards_) rows += Shard::Locked(shard)->rows();
   return rows;
 }
 
@@ -304,7 +303,7 @@ Status EmbeddingTable::Impl::Drain() {
   }
   InsideGate inside(&gate_);
   ceiling_ = 0;
-  if (!evicts_) return OkStatus();
+  if (!common_.evicts) return OkStatus();
   MT_RETURN_IF_ERROR(RetryTrim());
   return Trim();
 }
@@ -312,8 +311,8 @@ Status EmbeddingTable::Impl::Drain() {
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.
 Status EmbeddingTable::Impl::Compact() {
   MT_RETURN_IF_ERROR(CheckProcess());
-  for (int level = 0; level < levels_; ++level) {
-    const Status compacted = lower_[level]->Compact();
+  for (int level = 0; level < levels_.count; ++level) {
+    const Status compacted = levels_.tier[level]->Compact();
     if (!compacted.ok()) return TierError("compacting", level, compacted);
   }
   return OkStatus();

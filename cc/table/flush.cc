@@ -24,12 +24,12 @@ constexpr uint32_t kLookedAt = 64 * 1024;  // slots looked at for it under one h
 
 Status EmbeddingTable::Impl::Flush() {
   MT_RETURN_IF_ERROR(CheckProcess());
-  const int last = levels_ - 1;
-  if (last < 0 || !durable_[last]) {
+  const int last = levels_.last();
+  if (last < 0 || !levels_.durable[last]) {
     return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
-                                   last < 0 ? first_tier_name() : lower_[last]->name());
+                                   last < 0 ? first_tier_name() : levels_.tier[last]->name());
   }
-  if (bounded(last)) {
+  if (levels_.bounded[last]) {
     std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
     ClosedGate closed(&gate_);
     MT_RETURN_IF_ERROR(MoveAllToLast());
@@ -37,7 +37,7 @@ Status EmbeddingTable::Impl::Flush() {
     InsideGate inside(&gate_);
     for (auto& shard : shards_) {
       uint32_t from = 0;
-      if (levels_ > 1) {
+      if (levels_.count > 1) {
         const TrimHold hold(this, shard.get());
         MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
         MT_RETURN_IF_ERROR(FlushMiddle(shard.get()));
@@ -50,83 +50,60 @@ Status EmbeddingTable::Impl::Flush() {
       }
     }
   }
-  const Status synced = lower_[last]->Sync();
+  const Status synced = levels_.tier[last]->Sync();
   return synced.ok() ? synced : TierError("flushing", last, synced);
 }
 
 Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
-  const int last = levels_ - 1;
+  const int last = levels_.last();
   std::vector<WriteRecord> records;
   std::vector<uint8_t> copies;
   size_t row_bytes = 0;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    DramTier& dram = shard->dram;
-    row_bytes = dram.layout()->row_bytes();
-    const uint32_t end = dram.end();
-    uint32_t location = *from;
-    for (uint32_t looked = 0; location < end && records.size() < kFlushRows && looked < kLookedAt; ++location, ++looked) {
-      RowHeader* row = dram.Header(location);
-      if (row->has(kRowFree | kRowNewborn) || row->below != kNoLocation) continue;
-      row->flags |= kRowDemoting | kRowEverBelow;  // even a write that fails may leave a record behind
-      WriteRecord record;
-      record.header.key = row->key;
-      record.header.version = row->version;
-      record.header.frequency = row->frequency;
-      record.header.num_columns = static_cast<uint32_t>(dram.layout()->columns().size());
-      copies.insert(copies.end(), DramTier::Data(row), DramTier::Data(row) + row_bytes);
-      records.push_back(record);
+    Shard::Locked lock(shard);
+    row_bytes = lock->layout()->row_bytes();
+    const uint32_t end = lock->row_slots();
+    uint32_t slot = *from;
+    for (uint32_t looked = 0; slot < end && records.size() < kFlushRows && looked < kLookedAt; ++slot, ++looked) {
+      const RowHeader* row = lock->row(slot);
+      if (row->has(kRowFree | kRowUncommitted) || row->below != kNoLocation) continue;
+      copies.resize(copies.size() + row_bytes);
+      WriteRecord& record = records.emplace_back();
+      record.header = lock->BeginWrite(slot, last, copies.data() + copies.size() - row_bytes);
+      record.header.recency = 0;  // of tiers in the middle
+      record.header.flags = 0;
     }
-    *from = location < end ? location : kNoLocation;
+    *from = slot < end ? slot : kNoLocation;
   }
   if (records.empty()) return OkStatus();
   for (size_t i = 0; i < records.size(); ++i) records[i].row_data = copies.data() + i * row_bytes;
   std::vector<uint32_t> locations(records.size());
-  const Status written = lower_[last]->Write(records, locations.data());
-  GoneRecords unused;
+  const Status written = levels_.tier[last]->Write(records, locations.data());
+  FreedRecords unused;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (written.ok()) shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
+    Shard::Locked lock(shard);
+    if (written.ok()) lock->counters.lower[last].writes += static_cast<int64_t>(records.size());
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t key = records[i].header.key;
-      const Found found = shard->Find(key, HashKey(key));
-      RowHeader* row = found.row;
-      const bool unchanged = row != nullptr && row->has(kRowDemoting);
-      if (unchanged) row->flags = static_cast<uint16_t>(row->flags & ~kRowDemoting);
-      if (!written.ok()) continue;
-      if (unchanged) {
-        shard->marks.RowCopied(ShardIndex::location(*found.word), locations[i]);
-        row->below = locations[i];
-      } else {
+      if (!written.ok()) {
+        lock->CancelWrite(key);
+      } else if (lock->EndWrite(records[i].header, last, locations[i], /*keep=*/true) == ShardRows::Written::kStale) {
         unused.at[last].push_back(KeyLocation{key, locations[i], /*newest=*/true});
       }
     }
   }
-  FreeGone(&unused);
+  FreeRecords(&unused);
   return written.ok() ? written : TierError(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
 }
 
 Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
-  const int last = levels_ - 1;
+  const int last = levels_.last();
   const std::shared_ptr<const RowLayout> layout = this->layout();
   std::vector<uint32_t> locations;
   {
-    std::unique_lock<SharedMutex> lock(shard->mutex);
-    for (bool complete = false; !complete;) {
-      complete = true;
-      locations.clear();
-      shard->index.ForEach([&](uint64_t word) {
-        if (ShardIndex::state(word) == LowerState(0)) {
-          locations.push_back(ShardIndex::location(word));
-        } else if (ShardIndex::state(word) == WordState::kPending) {
-          const uint64_t was = shard->pending[ShardIndex::location(word)];
-          complete = complete && ShardIndex::state(was) != LowerState(0);
-        }
-      });
-      if (complete) break;
-      const uint64_t seen = shard->resolutions;  // operations are reading some: they go up, or are put back
-      shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
-    }
+    Shard::Locked lock(shard);
+    // Operations are reading some: those go up, or are put back.
+    while (!lock->RecordsOf(/*level=*/0, &locations)) lock.WaitForResolution(lock.resolutions());
   }
   std::vector<uint32_t> freed;  // where no record is any more
   // Rows only leave from here on, and where one stood a row of another shard may stand now.
@@ -137,7 +114,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
       headers[i].location = locations[from + i];
       headers[i].any_key = true;
     }
-    MT_RETURN_IF_ERROR(lower_[0]->Read(headers));
+    MT_RETURN_IF_ERROR(levels_.tier[0]->Read(headers));
     std::vector<ReadRecord> dirty;
     for (const ReadRecord& header : headers) {
       if (header.status.code() == StatusCode::kNotFound) freed.push_back(header.location);
@@ -151,7 +128,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     }
     std::vector<uint8_t> data(dirty.size() * layout->row_bytes());
     for (size_t i = 0; i < dirty.size(); ++i) dirty[i].row_data = data.data() + i * layout->row_bytes();
-    if (!dirty.empty()) MT_RETURN_IF_ERROR(lower_[0]->Read(dirty));
+    if (!dirty.empty()) MT_RETURN_IF_ERROR(levels_.tier[0]->Read(dirty));
     std::vector<WriteRecord> records;
     std::vector<uint32_t> of;
     for (const ReadRecord& record : dirty) {
@@ -165,68 +142,53 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     }
     if (records.empty()) continue;
     std::vector<uint32_t> written(records.size());
-    const Status write = lower_[last]->Write(records, written.data());
+    const Status write = levels_.tier[last]->Write(records, written.data());
     if (!write.ok()) {
-      any_key_below_ = true;  // it may have left records behind
-      return TierError(StrCat("flushing ", records.size(), " rows from tier ", lower_[0]->name()), last, write);
+      common_.any_key_below = true;  // it may have left records behind
+      return TierError(StrCat("flushing ", records.size(), " rows from tier ", levels_.tier[0]->name()), last, write);
     }
-    GoneRecords unused;
+    FreedRecords unused;
     {
-      std::unique_lock<SharedMutex> lock(shard->mutex);
-      shard->counters.lower[last].writes += static_cast<int64_t>(records.size());
+      Shard::Locked lock(shard);
+      lock->counters.lower[last].writes += static_cast<int64_t>(records.size());
       for (size_t i = 0; i < records.size(); ++i) {
         const int64_t key = records[i].header.key;
-        const uint64_t* word = nullptr;
-        for (bool pending = true; pending;) {
-          pending = false;
-          word = shard->index.Find(HashKey(key), [&](uint64_t w) {
-            const bool read = ShardIndex::state(w) == WordState::kPending;
-            if (read) w = shard->pending[ShardIndex::location(w)];
-            if (ShardIndex::state(w) != LowerState(0) || ShardIndex::location(w) != of[i]) return false;
-            pending = read;
-            return true;
-          });
-          if (!pending) continue;
-          const uint64_t seen = shard->resolutions;  // an operation reads it: it goes up, or is put back
-          shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
+        auto attached = ShardRows::Attached::kReadNow;
+        // An operation reads it: it goes up, or is put back.
+        while ((attached = lock->AttachCopy(key, of[i], written[i])) == ShardRows::Attached::kReadNow) {
+          lock.WaitForResolution(lock.resolutions());
         }
-        const bool named = word != nullptr && lower_[0]->SwitchBelow(KeyLocation{key, of[i]}, kNoLocation, written[i]);
-        if (named) shard->marks.RecordCopied(0, of[i], last, written[i]);
         // Brought up by an operation: it is in DRAM without a copy, and is written from there.
-        if (!named) unused.at[last].push_back(KeyLocation{key, written[i], /*newest=*/true});
+        if (attached == ShardRows::Attached::kNotThere) {
+          unused.at[last].push_back(KeyLocation{key, written[i], /*newest=*/true});
+        }
       }
     }
-    if (!unused.at[last].empty()) any_key_below_ = true;  // records of rows that do not know of it
-    FreeGone(&unused);
+    if (!unused.at[last].empty()) common_.any_key_below = true;  // records of rows that do not know of it
+    FreeRecords(&unused);
   }
   return freed.empty() ? OkStatus() : CheckUnnamed(shard, 0, std::move(freed));
 }
 
 Status EmbeddingTable::Impl::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations) {
   std::sort(locations.begin(), locations.end());
-  int64_t named = 0;
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  shard->index.ForEach([&](uint64_t word) {
-    if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
-    if (ShardIndex::state(word) != LowerState(level)) return;
-    named += std::binary_search(locations.begin(), locations.end(), ShardIndex::location(word));
-  });
+  const int64_t named = Shard::Locked(shard)->CountNamed(level, locations);
   if (named == 0) return OkStatus();
   return TierError("flushing", level, DataLossError(named, " rows have no record where the index has them"));
 }
 
 Status EmbeddingTable::Impl::MoveAllToLast() {
-  const int last = levels_ - 1;
+  const int last = levels_.last();
   const size_t share = lower_share(last);
   for (auto& shard : shards_) {
     size_t rows = 0;
     {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      rows = static_cast<size_t>(shard->rows);
-      SweepPrefetched(shard.get(), ~uint64_t{0});
+      Shard::Locked lock(shard);
+      rows = static_cast<size_t>(lock->rows());
+      lock->SweepPrefetched(~uint64_t{0});
     }
     if (rows > share) {
-      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", lower_[last]->name(), " of ",
+      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", levels_.tier[last]->name(), " of ",
                                     options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes holds ", share,
                                     " rows of each of ", shards_.size(), " shards, one has ", rows);
     }
@@ -239,8 +201,8 @@ Status EmbeddingTable::Impl::MoveAllToLast() {
         MT_RETURN_IF_ERROR(DemoteLower(shard.get(), 0, kFlushRows));
       }
       MT_RETURN_IF_ERROR(TrimShard(shard.get(), 0, 1));
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      const size_t left = static_cast<size_t>(shard->rows - shard->rows_lower[last]);
+      Shard::Locked lock(shard);
+      const size_t left = static_cast<size_t>(lock->rows() - lock->rows_in(last));
       progress = left < above;
       above = left;
     }

@@ -22,13 +22,12 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   batch->Partition(keys, log2_shards_);
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     if (batch->begin(s) == batch->end(s)) continue;
-    Shard* shard = shards_[s].get();
-    std::lock_guard<SharedMutex> lock(shard->mutex);
+    Shard::Locked lock(shards_[s]);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
-      const Found found = shard->Find(batch->key(e), batch->hash(e));
+      const Found found = lock->Find(batch->key(e), batch->hash(e));
       KeyFacts facts;
       if (found.row != nullptr) {
-        const bool born = !found.row->has(kRowNewborn);
+        const bool born = !found.row->has(kRowUncommitted);
         facts.frequency = found.row->frequency;
         facts.version = born ? found.row->version : -1;
         facts.tier = born ? 0 : -1;
@@ -59,32 +58,6 @@ Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) 
   return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.tier; });
 }
 
-void EmbeddingTable::Impl::ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone) {
-  RowHeader* row = shard->dram.Header(ShardIndex::location(*word));
-  if (!row->has(kRowNewborn)) {
-    shard->marks.RowChanges(ShardIndex::location(*word));
-    const bool ever_below = row->has(kRowEverBelow) || any_key_below_;
-    for (int level = 0; level < levels_; ++level) {
-      const uint32_t location = level == levels_ - 1 ? row->below : kNoLocation;
-      if (location != kNoLocation || (durable_[level] && ever_below)) {
-        gone->at[level].push_back(KeyLocation{row->key, location});
-      }
-    }
-    row->below = kNoLocation;
-    if (row->pins == 0) {
-      shard->EraseRow(word);
-      --dram_rows_;
-      return;
-    }
-    --shard->rows;
-    if (row->has(kRowPrefetched)) --shard->prefetched;
-    row->flags = static_cast<uint16_t>((row->flags & kRowEverBelow) | kRowNewborn);
-  }
-  // An apply holds it: it trains a key that is absent again.
-  ResetRow(shard, row);
-  if (shard->orders_dram) shard->dram_order.Refresh(ShardIndex::location(*word), accesses_.load());
-}
-
 void EmbeddingTable::Impl::ForgetCount(int64_t key) {
   if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
 }
@@ -113,35 +86,29 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
   const TrimHold hold(this, shard);
   Forgetting forgetting;
   int64_t in_memory = 0;
-  auto forget = [&](int64_t key, const Found& found) {
+  auto forget = [&](Shard::Locked& lock, int64_t key, const Found& found) {
     if (found.row != nullptr) {
-      in_memory += !found.row->has(kRowNewborn);
-      ForgetRow(shard, found.word, &forgetting.gone);
+      in_memory += !found.row->has(kRowUncommitted);
+      lock->Erase(found, &forgetting.freed);
     } else if (found.counted != nullptr) {
-      shard->marks.CountedChanges(ShardIndex::location(*found.word));
-      if (found.counted->pins == 0) {
-        shard->EraseCounted(found.word);
-      } else if (found.counted->frequency > 0) {
-        --shard->counted_rows;
-        found.counted->frequency = 0;
-      }
+      lock->EraseCount(found);
     }
     ForgetCount(key);
   };
   BelowKeys below;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
+    Shard::Locked lock(shard);
     for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
-      const Found found = shard->Find(batch.key(e), batch.hash(e));
+      const Found found = lock->Find(batch.key(e), batch.hash(e));
       if (found.maybe_below) {
         below.push_back(BelowKeyOf(batch, e, s));
       } else {
-        forget(batch.key(e), found);
+        forget(lock, batch.key(e), found);
       }
     }
   }
-  const Settle settle = [&](Shard*, BelowKey* key, const Found& found) {
-    forget(key->key, found);
+  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) {
+    forget(lock, key->key, found);
     return OkStatus();
   };
   Status status = Promote(&below, Promotion::kForget, &settle, &forgetting);
@@ -151,11 +118,11 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
     }
   }
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    shard->counters.removed += in_memory + forgetting.forgotten;
+    Shard::Locked lock(shard);
+    lock->counters.removed += in_memory + forgetting.forgotten;
   }
   *removed += in_memory + forgetting.forgotten;
-  (void)RemoveGone(&forgetting.gone);  // the keys are out of the table: what a tier refuses is owed
+  (void)RemoveRecords(&forgetting.freed);  // the keys are out of the table: what a tier refuses is told to it again
   return status;
 }
 
@@ -167,7 +134,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
   int64_t n = 0;
   Status status;
   for (auto& shard : shards_) ExpireInMemory(shard.get(), step, &n);
-  for (int level = 0; level < levels_; ++level) {
+  for (int level = 0; level < levels_.count; ++level) {
     const Status one = ExpireBelow(level, step, &n);
     if (status.ok()) status = one;
   }
@@ -179,36 +146,35 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
     AwaitSnapshot();
     const TrimHold hold(this, shard);
-    GoneRecords gone;
+    FreedRecords freed;
     {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      end = shard->dram.end();
+      Shard::Locked lock(shard);
+      end = lock->row_slots();
       const uint32_t to = std::min<uint32_t>(end, from + kExpireSlice);
       for (uint32_t location = from; location < to; ++location) {
-        RowHeader* row = shard->dram.Header(location);
-        if (row->has(kRowFree | kRowNewborn) || row->pins != 0) continue;
+        const RowHeader* row = lock->row(location);
+        if (row->has(kRowFree | kRowUncommitted) || row->pins != 0) continue;
         const float* value = reinterpret_cast<const float*>(DramTier::Data(row));
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
         ForgetCount(row->key);
-        ForgetRow(shard, shard->Find(row->key, HashKey(row->key)).word, &gone);
+        lock->Erase(lock->Find(row->key, HashKey(row->key)), &freed);
         ++*expired;
-        ++shard->counters.expired;
+        ++lock->counters.expired;
       }
     }
-    (void)RemoveGone(&gone);  // what a tier refuses is owed
+    (void)RemoveRecords(&freed);  // what a tier refuses is told to it again
   }
   const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
     AwaitSnapshot();
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    end = shard->counted.end();
+    Shard::Locked lock(shard);
+    end = lock->counted_slots();
     for (uint32_t location = from; location < std::min(end, from + kExpireSlice); ++location) {
-      const CountedKey counted = *shard->counted.at(location);
+      const CountedKey counted = lock->counted(location);
       if (counted.frequency == 0 || counted.pins != 0 || !ExpiredBySteps(step, counted.version)) continue;
-      uint64_t* const word = shard->Find(counted.key, HashKey(counted.key)).word;
-      if (word == nullptr || ShardIndex::state(*word) != WordState::kCounted) continue;  // about to be a row
-      shard->marks.CountedChanges(location);
-      shard->EraseCounted(word);
+      const Found found = lock->Find(counted.key, HashKey(counted.key));
+      if (found.counted == nullptr) continue;  // about to be a row
+      lock->EraseCount(found);
     }
   }
 }
@@ -222,7 +188,7 @@ bool EmbeddingTable::Impl::ExpiredBySteps(int64_t step, int64_t version) const {
 Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
-  Status status = lower_[level]->Scan([&](const RecordHeader& record, uint32_t) {
+  Status status = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t) {
     if (by_weight || ExpiredBySteps(step, record.version)) candidates.push_back(record.key);
     return OkStatus();
   });
@@ -257,22 +223,22 @@ Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t
     if (doomed) ForgetCount(header.key);
     return doomed;
   };
-  const Settle settle = [&](Shard*, BelowKey* key, const Found& found) {  // came up meanwhile
-    if (found.row == nullptr || found.row->pins != 0 || found.row->has(kRowNewborn)) return OkStatus();
+  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) {  // came up meanwhile
+    if (found.row == nullptr || found.row->pins != 0 || found.row->has(kRowUncommitted)) return OkStatus();
     const float* value = reinterpret_cast<const float*>(DramTier::Data(found.row));
     if (!Expired(options_.expiry, step, found.row->version, value, options_.dim)) return OkStatus();
     ForgetCount(key->key);
-    ForgetRow(shard, found.word, &forgetting.gone);
+    lock->Erase(found, &forgetting.freed);
     ++in_memory;
     return OkStatus();
   };
   const Status status = Promote(&keys, Promotion::kForget, &settle, &forgetting);
   *expired += in_memory + forgetting.forgotten;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    shard->counters.expired += in_memory + forgetting.forgotten;
+    Shard::Locked lock(shard);
+    lock->counters.expired += in_memory + forgetting.forgotten;
   }
-  (void)RemoveGone(&forgetting.gone);  // what a tier refuses is owed
+  (void)RemoveRecords(&forgetting.freed);  // what a tier refuses is told to it again
   return status;
 }
 
@@ -280,31 +246,9 @@ Status EmbeddingTable::Impl::Clear() {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
   ClosedGate closed(&gate_);
-  GoneRecords gone;
-  for (auto& shard : shards_) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    for (uint32_t location = 0; location < shard->dram.end() && levels_ > 0; ++location) {
-      const RowHeader* row = shard->dram.Header(location);
-      if (row->has(kRowFree) || !(row->has(kRowEverBelow) || any_key_below_)) continue;
-      for (int level = 0; level < levels_; ++level) {
-        if (durable_[level]) gone.at[level].push_back(KeyLocation{row->key, kNoLocation});
-      }
-    }
-    shard->index.Clear();
-    shard->dram.Clear();
-    shard->counted.Clear();
-    shard->dram_order.Clear();
-    shard->prefetches.clear();
-    shard->pin_ends.clear();
-    shard->prefetched = 0;
-    shard->counters.removed += shard->rows;
-    shard->rows = shard->counted_rows = 0;
-    for (int level = 0; level < levels_; ++level) {
-      shard->rows_lower[level] = 0;
-      shard->lower_order[level].Clear();
-    }
-  }
-  dram_rows_ = 0;
+  FreedRecords freed;
+  for (auto& shard : shards_) Shard::Locked(shard)->Clear(&freed);
+  common_.dram_rows = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
   Status status = RemoveAllOwed();  // what is still owed is told again later
   {
@@ -313,17 +257,17 @@ Status EmbeddingTable::Impl::Clear() {
     trim_failed_ = false;
   }
   // Nothing names a record any more, so none is moved from here on.
-  for (int level = 0; level < levels_; ++level) {
-    const Status scanned = lower_[level]->Scan([&](const RecordHeader& record, uint32_t location) {
-      gone.at[level].push_back(KeyLocation{record.key, location});
-      for (int deeper = level + 1; deeper < levels_; ++deeper) {
-        if (durable_[deeper]) gone.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
+  for (int level = 0; level < levels_.count; ++level) {
+    const Status scanned = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t location) {
+      freed.at[level].push_back(KeyLocation{record.key, location});
+      for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
+        if (levels_.durable[deeper]) freed.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
       }
       return OkStatus();
     });
     if (status.ok()) status = scanned;
   }
-  const Status removed = RemoveGone(&gone);
+  const Status removed = RemoveRecords(&freed);
   return status.ok() ? removed : status;
 }
 

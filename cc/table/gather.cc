@@ -1,12 +1,12 @@
 // Gather: the first step of an apply (see embedding_table.h). It leaves every entry of the batch in one of three states:
 //
-//   kRow         a row in DRAM, pinned; a newborn one where the key had none
+//   kRow         a row in DRAM, pinned; uncommitted where the key had none
 //   kCountedKey  under the counter filter, below its threshold: a counted entry, pinned
 //   kNothing     not admitted by a filter that keeps no entry
 //
-// A counted key that reaches its threshold becomes a newborn row at once, which keeps the entry's slot in `below` and its
+// A counted key that reaches its threshold becomes an uncommitted row at once, which keeps the entry's slot in `below` and its
 // count in `frequency` (so that Undo can put the entry back) and takes over the pins of the applies that hold the entry.
-// Undo takes back exactly what gather did: pins, newborns that nobody else pinned, entries without a count.
+// Undo takes back exactly what gather did: pins, uncommitted rows that nobody else pinned, entries without a count.
 
 #include <algorithm>
 
@@ -28,9 +28,9 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   gathered->rows.resize(batch->num_keys());
   gathered->kinds.assign(batch->num_keys(), Gathered::kNothing);
   context->below.resize(shards_.size());
-  if (evicts_) {
+  if (common_.evicts) {
     context->no_room = RetryTrim();
-    context->stamp = accesses_.fetch_add(batch->num_keys());
+    context->stamp = common_.accesses.fetch_add(batch->num_keys());
   }
   // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested. Undo takes them out
   // again, but for a counter that saturated, which stays so.
@@ -57,7 +57,7 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   for (Status& s : statuses) {
     if (status.ok() && !s.ok()) status = std::move(s);
   }
-  if (status.ok() && levels_ > 0) status = GatherBelow(context);
+  if (status.ok() && levels_.count > 0) status = GatherBelow(context);
   if (status.ok()) return status;
   for (int s = 0; s < shards; ++s) {
     UndoShard(context, s);
@@ -70,35 +70,34 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
   const KeyBatch& batch = *context->batch;
   const uint32_t begin = batch.begin(s), end = batch.end(s);
   if (begin == end) return OkStatus();
-  Shard* const shard = shards_[s].get();
   Gathered& gathered = *context->gathered;
   std::vector<uint32_t> absent;
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  const ShardIndex& index = shard->index;
+  Shard::Locked lock(shards_[s]);
+  ShardRows& shard = *lock;
   RowHeader* rows[2][kGroup];
   auto place_of = [&](uint32_t e) {
     if (context->places.empty()) return kNoPlace;
     const uint32_t place = context->places[batch.first_position(e)];
-    return place < shard->dram.end() ? place : kNoPlace;  // the table may be another one since
+    return place < shard.row_slots() ? place : kNoPlace;  // the table may be another one since
   };
   auto fetch_buckets = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
-      if (place_of(e) == kNoPlace) index.Prefetch(batch.hash(e));
+      if (place_of(e) == kNoPlace) shard.Prefetch(batch.hash(e));
     }
   };
   auto locate = [&](uint32_t e) {
     const uint32_t place = place_of(e);
-    return place != kNoPlace ? place : index.FindHomeDram(batch.hash(e));
+    return place != kNoPlace ? place : shard.FindHomeRow(batch.hash(e));
   };
   // Few rows are still in the cache when update comes to them.
-  const bool whole_rows = (end - begin) * shard->dram.layout()->stride() <= kCachedBytes;
+  const bool whole_rows = (end - begin) * shard.layout()->stride() <= kCachedBytes;
   auto fetch_rows = [&](uint32_t from, RowHeader** to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t location = locate(e);
-      to[e - from] = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
+      to[e - from] = location == ShardIndex::kNone ? nullptr : shard.row(location);
       if (to[e - from] == nullptr) continue;
       if (whole_rows) {
-        shard->dram.Prefetch(location);
+        shard.PrefetchRow(location);
       } else {
         __builtin_prefetch(to[e - from], 1);
       }
@@ -115,7 +114,7 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       RowHeader* row = rows[current][e - from];
       if (row == nullptr || row->key != batch.key(e) || row->has(kRowFree)) {
-        const Found found = shard->Find(batch.key(e), batch.hash(e));
+        const Found found = shard.Find(batch.key(e), batch.hash(e));
         row = found.row;
         if (found.maybe_below) {
           context->below[s].push_back(e);
@@ -125,48 +124,38 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
           if (found.counted == nullptr) {
             absent.push_back(e);
           } else {
-            MT_RETURN_IF_ERROR(GatherCounted(context, shard, e, found));
+            MT_RETURN_IF_ERROR(GatherCounted(context, lock, e, found));
           }
           continue;
         }
       }
-      ++row->pins;
+      shard.Pin(row);
       gathered.rows[e] = row;
       gathered.kinds[e] = Gathered::kRow;
       ++hits;
     }
   }
-  shard->counters.hits_dram += hits;
-  return GatherAbsent(context, shard, absent);
+  shard.counters.hits_dram += hits;
+  return GatherAbsent(context, lock, absent);
 }
 
-Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard* shard, uint32_t entry, const Found& found) {
+Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard::Locked& lock, uint32_t entry,
+                                           const Found& found) {
   Gathered& gathered = *context->gathered;
-  CountedKey* counted = found.counted;
   const int64_t n = context->admit_all ? 0 : context->Occurrences(entry);
-  if (!context->admit_all && counted->frequency + static_cast<uint64_t>(n) < options_.admission.filter_freq) {
-    ++counted->pins;
+  if (!context->admit_all && found.counted->frequency + static_cast<uint64_t>(n) < options_.admission.filter_freq) {
+    lock->PinCounted(found);
     gathered.kinds[entry] = Gathered::kCountedKey;
     return OkStatus();
   }
-  MT_RETURN_IF_ERROR(TakeRoom(context, shard, 1));
-  shard->marks.CountedChanges(ShardIndex::location(*found.word));
-  const uint32_t location = shard->AllocateRow(context->stamp, counted->frequency + 1, 0);
-  RowHeader* row = shard->dram.Header(location);
-  row->key = counted->key;
-  row->flags = kRowNewborn;
-  ResetRow(shard, row);
-  row->pins = static_cast<uint16_t>(1 + counted->pins);
-  row->frequency = counted->frequency;
-  row->below = ShardIndex::location(*found.word);
-  if (counted->frequency > 0) --shard->counted_rows;
-  ShardIndex::Switch(found.word, WordState::kDram, location);
-  gathered.rows[entry] = row;
+  MT_RETURN_IF_ERROR(TakeRoom(context, lock, 1));
+  gathered.rows[entry] = lock->CreateFromCounted(found, context->stamp);
   gathered.kinds[entry] = Gathered::kRow;
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, const std::vector<uint32_t>& absent) {
+Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard::Locked& lock,
+                                          const std::vector<uint32_t>& absent) {
   if (absent.empty()) return OkStatus();
   const KeyBatch& batch = *context->batch;
   Gathered& gathered = *context->gathered;
@@ -189,93 +178,46 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard* shard, c
     }
     create = &admitted;
   }
-  const ShardIndex::HashOfWord hash_of = shard->hash_of();
-  MT_RETURN_IF_ERROR(OfThisTable(shard->index.Reserve(create->size() + count.size(), hash_of)));
-  if (!count.empty()) {
-    if (!shard->counted.Reserve(count.size())) {
-      return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
-    }
-    for (const uint32_t e : count) {
-      const uint32_t location = shard->AllocateCounted(batch.key(e));
-      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, hash_of);
-      if (!inserted.ok()) {
-        shard->counted.Release(location);
-        return inserted;
-      }
-      shard->counted.at(location)->pins = 1;
-      gathered.kinds[e] = Gathered::kCountedKey;
-    }
+  MT_RETURN_IF_ERROR(OfThisTable(lock->ReserveWords(create->size() + count.size())));
+  if (!count.empty() && !lock->ReserveCounted(count.size())) {
+    return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
+  }
+  for (const uint32_t e : count) {
+    MT_RETURN_IF_ERROR(lock->CreateCounted(batch.key(e), batch.hash(e), /*pins=*/1));
+    gathered.kinds[e] = Gathered::kCountedKey;
   }
   if (create->empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(TakeRoom(context, shard, create->size()));
-  const std::shared_ptr<const RowLayout>& layout = shard->dram.layout();
-  int64_t keys[kGroup];
-  float* values[kGroup];
-  auto fetch_buckets = [&](size_t from) {
-    for (size_t i = from; i < std::min(create->size(), from + kGroup); ++i) shard->index.Prefetch(batch.hash((*create)[i]));
-  };
-  fetch_buckets(0);
-  for (size_t i = 0; i < create->size(); i += kGroup) {
-    const size_t n = std::min<size_t>(kGroup, create->size() - i);
-    fetch_buckets(i + kGroup);
-    uint32_t locations[kGroup];
-    for (size_t j = 0; j < n; ++j) {
-      keys[j] = batch.key((*create)[i + j]);
-      locations[j] = shard->AllocateRow(context->stamp, 1, 0);
-      RowHeader* row = shard->dram.Header(locations[j]);
-      values[j] = reinterpret_cast<float*>(DramTier::Data(row));
-      row->key = keys[j];
-      row->version = -1;
-      row->pins = 1;
-      row->flags = kRowNewborn;
-      layout->FillSlots(DramTier::Data(row), 1);
-    }
-    initializer_->FillBatch(keys, n, values);
-    for (size_t j = 0; j < n; ++j) {
-      const uint32_t e = (*create)[i + j];
-      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kDram, locations[j], hash_of);
-      if (!inserted.ok()) {
-        for (size_t k = j; k < n; ++k) shard->ReleaseRow(locations[k]);
-        dram_rows_ -= static_cast<int64_t>(create->size() - i - j);
-        return inserted;
-      }
-      gathered.rows[e] = shard->dram.Header(locations[j]);
-      gathered.kinds[e] = Gathered::kRow;
-    }
-  }
-  return OkStatus();
+  MT_RETURN_IF_ERROR(TakeRoom(context, lock, create->size()));
+  size_t created = 0;
+  const Status status = lock->CreateUncommitted(batch, *create, context->stamp, gathered.rows.data(), &created);
+  for (size_t i = 0; i < created; ++i) gathered.kinds[(*create)[i]] = Gathered::kRow;
+  common_.dram_rows -= static_cast<int64_t>(create->size() - created);
+  return status;
 }
 
-Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard* shard, size_t n) {
+Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard::Locked& lock, size_t n) {
   if (!context->no_room.ok()) return context->no_room;
-  size_t rows = shard->dram.rows();  // newborns included
-  for (int level = 0; level < levels_; ++level) rows += static_cast<size_t>(shard->rows_lower[level]);
-  if (const size_t most = capacity(budget_rows(*shard->dram.layout())); rows + n > most) {
+  size_t rows = lock->dram_rows();
+  for (int level = 0; level < levels_.count; ++level) rows += static_cast<size_t>(lock->rows_in(level));
+  if (const size_t most = capacity(budget_rows(*lock->layout())); rows + n > most) {
     return ResourceExhaustedError("table '", options_.name, "': its tiers are full: one of ", shards_.size(), " shards holds ",
                                   rows, " of ", most, " rows; no room for ", n, " more");
   }
-  if (!evicts_ && dram_budget_bytes_ != 0) {
-    const int64_t budget = static_cast<int64_t>(budget_rows(*shard->dram.layout()));
-    if (dram_rows_.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
-      const int64_t rows = dram_rows_.fetch_sub(static_cast<int64_t>(n));
+  if (!common_.evicts && dram_budget_bytes_ != 0) {
+    const int64_t budget = static_cast<int64_t>(budget_rows(*lock->layout()));
+    if (common_.dram_rows.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
+      const int64_t rows = common_.dram_rows.fetch_sub(static_cast<int64_t>(n));
       return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ",
                                     rows - static_cast<int64_t>(n), " of ", budget, " rows (", dram_budget_bytes_.load(),
                                     " bytes); no room for ", n, " more");
     }
   } else {
-    dram_rows_ += static_cast<int64_t>(n);
+    common_.dram_rows += static_cast<int64_t>(n);
   }
-  const Status reserved = shard->dram.Reserve(n);
+  const Status reserved = lock->ReserveRows(n);
   if (reserved.ok()) return reserved;
-  dram_rows_ -= static_cast<int64_t>(n);
+  common_.dram_rows -= static_cast<int64_t>(n);
   return OfThisTable(reserved);
-}
-
-void EmbeddingTable::Impl::ResetRow(Shard* shard, RowHeader* row) {
-  row->version = -1;
-  row->frequency = 0;
-  initializer_->Fill(row->key, reinterpret_cast<float*>(DramTier::Data(row)));
-  shard->dram.layout()->FillSlots(DramTier::Data(row), 1);
 }
 
 Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
@@ -297,10 +239,10 @@ Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
   if (wanted.empty()) return OkStatus();
   if (!context->no_room.ok()) return context->no_room;
   Gathered& gathered = *context->gathered;
-  const Settle settle = [&](Shard* shard, BelowKey* key, const Found& found) -> Status {
-    if (found.counted != nullptr) return GatherCounted(context, shard, key->entry, found);
-    if (found.row == nullptr) return GatherAbsent(context, shard, {key->entry});
-    ++found.row->pins;
+  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) -> Status {
+    if (found.counted != nullptr) return GatherCounted(context, lock, key->entry, found);
+    if (found.row == nullptr) return GatherAbsent(context, lock, {key->entry});
+    lock->Pin(found.row);
     gathered.rows[key->entry] = found.row;
     gathered.kinds[key->entry] = Gathered::kRow;
     return OkStatus();
@@ -314,43 +256,19 @@ Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
   return OkStatus();
 }
 
-void EmbeddingTable::Impl::UnpinRow(Shard* shard, RowHeader* row) {
-  if (--row->pins != 0 || !row->has(kRowNewborn)) return;
-  uint64_t* word = shard->Find(row->key, HashKey(row->key)).word;
-  --dram_rows_;
-  const uint32_t counted_location = row->below;
-  if (counted_location == kNoLocation) return shard->EraseRow(word);
-  CountedKey* counted = shard->counted.at(counted_location);
-  *counted = CountedKey{row->key, counted->version, row->frequency, 0};
-  if (row->frequency == 0) {
-    shard->counted.Release(counted_location);
-    return shard->EraseRow(word);
-  }
-  shard->ReleaseRow(ShardIndex::location(*word));
-  ShardIndex::Switch(word, WordState::kCounted, counted_location);
-  ++shard->counted_rows;
-}
-
-void EmbeddingTable::Impl::UnpinCounted(Shard* shard, int64_t key, uint64_t hash) {
-  const Found found = shard->Find(key, hash);
-  if (found.row != nullptr) return UnpinRow(shard, found.row);  // it became a row, which took our pin over
-  if (--found.counted->pins == 0 && found.counted->frequency == 0) shard->EraseCounted(found.word);
-}
-
 void EmbeddingTable::Impl::UndoShard(ApplyContext* context, int s) {
   const KeyBatch& batch = *context->batch;
   Gathered& gathered = *context->gathered;
-  Shard* shard = shards_[s].get();
-  std::lock_guard<SharedMutex> lock(shard->mutex);
+  Shard::Locked lock(shards_[s]);
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
     switch (gathered.kinds[e]) {
       case Gathered::kNothing:
         break;
       case Gathered::kRow:
-        UnpinRow(shard, gathered.rows[e]);
+        lock->Unpin(gathered.rows[e]);
         break;
       case Gathered::kCountedKey:
-        UnpinCounted(shard, batch.key(e), batch.hash(e));
+        lock->UnpinCounted(batch.key(e), batch.hash(e));
         break;
     }
   }

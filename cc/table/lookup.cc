@@ -57,15 +57,16 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   const size_t n = keys.size();
   const OutRows rows{out, static_cast<size_t>(stride != 0 ? stride : options_.dim)};
   const int slices = static_cast<int>(std::clamp<size_t>(n / kSliceKeys, 1, kMaxSlices));
-  const uint64_t stamp = evicts_ ? accesses_.fetch_add(n) : 0;
+  const uint64_t stamp = common_.evicts ? common_.accesses.fetch_add(n) : 0;
   std::vector<Missed> missed(static_cast<size_t>(slices));
-  for (auto& shard : shards_) shard->mutex.lock_shared();
-  ParallelFor(executor, slices, [&](int s) {
-    const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
-    const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
-    LookupSlice(keys, from, to, stamp, rows, places, &missed[static_cast<size_t>(s)]);
-  });
-  for (auto& shard : shards_) shard->mutex.unlock_shared();
+  {
+    const std::vector<Shard::Shared> shards = ShareAll();
+    ParallelFor(executor, slices, [&](int s) {
+      const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
+      const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
+      LookupSlice(shards.data(), keys, from, to, stamp, rows, places, &missed[static_cast<size_t>(s)]);
+    });
+  }
 
   std::vector<size_t> below;
   int64_t absent = 0;
@@ -94,9 +95,7 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
   InsideGate inside(&gate_);
   const OutRows rows{out, static_cast<size_t>(options_.dim)};
   Missed missed;
-  for (auto& shard : shards_) shard->mutex.lock_shared();
-  LookupSlice(keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
-  for (auto& shard : shards_) shard->mutex.unlock_shared();
+  LookupSlice(ShareAll().data(), keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
   {
     const ScopedIeeeArithmetic ieee;
     FillAbsent(keys, missed.absent, rows);
@@ -104,8 +103,15 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
   return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, rows, Promotion::kPeek);
 }
 
-void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out,
-                                       uint32_t* places, Missed* missed) {
+std::vector<Shard::Shared> EmbeddingTable::Impl::ShareAll() {
+  std::vector<Shard::Shared> all;
+  all.reserve(shards_.size());
+  for (auto& shard : shards_) all.emplace_back(shard.get());
+  return all;
+}
+
+void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
+                                       uint64_t stamp, OutRows out, uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
   const bool newborn_is_absent = filters();  // else a newborn holds what an absent key reads
@@ -118,7 +124,7 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
     for (size_t i = from; i < std::min(end, from + kBlock); ++i) {
       const uint64_t hash = HashKey(keys[i]);
       to[i - from] = hash;
-      shard_of(hash)->index.Prefetch(hash);
+      shards[shard_index(hash)]->Prefetch(hash);
     }
   };
   auto fetch_rows = [&](size_t from) {
@@ -126,9 +132,9 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
     RowHeader** to = rows[from / kBlock % 2];
     uint32_t* at = locations[from / kBlock % 2];
     for (size_t i = from; i < std::min(end, from + kBlock); ++i, ++hash) {
-      Shard* shard = shard_of(*hash);
-      const uint32_t location = shard->index.FindHomeDram(*hash);
-      RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->dram.Header(location);
+      const Shard::Shared& shard = shards[shard_index(*hash)];
+      const uint32_t location = shard->FindHomeRow(*hash);
+      RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->row(location);
       to[i - from] = row;
       at[i - from] = location;
       if (row == nullptr) continue;
@@ -153,9 +159,9 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
       RowHeader* row = rows[from / kBlock % 2][i - from];
       if (row == nullptr || row->key != keys[i]) {
         const uint64_t hash = hashes[from / kBlock % 4][i - from];
-        const Found found = shard_of(hash)->Find(keys[i], hash);
+        const Found found = shards[shard_index(hash)]->Find(keys[i], hash);
         row = found.row;
-        locations[from / kBlock % 2][i - from] = row == nullptr ? kNoPlace : ShardIndex::location(*found.word);
+        locations[from / kBlock % 2][i - from] = row == nullptr ? kNoPlace : found.slot;
         if (found.maybe_below) {
           if (places != nullptr) places[i] = kNoPlace;
           missed->below.push_back(base + i);
@@ -163,13 +169,13 @@ void EmbeddingTable::Impl::LookupSlice(Span<const int64_t> keys, size_t begin, s
         }
       }
       if (places != nullptr) places[i] = locations[from / kBlock % 2][i - from];
-      if (row == nullptr || (newborn_is_absent && (__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & kRowNewborn) != 0)) {
+      if (row == nullptr || (newborn_is_absent && (__atomic_load_n(&row->flags, __ATOMIC_RELAXED) & kRowUncommitted) != 0)) {
         missed->absent.push_back(base + i);
         continue;
       }
       if (stamp != 0) {  // other lookups may, too
         const auto use = static_cast<uint32_t>(stamp + base + i);
-        if (NoteUse(row, use, step, notes_lazily_)) --shard_of(HashKey(row->key))->prefetched;
+        shards[shard_index(hashes[from / kBlock % 4][i - from])]->NoteLookup(row, use, step, notes_lazily_);
       }
       CopyValue(DramTier::Data(row), out.row(i), dim);
     }

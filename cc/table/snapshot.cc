@@ -92,11 +92,9 @@ class EmbeddingTable::Impl::Snapshot {
       table_->cut_ = nullptr;
     }
     for (auto& shard : table_->shards_) {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->marks.End();
+      Shard::Locked(shard)->EndSnapshot();
     }
-    std::lock_guard<SharedMutex> lock(table_->shards_[0]->mutex);
-    table_->shards_[0]->counters.corrupt += corrupt_;
+    Shard::Locked(table_->shards_[0])->counters.corrupt += corrupt_;
   }
 
   // REQUIRES: the gate is closed
@@ -104,10 +102,10 @@ class EmbeddingTable::Impl::Snapshot {
     applies_ = table_->applies_.load();
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
     for (auto& shard : table_->shards_) {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      shard->marks.Begin(cut_);
-      cut_->rows += shard->rows;
-      cut_->counted_keys += shard->counted_rows;
+      Shard::Locked lock(shard);
+      lock->BeginSnapshot(cut_);
+      cut_->rows += lock->rows();
+      cut_->counted_keys += lock->counted_rows();
     }
     std::lock_guard<std::mutex> lock(table_->cut_mutex_);
     table_->cut_ = cut_;
@@ -122,9 +120,9 @@ class EmbeddingTable::Impl::Snapshot {
     cut_->in_dram = false;
     // Who found it true has marked what it was moving once its shard's lock is free.
     for (auto& shard : table_->shards_) {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
+      Shard::Locked lock(shard);
     }
-    for (int level = 0; level < table_->levels_; ++level) MT_RETURN_IF_ERROR(Below(level));
+    for (int level = 0; level < table_->levels_.count; ++level) MT_RETURN_IF_ERROR(Below(level));
     MT_RETURN_IF_ERROR(TakeAlong());
     chunk_.applies = applies_;
     chunk_.filter_counters = std::move(filter_counters_);
@@ -167,17 +165,10 @@ class EmbeddingTable::Impl::Snapshot {
   size_t room() const { return max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size(); }
 
   Status Counted(Shard* shard) {
-    for (uint32_t location = 0, end = 1; location < end;) {
-      {
-        std::lock_guard<SharedMutex> lock(shard->mutex);
-        end = std::min(shard->counted.end(), shard->marks.counted_end());
-        size_t left = std::min(kSliceRows, room());
-        for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
-          if (!shard->marks.TakeCounted(location)) continue;
-          AppendCounted(*shard->counted.at(location), &chunk_);
-          --left;
-        }
-      }
+    uint32_t slot = 0;
+    for (bool more = true; more;) {
+      more = Shard::Locked(shard)->GiveCounted(&slot, std::min(kSliceRows, room()), kSliceSlots,
+                                               [&](const CountedKey& counted) { AppendCounted(counted, &chunk_); });
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(TakeAlong());
     }
@@ -211,20 +202,12 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status InDram(Shard* shard) {
-    for (uint32_t location = 0, end = 1; location < end;) {
-      {
-        std::lock_guard<SharedMutex> lock(shard->mutex);
-        end = std::min(shard->dram.end(), shard->marks.rows_end());
-        size_t left = std::min(kSliceRows, room());
-        for (uint32_t looked = 0; location < end && left > 0 && looked < kSliceSlots; ++location, ++looked) {
-          if (!shard->marks.TakeRow(location)) continue;
-          const RowHeader* row = shard->dram.Header(location);
-          if (row->has(kRowFree | kRowNewborn)) continue;
-          if (row->below != kNoLocation) cut_->given[table_->levels_ - 1].Set(row->below, true);
-          AppendRow(*layout_, cut_->all_columns, row->key, row->frequency, row->version, DramTier::Data(row), &chunk_);
-          --left;
-        }
-      }
+    uint32_t slot = 0;
+    for (bool more = true; more;) {
+      more = Shard::Locked(shard)->GiveRows(
+          &slot, std::min(kSliceRows, room()), kSliceSlots, [&](const RowHeader& row) {
+            AppendRow(*layout_, cut_->all_columns, row.key, row.frequency, row.version, DramTier::Data(&row), &chunk_);
+          });
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(TakeAlong());
     }
@@ -232,7 +215,7 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status Below(int level) {
-    MT_RETURN_IF_ERROR(BelowIn(level, 0, table_->lower_[level]->location_end()));
+    MT_RETURN_IF_ERROR(BelowIn(level, 0, table_->levels_.tier[level]->location_end()));
     // What was moved meanwhile, perhaps to behind our back: each look is at no more than what moved during the one before.
     for (;;) {
       std::vector<LocationRun> moved;
@@ -261,7 +244,7 @@ class EmbeddingTable::Impl::Snapshot {
       for (size_t i = 0; i < records.size(); ++i) records[i].row_data = read_.data() + i * row_bytes;
       moves_ = cut_->Moves(level);
       if (!records.empty()) {
-        const Status read = table_->lower_[level]->Read(records);
+        const Status read = table_->levels_.tier[level]->Read(records);
         if (!read.ok()) return table_->TierError("reading all rows", level, read);
       }
       for (const ReadRecord& record : records) MT_RETURN_IF_ERROR(Give(level, record));
@@ -272,7 +255,8 @@ class EmbeddingTable::Impl::Snapshot {
 
   Status Give(int level, const ReadRecord& record) {
     if (!record.status.ok()) return GoWithout(level, record);
-    if (!Claim(level, record)) return OkStatus();
+    Shard* const shard = table_->shard_of(HashKey(record.header.key));
+    if (!Shard::Locked(shard)->GiveRecord(level, record, moves_)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);
     AppendRow(*layout_, cut_->all_columns, record.header.key, record.header.frequency, record.header.version,
               record.row_data, &chunk_);
@@ -286,13 +270,7 @@ class EmbeddingTable::Impl::Snapshot {
       if (cut_->given[level].has(record.location)) return OkStatus();        // by now
     } else {
       Shard* const shard = table_->shard_of(HashKey(record.key));
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      uint32_t row_location = kNoLocation;
-      if (!IsToGive(shard, level, record.key, record.location, &row_location)) return OkStatus();
-      if (row_location != kNoLocation && shard->marks.wants_row(row_location)) {  // a damaged copy of a row in memory
-        shard->marks.RowChanges(row_location);
-        return OkStatus();
-      }
+      if (!Shard::Locked(shard)->NeedsRecord(level, record.key, record.location, moves_)) return OkStatus();
     }
     if (record.status.code() == StatusCode::kDataLoss) {
       ++corrupt_;
@@ -302,48 +280,6 @@ class EmbeddingTable::Impl::Snapshot {
       }
     }
     return table_->RecordError("reading all rows", level, record);
-  }
-
-  // Whether the record just read at the location is the key's row, and was not given yet. *row_location: where the row itself
-  // is in DRAM, the record being its copy. REQUIRES: the shard's lock
-  bool IsToGive(Shard* shard, int level, int64_t key, uint32_t at, uint32_t* row_location) {
-    if (cut_->given[level].has(at)) return false;
-    const bool named = shard->index.Find(HashKey(key), [&](uint64_t word) {
-      if (ShardIndex::state(word) == WordState::kPending) word = shard->pending[ShardIndex::location(word)];
-      const uint32_t location = ShardIndex::location(word);
-      switch (ShardIndex::state(word)) {
-        case WordState::kDram: {
-          const RowHeader* row = shard->dram.Header(location);
-          if (row->key != key || row->has(kRowNewborn) || level != table_->levels_ - 1 || row->below != at) return false;
-          *row_location = location;
-          return true;
-        }
-        case WordState::kLower1:
-        case WordState::kLower2:
-          return LevelOf(word) == level && location == at;
-        default:
-          return false;
-      }
-    }) != nullptr;
-    // It came to stand there since: what was read may be an older record of the key. There will be a look at it: see Moved.
-    return named && !cut_->MovedSince(moves_, level, at);
-  }
-
-  // Whether the record is its key's row, and was not given yet. Then it is from now on.
-  bool Claim(int level, const ReadRecord& record) {
-    const int64_t key = record.header.key;
-    Shard* const shard = table_->shard_of(HashKey(key));
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    uint32_t row_location = kNoLocation;
-    if (!IsToGive(shard, level, key, record.location, &row_location)) return false;
-    cut_->given[level].Set(record.location, true);
-    // Its copy may have moved since the record was read.
-    const uint32_t below = record.header.below;
-    if (below != kNoLocation && table_->lower_[level]->SwitchBelow(KeyLocation{key, record.location}, below, below)) {
-      cut_->given[table_->levels_ - 1].Set(below, true);
-    }
-    if (row_location != kNoLocation) (void)shard->marks.TakeRow(row_location);
-    return true;
   }
 
   Impl* const table_;

@@ -62,6 +62,12 @@ class SnapshotMarks {
   // Whether it was still to be given: the snapshot gives it now.
   bool TakeRow(uint32_t slot) { return rows_.Take(slot); }
   bool TakeCounted(uint32_t counted) { return counted_marks_.Take(counted); }
+  // The record need not be given any more.
+  void TakeRecord(int level, uint32_t location) { cut_->given[level].Set(location, true); }
+  // Whether a record came to stand at `location` since then: see SnapshotCut.
+  bool MovedSince(const SnapshotCut::MoveMark& mark, int level, uint32_t location) {
+    return cut_->MovedSince(mark, level, location);
+  }
 
  private:
   void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);

@@ -18,7 +18,7 @@
 // Locks, outermost first:
 //   snapshot_mutex_  held by a snapshot from its beginning to its end, and by who must not run beside one
 //   gate_          entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
-//   Shard::mutex   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
+//   Shard's lock   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
 //   (SnapshotCut::mutex, cut_mutex_ likewise)
 // A shard's trim (TrimHold) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending word when
@@ -156,13 +156,13 @@ class EmbeddingTable::Impl {
     kFacts,  // only frequency, version and tier; nothing moves
   };
   // Takes over a key that memory answers (row, counted entry or nothing), under the lock of its shard.
-  using Settle = std::function<Status(Shard*, BelowKey*, const Found&)>;
+  using Settle = std::function<Status(Shard::Locked&, BelowKey*, const Found&)>;
   // What kForget does to keys below memory.
   struct Forgetting {
     // Whether a key is to go, from its record; null: it is, even where the record is damaged. Under the shard's lock.
     std::function<bool(const RecordHeader&, const uint8_t* row_data)> doomed;
     bool reads_rows = false;  // doomed looks at row_data
-    GoneRecords gone;         // out
+    FreedRecords freed;       // out
     int64_t forgotten = 0;    // out
   };
   // Resolves every key; `settle` may be null. On an error no key is pinned by this call (what settle did is the caller's to
@@ -174,24 +174,20 @@ class EmbeddingTable::Impl {
   void ForEachRun(const BelowKeys& keys, const std::vector<size_t>& which, Visit visit);
   Status MarkPending(BelowKeys* keys, const std::vector<size_t>& unresolved, Promotion promotion, const Settle* settle,
                      std::vector<size_t>* mine, std::vector<size_t>* theirs);
-  // REQUIRES of these: the shard's lock is held.
-  Status MarkOne(Shard* shard, BelowKeys* keys, size_t i, Promotion promotion, const Settle* settle, std::vector<size_t>* mine,
-                 std::vector<size_t>* theirs);
-  void AnswerFromMemory(BelowKey* key, size_t i, const Found& found, Promotion promotion, BelowKeys* keys);
-  Status Install(Shard* shard, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
-                 Forgetting* forgetting, GoneRecords* gone);
+  Status MarkOne(Shard::Locked& lock, BelowKeys* keys, size_t i, Promotion promotion, const Settle* settle,
+                 std::vector<size_t>* mine, std::vector<size_t>* theirs);
+  void AnswerFromMemory(Shard::Locked& lock, BelowKey* key, size_t i, const Found& found, Promotion promotion,
+                        BelowKeys* keys);
+  Status Install(Shard::Locked& lock, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
+                 Forgetting* forgetting, FreedRecords* freed);
   // `whole`: the key's data are those of the record.
-  Status ForgetBelow(Shard* shard, uint64_t* word, BelowKey* key, const RecordHeader& header, bool whole,
+  Status ForgetBelow(Shard::Locked& lock, KeyWord word, BelowKey* key, const RecordHeader& header, bool whole,
                      Forgetting* forgetting);
-  // Takes a key whose record is below memory out of the shard.
-  void EraseBelow(Shard* shard, uint64_t* word, int level, const RecordHeader& header, uint32_t location, GoneRecords* gone);
   // Of a damaged record, unless operations are to fail.
-  void Reinit(Shard* shard, BelowKey* key, RecordHeader* header);
-  void DropCorrupt(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header);
+  void Reinit(Shard::Locked& lock, BelowKey* key, RecordHeader* header);
+  void DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, int level, uint32_t location, const RecordHeader& header);
   // Accesses since the last use of a record's row, as far as known.
   uint64_t IdleOf(int level, const RecordHeader& header, uint64_t clock) const;
-  // The row of the record just read comes into the slab; its word is switched there.
-  RowHeader* InstallRow(Shard* shard, uint64_t* word, const BelowKey& key, const RecordHeader& header, GoneRecords* gone);
   void Unpin(BelowKey* key);
 
   // Entries of a batch as gather leaves them: what update works on. A row (pinned), a counted entry (pinned), or nothing
@@ -234,22 +230,15 @@ class EmbeddingTable::Impl {
   };
   Status Gather(ApplyContext* context, Executor* executor);
   Status GatherShard(ApplyContext* context, int shard);
-  // The steps of gather for one key of each sort, under the shard's lock.
-  Status GatherCounted(ApplyContext* context, Shard* shard, uint32_t entry, const Found& found);
-  Status GatherAbsent(ApplyContext* context, Shard* shard, const std::vector<uint32_t>& absent);
+  // The steps of gather for one key of each sort.
+  Status GatherCounted(ApplyContext* context, Shard::Locked& lock, uint32_t entry, const Found& found);
+  Status GatherAbsent(ApplyContext* context, Shard::Locked& lock, const std::vector<uint32_t>& absent);
   Status GatherBelow(ApplyContext* context);
   // Room for n more rows in DRAM, or the error that says why not.
-  Status TakeRoom(ApplyContext* context, Shard* shard, size_t n);
-  void ResetRow(Shard* shard, RowHeader* row);          // value and slots as at birth
+  Status TakeRoom(ApplyContext* context, Shard::Locked& lock, size_t n);
   void UndoShard(ApplyContext* context, int shard);
   void UpdateShard(const UpdateContext& update, int shard);
-  void CountKey(ApplyContext* context, Shard* shard, uint32_t entry, int64_t version);
-  // A newborn becomes a row.
-  void BearRow(Shard* shard, RowHeader* row);
-  // Marks a pinned row as changed, and unpins it.
-  void FinishChange(Shard* shard, RowHeader* row, uint64_t touched, size_t batch, GoneRecords* gone);
-  void UnpinRow(Shard* shard, RowHeader* row);
-  void UnpinCounted(Shard* shard, int64_t key, uint64_t hash);
+  void CountKey(ApplyContext* context, Shard::Locked& lock, uint32_t entry, int64_t version);
 
   // Positions of a batch that a slice of a lookup could not answer.
   struct Missed {
@@ -262,19 +251,14 @@ class EmbeddingTable::Impl {
     size_t stride;
     float* row(size_t i) const { return data + i * stride; }
   };
-  // REQUIRES: every shard's lock is held, shared.
-  void LookupSlice(Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out, uint32_t* places,
-                   Missed* missed);
+  // The shared side of every shard's lock, taken in order.
+  std::vector<Shard::Shared> ShareAll();
+  void LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp,
+                   OutRows out, uint32_t* places, Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const;
   // Answers the keys at `below` from the lower tiers. promotion: kCopy, or kPeek (then stamp is 0).
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
                      Promotion promotion);
-
-  // Under the shard's lock: keeps a row, where it is not kept already and there is room for more; whether it does so now. One
-  // that is kept already is kept until then at least.
-  bool PinPrefetched(Shard* shard, RowHeader* row, uint64_t until, bool room);
-  // Ends pins whose time is over.
-  void SweepPrefetched(Shard* shard, uint64_t now);
 
   // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
   // `percent` of the budget is what may stay.
@@ -291,7 +275,7 @@ class EmbeddingTable::Impl {
   // A shard's trim, from now to the end of the block: see the top. Nothing in tables without lower tiers.
   class TrimHold {
    public:
-    TrimHold(Impl* table, Shard* shard) : table_(table), shard_(table->levels_ > 0 ? shard : nullptr) {
+    TrimHold(Impl* table, Shard* shard) : table_(table), shard_(table->levels_.count > 0 ? shard : nullptr) {
       if (shard_ != nullptr) table_->BeginTrim(shard_);
     }
     ~TrimHold() {
@@ -308,20 +292,11 @@ class EmbeddingTable::Impl {
   size_t SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written);
   // Makes room for n records of a shard in a lower tier; *room: for how many there is. An error where there is none.
   Status MakeRoom(Shard* shard, int level, size_t n, size_t* room);
-  // A record of a lower tier on its way out of it, its word pending.
-  struct Leaving {
-    RecordHeader header;
-    uint32_t location = 0;
-    uint32_t pending_id = 0;
-    uint64_t rank = 0;  // in the tier's order
-    std::vector<uint8_t> data;
-  };
+  using Leaving = ShardRows::Leaving;
   Status TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken);
-  void PutBack(Shard* shard, int level, const Leaving& leaving);
   Status DemoteLower(Shard* shard, int level, size_t n);
   Status DropColdest(Shard* shard, int level, size_t n);
-  void DropRows(Shard* shard, const std::vector<uint32_t>& locations);
-  void KeepDropped(Shard* shard, const std::vector<int64_t>& keys);
+  void KeepDropped(const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
   // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what RetryTrim does.
@@ -335,8 +310,6 @@ class EmbeddingTable::Impl {
   // How many there were, and that what they were of has been done since that number was read: a later one stays.
   uint64_t TrimErrors();
   void ForgetTrimError(uint64_t errors);
-  // Takes a DRAM row out of the shard, wherever operations hold it; `gone` gets its records below. Counts nothing.
-  void ForgetRow(Shard* shard, uint64_t* word, GoneRecords* gone);
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
   bool ExpiredBySteps(int64_t step, int64_t version) const;
@@ -359,11 +332,11 @@ class EmbeddingTable::Impl {
   Status MoveAllToLast();
 
   // Records nobody names any more. Not under a shard's lock.
-  void FreeGone(GoneRecords* gone);
+  void FreeRecords(FreedRecords* freed);
   // The same, and their keys are gone for good. What a tier refuses is kept and told again before anything else is told of the
   // shard; the error is the sticky one, and returned. REQUIRES: the trims of the keys' shards are held
-  Status RemoveGone(GoneRecords* gone);
-  void Owe(Shard* shard, int level, const KeyLocation& record);
+  Status RemoveRecords(FreedRecords* freed);
+  void Owe(Shard::Locked& lock, int level, const KeyLocation& record);
   // What is owed of a shard. REQUIRES: its trim is held
   Status RemoveOwed(Shard* shard);
   Status RemoveAllOwed();
@@ -374,11 +347,6 @@ class EmbeddingTable::Impl {
   Status RecordError(const std::string& what, int level, const ReadRecord& record);
   void LendRelocator(int level);
   void Relocate(int level, Span<Relocation> relocations);
-  bool RelocateOne(Shard* shard, int level, const Relocation& relocation);
-  void PushLower(Shard* shard, int level, const LowerOrder::Entry& entry);
-  uint64_t RankOfRecord(const RecordHeader& header) const {
-    return RankOf(options_.cache_strategy, header.frequency, header.recency, accesses_.load());
-  }
   // Takes the key's count out of the Bloom filter, where there is one.
   void ForgetCount(int64_t key);
 
@@ -414,10 +382,6 @@ class EmbeddingTable::Impl {
   // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
   size_t lower_share(int level) const;
   const char* first_tier_name() const { return options_.row_memory == nullptr ? "dram" : options_.row_memory->name(); }
-  bool bounded(int level) const { return options_.lower_tiers[static_cast<size_t>(level)].budget_bytes != 0; }
-  // Whether the tier keeps the record of a row that was promoted.
-  bool keeps_copies(int level) const { return level == levels_ - 1 && !bounded(level); }
-  int32_t tier_number(int level) const { return level + (options_.dram_named ? 1 : 0); }
   // Raises an atomic maximum.
   static void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
     int64_t seen = maximum->load();
@@ -427,15 +391,11 @@ class EmbeddingTable::Impl {
 
   TableOptions options_;
   Env* env_ = nullptr;
-  int levels_ = 0;                           // lower tiers
-  Tier* lower_[kMaxLowerTiers] = {};
-  bool durable_[kMaxLowerTiers] = {};
-  bool middle_[kMaxLowerTiers] = {};         // keeps recency and flags
-  TierLevels tier_levels_;                   // the same, as the shards know it
+  ShardCommon common_;
+  const TierLevels& levels_ = common_.levels;
   DemotionPool* pool_ = nullptr;             // of tables with a lower tier
   bool in_background_ = false;               // the pool demotes; else operations do, exactly at the budget
   std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
-  bool evicts_ = false;                      // rows leave DRAM: for a tier below, or dropped
   bool notes_lazily_ = false;                // see NoteUse
   const pid_t pid_;
   bool ready_ = false;                       // Init succeeded
@@ -456,12 +416,8 @@ class EmbeddingTable::Impl {
   std::atomic<uint64_t> dram_budget_bytes_;  // see SetDramBudget
   // Rows that operations leave in DRAM while the background comes down to a smaller budget; of no effect below the budget.
   std::atomic<int64_t> ceiling_{0};
-  std::atomic<int64_t> dram_rows_{0};   // rows in DRAM or about to be, over all shards
-  std::atomic<uint64_t> accesses_{1};   // stamps recency; starts behind 0, which stands for none
-  // A failed write of rows that do not know of it: every key may have a record in a durable tier.
-  std::atomic<bool> any_key_below_{false};
   std::atomic<int> demoting_{0};        // shards whose job is between slices
-  std::atomic<int64_t> owed_{0};        // removals in Shard::owed, over all shards
+  std::atomic<int64_t> owed_{0};        // removals that tiers have still to be told, over all shards
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<int64_t> newest_step_{-1};

@@ -36,7 +36,6 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
     uint32_t home;
     uint32_t pending_id;
   };
-  Shard* shard = shards_[s].get();
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
   std::vector<ReadRecord> below[kMaxLowerTiers];
@@ -44,54 +43,41 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
   uint64_t next = *cursor;
   int log2 = 0;
   {
-    std::unique_lock<SharedMutex> lock(shard->mutex);
+    Shard::Locked lock(shards_[s]);
     auto home_of = [&] {
-      log2 = shard->index.log2_buckets();
+      log2 = lock->log2_homes();
       return log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(next)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
     };
-    auto read_by_others = [&](uint32_t home) {
-      bool pending = false;
-      shard->index.ForEachAtHome(home, [&](uint64_t word) { pending |= ShardIndex::state(word) == WordState::kPending; });
-      return pending;
-    };
-    while (read_by_others(home_of())) {
-      const uint64_t seen = shard->resolutions;
-      shard->resolved.wait(lock, [&] { return shard->resolutions != seen; });
-    }
+    while (lock->ReadingAt(home_of())) lock.WaitForResolution(lock.resolutions());
     int homes = 0;
     do {
       const uint32_t home = home_of();
-      shard->index.ForEachAtHome(home, [&](uint64_t& word) {
-        const uint32_t location = ShardIndex::location(word);
-        if (ShardIndex::state(word) == WordState::kDram) {
-          const RowHeader* row = shard->dram.Header(location);
-          if (row->has(kRowNewborn)) return;
-          AppendRow(*layout, all_columns, row->key, row->frequency, row->version, DramTier::Data(row), rows);
-        } else if (ShardIndex::state(word) == WordState::kCounted) {
-          AppendCounted(*shard->counted.at(location), rows);
-        } else {
-          ReadRecord record;
-          record.location = location;
-          record.any_key = true;
-          below[LevelOf(word)].push_back(std::move(record));
-          taken.push_back(Taken{home, shard->AddPending(word)});
-          ShardIndex::Switch(&word, WordState::kPending, taken.back().pending_id);
-        }
-      });
+      lock->VisitHome(
+          home,
+          [&](const RowHeader& row) {
+            AppendRow(*layout, all_columns, row.key, row.frequency, row.version, DramTier::Data(&row), rows);
+          },
+          [&](const CountedKey& counted) { AppendCounted(counted, rows); },
+          [&](int level, uint32_t location, uint32_t pending_id) {
+            ReadRecord& record = below[level].emplace_back();
+            record.location = location;
+            record.any_key = true;
+            taken.push_back(Taken{home, pending_id});
+          });
       next += uint64_t{1} << (32 - log2);
     } while (next >> 32 == 0 && ++homes < kScanHomes && taken.size() < kScanRecords &&
-             rows->keys.size() + rows->counted_keys.size() + taken.size() < wanted && !read_by_others(home_of()));
+             rows->keys.size() + rows->counted_keys.size() + taken.size() < wanted && !lock->ReadingAt(home_of()));
   }
   Status status;
   std::vector<uint8_t> data[kMaxLowerTiers];
-  for (int level = 0; level < levels_ && status.ok(); ++level) {
+  for (int level = 0; level < levels_.count && status.ok(); ++level) {
     data[level].resize(below[level].size() * layout->row_bytes());
     for (size_t i = 0; i < below[level].size(); ++i) below[level][i].row_data = data[level].data() + i * layout->row_bytes();
-    if (!below[level].empty()) status = lower_[level]->Read(below[level]);
+    if (!below[level].empty()) status = levels_.tier[level]->Read(below[level]);
     if (!status.ok()) status = TierError("scanning", level, status);
   }
   int64_t corrupt = 0;
-  for (int level = 0; level < levels_ && status.ok(); ++level) {
+  for (int level = 0; level < levels_.count && status.ok(); ++level) {
     for (const ReadRecord& record : below[level]) {
       if (record.status.code() == StatusCode::kDataLoss) ++corrupt;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
@@ -105,9 +91,9 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
     }
   }
   if (!taken.empty()) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    for (const Taken& one : taken) shard->TakePendingAt(one.home, log2, one.pending_id);
-    shard->counters.corrupt += corrupt;
+    Shard::Locked lock(shards_[s]);
+    for (const Taken& one : taken) lock->EndReadAt(one.home, log2, one.pending_id);
+    lock->counters.corrupt += corrupt;
   }
   if (!status.ok()) {
     CutOff(keys_before, counted_before, rows);
@@ -210,27 +196,17 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
 }
 
 Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const Rows& rows, size_t from) {
-  Shard* shard = shards_[s].get();
-  std::lock_guard<SharedMutex> lock(shard->mutex);
+  Shard::Locked lock(shards_[s]);
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {  // a key's last entry comes last
     const size_t i = from + batch.first_position(e);
-    const Found found = shard->Find(batch.key(e), batch.hash(e));
+    Found found = lock->Find(batch.key(e), batch.hash(e));
     if (found.row != nullptr || found.maybe_below) continue;  // it has a row, or may have one
-    CountedKey* counted = found.counted;
-    if (counted == nullptr) {
-      if (!shard->counted.Reserve(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
-      const uint32_t location = shard->AllocateCounted(batch.key(e));
-      const Status inserted = shard->index.Insert(batch.hash(e), WordState::kCounted, location, shard->hash_of());
-      if (!inserted.ok()) {
-        shard->counted.Release(location);
-        return OfThisTable(inserted);
-      }
-      counted = shard->counted.at(location);
+    if (found.counted == nullptr) {
+      if (!lock->ReserveCounted(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
+      MT_RETURN_IF_ERROR(OfThisTable(lock->CreateCounted(batch.key(e), batch.hash(e), /*pins=*/0)));
+      found = lock->Find(batch.key(e), batch.hash(e));
     }
-    if (found.counted != nullptr) shard->marks.CountedChanges(ShardIndex::location(*found.word));
-    if (counted->frequency == 0 && rows.counted_frequencies[i] > 0) ++shard->counted_rows;
-    counted->frequency = static_cast<uint32_t>(rows.counted_frequencies[i]);
-    counted->version = rows.counted_versions[i];
+    lock->SetCount(found, static_cast<uint32_t>(rows.counted_frequencies[i]), rows.counted_versions[i]);
   }
   return OkStatus();
 }
@@ -245,12 +221,11 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
   context.gathered = &gathered;
   context.admit_all = true;
   MT_RETURN_IF_ERROR(Gather(&context, nullptr));
-  GoneRecords gone;
+  FreedRecords freed;
   const size_t row_elements = static_cast<size_t>(rows.row_elements());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
-    Shard* shard = shards_[s].get();
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    const RowLayout& layout = *shard->dram.layout();
+    Shard::Locked lock(shards_[s]);
+    const RowLayout& layout = *lock->layout();
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       size_t i = batch->first_position(e);
       while (batch->next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) {  // the last wins
@@ -258,25 +233,23 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       }
       i += from;
       RowHeader* row = gathered.rows[e];
-      if (!shard->marks.no_rows()) shard->marks.RowChanges(ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word));
-      BearRow(shard, row);
-      layout.FillSlots(DramTier::Data(row), 1);
+      uint8_t* const to_row = lock->BeginChange(row, batch->hash(e));
+      lock->Commit(row);
+      layout.FillSlots(to_row, 1);
       const float* data = rows.data.data() + i * row_elements;
       for (size_t c = 0; c < columns.size(); ++c) {
         const size_t dim = static_cast<size_t>(rows.columns[c].dim);
-        std::memcpy(DramTier::Data(row) + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
+        std::memcpy(to_row + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
         data += dim;
       }
       row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
       row->version = rows.versions[i];
-      FinishChange(shard, row, context.Touched(e), batch->num_keys(), &gone);
-      if (shard->orders_dram) {  // its frequency may have become less
-        shard->dram_order.Refresh(ShardIndex::location(*shard->Find(row->key, batch->hash(e)).word), context.stamp);
-      }
+      lock->FinishChange(row, context.Touched(e), batch->num_keys(), &freed);
+      lock->Reorder(row, batch->hash(e), context.stamp);  // its frequency may have become less
     }
   }
-  FreeGone(&gone);
-  if (evicts_) TrimAndRemember();
+  FreeRecords(&freed);
+  if (common_.evicts) TrimAndRemember();
   return OkStatus();
 }
 

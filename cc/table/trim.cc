@@ -44,9 +44,9 @@ size_t EmbeddingTable::Impl::lower_share(int level) const {
 }
 
 size_t EmbeddingTable::Impl::capacity(uint64_t dram_rows) const {
-  if (levels_ == 0 || !bounded(levels_ - 1) || options_.drop_coldest) return ~size_t{0} >> 1;
+  if (levels_.count == 0 || !levels_.bounded[levels_.last()] || options_.drop_coldest) return ~size_t{0} >> 1;
   size_t rows = dram_rows >> log2_shards_;
-  for (int level = 0; level < levels_; ++level) rows += lower_share(level);
+  for (int level = 0; level < levels_.count; ++level) rows += lower_share(level);
   return rows;
 }
 
@@ -64,20 +64,20 @@ Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
                                 " of at least one row (", layout->row_bytes(), " bytes), found ", bytes);
   }
   const uint64_t rows = bytes / layout->row_bytes();
-  if (!evicts_ && dram_rows_.load() > static_cast<int64_t>(rows)) {
+  if (!common_.evicts && common_.dram_rows.load() > static_cast<int64_t>(rows)) {
     return ResourceExhaustedError("table '", options_.name, "': a budget of tier ", first_tier_name(), " of ", bytes,
                                   " bytes has room for ", rows, " rows, and no tier is below it for the others: it holds ",
-                                  dram_rows_.load());
+                                  common_.dram_rows.load());
   }
   const size_t most = capacity(rows);
   for (auto& shard : shards_) {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (static_cast<size_t>(shard->rows) <= most) continue;
+    Shard::Locked lock(shard);
+    if (static_cast<size_t>(lock->rows()) <= most) continue;
     return ResourceExhaustedError("table '", options_.name, "': with a budget of tier ", first_tier_name(), " of ", bytes,
                                   " bytes its tiers have room for ", most, " rows of each of ", shards_.size(),
-                                  " shards, one holds ", shard->rows);
+                                  " shards, one holds ", lock->rows());
   }
-  if (pool_ != nullptr) RaiseTo(&ceiling_, dram_rows_.load());
+  if (pool_ != nullptr) RaiseTo(&ceiling_, common_.dram_rows.load());
   dram_budget_bytes_ = bytes;
   if (pool_ != nullptr && ScheduleDemotion()) return OkStatus();
   ceiling_ = 0;
@@ -92,7 +92,7 @@ bool EmbeddingTable::Impl::ScheduleDemotion() {
 }
 
 void EmbeddingTable::Impl::LowerCeiling(int64_t budget) {
-  const int64_t rows = dram_rows_.load();
+  const int64_t rows = common_.dram_rows.load();
   const int64_t low = rows > budget ? rows : 0;
   int64_t seen = ceiling_.load();
   while (seen > low && !ceiling_.compare_exchange_weak(seen, low)) {
@@ -131,17 +131,17 @@ void EmbeddingTable::Impl::ForgetTrimError(uint64_t errors) {
 }
 
 Status EmbeddingTable::Impl::Trim(int percent) {
-  if (!evicts_) return OkStatus();
+  if (!common_.evicts) return OkStatus();
   MT_RETURN_IF_ERROR(RemoveAllOwed());
   const int64_t set = static_cast<int64_t>(budget_rows(*layout()));
   int64_t all = std::max(set, ceiling_.load());
-  const bool due = all > set || (in_background_ && dram_rows_.load() > set / 100 * kStartPercent);
+  const bool due = all > set || (in_background_ && common_.dram_rows.load() > set / 100 * kStartPercent);
   if (due && !ScheduleDemotion()) {
     ceiling_ = 0;
     all = set;
   }
   const int64_t budget = percent == 100 ? all : all / 100 * percent;
-  if (dram_rows_.load() <= budget) return OkStatus();
+  if (common_.dram_rows.load() <= budget) return OkStatus();
   for (auto& shard : shards_) {
     for (bool more = true; more;) {
       AwaitSnapshot();
@@ -170,7 +170,7 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
   if (shard->demoting == done) demoting_ += done ? -1 : 1;
   shard->demoting = !done;
   if (done) return DemotionPool::kDone;
-  if (dram_rows_.load() > budget / 100 * kBehindPercent && ceiling_.load() <= budget) return 0;
+  if (common_.dram_rows.load() > budget / 100 * kBehindPercent && ceiling_.load() <= budget) return 0;
   // A slice of each of the other shards may come in the pause: it is long enough for all of them and as much again.
   const uint64_t slices = 2 * static_cast<uint64_t>(demoting_.load()) / static_cast<uint64_t>(pool_->threads());
   return (env_->NowMicros() - begun) * (slices > 2 ? slices - 1 : 1);
@@ -186,7 +186,7 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
   for (auto& shard : shards_) {
-    if (dram_rows_.load() <= budget) break;
+    if (common_.dram_rows.load() <= budget) break;
     if (MuchIsHandedOver()) return DemotionPool::kNotNow;
     bool more = false;
     const size_t share = static_cast<size_t>(budget) >> log2_shards_;
@@ -201,7 +201,7 @@ Status EmbeddingTable::Impl::TrimLower() {
   for (auto& shard : shards_) {
     BeginTrim(shard.get());
     Status status = RemoveOwed(shard.get());
-    for (int level = 0; level < levels_ && status.ok(); ++level) {
+    for (int level = 0; level < levels_.count && status.ok(); ++level) {
       size_t room = 0;
       status = MakeRoom(shard.get(), level, 0, &room);
     }
@@ -212,23 +212,18 @@ Status EmbeddingTable::Impl::TrimLower() {
 }
 
 void EmbeddingTable::Impl::BeginTrim(Shard* shard) {
-  std::unique_lock<SharedMutex> lock(shard->mutex);
-  shard->resolved.wait(lock, [&] { return !shard->trimming; });
-  shard->trimming = true;
+  Shard::Locked(shard).BeginTrim();
 }
 
 void EmbeddingTable::Impl::EndTrim(Shard* shard) {
-  std::lock_guard<SharedMutex> lock(shard->mutex);
-  shard->trimming = false;
-  ++shard->resolutions;
-  shard->resolved.notify_all();
+  Shard::Locked(shard).EndTrim();
 }
 
 Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
   if (more != nullptr) *more = false;
   {
-    std::lock_guard<SharedMutex> lock(shard->mutex);
-    if (shard->dram.rows() <= target_rows) return OkStatus();
+    Shard::Locked lock(shard);
+    if (lock->dram_rows() <= target_rows) return OkStatus();
   }
   BeginTrim(shard);
   Status status = RemoveOwed(shard);
@@ -236,8 +231,8 @@ Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t 
   for (; status.ok() && moved > 0 && max_slices > 0; --max_slices) {
     size_t excess = 0;
     {
-      std::lock_guard<SharedMutex> lock(shard->mutex);
-      excess = shard->dram.rows() > target_rows ? shard->dram.rows() - target_rows : 0;
+      Shard::Locked lock(shard);
+      excess = lock->dram_rows() > target_rows ? lock->dram_rows() - target_rows : 0;
     }
     moved = 0;
     if (excess > 0) status = DemoteSlice(shard, std::min(excess, slice_rows), &moved);

@@ -78,7 +78,7 @@ class VictimOrder {
     uint32_t location;
   };
   static bool Evictable(const RowHeader& row) {
-    return !row.has(kRowFree | kRowNewborn | kRowPrefetched) && row.pins == 0;
+    return !row.has(kRowFree | kRowUncommitted | kRowPrefetched) && row.pins == 0;
   }
   uint64_t Rank(uint32_t location, uint64_t clock) const {
     const RowHeader* row = dram_->Header(location);

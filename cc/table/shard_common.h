@@ -1,0 +1,53 @@
+// What the shards of a table share, count and hand out.
+
+#ifndef CC_TABLE_SHARD_COMMON_H_
+#define CC_TABLE_SHARD_COMMON_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cc/env/env.h"
+#include "cc/index/shard_index.h"
+#include "cc/policy/replacement.h"
+#include "cc/row/initializer.h"
+#include "cc/table/tier_levels.h"
+
+namespace multitier {
+
+// What the shards of a table have in common. All but the counts is constant once the first shard is made.
+struct ShardCommon {
+  Env* env = nullptr;
+  TierLevels levels;
+  const Initializer* initializer = nullptr;
+  bool evicts = false;  // rows leave DRAM: for a tier below, or dropped
+  Replacement strategy = Replacement::kDefault;
+  bool exact = false;   // see VictimOrder
+  std::atomic<int64_t> dram_rows{0};   // rows in DRAM or about to be; who creates a row has counted it before
+  std::atomic<uint64_t> accesses{1};   // stamps recency; starts behind 0, which stands for none
+  // Records of rows that do not know of them may exist: every key may have a record in a durable tier.
+  std::atomic<bool> any_key_below{false};
+};
+
+inline WordState LowerState(int level) { return level == 0 ? WordState::kLower1 : WordState::kLower2; }
+inline int LevelOf(WordState state) { return state == WordState::kLower1 ? 0 : 1; }
+inline int LevelOf(uint64_t word) { return LevelOf(ShardIndex::state(word)); }
+// A place below memory, as one number.
+inline uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
+
+// Counters of one shard, summed by Stats(). Steps count what they do; operations count what they read and found.
+struct ShardCounters {
+  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, corrupt = 0, false_matches = 0;
+  struct Lower {
+    int64_t hits = 0, promotions = 0, demotions = 0, reads = 0, writes = 0;
+  } lower[kMaxLowerTiers];
+};
+
+// Records that nobody names any more, by level. kNoLocation: only that the key was removed is to be told.
+struct FreedRecords {
+  std::vector<KeyLocation> at[kMaxLowerTiers];
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_SHARD_COMMON_H_

@@ -1,0 +1,434 @@
+// Records of a shard's keys in the lower tiers: rows become records and records rows, and tiers move them.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/table/shard_rows.h"
+
+namespace multitier {
+namespace {
+
+bool Contains(const std::vector<uint64_t>& places, uint64_t place) {
+  return std::find(places.begin(), places.end(), place) != places.end();
+}
+
+bool IsRecord(uint64_t word, int level, uint32_t location) {
+  return ShardIndex::state(word) == LowerState(level) && ShardIndex::location(word) == location;
+}
+
+uint64_t PlaceOfWord(uint64_t word) { return PlaceOf(LevelOf(word), ShardIndex::location(word)); }
+
+}  // namespace
+
+bool ShardRows::Names(int level, int64_t key, uint32_t location) const {
+  return index_.Find(HashKey(key), [&](uint64_t word) {
+    word = pending_.Original(word);
+    if (ShardIndex::state(word) != WordState::kDram) return IsRecord(word, level, location);
+    const RowHeader* row = dram_.Header(ShardIndex::location(word));
+    return row->key == key && level == levels_.last() && row->below == location;
+  }) != nullptr;
+}
+
+// --- Demotion.
+
+std::vector<uint32_t> ShardRows::ChooseVictims(size_t n) {
+  if (!prefetch_pins_->empty()) prefetch_pins_->Sweep(common_->env->NowMicros(), row_of());
+  return dram_order_.Choose(n, common_->accesses.load());
+}
+
+std::vector<int64_t> ShardRows::Drop(const std::vector<uint32_t>& slots) {
+  std::vector<int64_t> keys;
+  for (const uint32_t slot : slots) {
+    const int64_t key = dram_.Header(slot)->key;
+    marks_.RowChanges(slot);
+    EraseRow(Find(key, HashKey(key)).word.word_);
+    --common_->dram_rows;
+    keys.push_back(key);
+  }
+  counters.dropped += static_cast<int64_t>(keys.size());
+  return keys;
+}
+
+void ShardRows::MoveToRecord(uint64_t* word, int level, uint32_t location) {
+  const uint32_t slot = ShardIndex::location(*word);
+  marks_.RowDemoted(slot, level, location);
+  ReleaseRow(slot);
+  ShardIndex::Switch(word, LowerState(level), location);
+  ++rows_in_[level];
+  ++counters.lower[level].demotions;
+  --common_->dram_rows;
+}
+
+void ShardRows::MoveToCopy(uint32_t slot) {
+  const RowHeader* row = dram_.Header(slot);
+  MoveToRecord(Find(row->key, HashKey(row->key)).word.word_, levels_.last(), row->below);
+}
+
+RecordHeader ShardRows::BeginWrite(uint32_t slot, int level, uint8_t* row_data) {
+  RowHeader* row = dram_.Header(slot);
+  // Even a write that fails may leave a record behind.
+  row->flags |= levels_.durable[level] ? kRowDemoting | kRowEverBelow : kRowDemoting;
+  std::memcpy(row_data, DramTier::Data(row), dram_.layout()->row_bytes());
+  RecordHeader header;
+  header.key = row->key;
+  header.version = row->version;
+  header.frequency = row->frequency;
+  header.num_columns = static_cast<uint32_t>(dram_.layout()->columns().size());
+  header.below = row->below;
+  header.recency = row->recency;
+  header.flags = row->flags & kRowEverBelow;
+  return header;
+}
+
+ShardRows::Written ShardRows::EndWrite(const RecordHeader& header, int level, uint32_t location, bool keep) {
+  const Found found = Find(header.key, HashKey(header.key));
+  RowHeader* row = found.row;
+  if (row == nullptr || !row->has(kRowDemoting)) return Written::kStale;
+  row->flags &= static_cast<uint16_t>(~kRowDemoting);
+  if (!keep && row->pins == 0) {
+    MoveToRecord(found.word.word_, level, location);
+    if (levels_.bounded[level]) Push(level, {RankOfRecord(header), header.key, location});
+    return Written::kMoved;
+  }
+  if (!levels_.keeps_copies(level)) return Written::kStale;
+  marks_.RowCopied(found.slot, location);
+  row->below = location;
+  return Written::kCopied;
+}
+
+void ShardRows::CancelWrite(int64_t key) {
+  RowHeader* row = Find(key, HashKey(key)).row;
+  if (row != nullptr) row->flags &= static_cast<uint16_t>(~kRowDemoting);
+}
+
+// --- Records that are read.
+
+ReadProbe ShardRows::BeginRead(int64_t key, uint64_t hash, const std::vector<uint64_t>& excluded) {
+  ReadProbe probe;
+  Found& found = probe.found;
+  uint64_t* candidate = nullptr;
+  bool read_by_others = false;
+  found.word = KeyWord(index_.Find(hash, [&](uint64_t& word) {
+    const uint32_t location = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram:
+        if (dram_.Header(location)->key != key) return false;
+        found.row = dram_.Header(location);
+        found.slot = location;
+        return true;
+      case WordState::kCounted:
+        if (counted_.at(location)->key != key) return false;
+        found.counted = counted_.at(location);
+        found.slot = location;
+        return true;
+      case WordState::kPending:
+        if (!Contains(excluded, PlaceOfWord(pending_.Original(word)))) read_by_others = true;
+        return false;
+      default:
+        if (candidate == nullptr && !Contains(excluded, PlaceOfWord(word))) candidate = &word;
+        return false;
+    }
+  }));
+  if (found.word) return probe;
+  if (candidate != nullptr) {
+    probe.where = ReadProbe::kBegun;
+    probe.level = LevelOf(*candidate);
+    probe.location = ShardIndex::location(*candidate);
+    probe.id = pending_.Add(candidate);
+  } else if (read_by_others) {
+    probe.where = ReadProbe::kReadByOthers;
+  }
+  return probe;
+}
+
+KeyWord ShardRows::EndRead(uint64_t hash, uint32_t id) {
+  uint64_t* word = index_.Find(hash, [&](uint64_t w) { return PendingWords::IsPending(w, id); });
+  MT_CHECK(word != nullptr);
+  pending_.Restore(word, id);
+  resolved_->Happen();
+  return KeyWord(word);
+}
+
+bool ShardRows::ReadingAt(uint32_t home) const {
+  bool pending = false;
+  index_.ForEachAtHome(home, [&](uint64_t word) { pending |= ShardIndex::state(word) == WordState::kPending; });
+  return pending;
+}
+
+void ShardRows::EndReadAt(uint32_t home, int log2, uint32_t id) {
+  uint64_t* found = nullptr;
+  for (uint64_t at = home; at >> index_.log2_buckets() == 0; at += uint64_t{1} << log2) {  // the index may have grown
+    index_.ForEachAtHome(static_cast<uint32_t>(at), [&](uint64_t& word) {
+      if (PendingWords::IsPending(word, id)) found = &word;
+    });
+  }
+  MT_CHECK(found != nullptr);
+  pending_.Restore(found, id);
+  resolved_->Happen();
+}
+
+RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const RecordHeader& header, const uint8_t* row_data,
+                              uint64_t touched, uint64_t idle, FreedRecords* freed) {
+  const uint64_t clock = common_->accesses.load();
+  const uint32_t slot = AllocateRow(clock, header.frequency, idle);
+  RowHeader* row = dram_.Header(slot);
+  row->key = header.key;
+  row->version = header.version;
+  row->frequency = header.frequency;
+  if (levels_.middle[level]) row->flags = header.flags & kRowEverBelow;
+  if (levels_.durable[level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
+  if (levels_.keeps_copies(level)) {
+    row->below = location;
+  } else {
+    // It is freed once the lock is given back. Should the row be written again before, the older record counts as its last copy
+    // until the next write of the key: that costs its space, and recovery takes the newer one.
+    if (levels_.middle[level]) row->below = header.below;
+    freed->at[level].push_back(KeyLocation{header.key, location, /*newest=*/true});
+  }
+  // Read for no access that counts: as cold as it was, or, where that is not known, as anything can be.
+  constexpr uint32_t kColdest = 0x80000000u;
+  const uint32_t was = levels_.middle[level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
+  row->recency = touched != 0 ? static_cast<uint32_t>(touched) : was;
+  if (common_->evicts) dram_order_.Refresh(slot, clock);
+  std::memcpy(DramTier::Data(row), row_data, dram_.layout()->row_bytes());
+  ShardIndex::Switch(word.word_, WordState::kDram, slot);
+  marks_.RowPromoted(slot, level, location);
+  --rows_in_[level];
+  ++counters.lower[level].promotions;
+  ++common_->dram_rows;
+  return row;
+}
+
+void ShardRows::DetachCopy(KeyWord word, FreedRecords* freed) {
+  const uint32_t slot = ShardIndex::location(*word.word_);
+  RowHeader* row = dram_.Header(slot);
+  if (row->below == kNoLocation) return;
+  marks_.RowChanges(slot);
+  freed->at[levels_.last()].push_back(KeyLocation{row->key, row->below});
+  row->below = kNoLocation;
+}
+
+void ShardRows::RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data) {
+  if (row_data != nullptr) {
+    marks_.RecordGoes(level, location, header, row_data);
+  } else {
+    marks_.RecordLost(level, location);
+  }
+}
+
+void ShardRows::EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
+                            FreedRecords* freed) {
+  RecordGoes(level, location, header, row_data);
+  freed->at[level].push_back(KeyLocation{header.key, location});
+  for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
+    const bool ever = (header.flags & kRowEverBelow) != 0 || common_->any_key_below;
+    if (header.below != kNoLocation || (levels_.durable[deeper] && ever)) {
+      freed->at[deeper].push_back(KeyLocation{header.key, header.below});
+    }
+  }
+  index_.Erase(word.word_);
+  --rows_in_[level];
+  --rows_;
+}
+
+// --- Records that leave their tier.
+
+void ShardRows::Push(int level, const LowerOrder::Entry& entry) {
+  LowerOrder& order = lower_order_[level];
+  order.Push(entry);
+  if (!order.wants_keep(static_cast<size_t>(rows_in_[level]))) return;
+  std::vector<uint32_t> locations{entry.location};
+  index_.ForEach([&](uint64_t word) {
+    word = pending_.Original(word);  // it may be put back
+    if (ShardIndex::state(word) == LowerState(level)) locations.push_back(ShardIndex::location(word));
+  });
+  std::sort(locations.begin(), locations.end());
+  order.Keep(locations);
+}
+
+void ShardRows::Order(int level, const RecordHeader& header, uint32_t location) {
+  Push(level, {RankOfRecord(header), header.key, location});
+}
+
+std::vector<LowerOrder::Entry> ShardRows::PopColdest(int level, size_t n) {
+  std::vector<LowerOrder::Entry> entries;
+  while (entries.size() < n && !lower_order_[level].empty()) entries.push_back(lower_order_[level].Pop());
+  return entries;
+}
+
+ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header, uint64_t clock,
+                                       Leaving* leaving) {
+  uint64_t* word = index_.Find(HashKey(entry.key),
+                               [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
+  if (word == nullptr) return Leave::kNotColdest;
+  if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
+  // A warmer row stands where that one was, or it was moved without a word of its frequency (Relocate): not yet. While the
+  // recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
+  const auto ranked = static_cast<uint32_t>(entry.rank);
+  const uint32_t recency = header != nullptr && levels_.middle[level] ? header->recency : ranked;
+  if (header != nullptr && (recency != ranked || common_->strategy == Replacement::kLfu)) {
+    const uint64_t rank = RankOf(common_->strategy, header->frequency, recency, clock);
+    if (rank > entry.rank) {
+      lower_order_[level].Push({rank, entry.key, entry.location});
+      return Leave::kNotColdest;
+    }
+  }
+  if (header != nullptr) leaving->header = *header;
+  leaving->header.key = entry.key;
+  leaving->location = entry.location;
+  leaving->rank = entry.rank;
+  leaving->id = pending_.Add(word);
+  return Leave::kBegun;
+}
+
+void ShardRows::CancelLeave(int level, const Leaving& leaving) {
+  EndRead(HashKey(leaving.header.key), leaving.id);
+  Push(level, {leaving.rank, leaving.header.key, leaving.location});
+}
+
+void ShardRows::MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location,
+                         FreedRecords* freed) {
+  const KeyWord word = EndRead(HashKey(header.key), leaving.id);
+  ShardIndex::Switch(word.word_, LowerState(to), location);
+  marks_.RecordCopied(level, leaving.location, to, location);
+  --rows_in_[level];
+  ++rows_in_[to];
+  ++counters.lower[to].demotions;
+  if (levels_.bounded[to]) Order(to, header, location);
+  freed->at[level].push_back(KeyLocation{header.key, leaving.location});
+}
+
+void ShardRows::DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data,
+                           FreedRecords* freed) {
+  RecordGoes(level, leaving.location, header, row_data);
+  index_.Erase(EndRead(HashKey(leaving.header.key), leaving.id).word_);
+  --rows_in_[level];
+  --rows_;
+  ++counters.dropped;
+  for (int other = 0; other < levels_.count; ++other) {
+    if (other != level && !levels_.durable[other]) continue;
+    freed->at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
+  }
+}
+
+// --- Records that are copied, moved by their tier, or found in it.
+
+bool ShardRows::RecordsOf(int level, std::vector<uint32_t>* locations) const {
+  bool complete = true;
+  locations->clear();
+  index_.ForEach([&](uint64_t word) {
+    if (ShardIndex::state(pending_.Original(word)) != LowerState(level)) return;
+    if (ShardIndex::state(word) == WordState::kPending) {
+      complete = false;
+    } else {
+      locations->push_back(ShardIndex::location(word));
+    }
+  });
+  return complete;
+}
+
+ShardRows::Attached ShardRows::AttachCopy(int64_t key, uint32_t location, uint32_t copy) {
+  const uint64_t* word =
+      index_.Find(HashKey(key), [&](uint64_t w) { return IsRecord(pending_.Original(w), /*level=*/0, location); });
+  if (word != nullptr && ShardIndex::state(*word) == WordState::kPending) return Attached::kReadNow;
+  if (word == nullptr || !levels_.tier[0]->SwitchBelow(KeyLocation{key, location}, kNoLocation, copy)) {
+    return Attached::kNotThere;
+  }
+  marks_.RecordCopied(0, location, levels_.last(), copy);
+  return Attached::kDone;
+}
+
+void ShardRows::Relocate(int level, Relocation* relocation) {
+  const int64_t key = relocation->key;
+  const uint32_t from = relocation->from, to = relocation->to;
+  bool moved = false;
+  index_.Find(HashKey(key), [&](uint64_t& word) {
+    const uint32_t location = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram: {
+        RowHeader* row = dram_.Header(location);
+        if (row->key != key) return false;
+        // The `below` of an uncommitted row is a counted entry; that of a demoting row has been copied.
+        if (level != levels_.last() || row->has(kRowUncommitted | kRowDemoting) || row->below != from) return true;
+        row->below = to;
+        moved = true;
+        return true;
+      }
+      case WordState::kLower1:
+      case WordState::kLower2:
+        if (LevelOf(word) != level) {
+          moved = levels_.tier[LevelOf(word)]->SwitchBelow(KeyLocation{key, location}, from, to);
+          return moved;
+        }
+        if (location != from) return false;
+        ShardIndex::Switch(&word, LowerState(level), to);
+        // What it was ranked is not known here: it counts as demoted again, and BeginLeave asks the record for its frequency.
+        if (levels_.bounded[level]) {
+          const uint64_t clock = common_->accesses.load();
+          const uint64_t rank = RankOf(common_->strategy, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
+          lower_order_[level].Push({rank, key, to});
+        }
+        moved = true;
+        return true;
+      default:
+        return false;  // being read: for later
+    }
+  });
+  relocation->moved = moved;
+  if (moved) marks_.RecordRelocated(level, from, to);
+}
+
+Status ShardRows::Adopt(uint64_t hash, int level, uint32_t location) {
+  MT_RETURN_IF_ERROR(index_.Insert(hash, LowerState(level), location, hash_of()));
+  ++rows_;
+  ++rows_in_[level];
+  return OkStatus();
+}
+
+bool ShardRows::IsToGive(int level, int64_t key, uint32_t location, const SnapshotCut::MoveMark& mark, uint32_t* slot) {
+  if (!marks_.wants_record(level, location)) return false;
+  const bool named = index_.Find(HashKey(key), [&](uint64_t word) {
+    word = pending_.Original(word);
+    if (ShardIndex::state(word) != WordState::kDram) return IsRecord(word, level, location);
+    const RowHeader* row = dram_.Header(ShardIndex::location(word));
+    if (row->key != key || row->has(kRowUncommitted) || level != levels_.last() || row->below != location) return false;
+    *slot = ShardIndex::location(word);
+    return true;
+  }) != nullptr;
+  // It came to stand there since: what was read may be an older record of the key. There will be a look at it: see Moved.
+  return named && !marks_.MovedSince(mark, level, location);
+}
+
+bool ShardRows::GiveRecord(int level, const ReadRecord& record, const SnapshotCut::MoveMark& mark) {
+  const int64_t key = record.header.key;
+  uint32_t slot = kNoLocation;
+  if (!IsToGive(level, key, record.location, mark, &slot)) return false;
+  marks_.TakeRecord(level, record.location);
+  // Its copy may have moved since the record was read.
+  const uint32_t below = record.header.below;
+  if (below != kNoLocation && levels_.tier[level]->SwitchBelow(KeyLocation{key, record.location}, below, below)) {
+    marks_.TakeRecord(levels_.last(), below);
+  }
+  if (slot != kNoLocation) (void)marks_.TakeRow(slot);
+  return true;
+}
+
+bool ShardRows::NeedsRecord(int level, int64_t key, uint32_t location, const SnapshotCut::MoveMark& mark) {
+  uint32_t slot = kNoLocation;
+  if (!IsToGive(level, key, location, mark, &slot)) return false;
+  if (slot == kNoLocation || !marks_.wants_row(slot)) return true;
+  marks_.RowChanges(slot);
+  return false;
+}
+
+int64_t ShardRows::CountNamed(int level, const std::vector<uint32_t>& locations) const {
+  int64_t named = 0;
+  index_.ForEach([&](uint64_t word) {
+    word = pending_.Original(word);
+    if (ShardIndex::state(word) != LowerState(level)) return;
+    named += std::binary_search(locations.begin(), locations.end(), ShardIndex::location(word));
+  });
+  return named;
+}
+
+}  // namespace multitier

@@ -1,0 +1,396 @@
+// ShardRows: the keys of one shard, and every step of a row's life.
+//
+//                 CreateUncommitted             FinishChange                MoveToRecord
+//     absent -----------------------> uncommitted --------> row in DRAM <----------------> record below
+//        ^                                |                  |       ^      Install            |    ^
+//        +-- Unpin (an apply is undone) --+                  |       |                         |    | EndRead
+//        +-- Erase, Drop ------------------------------------+       |              BeginRead  v    |
+//        +-- EraseRecord, DropRecord --------------------------------+------------------ being read
+//
+// A key under a counter filter may first be counted: it has an entry of 24 bytes and no row (CreateCounted, Count), until
+// CreateFromCounted makes a row of it. A row in DRAM may have a clean copy, a record of the last tier that holds the same
+// (AttachCopy, until FinishChange or DetachCopy). A record may go from one tier to the next (MoveDown), or be moved by its tier
+// (Relocate).
+//
+// Each step does all that belongs to it: the index word, the slab, the counts of rows, the orders of demotion, counters, and
+// what a snapshot that is being taken needs. Records that nobody names afterwards are returned in FreedRecords: the caller
+// gives them to their tiers once it holds no lock.
+//
+// Not thread-safe: Shard::Locked gives all of it, Shard::Shared what is const. Never does I/O.
+
+#ifndef CC_TABLE_SHARD_ROWS_H_
+#define CC_TABLE_SHARD_ROWS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cc/base/hash.h"
+#include "cc/table/counted_keys.h"
+#include "cc/table/event.h"
+#include "cc/table/key_batch.h"
+#include "cc/table/pending_words.h"
+#include "cc/table/prefetch_pins.h"
+#include "cc/table/shard_common.h"
+#include "cc/table/snapshot_marks.h"
+#include "cc/table/victim_order.h"
+#include "cc/tier/dram/dram_tier.h"
+
+namespace multitier {
+
+// A word of the index. Valid until a key is created. Only the shard's rows look inside.
+class KeyWord {
+ public:
+  KeyWord() = default;
+  explicit operator bool() const { return word_ != nullptr; }
+
+ private:
+  friend class ShardRows;
+  explicit KeyWord(uint64_t* word) : word_(word) {}
+  uint64_t* word_ = nullptr;
+};
+
+// What a probe found in memory. At most one of row and counted is set.
+struct Found {
+  RowHeader* row = nullptr;
+  CountedKey* counted = nullptr;
+  uint32_t slot = kNoLocation;  // of the row or counted key
+  bool maybe_below = false;     // a word of the same tag points below memory or is pending
+  KeyWord word;
+};
+
+// What BeginRead found.
+struct ReadProbe {
+  enum Where { kMemory, kBegun, kReadByOthers } where = kMemory;
+  Found found;            // kMemory
+  int level = 0;          // kBegun: of the record to read
+  uint32_t location = 0;
+  uint32_t id = 0;        // for EndRead
+};
+
+class ShardRows {
+ public:
+  // `resolved` happens when a record is no longer being read.
+  ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words,
+            std::shared_ptr<RowMemory> memory, Event* resolved);
+  ShardRows(const ShardRows&) = delete;
+  ShardRows& operator=(const ShardRows&) = delete;
+
+  ShardCounters counters;
+
+  // --- Probes.
+  void Prefetch(uint64_t hash) const { index_.Prefetch(hash); }
+  // Slot of the first row whose tag matches in the key's home bucket; ShardIndex::kNone where there is none. Nearly every key
+  // that is there is found so; the caller verifies the key and calls Find where it is another's.
+  uint32_t FindHomeRow(uint64_t hash) const { return index_.FindHomeDram(hash); }
+  // The key's row in DRAM or its counted entry, verified.
+  Found Find(int64_t key, uint64_t hash) const;
+  RowHeader* row(uint32_t slot) const { return dram_.Header(slot); }
+  const CountedKey& counted(uint32_t slot) const { return *counted_.at(slot); }
+  uint32_t row_slots() const { return dram_.end(); }          // ever used
+  uint32_t counted_slots() const { return counted_.end(); }
+  const std::shared_ptr<const RowLayout>& layout() const { return dram_.layout(); }
+  void PrefetchRow(uint32_t slot) const { dram_.Prefetch(slot); }
+  // A lookup used the row; see NoteUse. Other lookups may, at the same time.
+  void NoteLookup(RowHeader* row, uint32_t now, uint32_t step, bool lazily) const {
+    if (NoteUse(row, now, step, lazily)) prefetch_pins_->Used();
+  }
+  // Whether the record at `location` is the key's row or its clean copy, also while it is being read.
+  bool Names(int level, int64_t key, uint32_t location) const;
+
+  // --- Rows of an apply.
+  // Room for n words of the index, n rows, n counted keys. ResourceExhausted where memory is short.
+  Status ReserveWords(size_t n);
+  Status ReserveRows(size_t n) { return dram_.Reserve(n); }
+  bool ReserveCounted(size_t n) { return counted_.Reserve(n); }
+  // Makes a pinned row with its initial value for each of the batch's `entries`, in rows[entry]. *created: of how many; fewer
+  // only on an error. REQUIRES: they are absent; ReserveWords, ReserveRows; ShardCommon::dram_rows has them all
+  Status CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock, RowHeader** rows,
+                           size_t* created);
+  // A counted key becomes a row with its initial value. It remembers the entry, so that Unpin can put it back, and takes over
+  // the entry's pins. REQUIRES: as CreateUncommitted
+  RowHeader* CreateFromCounted(const Found& found, uint64_t clock);
+  void Pin(RowHeader* row) { ++row->pins; }
+  // The last pin of an uncommitted row takes it away again.
+  void Unpin(RowHeader* row);
+  // Must come before the row's data or header change. Returns the data. REQUIRES: the row is pinned
+  uint8_t* BeginChange(RowHeader* row, uint64_t hash) {
+    if (!marks_.no_rows()) marks_.RowChanges(SlotOf(row->key, hash));
+    return DramTier::Data(row);
+  }
+  // An uncommitted row becomes a row of the table.
+  void Commit(RowHeader* row) {
+    if (row->has(kRowUncommitted)) CommitNew(row);
+  }
+  // The row has changed, and counts as used at access `touched` (0: does not count) by a batch of `batch` keys. Gives up its
+  // clean copy, and unpins it. REQUIRES: BeginChange, Commit
+  void FinishChange(RowHeader* row, uint64_t touched, size_t batch, FreedRecords* freed);
+  // A row's frequency or recency may have become less.
+  void Reorder(RowHeader* row, uint64_t hash, uint64_t clock);
+  // Takes a row out of the table. One that an apply holds becomes uncommitted again. Counts nothing.
+  void Erase(const Found& found, FreedRecords* freed);
+
+  // --- Counted keys.
+  // An entry with a count of 0. REQUIRES: the key is absent; ReserveWords, ReserveCounted
+  Status CreateCounted(int64_t key, uint64_t hash, uint32_t pins);
+  void PinCounted(const Found& found) { ++found.counted->pins; }
+  void UnpinCounted(int64_t key, uint64_t hash);
+  void SetCount(const Found& found, uint32_t frequency, int64_t version);
+  // Takes the count away, and the entry where no apply holds it.
+  void EraseCount(const Found& found);
+
+  // --- Demotion.
+  // Up to n rows that may leave DRAM, the coldest first. Ends prefetch pins whose time is over.
+  std::vector<uint32_t> ChooseVictims(size_t n);
+  void PrefetchWordOf(uint32_t slot) const { index_.Prefetch(HashKey(dram_.Header(slot)->key)); }
+  // Takes rows out of the table for good; their keys.
+  std::vector<int64_t> Drop(const std::vector<uint32_t>& slots);
+  // A row whose clean copy is right below becomes that record.
+  void MoveToCopy(uint32_t slot);
+  // Copies the row to be written to a tier; it stays where it is, readable and writable. Returns the record's header.
+  RecordHeader BeginWrite(uint32_t slot, int level, uint8_t* row_data);
+  enum class Written {
+    kStale,   // the row changed or went since BeginWrite: the record is free
+    kCopied,  // the record is the row's clean copy
+    kMoved,   // the record is the row
+  };
+  // What was copied stands at `location`. keep: the row stays in DRAM in any case.
+  Written EndWrite(const RecordHeader& header, int level, uint32_t location, bool keep);
+  // It could not be written.
+  void CancelWrite(int64_t key);
+
+  // --- Records that are read.
+  // Looks for a key. Where memory does not answer, the first record whose tag matches is marked as being read, except those at
+  // `excluded` places.
+  ReadProbe BeginRead(int64_t key, uint64_t hash, const std::vector<uint64_t>& excluded);
+  // The record's word is what it was. REQUIRES: the caller's id
+  KeyWord EndRead(uint64_t hash, uint32_t id);
+  // Whether some record is being read.
+  bool reading() const { return pending_.any(); }
+  // A row comes into DRAM from its record: as cold as it was, or used at access `touched` where that is not 0. `idle`: see
+  // RowUse. REQUIRES: ReserveRows
+  RowHeader* Install(KeyWord word, int level, uint32_t location, const RecordHeader& header, const uint8_t* row_data,
+                     uint64_t touched, uint64_t idle, FreedRecords* freed);
+  // The row is not what its clean copy says.
+  void DetachCopy(KeyWord word, FreedRecords* freed);
+  // Takes a key whose row is a record out of the table. row_data: of the record; null where it cannot be read, or no snapshot
+  // is being taken.
+  void EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
+                   FreedRecords* freed);
+
+  // --- Records that leave their tier, coldest first, in a bounded tier.
+  struct Leaving {
+    RecordHeader header;
+    uint32_t location = 0;
+    uint32_t id = 0;
+    uint64_t rank = 0;
+  };
+  // Up to n entries of the order. Some may be stale.
+  std::vector<LowerOrder::Entry> PopColdest(int level, size_t n);
+  enum class Leave {
+    kBegun,      // *leaving; its word is pending
+    kReadNow,    // an operation reads it: for later
+    kNotColdest  // stale, or warmer than the order knew
+  };
+  // header: of the record, or null where it is damaged. clock: ShardCommon::accesses when the choice began.
+  Leave BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header, uint64_t clock, Leaving* leaving);
+  void PutBack(int level, const LowerOrder::Entry& entry) { lower_order_[level].Push(entry); }
+  void CancelLeave(int level, const Leaving& leaving);
+  // The record stands in tier `to` now.
+  void MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location, FreedRecords* freed);
+  // The key leaves the table. row_data: as of EraseRecord; needed only where wants_record().
+  void DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data, FreedRecords* freed);
+  // Puts a record into the order of its tier.
+  void Order(int level, const RecordHeader& header, uint32_t location);
+
+  // --- Records that are copied, moved by their tier, or found in it.
+  // Locations of all records of a level; false where some are being read now.
+  bool RecordsOf(int level, std::vector<uint32_t>* locations) const;
+  // How many of these locations, sorted, are those of records.
+  int64_t CountNamed(int level, const std::vector<uint32_t>& locations) const;
+  enum class Attached { kDone, kReadNow, kNotThere };
+  // The record at `location` of the middle tier has the record `copy` of the last tier as its clean copy.
+  Attached AttachCopy(int64_t key, uint32_t location, uint32_t copy);
+  void Relocate(int level, Relocation* relocation);
+  // A key whose row is a record that the tier recovered. REQUIRES: ReserveWords
+  Status Adopt(uint64_t hash, int level, uint32_t location);
+
+  // --- Scans: see transfer.cc.
+  int log2_homes() const { return index_.log2_buckets(); }
+  bool ReadingAt(uint32_t home) const;
+  // Calls on_row(const RowHeader&), on_counted(const CountedKey&), or on_record(level, location, id), of which each is marked
+  // as being read, for the keys of a home. REQUIRES: !ReadingAt(home)
+  template <typename OnRow, typename OnCounted, typename OnRecord>
+  void VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnRecord on_record);
+  // EndRead of a record that was at `home` among 2^log2 homes.
+  void EndReadAt(uint32_t home, int log2, uint32_t id);
+
+  // --- Snapshots.
+  void BeginSnapshot(std::shared_ptr<SnapshotCut> cut) { marks_.Begin(std::move(cut)); }
+  void EndSnapshot() { marks_.End(); }
+  bool wants_record(int level, uint32_t location) const { return marks_.wants_record(level, location); }
+  // Calls visit for rows that the snapshot has still to give, at most `most` of them and `looked` slots, from *slot on. False
+  // where there are no more. The same for counted keys.
+  template <typename Visit>
+  bool GiveRows(uint32_t* slot, size_t most, uint32_t looked, Visit visit);
+  template <typename Visit>
+  bool GiveCounted(uint32_t* slot, size_t most, uint32_t looked, Visit visit);
+  // Whether the record is its key's row and has still to be given. The snapshot gives it then. `mark`: from before it was read.
+  bool GiveRecord(int level, const ReadRecord& record, const SnapshotCut::MoveMark& mark);
+  // Of a record that cannot be read: whether the snapshot lacks its row. One that is also in memory is copied from there.
+  bool NeedsRecord(int level, int64_t key, uint32_t location, const SnapshotCut::MoveMark& mark);
+
+  // --- Prefetch pins: see PrefetchPins.
+  bool PinPrefetched(RowHeader* row, uint64_t until, bool room) { return prefetch_pins_->Pin(row, until, room, row_of()); }
+  void SweepPrefetched(uint64_t now) { prefetch_pins_->Sweep(now, row_of()); }
+  int64_t prefetched() const { return prefetch_pins_->pinned(); }
+
+  // --- All of it.
+  // Removes every key. `freed` gets the keys that may have records in durable tiers.
+  void Clear(FreedRecords* freed);
+  // More columns: a slab with room for every row, and the move into it, which cannot fail.
+  Result<std::unique_ptr<DramTier>> RoomFor(std::shared_ptr<const RowLayout> layout) const {
+    return dram_.RoomFor(std::move(layout));
+  }
+  void MoveInto(std::unique_ptr<DramTier> room) { dram_.MoveInto(std::move(room)); }
+  int64_t rows() const { return rows_; }                    // keys that have a row, over all tiers
+  int64_t rows_in(int level) const { return rows_in_[level]; }  // of those, as records of a lower tier
+  size_t dram_rows() const { return dram_.rows(); }         // uncommitted ones included
+  int64_t counted_rows() const { return counted_rows_; }    // counted keys with a count
+  size_t index_bytes() const { return index_.bytes(); }
+  size_t counted_bytes() const { return counted_.bytes(); }
+  size_t resident_bytes() const { return dram_.resident_bytes(); }
+
+ private:
+  ShardIndex::HashOfWord hash_of() const {
+    return [this](WordState state, uint32_t slot) {
+      return HashKey(state == WordState::kDram ? dram_.Header(slot)->key : counted_.at(slot)->key);
+    };
+  }
+  PrefetchPins::RowOf row_of() const {
+    return [this](int64_t key) { return Find(key, HashKey(key)).row; };
+  }
+  uint32_t SlotOf(int64_t key, uint64_t hash) const { return Find(key, hash).slot; }
+  // A slot of the slab with its place in the order.
+  uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle);
+  void ReleaseRow(uint32_t slot);
+  void ResetRow(RowHeader* row);  // value and slots as at birth
+  void CommitNew(RowHeader* row);
+  // Takes a row that nobody holds out of the index and the slab.
+  void EraseRow(uint64_t* word);
+  // Takes a counted entry that no apply holds out of the index.
+  void EraseCounted(uint64_t* word);
+  // A row becomes a record.
+  void MoveToRecord(uint64_t* word, int level, uint32_t location);
+  void Push(int level, const LowerOrder::Entry& entry);
+  // What a snapshot needs before a record goes.
+  void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
+  // Whether the record is the key's row or its copy, and has still to be given. *slot: of the row that it is a copy of.
+  bool IsToGive(int level, int64_t key, uint32_t location, const SnapshotCut::MoveMark& mark, uint32_t* slot);
+  uint64_t RankOfRecord(const RecordHeader& header) const {
+    return RankOf(common_->strategy, header.frequency, header.recency, common_->accesses.load());
+  }
+
+  ShardCommon* const common_;
+  const TierLevels& levels_;
+  Event* const resolved_;
+  ShardIndex index_;
+  DramTier dram_;
+  CountedKeys counted_;
+  VictimOrder dram_order_;                   // of tables whose rows leave DRAM
+  LowerOrder lower_order_[kMaxLowerTiers];   // of bounded tiers
+  PendingWords pending_;
+  const std::unique_ptr<PrefetchPins> prefetch_pins_;  // lookups count there under the shared side of the lock
+  SnapshotMarks marks_;
+  int64_t rows_ = 0;
+  int64_t rows_in_[kMaxLowerTiers] = {};
+  int64_t counted_rows_ = 0;
+};
+
+inline Found ShardRows::Find(int64_t key, uint64_t hash) const {
+  Found found;
+  found.word = KeyWord(index_.Find(hash, [&](uint64_t word) {
+    const uint32_t slot = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram: {
+        RowHeader* row = dram_.Header(slot);
+        if (row->key != key) return false;
+        found.row = row;
+        found.slot = slot;
+        return true;
+      }
+      case WordState::kCounted: {
+        CountedKey* counted_key = counted_.at(slot);
+        if (counted_key->key != key) return false;
+        found.counted = counted_key;
+        found.slot = slot;
+        return true;
+      }
+      default:
+        found.maybe_below = true;
+        return false;
+    }
+  }));
+  if (found.word) found.maybe_below = false;
+  return found;
+}
+
+inline void ShardRows::FinishChange(RowHeader* row, uint64_t touched, size_t batch, FreedRecords* freed) {
+  row->flags &= static_cast<uint16_t>(~kRowDemoting);
+  if (touched != 0 && NoteUse(row, static_cast<uint32_t>(touched), static_cast<uint32_t>(2 * batch))) prefetch_pins_->Used();
+  if (row->below != kNoLocation) {  // the copy below is no longer the row's
+    freed->at[levels_.last()].push_back(KeyLocation{row->key, row->below, /*newest=*/true});
+    row->below = kNoLocation;
+  }
+  --row->pins;
+}
+
+template <typename OnRow, typename OnCounted, typename OnRecord>
+void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnRecord on_record) {
+  index_.ForEachAtHome(home, [&](uint64_t& word) {
+    const uint32_t location = ShardIndex::location(word);
+    switch (ShardIndex::state(word)) {
+      case WordState::kDram:
+        if (!dram_.Header(location)->has(kRowUncommitted)) on_row(static_cast<const RowHeader&>(*dram_.Header(location)));
+        break;
+      case WordState::kCounted:
+        on_counted(static_cast<const CountedKey&>(*counted_.at(location)));
+        break;
+      default: {
+        const int level = LevelOf(word);
+        on_record(level, location, pending_.Add(&word));
+      }
+    }
+  });
+}
+
+template <typename Visit>
+bool ShardRows::GiveRows(uint32_t* slot, size_t most, uint32_t looked, Visit visit) {
+  const uint32_t end = std::min(dram_.end(), marks_.rows_end());
+  for (; *slot < end && most > 0 && looked > 0; ++*slot, --looked) {
+    if (!marks_.TakeRow(*slot)) continue;
+    const RowHeader* row = dram_.Header(*slot);
+    if (row->has(kRowFree | kRowUncommitted)) continue;
+    if (row->below != kNoLocation) marks_.TakeRecord(levels_.last(), row->below);
+    visit(*row);
+    --most;
+  }
+  return *slot < end;
+}
+
+template <typename Visit>
+bool ShardRows::GiveCounted(uint32_t* slot, size_t most, uint32_t looked, Visit visit) {
+  const uint32_t end = std::min(counted_.end(), marks_.counted_end());
+  for (; *slot < end && most > 0 && looked > 0; ++*slot, --looked) {
+    if (!marks_.TakeCounted(*slot)) continue;
+    visit(*counted_.at(*slot));
+    --most;
+  }
+  return *slot < end;
+}
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_SHARD_ROWS_H_

@@ -1,0 +1,113 @@
+#include "cc/table/victim_order.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace multitier {
+namespace {
+
+class VictimOrderTest : public ::testing::Test {
+ protected:
+  VictimOrderTest() : dram_(Env::Posix(), std::make_shared<const RowLayout>(*RowLayout::Create(4, DType::kFloat32))) {}
+  // Rows 0 .. n-1, row i last used at access `uses[i]`.
+  void Fill(VictimOrder* order, const std::vector<uint32_t>& uses) {
+    ASSERT_TRUE(dram_.Reserve(uses.size()).ok());
+    for (const uint32_t use : uses) {
+      const uint32_t slot = dram_.Allocate();
+      dram_.Header(slot)->recency = use;
+      dram_.Header(slot)->frequency = 1;
+      order->Insert(RowUse{slot, 1, 0}, kClock);
+    }
+  }
+  static constexpr uint64_t kClock = 1000;
+  DramTier dram_;
+};
+
+TEST_F(VictimOrderTest, TheLeastRecentlyUsedRowsComeFirst) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
+  Fill(&order, {50, 10, 30, 20});
+  EXPECT_EQ(order.Choose(3, kClock), (std::vector<uint32_t>{1, 3, 2}));
+  EXPECT_EQ(order.Choose(1, kClock), std::vector<uint32_t>{1});  // they stay in the order
+}
+
+TEST_F(VictimOrderTest, AUseIsSeenWhenItsRowComesUp) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
+  Fill(&order, {50, 10, 30});
+  NoteUse(dram_.Header(1), 60, 1);
+  EXPECT_EQ(order.Choose(1, kClock), std::vector<uint32_t>{2});
+}
+
+TEST_F(VictimOrderTest, LfuGoesByFrequencyAndThenByRecency) {
+  VictimOrder order(&dram_, Replacement::kLfu, /*exact=*/true);
+  Fill(&order, {10, 20, 30});
+  dram_.Header(0)->frequency = 9;
+  EXPECT_EQ(order.Choose(3, kClock), (std::vector<uint32_t>{1, 2, 0}));
+}
+
+TEST_F(VictimOrderTest, PinnedUncommittedAndPrefetchedRowsAreNotChosen) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
+  Fill(&order, {1, 2, 3, 4});
+  dram_.Header(0)->pins = 1;
+  dram_.Header(1)->flags = kRowUncommitted;
+  dram_.Header(2)->flags = kRowPrefetched;
+  EXPECT_EQ(order.Choose(4, kClock), std::vector<uint32_t>{3});
+}
+
+TEST_F(VictimOrderTest, AnErasedRowIsNotChosen) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
+  Fill(&order, {1, 2, 3});
+  order.Erase(0);
+  EXPECT_EQ(order.Choose(3, kClock), (std::vector<uint32_t>{1, 2}));
+}
+
+TEST_F(VictimOrderTest, TheDefaultOfLargeTablesSparesUsedRows) {
+  VictimOrder order(&dram_, Replacement::kDefault, /*exact=*/false);
+  Fill(&order, std::vector<uint32_t>(100, 1));
+  for (uint32_t slot = 0; slot < 50; ++slot) NoteUse(dram_.Header(slot), 900, 1);
+  for (const uint32_t slot : order.Choose(20, kClock)) EXPECT_GE(slot, 50u);
+}
+
+TEST_F(VictimOrderTest, WindowsChooseAsManyAsAreAskedFor) {
+  VictimOrder order(&dram_, Replacement::kLru, /*exact=*/false);
+  Fill(&order, std::vector<uint32_t>(200, 1));
+  EXPECT_EQ(order.Choose(30, kClock).size(), 30u);
+  EXPECT_EQ(order.Choose(500, kClock).size(), 200u);
+}
+
+TEST(RankTest, ARowTouchedAfterTheClockWasReadIsTheWarmest) {
+  EXPECT_GT(RankOf(Replacement::kLru, 1, 1001, 1000), RankOf(Replacement::kLru, 1, 999, 1000));
+}
+
+TEST(NoteUseTest, TwoUsesWithinAStepAreOne) {
+  RowHeader row{};
+  NoteUse(&row, 100, 10);
+  const uint16_t once = row.flags;
+  NoteUse(&row, 105, 10);
+  EXPECT_EQ(row.flags, once);
+  NoteUse(&row, 200, 10);
+  EXPECT_NE(row.flags, once);
+}
+
+TEST(LowerOrderTest, TheColdestEntryComesFirst) {
+  LowerOrder order;
+  order.Push({30, 3, 3});
+  order.Push({10, 1, 1});
+  order.Push({20, 2, 2});
+  EXPECT_EQ(order.Pop().key, 1);
+  EXPECT_EQ(order.Pop().key, 2);
+}
+
+TEST(LowerOrderTest, KeepDropsStaleEntriesAndOlderOnesOfAPlace) {
+  LowerOrder order;
+  order.Push({10, 1, 7});
+  order.Push({20, 1, 7});
+  order.Push({5, 2, 8});
+  order.Keep({7});
+  EXPECT_EQ(order.Pop().rank, 20u);
+  EXPECT_TRUE(order.empty());
+}
+
+}  // namespace
+}  // namespace multitier
