@@ -26,22 +26,35 @@ def trained_table(**options):
     hyper = dict.fromkeys(engine.update_rules()["adagrad"].hyperparameters, 0.1)
     for step in range(3):
         keys = np.arange(-20, 20) * (step + 1)
-        table.apply("adagrad", keys, np.sin(np.arange(160, dtype=np.float32)).reshape(40, 4), hyper=hyper, global_step=step)
+        table.apply(
+            "adagrad",
+            keys,
+            np.sin(np.arange(160, dtype=np.float32)).reshape(40, 4),
+            hyper=hyper,
+            global_step=step,
+        )
     table.remove([0, 5, 7])
     return table
 
 
 def content(table):
     rows = table.export()
-    return {k: (rows.data[i].tobytes(), rows.frequencies[i], rows.versions[i]) for i, k in enumerate(rows.keys.tolist())}
+    return {
+        k: (rows.data[i].tobytes(), rows.frequencies[i], rows.versions[i])
+        for i, k in enumerate(rows.keys.tolist())
+    }
 
 
 def variable():
     """A variable of two parts with a counter filter, its ids, train op and Saver, in the default graph."""
     step = v1.train.get_or_create_global_step()
     ev = tf_multitier.get_embedding_variable(
-        "ev", 4, initializer=v1.random_uniform_initializer(-1, 1, seed=3), partitioner=v1.fixed_size_partitioner(2),
-        ev_option=tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(2)))
+        "ev",
+        4,
+        initializer=v1.random_uniform_initializer(-1, 1, seed=3),
+        partitioner=v1.fixed_size_partitioner(2),
+        ev_option=tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(2)),
+    )
     ids = v1.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, ids) * tf.cast(ids, tf.float32)[:, None])
     train = v1.train.AdagradOptimizer(0.125).minimize(loss, global_step=step)
@@ -61,7 +74,10 @@ def save(prefix):
 
 def test_a_kept_ssdhash_directory_opens_with_the_rows_it_was_closed_with(tmp_path):
     shutil.copytree(DIRECTORY, tmp_path / "kept")
-    with trained_table() as expected, engine.Table.open(str(tmp_path / "kept"), keep=False) as table:
+    with (
+        trained_table() as expected,
+        engine.Table.open(str(tmp_path / "kept"), keep=False) as table,
+    ):
         assert content(table) == content(expected)
         keys = np.arange(-60, 60)
         np.testing.assert_array_equal(table.lookup(keys), expected.lookup(keys))
@@ -82,7 +98,9 @@ def test_a_checkpoint_reads_as_the_values_it_was_saved_with(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         ev, _, _, saver = variable()
         saver.restore(session, CHECKPOINT)
-        np.testing.assert_array_equal(session.run(tf.nn.embedding_lookup(ev, np.arange(100))), expected)
+        np.testing.assert_array_equal(
+            session.run(tf.nn.embedding_lookup(ev, np.arange(100))), expected
+        )
 
 
 def test_a_checkpoint_is_written_as_the_same_bytes(tmp_path):
@@ -96,7 +114,9 @@ if __name__ == "__main__":
     os.makedirs(os.path.dirname(CHECKPOINT))
     save(CHECKPOINT)
     os.chdir(DATA)
-    with trained_table(storage_type="DRAM_SSDHASH", storage_path="kept", storage_size=[128], keep=True) as kept:
+    with trained_table(
+        storage_type="DRAM_SSDHASH", storage_path="kept", storage_size=[128], keep=True
+    ) as kept:
         path = kept.path
     shutil.move(path, DIRECTORY)
     shutil.rmtree("kept")

@@ -74,18 +74,18 @@ Status EmbeddingTable::Impl::Adopt() {
     batch.clear();
     return OkStatus();
   };
-  const size_t rows = static_cast<size_t>(levels_.tier[level]->stats().rows);
+  const size_t rows = static_cast<size_t>(tiers_.stats(level).rows);
   for (auto& shard : shards_) {  // at once, instead of doubling again and again
-    MT_RETURN_IF_ERROR(Shard::Locked(shard)->ReserveWords(rows >> log2_shards_));
+    MT_RETURN_IF_ERROR(Shard::Locked(shard)->ReserveWords(rows >> shards_.log2()));
   }
-  const Status scanned = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t location) -> Status {
+  const Status scanned = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t location) -> Status {
     const uint64_t hash = HashKey(record.key);
-    const size_t s = static_cast<size_t>(shard_index(hash));
+    const size_t s = static_cast<size_t>(shards_.index(hash));
     batches[s].push_back(Adopted{hash, record.key, record.version, record.frequency, location});
     newest = std::max(newest, record.version);
     return batches[s].size() < kBatch ? OkStatus() : insert(s);
   });
-  if (!scanned.ok()) return TierError("adopting rows", level, scanned);
+  if (!scanned.ok()) return tiers_.Error("adopting rows", level, scanned);
   uint64_t most = 0;
   for (size_t s = 0; s < shards_.size(); ++s) {
     MT_RETURN_IF_ERROR(insert(s));

@@ -74,7 +74,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   }
 
   BorrowedKeyBatch batch;
-  batch->Partition(request.keys, log2_shards_, request.distinct);
+  batch->Partition(request.keys, shards_.log2(), request.distinct);
   batch->PrepareDedup();
   Gathered gathered;
   ApplyContext context;
@@ -181,7 +181,7 @@ void EmbeddingTable::Impl::UpdateShard(const UpdateContext& update, int s) {
     shard.counters.updates += static_cast<int64_t>(n);
   }
   lock.Unlock();
-  FreeRecords(&freed);
+  tiers_.Free(&freed);
 }
 
 }  // namespace multitier

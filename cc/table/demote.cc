@@ -36,13 +36,14 @@ bool IsForGood(const Status& batch, const Status& record) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) {
+Status EmbeddingTable::Impl::DemoteSlice(const ShardWriter& writer, size_t n, size_t* moved) {
+  Shard* const shard = writer.shard();
   // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of
   // all go afterwards.
   const bool room_after = options_.cache_strategy == Replacement::kLfu && levels_.count > 0 && levels_.bounded[0] &&
                           (levels_.count > 1 || options_.drop_coldest);
   size_t room = n;
-  if (levels_.count > 0 && levels_.bounded[0]) MT_RETURN_IF_ERROR(MakeRoom(shard, 0, room_after ? 0 : n, &room));
+  if (levels_.count > 0 && levels_.bounded[0]) MT_RETURN_IF_ERROR(MakeRoom(writer, 0, room_after ? 0 : n, &room));
   n = room_after ? std::min(n, lower_share(0)) : room;
   std::vector<WriteRecord> records;
   std::unique_ptr<uint8_t[]> copies;
@@ -71,10 +72,10 @@ Status EmbeddingTable::Impl::DemoteSlice(Shard* shard, size_t n, size_t* moved) 
   }
   if (records.empty()) return OkStatus();
   std::vector<uint32_t> locations(records.size());
-  const Status written = levels_.tier[0]->Write(records, locations.data());
+  const Status written = tiers_.Write(writer, 0, records, locations.data());
   *moved += SwitchDemoted(shard, records, locations.data(), written.ok());
-  if (written.ok()) return room_after ? MakeRoom(shard, 0, 0, &room) : OkStatus();
-  return TierError(StrCat("demoting ", records.size(), " rows from DRAM (they stay in memory)"), 0, written);
+  if (written.ok()) return room_after ? MakeRoom(writer, 0, 0, &room) : OkStatus();
+  return tiers_.Error(StrCat("demoting ", records.size(), " rows from DRAM (they stay in memory)"), 0, written);
 }
 
 size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations,
@@ -97,11 +98,12 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
       moved += end == ShardRows::Written::kMoved;
     }
   }
-  FreeRecords(&unused);
+  tiers_.Free(&unused);
   return moved;
 }
 
-Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t* room) {
+Status EmbeddingTable::Impl::MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room) {
+  Shard* const shard = writer.shard();
   *room = n;
   if (!levels_.bounded[level]) return OkStatus();
   const size_t share = lower_share(level);
@@ -121,9 +123,9 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
     const bool may_come = others_read;
     Status status;
     if (rows + wanted > share && level < levels_.last()) {
-      status = DemoteLower(shard, level, rows + wanted - share);
+      status = DemoteLower(writer, level, rows + wanted - share);
     } else if (rows + wanted > share && options_.drop_coldest) {
-      status = DropColdest(shard, level, rows + wanted - share);
+      status = DropColdest(writer, level, rows + wanted - share);
     }
     look();
     *room = rows < share ? std::min(n, share - rows) : 0;
@@ -134,7 +136,7 @@ Status EmbeddingTable::Impl::MakeRoom(Shard* shard, int level, size_t n, size_t*
     // Operations are reading all there is; they wait for nothing. Nothing is held here: see DemoteSlice.
     Shard::Locked(shard).WaitForResolution(before);
   }
-  return ResourceExhaustedError("table '", options_.name, "': tier ", levels_.tier[level]->name(), " is full: ",
+  return ResourceExhaustedError("table '", options_.name, "': tier ", tiers_.name(level), " is full: ",
                                 options_.lower_tiers[static_cast<size_t>(level)].budget_bytes, " bytes hold ", share,
                                 " rows of each of ", shards_.size(), " shards");
 }
@@ -152,7 +154,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
       headers[i].key = entries[i].key;
       headers[i].location = entries[i].location;
     }
-    const Status read = levels_.tier[level]->Read(headers);
+    const Status read = tiers_.Read(level, headers);
     if (!read.ok()) unreadable = kUnreadable;
     Shard::Locked lock(shard);
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -183,10 +185,11 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
   Shard::Locked lock(shard);
   for (const LowerOrder::Entry& entry : later) lock->PutBack(level, entry);
   if (status.ok() || taken->size() == n) return OkStatus();
-  return TierError("looking for the coldest rows", level, status);
+  return tiers_.Error("looking for the coldest rows", level, status);
 }
 
-Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
+Status EmbeddingTable::Impl::DemoteLower(const ShardWriter& writer, int level, size_t n) {
+  Shard* const shard = writer.shard();
   const int to = level + 1;
   std::vector<Leaving> taken;
   Status status = TakeColdest(shard, level, n, &taken);
@@ -199,7 +202,7 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
     if (taken[i].header.below != kNoLocation) continue;  // clean: only where its copy is by now
     reads[i].row_data = data.data() + i * layout->row_bytes();
   }
-  const Status read = reads.empty() ? OkStatus() : levels_.tier[level]->Read(reads);
+  const Status read = reads.empty() ? OkStatus() : tiers_.Read(level, reads);
   std::vector<WriteRecord> records;
   std::vector<size_t> written;  // in `taken`
   std::vector<bool> failed(taken.size()), corrupt(taken.size());
@@ -211,7 +214,7 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
       corrupt[i] = true;
       continue;
     }
-    if (failed[i] && status.ok()) status = TierError(StrCat("demoting key ", taken[i].header.key), level, one);
+    if (failed[i] && status.ok()) status = tiers_.Error(StrCat("demoting key ", taken[i].header.key), level, one);
     if (failed[i]) continue;
     taken[i].header = reads[i].header;
     if (taken[i].header.below != kNoLocation) continue;
@@ -223,15 +226,15 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
   }
   size_t room = 0;
   Status write;
-  if (!records.empty()) write = MakeRoom(shard, to, records.size(), &room);
+  if (!records.empty()) write = MakeRoom(writer, to, records.size(), &room);
   if (!write.ok()) room = 0;
   for (size_t j = room; j < written.size(); ++j) failed[written[j]] = true;
   records.resize(room);
   std::vector<uint32_t> locations(room);
   if (room > 0) {
-    const Status status_of_write = levels_.tier[to]->Write(records, locations.data());
+    const Status status_of_write = tiers_.Write(writer, to, records, locations.data());
     if (!status_of_write.ok()) {
-      write = TierError(StrCat("demoting ", room, " rows from tier ", levels_.tier[level]->name()), to, status_of_write);
+      write = tiers_.Error(StrCat("demoting ", room, " rows from tier ", tiers_.name(level)), to, status_of_write);
       if (levels_.durable[to]) common_.any_key_below = true;
       for (size_t j = 0; j < room; ++j) failed[written[j]] = true;
     }
@@ -259,11 +262,12 @@ Status EmbeddingTable::Impl::DemoteLower(Shard* shard, int level, size_t n) {
       lock->MoveDown(level, taken[i], header, to, dirty ? locations[place] : header.below, &freed);
     }
   }
-  FreeRecords(&freed);
+  tiers_.Free(&freed);
   return status;
 }
 
-Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
+Status EmbeddingTable::Impl::DropColdest(const ShardWriter& writer, int level, size_t n) {
+  Shard* const shard = writer.shard();
   std::vector<Leaving> taken;
   Status status = TakeColdest(shard, level, n, &taken);
   std::vector<ReadRecord> wanted;  // of those taken, what a snapshot has still to give
@@ -282,7 +286,7 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
     }
     data.resize(wanted.size() * row_bytes);
     for (size_t i = 0; i < wanted.size(); ++i) wanted[i].row_data = data.data() + i * row_bytes;
-    if (!wanted.empty()) read = levels_.tier[level]->Read(wanted);
+    if (!wanted.empty()) read = tiers_.Read(level, wanted);
   }
   FreedRecords freed;
   {
@@ -301,7 +305,7 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
           row_data = one.row_data;
         } else if (still_wanted && !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
           lock->CancelLeave(level, leaving);
-          if (status.ok()) status = TierError(StrCat("dropping key ", leaving.header.key), level, failed);
+          if (status.ok()) status = tiers_.Error(StrCat("dropping key ", leaving.header.key), level, failed);
           continue;
         }
         lock->counters.corrupt += failed.code() == StatusCode::kDataLoss;
@@ -311,7 +315,7 @@ Status EmbeddingTable::Impl::DropColdest(Shard* shard, int level, size_t n) {
     }
     KeepDropped(keys);
   }
-  const Status removed = RemoveRecords(&freed);
+  const Status removed = tiers_.Remove(writer, &freed);
   return status.ok() ? removed : status;
 }
 

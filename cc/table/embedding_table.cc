@@ -84,6 +84,7 @@ Status ValidateOptions(const TableOptions& o) {
 EmbeddingTable::Impl::Impl(TableOptions options)
     : options_(std::move(options)),
       env_(options_.env != nullptr ? options_.env : Env::Posix()),
+      tiers_(options_.name, &common_.levels, &shards_, [this](Status status) { Remember(std::move(status)); }),
       pid_(getpid()),
       dram_budget_bytes_(options_.dram_budget_bytes) {
   common_.env = env_;
@@ -96,7 +97,7 @@ EmbeddingTable::Impl::~Impl() {
     if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
   }
   if (ready_ && options_.keep) (void)Flush();
-  for (int level = 0; level < levels_.count; ++level) levels_.tier[level]->SetRelocator(nullptr);
+  tiers_.TakeRelocatorsBack();
 }
 
 Status EmbeddingTable::Impl::Init() {
@@ -113,30 +114,22 @@ Status EmbeddingTable::Impl::Init() {
   }
   int shards = options_.num_shards;
   if (shards == 0) shards = budget_rows(*layout_) < kOneShardRows ? 1 : kDefaultShards;
-  while ((1 << log2_shards_) < shards) ++log2_shards_;
+  int log2_shards = 0;
+  while ((1 << log2_shards) < shards) ++log2_shards;
   const bool has_lower = !options_.lower_tiers.empty();
   common_.evicts = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
   const bool exact = budget_rows(*layout_) < kOneShardRows;
   // A middle tier goes on with the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
   common_.levels.dram_named = options_.dram_named;
-  for (const LowerTierOptions& lower : options_.lower_tiers) {
-    const int level = common_.levels.count++;
-    const TierCapabilities can = lower.tier->capabilities();
-    common_.levels.tier[level] = lower.tier.get();
-    common_.levels.durable[level] = can.durable;
-    common_.levels.middle[level] = can.middle;
-    common_.levels.bounded[level] = lower.budget_bytes != 0;
-  }
+  for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget_bytes != 0);
   common_.initializer = initializer_.get();
   common_.strategy = options_.cache_strategy;
   common_.exact = exact;
-  for (int s = 0; s < shards; ++s) {
-    shards_.push_back(std::make_unique<Shard>(&common_, layout_, (uint64_t{1} << 32) >> log2_shards_, options_.row_memory));
-  }
-  for (int level = 0; level < levels_.count; ++level) MT_RETURN_IF_ERROR(levels_.tier[level]->SetLayout(layout_));
+  shards_.Make(log2_shards, &common_, layout_, options_.row_memory);
+  MT_RETURN_IF_ERROR(tiers_.SetLayout(layout_));
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
-  for (int level = 0; level < levels_.count; ++level) LendRelocator(level);
+  tiers_.LendRelocators();
   if (has_lower) {
     MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
     retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
@@ -150,6 +143,11 @@ Status EmbeddingTable::Impl::Init() {
   ready_ = true;
   if (options_.adopt) Remember(TrimLower());  // there may be more rows than the last tier's budget has room for
   return OkStatus();
+}
+
+Status EmbeddingTable::Impl::OfThisTable(const Status& status) const {
+  if (status.ok()) return status;
+  return Status(status.code(), StrCat("table '", options_.name, "': ", status.message()), status.os_error());
 }
 
 Status EmbeddingTable::Impl::CheckProcess() const {
@@ -197,7 +195,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     for (auto& shard : shards_) {
       MT_ASSIGN_OR_RETURN(rooms.emplace_back(), Shard::Locked(shard)->RoomFor(layout));
     }
-    for (int level = 0; level < levels_.count; ++level) MT_RETURN_IF_ERROR(levels_.tier[level]->SetLayout(layout));
+    MT_RETURN_IF_ERROR(tiers_.SetLayout(layout));
     // From here on nothing fails: either every shard is widened or none.
     for (size_t s = 0; s < shards_.size(); ++s) {
       Shard::Locked(shards_[s])->MoveInto(std::move(rooms[s]));
@@ -265,10 +263,10 @@ TableStats EmbeddingTable::Impl::Stats() {
   if (options_.dram_named) stats.tiers.push_back(dram);
   for (int level = 0; level < levels_.count; ++level) {
     TableStats::PerTier& tier = below[level];
-    tier.name = levels_.tier[level]->name();
+    tier.name = tiers_.name(level);
     tier.row_bytes = tier.rows * stats.row_bytes;
     tier.budget_bytes = static_cast<int64_t>(options_.lower_tiers[static_cast<size_t>(level)].budget_bytes);
-    tier.device = levels_.tier[level]->stats();
+    tier.device = tiers_.stats(level);
     tier.resident_bytes = tier.device.resident_bytes;
     stats.tiers.push_back(tier);
   }
@@ -311,11 +309,7 @@ Status EmbeddingTable::Impl::Drain() {
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.
 Status EmbeddingTable::Impl::Compact() {
   MT_RETURN_IF_ERROR(CheckProcess());
-  for (int level = 0; level < levels_.count; ++level) {
-    const Status compacted = levels_.tier[level]->Compact();
-    if (!compacted.ok()) return TierError("compacting", level, compacted);
-  }
-  return OkStatus();
+  return tiers_.Compact();
 }
 
 // --- The public face.

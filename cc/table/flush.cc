@@ -27,7 +27,7 @@ Status EmbeddingTable::Impl::Flush() {
   const int last = levels_.last();
   if (last < 0 || !levels_.durable[last]) {
     return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
-                                   last < 0 ? first_tier_name() : levels_.tier[last]->name());
+                                   last < 0 ? first_tier_name() : tiers_.name(last));
   }
   if (levels_.bounded[last]) {
     std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
@@ -38,23 +38,23 @@ Status EmbeddingTable::Impl::Flush() {
     for (auto& shard : shards_) {
       uint32_t from = 0;
       if (levels_.count > 1) {
-        const TrimHold hold(this, shard.get());
-        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
-        MT_RETURN_IF_ERROR(FlushMiddle(shard.get()));
-        while (from != kNoLocation) MT_RETURN_IF_ERROR(FlushSlice(shard.get(), &from));
+        const ShardWriter writer(shard);
+        MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+        MT_RETURN_IF_ERROR(FlushMiddle(writer));
+        while (from != kNoLocation) MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
       }
       while (from != kNoLocation) {
-        const TrimHold hold(this, shard.get());
-        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
-        MT_RETURN_IF_ERROR(FlushSlice(shard.get(), &from));
+        const ShardWriter writer(shard);
+        MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+        MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
       }
     }
   }
-  const Status synced = levels_.tier[last]->Sync();
-  return synced.ok() ? synced : TierError("flushing", last, synced);
+  return tiers_.Sync(last);
 }
 
-Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
+Status EmbeddingTable::Impl::FlushSlice(const ShardWriter& writer, uint32_t* from) {
+  Shard* const shard = writer.shard();
   const int last = levels_.last();
   std::vector<WriteRecord> records;
   std::vector<uint8_t> copies;
@@ -78,7 +78,7 @@ Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
   if (records.empty()) return OkStatus();
   for (size_t i = 0; i < records.size(); ++i) records[i].row_data = copies.data() + i * row_bytes;
   std::vector<uint32_t> locations(records.size());
-  const Status written = levels_.tier[last]->Write(records, locations.data());
+  const Status written = tiers_.Write(writer, last, records, locations.data());
   FreedRecords unused;
   {
     Shard::Locked lock(shard);
@@ -92,11 +92,12 @@ Status EmbeddingTable::Impl::FlushSlice(Shard* shard, uint32_t* from) {
       }
     }
   }
-  FreeRecords(&unused);
-  return written.ok() ? written : TierError(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
+  tiers_.Free(&unused);
+  return written.ok() ? written : tiers_.Error(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
 }
 
-Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
+Status EmbeddingTable::Impl::FlushMiddle(const ShardWriter& writer) {
+  Shard* const shard = writer.shard();
   const int last = levels_.last();
   const std::shared_ptr<const RowLayout> layout = this->layout();
   std::vector<uint32_t> locations;
@@ -107,14 +108,14 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
   }
   std::vector<uint32_t> freed;  // where no record is any more
   // Rows only leave from here on, and where one stood a row of another shard may stand now.
-  const auto ours = [&](const ReadRecord& record) { return shard_of(HashKey(record.header.key)) == shard; };
+  const auto ours = [&](const ReadRecord& record) { return shards_.of(HashKey(record.header.key)) == shard; };
   for (size_t from = 0; from < locations.size(); from += kFlushRows) {
     std::vector<ReadRecord> headers(std::min(kFlushRows, locations.size() - from));
     for (size_t i = 0; i < headers.size(); ++i) {
       headers[i].location = locations[from + i];
       headers[i].any_key = true;
     }
-    MT_RETURN_IF_ERROR(levels_.tier[0]->Read(headers));
+    MT_RETURN_IF_ERROR(tiers_.Read(0, headers));
     std::vector<ReadRecord> dirty;
     for (const ReadRecord& header : headers) {
       if (header.status.code() == StatusCode::kNotFound) freed.push_back(header.location);
@@ -128,24 +129,24 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
     }
     std::vector<uint8_t> data(dirty.size() * layout->row_bytes());
     for (size_t i = 0; i < dirty.size(); ++i) dirty[i].row_data = data.data() + i * layout->row_bytes();
-    if (!dirty.empty()) MT_RETURN_IF_ERROR(levels_.tier[0]->Read(dirty));
+    if (!dirty.empty()) MT_RETURN_IF_ERROR(tiers_.Read(0, dirty));
     std::vector<WriteRecord> records;
     std::vector<uint32_t> of;
     for (const ReadRecord& record : dirty) {
       if (record.status.code() == StatusCode::kNotFound) freed.push_back(record.location);
       if (record.status.code() == StatusCode::kNotFound) continue;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
-      if (!record.status.ok()) return RecordError("flushing", 0, record);
+      if (!record.status.ok()) return tiers_.RecordError("flushing", 0, record);
       if (!ours(record)) continue;
       records.push_back(WriteRecord{record.header, record.row_data});
       of.push_back(record.location);
     }
     if (records.empty()) continue;
     std::vector<uint32_t> written(records.size());
-    const Status write = levels_.tier[last]->Write(records, written.data());
+    const Status write = tiers_.Write(writer, last, records, written.data());
     if (!write.ok()) {
       common_.any_key_below = true;  // it may have left records behind
-      return TierError(StrCat("flushing ", records.size(), " rows from tier ", levels_.tier[0]->name()), last, write);
+      return tiers_.Error(StrCat("flushing ", records.size(), " rows from tier ", tiers_.name(0)), last, write);
     }
     FreedRecords unused;
     {
@@ -165,7 +166,7 @@ Status EmbeddingTable::Impl::FlushMiddle(Shard* shard) {
       }
     }
     if (!unused.at[last].empty()) common_.any_key_below = true;  // records of rows that do not know of it
-    FreeRecords(&unused);
+    tiers_.Free(&unused);
   }
   return freed.empty() ? OkStatus() : CheckUnnamed(shard, 0, std::move(freed));
 }
@@ -174,7 +175,7 @@ Status EmbeddingTable::Impl::CheckUnnamed(Shard* shard, int level, std::vector<u
   std::sort(locations.begin(), locations.end());
   const int64_t named = Shard::Locked(shard)->CountNamed(level, locations);
   if (named == 0) return OkStatus();
-  return TierError("flushing", level, DataLossError(named, " rows have no record where the index has them"));
+  return tiers_.Error("flushing", level, DataLossError(named, " rows have no record where the index has them"));
 }
 
 Status EmbeddingTable::Impl::MoveAllToLast() {
@@ -188,7 +189,7 @@ Status EmbeddingTable::Impl::MoveAllToLast() {
       lock->SweepPrefetched(~uint64_t{0});
     }
     if (rows > share) {
-      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", levels_.tier[last]->name(), " of ",
+      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", tiers_.name(last), " of ",
                                     options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes holds ", share,
                                     " rows of each of ", shards_.size(), " shards, one has ", rows);
     }
@@ -196,9 +197,9 @@ Status EmbeddingTable::Impl::MoveAllToLast() {
     for (bool progress = true; above > 0 && progress;) {
       // The tier between is emptied first: what DRAM holds goes through it.
       if (last > 0) {
-        const TrimHold hold(this, shard.get());
-        MT_RETURN_IF_ERROR(RemoveOwed(shard.get()));
-        MT_RETURN_IF_ERROR(DemoteLower(shard.get(), 0, kFlushRows));
+        const ShardWriter writer(shard);
+        MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+        MT_RETURN_IF_ERROR(DemoteLower(writer, 0, kFlushRows));
       }
       MT_RETURN_IF_ERROR(TrimShard(shard.get(), 0, 1));
       Shard::Locked lock(shard);

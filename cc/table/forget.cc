@@ -19,7 +19,7 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   BelowKeys below;
   std::vector<size_t> positions;
   BorrowedKeyBatch batch;
-  batch->Partition(keys, log2_shards_);
+  batch->Partition(keys, shards_.log2());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     if (batch->begin(s) == batch->end(s)) continue;
     Shard::Locked lock(shards_[s]);
@@ -67,7 +67,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
   AwaitSnapshot();
   InsideGate inside(&gate_);
   BorrowedKeyBatch batch;
-  batch->Partition(keys, log2_shards_);
+  batch->Partition(keys, shards_.log2());
   batch->PrepareDedup();
   int64_t n = 0;
   Status status;
@@ -83,7 +83,7 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
 
 Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
   Shard* shard = shards_[s].get();
-  const TrimHold hold(this, shard);
+  const ShardWriter writer(shard);
   Forgetting forgetting;
   int64_t in_memory = 0;
   auto forget = [&](Shard::Locked& lock, int64_t key, const Found& found) {
@@ -122,7 +122,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
     lock->counters.removed += in_memory + forgetting.forgotten;
   }
   *removed += in_memory + forgetting.forgotten;
-  (void)RemoveRecords(&forgetting.freed);  // the keys are out of the table: what a tier refuses is told to it again
+  (void)tiers_.Remove(writer, &forgetting.freed);  // the keys are out of the table: what a tier refuses is told to it again
   return status;
 }
 
@@ -145,7 +145,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
 void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
     AwaitSnapshot();
-    const TrimHold hold(this, shard);
+    const ShardWriter writer(shard);
     FreedRecords freed;
     {
       Shard::Locked lock(shard);
@@ -162,7 +162,7 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
         ++lock->counters.expired;
       }
     }
-    (void)RemoveRecords(&freed);  // what a tier refuses is told to it again
+    (void)tiers_.Remove(writer, &freed);  // what a tier refuses is told to it again
   }
   const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
@@ -188,16 +188,16 @@ bool EmbeddingTable::Impl::ExpiredBySteps(int64_t step, int64_t version) const {
 Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expired) {
   const bool by_weight = options_.expiry.l2_weight_threshold >= 0.0f;
   std::vector<int64_t> candidates;
-  Status status = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t) {
+  Status status = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t) {
     if (by_weight || ExpiredBySteps(step, record.version)) candidates.push_back(record.key);
     return OkStatus();
   });
-  if (!status.ok()) status = TierError("looking for expired rows", level, status);
+  if (!status.ok()) status = tiers_.Error("looking for expired rows", level, status);
   const size_t chunk = ChunkRows();
   for (size_t from = 0; from < candidates.size(); from += chunk) {
     AwaitSnapshot();
     BorrowedKeyBatch batch;
-    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)), log2_shards_);
+    batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)), shards_.log2());
     batch->PrepareDedup();
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;
@@ -211,7 +211,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
 
 Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
   Shard* shard = shards_[s].get();
-  const TrimHold hold(this, shard);
+  const ShardWriter writer(shard);
   BelowKeys keys;
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.push_back(BelowKeyOf(batch, e, s));
   Forgetting forgetting;
@@ -238,7 +238,7 @@ Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t
     Shard::Locked lock(shard);
     lock->counters.expired += in_memory + forgetting.forgotten;
   }
-  (void)RemoveRecords(&forgetting.freed);  // what a tier refuses is told to it again
+  (void)tiers_.Remove(writer, &forgetting.freed);  // what a tier refuses is told to it again
   return status;
 }
 
@@ -250,7 +250,7 @@ Status EmbeddingTable::Impl::Clear() {
   for (auto& shard : shards_) Shard::Locked(shard)->Clear(&freed);
   common_.dram_rows = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
-  Status status = RemoveAllOwed();  // what is still owed is told again later
+  Status status = tiers_.RetryAllRemovals();  // what a tier refuses again is told to it later
   {
     std::lock_guard<std::mutex> lock(trim_mutex_);
     trim_error_ = OkStatus();
@@ -258,7 +258,7 @@ Status EmbeddingTable::Impl::Clear() {
   }
   // Nothing names a record any more, so none is moved from here on.
   for (int level = 0; level < levels_.count; ++level) {
-    const Status scanned = levels_.tier[level]->Scan([&](const RecordHeader& record, uint32_t location) {
+    const Status scanned = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t location) {
       freed.at[level].push_back(KeyLocation{record.key, location});
       for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
         if (levels_.durable[deeper]) freed.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
@@ -267,7 +267,7 @@ Status EmbeddingTable::Impl::Clear() {
     });
     if (status.ok()) status = scanned;
   }
-  const Status removed = RemoveRecords(&freed);
+  const Status removed = tiers_.Remove(TableWriter(shards_), &freed);
   return status.ok() ? removed : status;
 }
 

@@ -139,8 +139,7 @@ Status EmbeddingTable::Impl::GatherShard(ApplyContext* context, int s) {
   return GatherAbsent(context, lock, absent);
 }
 
-Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard::Locked& lock, uint32_t entry,
-                                           const Found& found) {
+Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard::Locked& lock, uint32_t entry, const Found& found) {
   Gathered& gathered = *context->gathered;
   const int64_t n = context->admit_all ? 0 : context->Occurrences(entry);
   if (!context->admit_all && found.counted->frequency + static_cast<uint64_t>(n) < options_.admission.filter_freq) {
@@ -154,8 +153,7 @@ Status EmbeddingTable::Impl::GatherCounted(ApplyContext* context, Shard::Locked&
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard::Locked& lock,
-                                          const std::vector<uint32_t>& absent) {
+Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard::Locked& lock, const std::vector<uint32_t>& absent) {
   if (absent.empty()) return OkStatus();
   const KeyBatch& batch = *context->batch;
   Gathered& gathered = *context->gathered;

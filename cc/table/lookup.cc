@@ -124,7 +124,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
     for (size_t i = from; i < std::min(end, from + kBlock); ++i) {
       const uint64_t hash = HashKey(keys[i]);
       to[i - from] = hash;
-      shards[shard_index(hash)]->Prefetch(hash);
+      shards[shards_.index(hash)]->Prefetch(hash);
     }
   };
   auto fetch_rows = [&](size_t from) {
@@ -132,7 +132,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
     RowHeader** to = rows[from / kBlock % 2];
     uint32_t* at = locations[from / kBlock % 2];
     for (size_t i = from; i < std::min(end, from + kBlock); ++i, ++hash) {
-      const Shard::Shared& shard = shards[shard_index(*hash)];
+      const Shard::Shared& shard = shards[shards_.index(*hash)];
       const uint32_t location = shard->FindHomeRow(*hash);
       RowHeader* row = location == ShardIndex::kNone ? nullptr : shard->row(location);
       to[i - from] = row;
@@ -159,7 +159,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
       RowHeader* row = rows[from / kBlock % 2][i - from];
       if (row == nullptr || row->key != keys[i]) {
         const uint64_t hash = hashes[from / kBlock % 4][i - from];
-        const Found found = shards[shard_index(hash)]->Find(keys[i], hash);
+        const Found found = shards[shards_.index(hash)]->Find(keys[i], hash);
         row = found.row;
         locations[from / kBlock % 2][i - from] = row == nullptr ? kNoPlace : found.slot;
         if (found.maybe_below) {
@@ -175,7 +175,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
       }
       if (stamp != 0) {  // other lookups may, too
         const auto use = static_cast<uint32_t>(stamp + base + i);
-        shards[shard_index(hashes[from / kBlock % 4][i - from])]->NoteLookup(row, use, step, notes_lazily_);
+        if (NoteUse(row, use, step, notes_lazily_)) shards[shards_.index(HashKey(row->key))]->NotePinUsed();
       }
       CopyValue(DramTier::Data(row), out.row(i), dim);
     }
@@ -209,7 +209,7 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
   wanted_keys.reserve(below.size());
   for (const size_t i : below) wanted_keys.push_back(keys[i]);
   BorrowedKeyBatch unique;
-  unique->Partition(wanted_keys, log2_shards_);
+  unique->Partition(wanted_keys, shards_.log2());
   unique->PrepareDedup();
   BelowKeys wanted;
   wanted.reserve(unique->num_keys());

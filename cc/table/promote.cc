@@ -101,14 +101,14 @@ Status EmbeddingTable::Impl::Promote(BelowKeys* keys, Promotion promotion, const
         install(group);
         group.clear();
       };
-      if (marked.ok()) batch = levels_.tier[level]->ReadAndTell(records, answered);
+      if (marked.ok()) batch = tiers_.ReadAndTell(level, records, answered);
       for (size_t i = 0; i < read.size(); ++i) {
         if (!told[i]) group.push_back(read[i]);
       }
       std::sort(group.begin(), group.end());
       install(group);
     }
-    FreeRecords(&freed);
+    tiers_.Free(&freed);
     if (!status.ok()) break;
     for (const size_t i : theirs) {
       BelowKey& key = (*keys)[i];
@@ -212,9 +212,7 @@ void EmbeddingTable::Impl::DropCorrupt(Shard::Locked& lock, KeyWord word, int64_
                                        const RecordHeader& header) {
   FreedRecords freed;
   lock->EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
-  for (int at = 0; at < levels_.count; ++at) {  // our operation does not hold the trim
-    for (const KeyLocation& record : freed.at[at]) Owe(lock, at, record);
-  }
+  tiers_.RemoveLater(lock, freed);  // our operation does not hold the writer
   ++lock->counters.dropped;
   KeepDropped({key});
 }
@@ -225,7 +223,7 @@ Status EmbeddingTable::Impl::Install(Shard::Locked& lock, BelowKey* key, const R
   ++lock->counters.lower[key->level].reads;
   const KeyWord word = lock->EndRead(key->hash, key->pending_id);
   const bool corrupt = read.code() == StatusCode::kDataLoss;
-  if (!read.ok() && !corrupt) return TierError(StrCat("reading key ", key->key), key->level, read);
+  if (!read.ok() && !corrupt) return tiers_.Error(StrCat("reading key ", key->key), key->level, read);
   if (header.key != key->key) {
     ++lock->counters.false_matches;
     key->excluded.push_back(PlaceOf(key->level, key->location));
@@ -240,7 +238,7 @@ Status EmbeddingTable::Impl::Install(Shard::Locked& lock, BelowKey* key, const R
       return OkStatus();  // and the key is looked for further on
     }
     if (!removes && (options_.on_corruption == OnCorruption::kError || promotion == Promotion::kForget)) {
-      return TierError(StrCat("reading key ", key->key), key->level, read);
+      return tiers_.Error(StrCat("reading key ", key->key), key->level, read);
     }
     if (!removes) Reinit(lock, key, &header);
   }

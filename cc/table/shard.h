@@ -33,10 +33,10 @@ class alignas(64) Shard {
   bool demoting = false;                        // that job is between slices; its own
 
  private:
-  SharedMutex mutex_;  // guards all below
-  Event resolved_;     // a record is no longer being read, or a trim ended
-  bool trimming_ = false;         // a thread holds the shard's trim: see TrimHold
-  FreedRecords pending_removals_;  // removals that are still to be told to the tiers
+  SharedMutex mutex_;              // guards all below
+  Event resolved_;                 // a record is no longer being read, or a writer is done
+  bool being_written_ = false;     // a thread has the ShardWriter
+  FreedRecords pending_removals_;  // that tiers have still to be told: see TierStack
   ShardRows rows_;
 };
 
@@ -50,23 +50,26 @@ class Shard::Locked {
   // The rest, for a caller that is done before its block ends.
   void Unlock() { lock_.unlock(); }
 
-  // How often a record stopped being read, or a trim ended; and a wait for the next time, without the lock.
+  // How often a record stopped being read, or a writer was done; and a wait for the next time, without the lock.
   uint64_t resolutions() const { return shard_->resolved_.count(); }
   void WaitForResolution(uint64_t seen) {
     shard_->resolved_.Wait(&lock_, [this, seen] { return resolutions() != seen; });
   }
-  // Waits until no thread holds the shard's trim, and takes it.
-  void BeginTrim() {
-    shard_->resolved_.Wait(&lock_, [this] { return !shard_->trimming_; });
-    shard_->trimming_ = true;
+
+ private:
+  friend class ShardWriter;
+  friend class TierStack;
+  // Waits until no thread has the shard's ShardWriter.
+  void BeginWriting() {
+    shard_->resolved_.Wait(&lock_, [this] { return !shard_->being_written_; });
+    shard_->being_written_ = true;
   }
-  void EndTrim() {
-    shard_->trimming_ = false;
+  void EndWriting() {
+    shard_->being_written_ = false;
     shard_->resolved_.Happen();
   }
   FreedRecords* pending_removals() { return &shard_->pending_removals_; }
 
- private:
   Shard* const shard_;
   std::unique_lock<SharedMutex> lock_;
 };

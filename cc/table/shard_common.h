@@ -22,9 +22,9 @@ struct ShardCommon {
   const Initializer* initializer = nullptr;
   bool evicts = false;  // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;
-  bool exact = false;   // see VictimOrder
-  std::atomic<int64_t> dram_rows{0};   // rows in DRAM or about to be; who creates a row has counted it before
-  std::atomic<uint64_t> accesses{1};   // stamps recency; starts behind 0, which stands for none
+  bool exact = false;                 // see VictimOrder
+  std::atomic<int64_t> dram_rows{0};  // rows in DRAM or about to be; who creates a row has counted it before
+  std::atomic<uint64_t> accesses{1};  // stamps recency; starts behind 0, which stands for none
   // Records of rows that do not know of them may exist: every key may have a record in a durable tier.
   std::atomic<bool> any_key_below{false};
 };

@@ -49,16 +49,6 @@ std::vector<int64_t> ShardRows::Drop(const std::vector<uint32_t>& slots) {
   return keys;
 }
 
-void ShardRows::MoveToRecord(uint64_t* word, int level, uint32_t location) {
-  const uint32_t slot = ShardIndex::location(*word);
-  marks_.RowDemoted(slot, level, location);
-  ReleaseRow(slot);
-  ShardIndex::Switch(word, LowerState(level), location);
-  ++rows_in_[level];
-  ++counters.lower[level].demotions;
-  --common_->dram_rows;
-}
-
 void ShardRows::MoveToCopy(uint32_t slot) {
   const RowHeader* row = dram_.Header(slot);
   MoveToRecord(Find(row->key, HashKey(row->key)).word.word_, levels_.last(), row->below);
@@ -139,14 +129,6 @@ ReadProbe ShardRows::BeginRead(int64_t key, uint64_t hash, const std::vector<uin
     probe.where = ReadProbe::kReadByOthers;
   }
   return probe;
-}
-
-KeyWord ShardRows::EndRead(uint64_t hash, uint32_t id) {
-  uint64_t* word = index_.Find(hash, [&](uint64_t w) { return PendingWords::IsPending(w, id); });
-  MT_CHECK(word != nullptr);
-  pending_.Restore(word, id);
-  resolved_->Happen();
-  return KeyWord(word);
 }
 
 bool ShardRows::ReadingAt(uint32_t home) const {
@@ -258,8 +240,8 @@ std::vector<LowerOrder::Entry> ShardRows::PopColdest(int level, size_t n) {
 
 ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry, const RecordHeader* header, uint64_t clock,
                                        Leaving* leaving) {
-  uint64_t* word = index_.Find(HashKey(entry.key),
-                               [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
+  uint64_t* word =
+      index_.Find(HashKey(entry.key), [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
   if (word == nullptr) return Leave::kNotColdest;
   if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
   // A warmer row stands where that one was, or it was moved without a word of its frequency (Relocate): not yet. While the

@@ -23,23 +23,8 @@ ShardRows::ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layou
 
 Status ShardRows::ReserveWords(size_t n) { return index_.Reserve(n, hash_of()); }
 
-uint32_t ShardRows::AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
-  const uint32_t slot = dram_.Allocate();
-  marks_.RowCreated(slot);
-  dram_.Header(slot)->recency = static_cast<uint32_t>(clock);
-  if (common_->evicts) dram_order_.Insert(RowUse{slot, frequency, idle}, clock);
-  return slot;
-}
-
-void ShardRows::ReleaseRow(uint32_t slot) {
-  if (common_->evicts) dram_order_.Erase(slot);
-  if (dram_.Header(slot)->has(kRowPrefetched)) prefetch_pins_->Used();
-  dram_.Release(slot);
-}
-
 Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock,
                                     RowHeader** rows, size_t* created) {
-  *created = 0;
   int64_t keys[kGroup];
   float* values[kGroup];
   uint32_t slots[kGroup];
@@ -68,12 +53,13 @@ Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uin
       const Status inserted = index_.Insert(batch.hash(entry), WordState::kDram, slots[j], hash_of_word);
       if (!inserted.ok()) {
         for (size_t k = j; k < n; ++k) ReleaseRow(slots[k]);
+        *created = i + j;
         return inserted;
       }
       rows[entry] = dram_.Header(slots[j]);
-      ++*created;
     }
   }
+  *created = entries.size();
   return OkStatus();
 }
 
@@ -115,15 +101,6 @@ void ShardRows::Unpin(RowHeader* row) {
   ReleaseRow(ShardIndex::location(*word));
   ShardIndex::Switch(word, WordState::kCounted, entry);
   ++counted_rows_;
-}
-
-void ShardRows::CommitNew(RowHeader* row) {
-  ++rows_;
-  ++counters.created;
-  row->flags &= static_cast<uint16_t>(~kRowUncommitted);
-  if (row->below == kNoLocation) return;
-  counted_.Release(row->below);  // the counted entry it was
-  row->below = kNoLocation;
 }
 
 void ShardRows::Reorder(RowHeader* row, uint64_t hash, uint64_t clock) {

@@ -64,17 +64,17 @@ struct Found {
 // What BeginRead found.
 struct ReadProbe {
   enum Where { kMemory, kBegun, kReadByOthers } where = kMemory;
-  Found found;            // kMemory
-  int level = 0;          // kBegun: of the record to read
+  Found found;    // kMemory
+  int level = 0;  // kBegun: of the record to read
   uint32_t location = 0;
-  uint32_t id = 0;        // for EndRead
+  uint32_t id = 0;  // for EndRead
 };
 
 class ShardRows {
  public:
   // `resolved` happens when a record is no longer being read.
-  ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words,
-            std::shared_ptr<RowMemory> memory, Event* resolved);
+  ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words, std::shared_ptr<RowMemory> memory,
+            Event* resolved);
   ShardRows(const ShardRows&) = delete;
   ShardRows& operator=(const ShardRows&) = delete;
 
@@ -89,14 +89,12 @@ class ShardRows {
   Found Find(int64_t key, uint64_t hash) const;
   RowHeader* row(uint32_t slot) const { return dram_.Header(slot); }
   const CountedKey& counted(uint32_t slot) const { return *counted_.at(slot); }
-  uint32_t row_slots() const { return dram_.end(); }          // ever used
+  uint32_t row_slots() const { return dram_.end(); }  // ever used
   uint32_t counted_slots() const { return counted_.end(); }
   const std::shared_ptr<const RowLayout>& layout() const { return dram_.layout(); }
   void PrefetchRow(uint32_t slot) const { dram_.Prefetch(slot); }
-  // A lookup used the row; see NoteUse. Other lookups may, at the same time.
-  void NoteLookup(RowHeader* row, uint32_t now, uint32_t step, bool lazily) const {
-    if (NoteUse(row, now, step, lazily)) prefetch_pins_->Used();
-  }
+  // A lookup's use of a row ended its prefetch pin (NoteUse). Other lookups may do so at the same time.
+  void NotePinUsed() const { prefetch_pins_->Used(); }
   // Whether the record at `location` is the key's row or its clean copy, also while it is being read.
   bool Names(int level, int64_t key, uint32_t location) const;
 
@@ -255,10 +253,10 @@ class ShardRows {
     return dram_.RoomFor(std::move(layout));
   }
   void MoveInto(std::unique_ptr<DramTier> room) { dram_.MoveInto(std::move(room)); }
-  int64_t rows() const { return rows_; }                    // keys that have a row, over all tiers
+  int64_t rows() const { return rows_; }                        // keys that have a row, over all tiers
   int64_t rows_in(int level) const { return rows_in_[level]; }  // of those, as records of a lower tier
-  size_t dram_rows() const { return dram_.rows(); }         // uncommitted ones included
-  int64_t counted_rows() const { return counted_rows_; }    // counted keys with a count
+  size_t dram_rows() const { return dram_.rows(); }             // uncommitted ones included
+  int64_t counted_rows() const { return counted_rows_; }        // counted keys with a count
   size_t index_bytes() const { return index_.bytes(); }
   size_t counted_bytes() const { return counted_.bytes(); }
   size_t resident_bytes() const { return dram_.resident_bytes(); }
@@ -299,8 +297,8 @@ class ShardRows {
   ShardIndex index_;
   DramTier dram_;
   CountedKeys counted_;
-  VictimOrder dram_order_;                   // of tables whose rows leave DRAM
-  LowerOrder lower_order_[kMaxLowerTiers];   // of bounded tiers
+  VictimOrder dram_order_;                  // of tables whose rows leave DRAM
+  LowerOrder lower_order_[kMaxLowerTiers];  // of bounded tiers
   PendingWords pending_;
   const std::unique_ptr<PrefetchPins> prefetch_pins_;  // lookups count there under the shared side of the lock
   SnapshotMarks marks_;
@@ -308,6 +306,47 @@ class ShardRows {
   int64_t rows_in_[kMaxLowerTiers] = {};
   int64_t counted_rows_ = 0;
 };
+
+inline uint32_t ShardRows::AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle) {
+  const uint32_t slot = dram_.Allocate();
+  marks_.RowCreated(slot);
+  dram_.Header(slot)->recency = static_cast<uint32_t>(clock);
+  if (common_->evicts) dram_order_.Insert(RowUse{slot, frequency, idle}, clock);
+  return slot;
+}
+
+inline void ShardRows::ReleaseRow(uint32_t slot) {
+  if (common_->evicts) dram_order_.Erase(slot);
+  if (dram_.Header(slot)->has(kRowPrefetched)) prefetch_pins_->Used();
+  dram_.Release(slot);
+}
+
+inline void ShardRows::MoveToRecord(uint64_t* word, int level, uint32_t location) {
+  const uint32_t slot = ShardIndex::location(*word);
+  marks_.RowDemoted(slot, level, location);
+  ReleaseRow(slot);
+  ShardIndex::Switch(word, LowerState(level), location);
+  ++rows_in_[level];
+  ++counters.lower[level].demotions;
+  --common_->dram_rows;
+}
+
+inline KeyWord ShardRows::EndRead(uint64_t hash, uint32_t id) {
+  uint64_t* word = index_.Find(hash, [&](uint64_t w) { return PendingWords::IsPending(w, id); });
+  MT_CHECK(word != nullptr);
+  pending_.Restore(word, id);
+  resolved_->Happen();
+  return KeyWord(word);
+}
+
+inline void ShardRows::CommitNew(RowHeader* row) {
+  ++rows_;
+  ++counters.created;
+  row->flags &= static_cast<uint16_t>(~kRowUncommitted);
+  if (row->below == kNoLocation) return;
+  counted_.Release(row->below);  // the counted entry it was
+  row->below = kNoLocation;
+}
 
 inline Found ShardRows::Find(int64_t key, uint64_t hash) const {
   Found found;

@@ -287,8 +287,8 @@ TEST_F(ShardRowsTest, ASnapshotGivesEachRowOnceWhereverItGoes) {
   for (const int64_t key : {1, 2, 3}) Train(key);
   auto cut = std::make_shared<SnapshotCut>();
   rows_->BeginSnapshot(cut);
-  Train(4);             // after the moment
-  Demote(1, 40);        // given from its record
+  Train(4);       // after the moment
+  Demote(1, 40);  // given from its record
   rows_->Pin(Find(2).row);
   Change(Find(2).row, 9.0f);  // copied before
   std::vector<int64_t> given;

@@ -215,7 +215,7 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Status Below(int level) {
-    MT_RETURN_IF_ERROR(BelowIn(level, 0, table_->levels_.tier[level]->location_end()));
+    MT_RETURN_IF_ERROR(BelowIn(level, 0, table_->tiers_.location_end(level)));
     // What was moved meanwhile, perhaps to behind our back: each look is at no more than what moved during the one before.
     for (;;) {
       std::vector<LocationRun> moved;
@@ -244,8 +244,8 @@ class EmbeddingTable::Impl::Snapshot {
       for (size_t i = 0; i < records.size(); ++i) records[i].row_data = read_.data() + i * row_bytes;
       moves_ = cut_->Moves(level);
       if (!records.empty()) {
-        const Status read = table_->levels_.tier[level]->Read(records);
-        if (!read.ok()) return table_->TierError("reading all rows", level, read);
+        const Status read = table_->tiers_.Read(level, records);
+        if (!read.ok()) return table_->tiers_.Error("reading all rows", level, read);
       }
       for (const ReadRecord& record : records) MT_RETURN_IF_ERROR(Give(level, record));
       MT_RETURN_IF_ERROR(TakeAlong());
@@ -255,7 +255,7 @@ class EmbeddingTable::Impl::Snapshot {
 
   Status Give(int level, const ReadRecord& record) {
     if (!record.status.ok()) return GoWithout(level, record);
-    Shard* const shard = table_->shard_of(HashKey(record.header.key));
+    Shard* const shard = table_->shards_.of(HashKey(record.header.key));
     if (!Shard::Locked(shard)->GiveRecord(level, record, moves_)) return OkStatus();
     layout_->FillSlots(record.row_data, record.header.num_columns);
     AppendRow(*layout_, cut_->all_columns, record.header.key, record.header.frequency, record.header.version,
@@ -269,7 +269,7 @@ class EmbeddingTable::Impl::Snapshot {
       if (record.status.code() == StatusCode::kNotFound) return OkStatus();  // nothing is there
       if (cut_->given[level].has(record.location)) return OkStatus();        // by now
     } else {
-      Shard* const shard = table_->shard_of(HashKey(record.key));
+      Shard* const shard = table_->shards_.of(HashKey(record.key));
       if (!Shard::Locked(shard)->NeedsRecord(level, record.key, record.location, moves_)) return OkStatus();
     }
     if (record.status.code() == StatusCode::kDataLoss) {
@@ -279,7 +279,7 @@ class EmbeddingTable::Impl::Snapshot {
         return OkStatus();
       }
     }
-    return table_->RecordError("reading all rows", level, record);
+    return table_->tiers_.RecordError("reading all rows", level, record);
   }
 
   Impl* const table_;

@@ -10,7 +10,6 @@
 //   demote.cc            how: slices of demotion, drops
 //   adopt.cc             rows that a tier recovered
 //   flush.cc             Flush
-//   below.cc             records of lower tiers: freed, removed, relocated
 //   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
 //   transfer.cc          Scan, Import
 //   snapshot.cc          TakeSnapshot, Export
@@ -21,10 +20,8 @@
 //   Shard's lock   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
 //   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
 //   (SnapshotCut::mutex, cut_mutex_ likewise)
-// A shard's trim (TrimHold) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending word when
-// it begins to wait for it. Only its holder writes to the tiers or removes from them for keys of the shard. So of a key's
-// writes and removals a tier is told in the order in which the table decided them, and a removed key cannot come back, nor a
-// key that was created again be lost, whatever runs beside (tier.h, Order).
+// A shard's ShardWriter (tier_stack.h) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending
+// word when it begins to wait for it.
 // Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
 // a tier calls Relocate, which takes shards' locks, from Write, Sync and Remove.
 // A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote), all own
@@ -47,7 +44,7 @@
 #include "cc/policy/counting_bloom_filter.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/key_batch.h"
-#include "cc/table/shard.h"
+#include "cc/table/tier_stack.h"
 
 namespace multitier {
 
@@ -167,7 +164,7 @@ class EmbeddingTable::Impl {
   };
   // Resolves every key; `settle` may be null. On an error no key is pinned by this call (what settle did is the caller's to
   // undo) and every word is as it was, but that kForget goes through all keys before it returns the first error.
-  // REQUIRES for kForget: `forgetting`, and that the trims of the keys' shards are held
+  // REQUIRES for kForget: `forgetting`, and that the caller has the ShardWriters of the keys' shards
   Status Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting = nullptr);
   // Calls visit(shard, from, to) for runs which[from, to) of keys of one shard.
   template <typename Visit>
@@ -270,32 +267,14 @@ class EmbeddingTable::Impl {
   Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();
-  void BeginTrim(Shard* shard);
-  void EndTrim(Shard* shard);
-  // A shard's trim, from now to the end of the block: see the top. Nothing in tables without lower tiers.
-  class TrimHold {
-   public:
-    TrimHold(Impl* table, Shard* shard) : table_(table), shard_(table->levels_.count > 0 ? shard : nullptr) {
-      if (shard_ != nullptr) table_->BeginTrim(shard_);
-    }
-    ~TrimHold() {
-      if (shard_ != nullptr) table_->EndTrim(shard_);
-    }
-    TrimHold(const TrimHold&) = delete;
-    TrimHold& operator=(const TrimHold&) = delete;
-
-   private:
-    Impl* const table_;
-    Shard* const shard_;
-  };
-  Status DemoteSlice(Shard* shard, size_t n, size_t* moved);
+  Status DemoteSlice(const ShardWriter& writer, size_t n, size_t* moved);
   size_t SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written);
-  // Makes room for n records of a shard in a lower tier; *room: for how many there is. An error where there is none.
-  Status MakeRoom(Shard* shard, int level, size_t n, size_t* room);
+  // Makes room for n records of the shard in a lower tier; *room: for how many there is. An error where there is none.
+  Status MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room);
   using Leaving = ShardRows::Leaving;
   Status TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken);
-  Status DemoteLower(Shard* shard, int level, size_t n);
-  Status DropColdest(Shard* shard, int level, size_t n);
+  Status DemoteLower(const ShardWriter& writer, int level, size_t n);
+  Status DropColdest(const ShardWriter& writer, int level, size_t n);
   void KeepDropped(const std::vector<int64_t>& keys);
   // Trim, its error kept as the sticky one.
   void TrimAndRemember() { Remember(Trim()); }
@@ -321,32 +300,18 @@ class EmbeddingTable::Impl {
   Result<RowLayout> FirstLayout() const;
   Status Adopt();
   // Rows of a shard's DRAM, from slot *from on, that no record of the last tier stands for: written there, one slice. *from:
-  // where to go on. REQUIRES: the shard's trim is held
-  Status FlushSlice(Shard* shard, uint32_t* from);
+  // where to go on.
+  Status FlushSlice(const ShardWriter& writer, uint32_t* from);
   // Rows of the tier between, likewise, all of them.
-  Status FlushMiddle(Shard* shard);
+  Status FlushMiddle(const ShardWriter& writer);
   // Of locations that read as freed: their rows were promoted, and the shard names none of them; else DataLoss. REQUIRES: the
-  // shard's trim was held since they were collected
+  // shard's writer was held since they were collected
   Status CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations);
   // Where the last tier keeps no copies: all rows move there. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
-  // Records nobody names any more. Not under a shard's lock.
-  void FreeRecords(FreedRecords* freed);
-  // The same, and their keys are gone for good. What a tier refuses is kept and told again before anything else is told of the
-  // shard; the error is the sticky one, and returned. REQUIRES: the trims of the keys' shards are held
-  Status RemoveRecords(FreedRecords* freed);
-  void Owe(Shard::Locked& lock, int level, const KeyLocation& record);
-  // What is owed of a shard. REQUIRES: its trim is held
-  Status RemoveOwed(Shard* shard);
-  Status RemoveAllOwed();
   // The status with "table '<name>': " before its message; OK stays OK.
   Status OfThisTable(const Status& status) const;
-  Status TierError(const std::string& what, int level, const Status& status) const;
-  // Of a record that was read by its location: "what, key 5", where the tier found a key and the index has it there.
-  Status RecordError(const std::string& what, int level, const ReadRecord& record);
-  void LendRelocator(int level);
-  void Relocate(int level, Span<Relocation> relocations);
   // Takes the key's count out of the Bloom filter, where there is one.
   void ForgetCount(int64_t key);
 
@@ -371,8 +336,6 @@ class EmbeddingTable::Impl {
   // The entries of one shard; `from`: where the batch begins in rows.
   Status ImportCountedOf(const KeyBatch& batch, int shard, const Rows& rows, size_t from);
 
-  Shard* shard_of(uint64_t hash) { return shards_[shard_index(hash)].get(); }
-  int shard_index(uint64_t hash) const { return log2_shards_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_shards_)); }
   bool filters() const { return !options_.admission.admits_all(); }
   // Rows of DRAM. 0 where DRAM is not named.
   uint64_t budget_rows(const RowLayout& layout) const;
@@ -393,16 +356,16 @@ class EmbeddingTable::Impl {
   Env* env_ = nullptr;
   ShardCommon common_;
   const TierLevels& levels_ = common_.levels;
+  ShardSet shards_;
+  TierStack tiers_;
   DemotionPool* pool_ = nullptr;             // of tables with a lower tier
   bool in_background_ = false;               // the pool demotes; else operations do, exactly at the budget
   std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
   bool notes_lazily_ = false;                // see NoteUse
   const pid_t pid_;
   bool ready_ = false;                       // Init succeeded
-  int log2_shards_ = 0;
   std::unique_ptr<Initializer> initializer_;
   std::unique_ptr<CountingBloomFilter> bloom_;
-  std::vector<std::unique_ptr<Shard>> shards_;
 
   std::mutex snapshot_mutex_;
   std::atomic<bool> saving_{false};          // operations that are inside the gate see it unchanged, but for its end
@@ -417,7 +380,6 @@ class EmbeddingTable::Impl {
   // Rows that operations leave in DRAM while the background comes down to a smaller budget; of no effect below the budget.
   std::atomic<int64_t> ceiling_{0};
   std::atomic<int> demoting_{0};        // shards whose job is between slices
-  std::atomic<int64_t> owed_{0};        // removals that tiers have still to be told, over all shards
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
   std::atomic<int64_t> applies_{0};     // the table's own step counter
   std::atomic<int64_t> newest_step_{-1};

@@ -73,8 +73,8 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
   for (int level = 0; level < levels_.count && status.ok(); ++level) {
     data[level].resize(below[level].size() * layout->row_bytes());
     for (size_t i = 0; i < below[level].size(); ++i) below[level][i].row_data = data[level].data() + i * layout->row_bytes();
-    if (!below[level].empty()) status = levels_.tier[level]->Read(below[level]);
-    if (!status.ok()) status = TierError("scanning", level, status);
+    if (!below[level].empty()) status = tiers_.Read(level, below[level]);
+    if (!status.ok()) status = tiers_.Error("scanning", level, status);
   }
   int64_t corrupt = 0;
   for (int level = 0; level < levels_.count && status.ok(); ++level) {
@@ -82,7 +82,7 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
       if (record.status.code() == StatusCode::kDataLoss) ++corrupt;
       if (record.status.code() == StatusCode::kDataLoss && options_.on_corruption != OnCorruption::kError) continue;
       if (!record.status.ok()) {
-        status = RecordError("scanning", level, record);
+        status = tiers_.RecordError("scanning", level, record);
         break;
       }
       layout->FillSlots(record.row_data, record.header.num_columns);
@@ -186,7 +186,7 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
     InsideGate inside(&gate_);
     BorrowedKeyBatch batch;
     const size_t n = std::min(kCountedChunk, rows.counted_keys.size() - from);
-    batch->Partition(Span<const int64_t>(rows.counted_keys).subspan(from, n), log2_shards_);
+    batch->Partition(Span<const int64_t>(rows.counted_keys).subspan(from, n), shards_.log2());
     for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
       if (batch->begin(s) == batch->end(s)) continue;
       MT_RETURN_IF_ERROR(ImportCountedOf(*batch, s, rows, from));
@@ -213,7 +213,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
 
 Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns) {
   BorrowedKeyBatch batch;
-  batch->Partition(Span<const int64_t>(rows.keys).subspan(from, to - from), log2_shards_);
+  batch->Partition(Span<const int64_t>(rows.keys).subspan(from, to - from), shards_.log2());
   batch->PrepareDedup();
   Gathered gathered;
   ApplyContext context;
@@ -248,7 +248,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       lock->Reorder(row, batch->hash(e), context.stamp);  // its frequency may have become less
     }
   }
-  FreeRecords(&freed);
+  tiers_.Free(&freed);
   if (common_.evicts) TrimAndRemember();
   return OkStatus();
 }

@@ -40,12 +40,12 @@ uint64_t EmbeddingTable::Impl::budget_rows(const RowLayout& layout) const {
 size_t EmbeddingTable::Impl::lower_share(int level) const {
   const uint64_t budget = options_.lower_tiers[static_cast<size_t>(level)].budget_bytes;
   if (budget == 0) return ~size_t{0} >> 1;
-  return std::max<size_t>(1, budget / layout()->row_bytes() >> log2_shards_);
+  return std::max<size_t>(1, budget / layout()->row_bytes() >> shards_.log2());
 }
 
 size_t EmbeddingTable::Impl::capacity(uint64_t dram_rows) const {
   if (levels_.count == 0 || !levels_.bounded[levels_.last()] || options_.drop_coldest) return ~size_t{0} >> 1;
-  size_t rows = dram_rows >> log2_shards_;
+  size_t rows = dram_rows >> shards_.log2();
   for (int level = 0; level < levels_.count; ++level) rows += lower_share(level);
   return rows;
 }
@@ -132,7 +132,7 @@ void EmbeddingTable::Impl::ForgetTrimError(uint64_t errors) {
 
 Status EmbeddingTable::Impl::Trim(int percent) {
   if (!common_.evicts) return OkStatus();
-  MT_RETURN_IF_ERROR(RemoveAllOwed());
+  MT_RETURN_IF_ERROR(tiers_.RetryAllRemovals());
   const int64_t set = static_cast<int64_t>(budget_rows(*layout()));
   int64_t all = std::max(set, ceiling_.load());
   const bool due = all > set || (in_background_ && common_.dram_rows.load() > set / 100 * kStartPercent);
@@ -145,7 +145,7 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   for (auto& shard : shards_) {
     for (bool more = true; more;) {
       AwaitSnapshot();
-      MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> log2_shards_, kSliceRows, 1, &more));
+      MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> shards_.log2(), kSliceRows, 1, &more));
     }
   }
   return OkStatus();
@@ -161,7 +161,7 @@ uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
     const MaybeInsideGate gate(&gate_);  // whoever wants to close it waits for no more than a slice
     if (!gate.inside()) return DemotionPool::kNotNow;  // other tables need the thread
     budget = static_cast<int64_t>(budget_rows(*layout()));
-    const size_t low = static_cast<size_t>(in_background_ ? budget / 100 * kStopPercent : budget) >> log2_shards_;
+    const size_t low = static_cast<size_t>(in_background_ ? budget / 100 * kStopPercent : budget) >> shards_.log2();
     status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
   }
   LowerCeiling(budget);
@@ -182,14 +182,14 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
   if (!gate.inside()) return DemotionPool::kNotNow;
   if (!trim_failed_) return DemotionPool::kDone;
   const uint64_t errors = TrimErrors();
-  if (!RemoveAllOwed().ok()) return kRetryMicros;
+  if (!tiers_.RetryAllRemovals().ok()) return kRetryMicros;
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
   for (auto& shard : shards_) {
     if (common_.dram_rows.load() <= budget) break;
     if (MuchIsHandedOver()) return DemotionPool::kNotNow;
     bool more = false;
-    const size_t share = static_cast<size_t>(budget) >> log2_shards_;
+    const size_t share = static_cast<size_t>(budget) >> shards_.log2();
     if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;
     if (more) return env_->NowMicros() - begun;  // the rest in further steps
   }
@@ -199,45 +199,27 @@ uint64_t EmbeddingTable::Impl::RetryInBackground() {
 
 Status EmbeddingTable::Impl::TrimLower() {
   for (auto& shard : shards_) {
-    BeginTrim(shard.get());
-    Status status = RemoveOwed(shard.get());
-    for (int level = 0; level < levels_.count && status.ok(); ++level) {
+    const ShardWriter writer(shard);
+    MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+    for (int level = 0; level < levels_.count; ++level) {
       size_t room = 0;
-      status = MakeRoom(shard.get(), level, 0, &room);
+      MT_RETURN_IF_ERROR(MakeRoom(writer, level, 0, &room));
     }
-    EndTrim(shard.get());
-    MT_RETURN_IF_ERROR(status);
   }
   return Trim();
 }
 
-void EmbeddingTable::Impl::BeginTrim(Shard* shard) {
-  Shard::Locked(shard).BeginTrim();
-}
-
-void EmbeddingTable::Impl::EndTrim(Shard* shard) {
-  Shard::Locked(shard).EndTrim();
-}
-
 Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
   if (more != nullptr) *more = false;
-  {
-    Shard::Locked lock(shard);
-    if (lock->dram_rows() <= target_rows) return OkStatus();
-  }
-  BeginTrim(shard);
-  Status status = RemoveOwed(shard);
+  if (Shard::Locked(shard)->dram_rows() <= target_rows) return OkStatus();
+  const ShardWriter writer(shard);
+  Status status = tiers_.RetryRemovals(writer);
   size_t moved = 1;
   for (; status.ok() && moved > 0 && max_slices > 0; --max_slices) {
-    size_t excess = 0;
-    {
-      Shard::Locked lock(shard);
-      excess = lock->dram_rows() > target_rows ? lock->dram_rows() - target_rows : 0;
-    }
+    const size_t rows = Shard::Locked(shard)->dram_rows();
     moved = 0;
-    if (excess > 0) status = DemoteSlice(shard, std::min(excess, slice_rows), &moved);
+    if (rows > target_rows) status = DemoteSlice(writer, std::min(rows - target_rows, slice_rows), &moved);
   }
-  EndTrim(shard);
   if (more != nullptr) *more = moved > 0;
   return status;
 }

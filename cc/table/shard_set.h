@@ -1,0 +1,40 @@
+// ShardSet: the shards of a table, and which of them a key belongs to: the top bits of its hash say so.
+
+#ifndef CC_TABLE_SHARD_SET_H_
+#define CC_TABLE_SHARD_SET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/table/shard.h"
+
+namespace multitier {
+
+class ShardSet {
+ public:
+  // A power of two of them. REQUIRES: called once, before all else
+  void Make(int log2, ShardCommon* common, std::shared_ptr<const RowLayout> layout, std::shared_ptr<RowMemory> memory) {
+    log2_ = log2;
+    for (int s = 0; s < 1 << log2; ++s) {
+      shards_.push_back(std::make_unique<Shard>(common, layout, (uint64_t{1} << 32) >> log2, memory));
+    }
+  }
+  size_t size() const { return shards_.size(); }
+  int log2() const { return log2_; }
+  const std::unique_ptr<Shard>& operator[](size_t s) const { return shards_[s]; }
+  auto begin() const { return shards_.begin(); }
+  auto end() const { return shards_.end(); }
+
+  int index(uint64_t hash) const { return log2_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_)); }
+  Shard* of(uint64_t hash) const { return shards_[static_cast<size_t>(index(hash))].get(); }
+
+ private:
+  int log2_ = 0;
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_SHARD_SET_H_
