@@ -1,4 +1,6 @@
-// The locking protocol. A claim is made by O_EXCL: of one process one at a time passes, whichever shared object it is in.
+// The locking protocol. A claim is a file that is locked with flock, whose locks belong to a descriptor: of one process one at
+// a time passes, whichever shared object it is in. A claim whose file could not be deleted is not locked, and stands in
+// nobody's way but that of its directory's removal.
 //
 //   create   mkdir the instance, claim it, make and lock its lock file. Somebody who looked in between may have removed the
 //            directory or hold the lock in order to: then another number is tried.
@@ -15,6 +17,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,16 +95,29 @@ int LockWholeFile(int fd, int command, struct flock* lock) {
   return 0;
 }
 
-// Makes this process's claim to an instance: AlreadyExists where it has one.
-Status Claim(const std::string& path, const std::string& process) {
+// Makes this process's claim to an instance: the descriptor that holds it, AlreadyExists where the process has one.
+Result<int> Claim(const std::string& path, const std::string& process) {
   const std::string file = path + kClaimPrefix + process;
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return PosixError("claim of instance", file, errno);
-  ::close(fd);
-  return OkStatus();
+  for (;;) {
+    const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return PosixError("claim of instance", file, errno);
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      ::close(fd);
+      if (error == EWOULDBLOCK) return AlreadyExistsError("claim of instance '", file, "': this process has one");
+      return PosixError("claim of instance", file, error);
+    }
+    struct stat info, named;
+    if (::fstat(fd, &info) == 0 && ::stat(file.c_str(), &named) == 0 && info.st_ino == named.st_ino) return fd;
+    ::close(fd);  // given back between the two calls
+  }
 }
 
-void Unclaim(const std::string& path, const std::string& process) { ::unlink((path + kClaimPrefix + process).c_str()); }
+void Unclaim(const std::string& path, const std::string& process, int claim_fd) {
+  ::unlink((path + kClaimPrefix + process).c_str());
+  ::flock(claim_fd, LOCK_UN);  // a forked child may have the descriptor, too
+  ::close(claim_fd);
+}
 
 Result<std::vector<std::string>> ListNames(const std::string& path) {
   DIR* dir = ::opendir(path.c_str());
@@ -128,6 +144,12 @@ void RemoveDeadClaims(const std::string& path) {
 Status InUse(const std::string& path, pid_t pid, const char* which) {
   return FailedPreconditionError("open of instance '", path, "': it is in use by process ", pid, which);
 }
+
+// The descriptors of an instance that is held.
+struct Descriptors {
+  int lock;
+  int claim;
+};
 
 // The lock of an instance that exists and that this process has claimed.
 Result<int> LockClaimed(const std::string& path) {
@@ -160,23 +182,23 @@ bool RemoveEmpty(const std::string& path) {
 }
 
 // Claims and locks an instance that exists.
-Result<int> LockExisting(const std::string& path, const std::string& process) {
+Result<Descriptors> LockExisting(const std::string& path, const std::string& process) {
   if (!Exists(path + kLockFile)) return PosixError("open of instance", path, ENOENT);
-  const Status claimed = Claim(path, process);
-  if (claimed.code() == StatusCode::kAlreadyExists) return InUse(path, ::getpid(), " (this one)");
-  MT_RETURN_IF_ERROR(claimed);
-  Result<int> fd = LockClaimed(path);
-  if (fd.ok()) {
+  const Result<int> claim = Claim(path, process);
+  if (claim.status().code() == StatusCode::kAlreadyExists) return InUse(path, ::getpid(), " (this one)");
+  MT_RETURN_IF_ERROR(claim.status());
+  const Result<int> lock = LockClaimed(path);
+  if (lock.ok()) {
     RemoveDeadClaims(path);
-  } else {
-    Unclaim(path, process);
-    if (!Exists(path + kLockFile)) RemoveEmpty(path);  // our claim stood in the owner's way
+    return Descriptors{*lock, *claim};
   }
-  return fd;
+  Unclaim(path, process, *claim);
+  if (!Exists(path + kLockFile)) RemoveEmpty(path);  // our claim stood in the owner's way
+  return lock.status();
 }
 
 // Makes a new instance of the name, claims and locks it; its path goes to `path`.
-Result<int> LockNew(const std::string& name_path, const std::string& process, std::string* path) {
+Result<Descriptors> LockNew(const std::string& name_path, const std::string& process, std::string* path) {
   static std::atomic<uint64_t> next_number{1};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (::mkdir(name_path.c_str(), 0755) != 0 && errno != EEXIST) return PosixError("create directory", name_path, errno);
@@ -188,7 +210,8 @@ Result<int> LockNew(const std::string& name_path, const std::string& process, st
       ::rmdir(name_path.c_str());
       return PosixError("create directory", *path, error);
     }
-    Status status = Claim(*path, process);
+    const Result<int> claim = Claim(*path, process);
+    Status status = claim.status();
     const std::string file = *path + kLockFile;
     const int fd = status.ok() ? ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644) : -1;
     if (status.ok() && fd < 0) status = PosixError("create", file, errno);
@@ -196,17 +219,17 @@ Result<int> LockNew(const std::string& name_path, const std::string& process, st
       struct flock lock;
       struct stat info;
       const int error = LockWholeFile(fd, F_SETLK, &lock);
-      if (error == 0 && ::fstat(fd, &info) == 0 && info.st_nlink > 0) return fd;
+      if (error == 0 && ::fstat(fd, &info) == 0 && info.st_nlink > 0) return Descriptors{fd, *claim};
       ::close(fd);
       if (error == 0 || error == EACCES || error == EAGAIN) {  // somebody took it for a leftover, and removes it
-        Unclaim(*path, process);
+        Unclaim(*path, process, *claim);
         ::rmdir(path->c_str());
         continue;
       }
       ::unlink(file.c_str());
       status = PosixError("lock of instance", *path, error);
     }
-    Unclaim(*path, process);
+    if (claim.ok()) Unclaim(*path, process, *claim);
     ::rmdir(path->c_str());
     if (status.code() == StatusCode::kNotFound) continue;  // removed under our hands
     ::rmdir(name_path.c_str());
@@ -216,9 +239,9 @@ Result<int> LockNew(const std::string& name_path, const std::string& process, st
 }
 
 // Gives the lock back: what is there stays.
-void Unlock(const std::string& path, const std::string& process, int fd) {
-  ::close(fd);
-  Unclaim(path, process);
+void Unlock(const std::string& path, const std::string& process, const Descriptors& held) {
+  ::close(held.lock);
+  Unclaim(path, process, held.claim);
 }
 
 // Removes what is in a directory, but for what `keeps` says.
@@ -243,7 +266,7 @@ Status RemoveContents(const std::string& path, const Keeps& keeps) {
 }
 
 // Removes a whole instance whose lock we hold. On an error the lock is given back, and the lock file stays.
-Status RemoveLocked(const std::string& path, const std::string& process, int fd) {
+Status RemoveLocked(const std::string& path, const std::string& process, const Descriptors& held) {
   const std::string claim = &kClaimPrefix[1];
   Status status = RemoveContents(path, [&](const std::string& name) {
     return name == &kLockFile[1] || name.rfind(claim, 0) == 0;
@@ -251,7 +274,7 @@ Status RemoveLocked(const std::string& path, const std::string& process, int fd)
   if (status.ok() && ::unlink((path + kLockFile).c_str()) != 0 && errno != ENOENT) {
     status = PosixError("delete", path + kLockFile, errno);
   }
-  Unlock(path, process, fd);
+  Unlock(path, process, held);
   if (status.ok()) RemoveEmpty(path);  // where another process's claim stands in the way, that one does it
   return status;
 }
@@ -336,8 +359,13 @@ Status RemoveDirectoryTree(const std::string& path) {
   return OkStatus();
 }
 
-InstanceDirectory::InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd)
-    : path_(std::move(path)), process_(std::move(process)), keep_(keep), lock_fd_(lock_fd), pid_(::getpid()) {}
+InstanceDirectory::InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd, int claim_fd)
+    : path_(std::move(path)),
+      process_(std::move(process)),
+      keep_(keep),
+      lock_fd_(lock_fd),
+      claim_fd_(claim_fd),
+      pid_(::getpid()) {}
 
 Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::string& given_path, const std::string& name,
                                                                      bool keep) {
@@ -346,19 +374,19 @@ Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Create(const std::
   MT_RETURN_IF_ERROR(PrepareStoragePath(storage_path, &made));
   const std::string name_path = PathOfName(storage_path, name), process = ThisProcess();
   std::string path;
-  Result<int> fd = LockNew(name_path, process, &path);
-  if (!fd.ok()) {
+  const Result<Descriptors> held = LockNew(name_path, process, &path);
+  if (!held.ok()) {
     if (made) ::rmdir(storage_path.c_str());
-    return fd.status();
+    return held.status();
   }
   if (keep) {
     if (Status status = WriteKeepFile(path); !status.ok()) {
-      (void)RemoveLocked(path, process, *fd);
+      (void)RemoveLocked(path, process, *held);
       if (made) ::rmdir(storage_path.c_str());
       return status;
     }
   }
-  std::unique_ptr<InstanceDirectory> instance(new InstanceDirectory(path, process, keep, *fd));
+  std::unique_ptr<InstanceDirectory> instance(new InstanceDirectory(path, process, keep, held->lock, held->claim));
   instance->RemoveLeftovers(name_path);
   return instance;
 }
@@ -367,8 +395,8 @@ Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Open(const std::st
   MT_ASSIGN_OR_RETURN(std::string plain, AbsolutePath(path));
   while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
   const std::string process = ThisProcess();
-  MT_ASSIGN_OR_RETURN(const int fd, LockExisting(plain, process));
-  return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(plain, process, keep, fd));
+  MT_ASSIGN_OR_RETURN(const Descriptors held, LockExisting(plain, process));
+  return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(plain, process, keep, held.lock, held.claim));
 }
 
 std::string InstanceDirectory::PathOfName(const std::string& storage_path, const std::string& name) {
@@ -387,11 +415,12 @@ Status InstanceDirectory::SetKeep(bool keep) {
 
 InstanceDirectory::~InstanceDirectory() {
   if (::getpid() != pid_) {
-    ::close(lock_fd_);  // the parent's lock is not touched by it
+    ::close(lock_fd_);  // the parent's locks are not touched by it
+    ::close(claim_fd_);
   } else if (keep_) {
-    Unlock(path_, process_, lock_fd_);
+    Unlock(path_, process_, {lock_fd_, claim_fd_});
   } else {
-    (void)RemoveLocked(path_, process_, lock_fd_);  // what stays is a leftover
+    (void)RemoveLocked(path_, process_, {lock_fd_, claim_fd_});  // what stays is a leftover
   }
 }
 
@@ -404,18 +433,18 @@ void InstanceDirectory::RemoveLeftovers(const std::string& name_path) {
   for (const std::string& name : *names) {
     const std::string path = StrCat(name_path, "/", name);
     if (path == path_ || name.rfind(kPrefix, 0) != 0 || Exists(path + kKeepFile)) continue;
-    Result<int> fd = LockExisting(path, process_);
-    if (!fd.ok()) {
+    const Result<Descriptors> held = LockExisting(path, process_);
+    if (!held.ok()) {
       // Held by a live owner, or without a lock file.
-      if (fd.status().code() == StatusCode::kNotFound && RemoveEmpty(path)) ++leftovers_removed_;
-      if (fd.status().code() == StatusCode::kPermissionDenied) remember(fd.status());
+      if (held.status().code() == StatusCode::kNotFound && RemoveEmpty(path)) ++leftovers_removed_;
+      if (held.status().code() == StatusCode::kPermissionDenied) remember(held.status());
       continue;
     }
     if (Exists(path + kKeepFile)) {  // since we looked
-      Unlock(path, process_, *fd);
+      Unlock(path, process_, *held);
       continue;
     }
-    Status status = RemoveLocked(path, process_, *fd);
+    Status status = RemoveLocked(path, process_, *held);
     status.ok() ? void(++leftovers_removed_) : remember(std::move(status));
   }
 }

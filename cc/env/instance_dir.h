@@ -2,7 +2,9 @@
 //
 //   <storage path>/<encoded name>/instance-<pid>-<number>/
 //       instance.lock                             POSIX record lock, held while the owner lives
-//       instance.claim-<pid>-<start>-<boot id>    made before a process opens the lock file, removed after it has closed it
+//       instance.claim-<pid>-<start>-<boot id>    made and locked with flock before a process opens the lock file, removed
+//       after it
+//                                                 has closed it
 //       instance.keep                             present: stays when its owner goes, and is no leftover
 //       ...                                       the tiers' files; names that begin with "instance." are ours
 //
@@ -15,10 +17,10 @@
 //
 // A record lock belongs to a process: it is granted again to whoever in the process asks, and gone once the process closes any
 // descriptor of the file. So a process never opens a lock file twice, and since this code may be in it twice (two shared
-// objects, neither knows of the other), what says so is a file: the claim, made only where it does not exist. The lock alone
-// tells processes apart; a claim outlives a process that is killed and then means nothing, as its name says whose it was.
-// Neither is inherited: in a forked child the object does nothing and holds nothing, and the child may create instances of
-// its own.
+// objects, neither knows of the other), what says so is a file: the claim, which one at a time holds locked. The lock alone
+// tells processes apart; a claim outlives a process that is killed and then means nothing, as its name says whose it was, and
+// so does one that nobody holds because it could not be removed. Neither is inherited: in a forked child the object does
+// nothing and holds nothing, and the child may create instances of its own.
 //
 // Does not bound the bytes below it. Only a kept instance's own name is synced: others are a cache of their process.
 //
@@ -66,7 +68,7 @@ class InstanceDirectory {
   const Status& leftovers_status() const { return leftovers_status_; }
 
  private:
-  InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd);
+  InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd, int claim_fd);
 
   // Removes what dead instances left in the directory of a name.
   void RemoveLeftovers(const std::string& name_path);
@@ -74,7 +76,7 @@ class InstanceDirectory {
   const std::string path_;
   const std::string process_;  // of the claim
   bool keep_;
-  const int lock_fd_;
+  const int lock_fd_, claim_fd_;
   const pid_t pid_;
   int64_t leftovers_removed_ = 0;
   Status leftovers_status_;

@@ -1,13 +1,17 @@
 #include "cc/env/instance_dir.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,6 +19,21 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+namespace {
+
+bool claims_stay = false;  // a disk that deletes no claims
+
+}  // namespace
+
+// In place of the C library's, for the whole test.
+extern "C" int unlink(const char* path) noexcept {
+  if (claims_stay && std::strstr(path, "instance.claim-") != nullptr) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+}
 
 namespace multitier {
 namespace {
@@ -164,6 +183,51 @@ TEST_F(InstanceDirectoryTest, ClaimsOfTheDeadGoAndThoseOfTheLivingStay) {
     EXPECT_EQ(claims()[0].rfind(StrCat("instance.claim-", ::getpid(), "-"), 0), 0u);
   }
   EXPECT_TRUE(claims().empty());
+}
+
+// A process is not locked out of its own instance, nor let in twice.
+TEST_F(InstanceDirectoryTest, AClaimThatCouldNotBeDeletedMeansNothing) {
+  std::unique_ptr<InstanceDirectory> kept = Create("ev", /*keep=*/true);
+  const std::string path = kept->path();
+  const auto has_claim = [&] {
+    for (const auto& entry : fs::directory_iterator(path)) {
+      if (entry.path().filename().string().rfind("instance.claim-", 0) == 0) return true;
+    }
+    return false;
+  };
+  claims_stay = true;
+  for (int again = 0; again < 3; ++again) {
+    kept = nullptr;
+    EXPECT_TRUE(has_claim());
+    Result<std::unique_ptr<InstanceDirectory>> opened = InstanceDirectory::Open(path, true);
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    kept = *std::move(opened);
+    EXPECT_EQ(InstanceDirectory::Open(path, true).status().code(), StatusCode::kFailedPrecondition);
+  }
+  claims_stay = false;
+  kept = nullptr;
+  EXPECT_FALSE(has_claim());
+}
+
+// A forked child has the descriptor of the claim, and does not hold it.
+TEST_F(InstanceDirectoryTest, AnInstanceIsOpenedAgainWhileAForkedChildLives) {
+  std::unique_ptr<InstanceDirectory> kept = Create("ev", /*keep=*/true);
+  const std::string path = kept->path();
+  int end[2];
+  ASSERT_EQ(::pipe(end), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    char byte;
+    ::close(end[1]);
+    (void)!::read(end[0], &byte, 1);
+    ::_exit(0);
+  }
+  kept = nullptr;
+  EXPECT_TRUE(InstanceDirectory::Open(path, true).ok());
+  ::close(end[0]);
+  ::close(end[1]);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(InstanceDirectoryTest, KilledBetweenClaimAndLockFileIsALeftover) {
