@@ -165,9 +165,9 @@ def test_what_cannot_be_opened_is_refused_by_name_and_left_alone(tmp_path):
     os.rename(os.path.join(path, "ssdhash"), os.path.join(path, "away"))
     refused(engine.DataLossError, "ssdhash' is missing")
     os.rename(os.path.join(path, "away"), os.path.join(path, "ssdhash"))
-    with pytest.raises(KeyError, match="open of instance"):
+    with pytest.raises(engine.NotFoundError, match="open of instance"):
         engine.Table.open(tmp_path)
-    with pytest.raises(KeyError, match="no kept instance"):
+    with pytest.raises(engine.NotFoundError, match="no kept instance"):
         engine.Table.open(tmp_path, name="other")
     assert len(engine.Table.open(path)) == 10
 
@@ -435,7 +435,7 @@ def test_salvage_reads_a_segment_whose_header_is_damaged(instance, capsys, tmp_p
 
 
 def test_salvage_of_nothing_says_so(tmp_path, capsys):
-    with pytest.raises(KeyError, match="expected segment files, found none"):
+    with pytest.raises(FileNotFoundError, match="expected segment files, found none"):
         engine.salvage(tmp_path)
     assert salvage_tool.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "none" in capsys.readouterr().err

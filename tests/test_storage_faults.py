@@ -409,9 +409,9 @@ def test_a_table_takes_nothing_from_a_variable_of_its_process_and_name(tmp_path)
 @pytest.mark.parametrize(
     "options, error, message",
     [
-        (dict(storage_path="missing/store"), KeyError, "missing/store.*No such file"),
+        (dict(storage_path="missing/store"), engine.NotFoundError, "missing/store.*No such file"),
         (dict(storage_path="file"), ValueError, "storage path '.*file': expected a directory, found something else"),
-        (dict(storage_path="file/below"), KeyError, "file/below"),
+        (dict(storage_path="file/below"), engine.NotFoundError, "file/below"),
         (dict(storage_path="n" * 300), ValueError, "create storage path of '.*n': File name too long"),
         (dict(storage_path=""), ValueError, "storage_path: expected a directory for the files of storage_type DRAM_SSDHASH, found ''"),
         (dict(storage_size=[0]), ValueError, r"storage_sizes\[0\]: expected 1 to .* bytes, found 0"),

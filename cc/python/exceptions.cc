@@ -24,6 +24,7 @@ class StatusException : public std::exception {
 struct Classes {
   PyObject* engine_error;
   PyObject* resource_exhausted;
+  PyObject* not_found;
   PyObject* already_exists;
   PyObject* failed_precondition;
   PyObject* data_loss;
@@ -42,7 +43,8 @@ PyObject* ClassOf(StatusCode code) {
   switch (code) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kOutOfRange: return PyExc_ValueError;
-    case StatusCode::kNotFound: return PyExc_KeyError;
+    case StatusCode::kNotFound:
+      return classes->not_found;
     case StatusCode::kUnimplemented: return PyExc_NotImplementedError;
     case StatusCode::kResourceExhausted: return classes->resource_exhausted;
     case StatusCode::kAlreadyExists: return classes->already_exists;
@@ -65,6 +67,8 @@ void RegisterExceptions(py::module_* module) {
   const py::tuple only_base = py::make_tuple(py::reinterpret_borrow<py::object>(base));
   classes->resource_exhausted =
       AddClass(module, "ResourceExhaustedError", "A tier, the disk or memory is full.", with(base, PyExc_MemoryError));
+  classes->not_found = AddClass(module, "NotFoundError", "A file, a directory or an instance does not exist.",
+                                with(base, PyExc_FileNotFoundError));
   classes->already_exists = AddClass(module, "AlreadyExistsError", "The name is taken by something that differs.",
                                      with(base, PyExc_ValueError));
   classes->failed_precondition =

@@ -1,7 +1,7 @@
 // Engine Status to Python exceptions: the one bridge.
 //
 //   InvalidArgument, OutOfRange   ValueError
-//   NotFound                      KeyError
+//   NotFound                      NotFoundError (EngineError, FileNotFoundError)
 //   Unimplemented                 NotImplementedError
 //   ResourceExhausted             ResourceExhaustedError (EngineError, MemoryError)
 //   AlreadyExists                 AlreadyExistsError (EngineError, ValueError)

@@ -15,15 +15,16 @@ A table whose tiers keep files may outlive its process:
         table.flush()  # what was done before survives a crash from here on
     table = engine.Table.open(path, recover=True)
 
-Failures are Python exceptions: ValueError (an argument), KeyError (not found), NotImplementedError, and EngineError with its
-subclasses ResourceExhaustedError (also a MemoryError), AlreadyExistsError (also a ValueError), FailedPreconditionError and
-DataLossError.
+Failures are Python exceptions: ValueError (an argument), NotImplementedError, and EngineError with its subclasses
+NotFoundError (a file or an instance; also a FileNotFoundError), ResourceExhaustedError (also a MemoryError), AlreadyExistsError
+(also a ValueError), FailedPreconditionError and DataLossError.
 """
 
 from tf_multitier._engine import AlreadyExistsError
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import EngineError
 from tf_multitier._engine import FailedPreconditionError
+from tf_multitier._engine import NotFoundError
 from tf_multitier._engine import ResourceExhaustedError
 from tf_multitier.engine.group import Group
 from tf_multitier.engine.rows import Rows
@@ -39,6 +40,7 @@ __all__ = [
     "EngineError",
     "FailedPreconditionError",
     "Group",
+    "NotFoundError",
     "ResourceExhaustedError",
     "Rows",
     "Rule",

@@ -76,7 +76,7 @@ def instance_of_name(storage_path, name):
     if os.path.isdir(directory):
         found = sorted(i for i in os.listdir(directory) if os.path.exists(os.path.join(directory, i, _OPTIONS_FILE)))
     if not found:
-        raise KeyError(f"open of table '{name}': no kept instance in '{directory}'")
+        raise _engine.NotFoundError(f"open of table '{name}': no kept instance in '{directory}'")
     if len(found) > 1:
         raise ValueError(f"open of table '{name}': expected one kept instance in '{directory}', found {', '.join(found)}")
     return os.path.join(directory, found[0])

@@ -35,13 +35,14 @@ class Salvaged:
 def salvage(path):
     """Reads what is whole in the SSDHASH files of an instance that `Table.open` refuses, or whose rows are damaged.
 
-    Changes nothing. `Table.import_rows` of a new table takes the rows. (Of LEVELDB files: plyvel.repair_db, then `Table.open`.)
+    Changes nothing. `Table.import_rows` of a new table takes the rows. (Of LEVELDB files:
+    `plyvel.repair_db(..., paranoid_checks=True)`, then `Table.open`.)
 
     Args:
       path: an instance directory (`Table.path`), or its directory `ssdhash`.
 
     Raises:
-      KeyError: no such files there.
+      NotFoundError: no such files there.
       FailedPreconditionError: the instance is in use (names the process).
     """
     path = os.fspath(path)

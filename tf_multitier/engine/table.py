@@ -85,7 +85,7 @@ class Table:
         Raises:
           ValueError: an argument is out of range, or the storage path is no directory.
           NotImplementedError: the storage type needs a GPU; or `keep` with PMEM as the last tier.
-          KeyError: the storage path's parent does not exist.
+          NotFoundError: the storage path's parent does not exist.
           EngineError: the storage path may not be written.
         """
         if matrix is not None:
@@ -140,7 +140,7 @@ class Table:
           keep: whether the files stay when the table goes. False: they go with it.
 
         Raises:
-          KeyError: there is nothing at `path`.
+          NotFoundError: there is nothing at `path`.
           ValueError: there are several instances of that name; or `recover` is not True.
           FailedPreconditionError: the instance is in use (names the process), or was not made with keep=True.
           DataLossError: a file is damaged (names it); nothing was changed.

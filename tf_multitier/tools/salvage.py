@@ -29,7 +29,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         found = engine.salvage(options.instance)
-    except (KeyError, engine.EngineError) as error:
+    except engine.EngineError as error:
         print(error.args[0], file=sys.stderr)
         return 2
     rows = found.rows
