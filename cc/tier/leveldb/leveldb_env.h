@@ -5,10 +5,9 @@
 //     process
 //   - each database has its own background thread, so that a table whose disk hangs stops no other, and a database made in a
 //     forked child has one at all
-//   - it knows the errno of the last failed write, the place of this thread's last read, and the bytes of all files, none of
-//     which LevelDB tells
-//   - a test can make any call fail
-// Directories, names and locks are LevelDB's own Env's.
+//   - it knows the place of this thread's last read, which LevelDB does not tell; errors, faults and counts are the disk's
+//   - it can be frozen: the database goes on to be read, and changes no file any more, whatever its background thread wants
+// Directories and names are LevelDB's own Env's.
 //
 // Outlives the database. Thread-safe.
 
@@ -20,12 +19,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/base/thread.h"
+#include "cc/tier/leveldb/leveldb_disk.h"
 #include "leveldb/env.h"
 
 namespace multitier {
@@ -37,62 +37,48 @@ class LevelDbEnv : public leveldb::EnvWrapper {
     std::string path;  // empty: nothing was read
     uint64_t offset = 0;
   };
-  // Asked before every call that changes or reads a file ("open", "create", "write", "sync", "read", "rename"): 0, or the
-  // errno with which the call fails. A failing write has written half.
-  using Fault = std::function<int(const char* call, const std::string& path)>;
 
-  // sync_logs: a log file that is closed is synced first, so that a later sync of the next one covers it.
-  explicit LevelDbEnv(bool sync_logs);
+  // sync_logs: a log file that is closed is synced first, so that a later sync of the next one covers it. Keeps `disk`.
+  LevelDbEnv(LevelDbDisk* disk, bool sync_logs);
   ~LevelDbEnv() override;
 
   // Starts the background thread. LevelDB schedules with a lock of its own held and then waits for the job, so that no other
   // thread could do its work: without this one no database can be open. ResourceExhausted.
   multitier::Status Start();
-  void set_fault(Fault fault);
-  // The errno of the last call that failed to change a file; 0: none has.
-  int last_write_error() const { return last_write_error_; }
-  void clear_last_write_error() { last_write_error_ = 0; }
-  // Whether a file of that size can be made now: makes it, fully allocated, and removes it. 0, or the errno.
-  int ProbeSpace(const std::string& path, size_t bytes);
-  int64_t stored_bytes() const { return stored_bytes_; }
-  // Of the logs among them: what opening the database again would write to table files.
-  int64_t log_bytes();
-  // Of calls to the device or the page cache.
-  int64_t reads() const { return reads_; }
-  int64_t read_bytes() const { return read_bytes_; }
-  int64_t written_bytes() const { return written_bytes_; }
+  LevelDbDisk* disk() const { return disk_; }
+  bool sync_logs() const { return sync_logs_; }
+  // From now on every call that changes a file fails; returns once the background thread is idle. REQUIRES: no other thread
+  // writes to the database
+  void Freeze();
+  bool frozen() const { return frozen_; }
+  // The errno with which a call that is about to change the file fails; 0: it may go on.
+  int BeginChange(const char* call, const std::string& path);
   // Of this thread, over all databases.
   static Place& last_read();
-  static int& last_read_error();
 
+  leveldb::Status NewSequentialFile(const std::string& path, leveldb::SequentialFile** file) override;
   leveldb::Status NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFile** file) override;
   leveldb::Status NewWritableFile(const std::string& path, leveldb::WritableFile** file) override;
   leveldb::Status NewAppendableFile(const std::string& path, leveldb::WritableFile** file) override;
+  leveldb::Status GetChildren(const std::string& path, std::vector<std::string>* names) override;
   leveldb::Status RemoveFile(const std::string& path) override;
   leveldb::Status RenameFile(const std::string& from, const std::string& to) override;
-  leveldb::Status NewLogger(const std::string& path, leveldb::Logger** logger) override;  // one that drops everything
+  leveldb::Status LockFile(const std::string& path, leveldb::FileLock** lock) override { return disk_->Lock(path, lock); }
+  leveldb::Status UnlockFile(leveldb::FileLock* lock) override { return disk_->Unlock(lock); }
   void Schedule(void (*function)(void* arg), void* arg) override;
 
  private:
-  friend class LevelDbWritableFile;
-  friend class LevelDbRandomAccessFile;
-
-  // The errno a call is to fail with.
-  int Inject(const char* call, const std::string& path);
-  leveldb::Status WriteError(const std::string& path, int error);
-  leveldb::Status Open(const std::string& path, int flags, leveldb::WritableFile** file);
-  void SetFileBytes(const std::string& path, int64_t bytes);
+  leveldb::Status OpenForWriting(const std::string& path, int flags, leveldb::WritableFile** file);
   void RunJobs();
 
+  LevelDbDisk* const disk_;
   const bool sync_logs_;
-  std::atomic<int> last_write_error_{0};
-  std::atomic<int64_t> stored_bytes_{0}, reads_{0}, read_bytes_{0}, written_bytes_{0};
+  std::atomic<bool> frozen_{false};
 
   std::mutex mutex_;  // guards what follows; no call of a file inside
-  std::map<std::string, int64_t> file_bytes_;
-  Fault fault_;
-  std::condition_variable has_job_;
+  std::condition_variable has_job_, idle_;
   std::deque<std::function<void()>> jobs_;
+  bool running_ = false;  // a job
   bool stop_ = false;
   Thread thread_;
 };

@@ -1,5 +1,6 @@
 // LevelDbTier: what goes over all entries. Recovery gives each a place and remembers its header; a scan gives those, or, once
 // the tier has been written to, brings the places that are held together with the entries of the database, a slice at a time.
+// A place that is held without its entry is damage, too: LevelDB says nothing of a table file that another one stands in for.
 
 #include <algorithm>
 #include <utility>
@@ -20,7 +21,7 @@ Status LevelDbTier::RecoverLocations() {
   options.verify_checksums = true;
   options.fill_cache = false;
   auto recovered = std::make_shared<std::vector<Recovered>>();
-  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+  std::unique_ptr<leveldb::Iterator> it(database_.db->NewIterator(options));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
@@ -29,15 +30,20 @@ Status LevelDbTier::RecoverLocations() {
       return DataLossError("leveldb tier: recovery of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ",
                            bad);
     }
+    if (slots_.end() > 0 && header.key <= slots_.key(slots_.end() - 1)) {
+      return DataLossError("leveldb tier: recovery of '", options_.directory, "': expected keys in order, found ", header.key,
+                           " after ", slots_.key(slots_.end() - 1), ": a table file stands in another's place");
+    }
     slots_.Hold(slots_.Take(), header.key, generation);  // locations count up
     recovered->push_back(Recovered{header.version, header.frequency, header.num_columns});
     next_generation_ = std::max(next_generation_, generation + 1);
   }
-  if (!it->status().ok()) return WriteError("recovery", it->status());
+  const std::string what = StrCat("recovery of '", options_.directory, "'");
+  if (!it->status().ok()) return ErrorOf(what, it->status());
   std::string schema;
-  const leveldb::Status found = db_->Get(options, kSchemaKey, &schema);
+  const leveldb::Status found = database_.db->Get(options, kSchemaKey, &schema);
   if (found.IsNotFound() && recovered->empty()) return OkStatus();  // nothing was ever acknowledged
-  if (!found.ok()) return WriteError("recovery of the schema", found);
+  if (!found.ok()) return ErrorOf(what + ", its schema", found);
   Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema);
   if (!columns.ok()) {
     return Status(columns.status().code(), StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ",
@@ -50,33 +56,46 @@ Status LevelDbTier::RecoverLocations() {
 
 Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage) {
   slice->clear();
-  std::shared_lock<std::shared_mutex> lock;
-  MT_RETURN_IF_ERROR(UseDatabase("scan", &lock));
+  const std::shared_lock<std::shared_mutex> lock(db_mutex_);
   leveldb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
   LevelDbEnv::last_read().path.clear();
-  std::unique_ptr<leveldb::Iterator> it(db_->NewIterator(options));
+  const auto error = [&](const leveldb::Status& status) {
+    return ErrorOf(StrCat("scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path, "'"), status);
+  };
+  std::unique_ptr<leveldb::Iterator> it(database_.db->NewIterator(options));
   for (it->Seek(from); slice->size() < kScanSlice; it->Next()) {
-    // A bad block is passed over, and told by the status from then on.
-    if (damage->ok() && it->status().IsCorruption()) {
-      *damage = DataLossError("leveldb tier: scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path,
-                              "': ", it->status().ToString());
-    }
+    // A bad block or file is passed over, and told by the status from then on.
+    if (damage->ok() && !it->status().ok()) *damage = error(it->status());
+    if (!damage->ok() && damage->code() != StatusCode::kDataLoss) return *damage;
     if (!it->Valid()) break;
     if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
     uint32_t generation = 0;
     const char* bad = DecodeEntry(it->key(), it->value(), &header, &generation);
+    const bool in_order = slice->empty() ? it->key().compare(from) >= 0 : slice->back().first.key < EntryKey::Decode(it->key());
+    if (!in_order) bad = "it is out of order: a table file stands in another's place";
     if (bad == nullptr) {
       slice->emplace_back(header, generation);
     } else if (damage->ok()) {
       *damage = DataLossError("leveldb tier: scan of '", options_.directory, "': key ", EntryKey::Decode(it->key()), ": ", bad);
     }
   }
-  if (it->status().ok() || it->status().IsCorruption()) return OkStatus();
-  return UnavailableError("leveldb tier: scan of '", options_.directory, "', last read of '", LevelDbEnv::last_read().path,
-                          "': ", it->status().ToString());
+  const Status end = it->status().ok() ? OkStatus() : error(it->status());
+  return end.code() == StatusCode::kDataLoss ? OkStatus() : end;
+}
+
+Status LevelDbTier::CheckGone(const std::vector<Held>& unmet) {
+  if (unmet.empty()) return OkStatus();
+  std::lock_guard<std::mutex> writing(write_mutex_);  // no removal is between its two halves
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Held& held : unmet) {
+    if (!slots_.IsHeld(held.index) || slots_.generation(held.index) != held.generation) continue;
+    return DataLossError("leveldb tier: scan of '", options_.directory, "': expected an entry of key ", held.key,
+                         " of generation ", held.generation, ", found none");
+  }
+  return OkStatus();
 }
 
 Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
@@ -125,17 +144,23 @@ Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_
   std::vector<std::pair<RecordHeader, uint32_t>> slice;
   std::string from;
   Status damage;
+  std::vector<Held> unmet;
   do {
     MT_RETURN_IF_ERROR(ReadSlice(from, &slice, &damage));
     if (!slice.empty()) from = EntryKey(slice.back().first.key).slice().ToString() + '\0';
     for (const auto& [header, generation] : slice) {
-      while (at != held.end() && at->key < header.key) ++at;
+      for (; at != held.end() && at->key < header.key; ++at) unmet.push_back(*at);
       for (; at != held.end() && at->key == header.key; ++at) {
-        if (at->generation == generation) MT_RETURN_IF_ERROR(visit(header, at->index));
+        if (at->generation == generation) {
+          MT_RETURN_IF_ERROR(visit(header, at->index));
+        } else if (static_cast<int32_t>(generation - at->generation) < 0) {  // a newer one: it is about to be freed
+          unmet.push_back(*at);
+        }
       }
     }
   } while (slice.size() == kScanSlice);
-  return damage;
+  unmet.insert(unmet.end(), at, held.end());
+  return damage.ok() ? CheckGone(unmet) : damage;
 }
 
 }  // namespace multitier

@@ -3,6 +3,11 @@
 // the log ends with a fragment that recovery takes for the death of its writer. Closing and opening the database then reads
 // back every acknowledged row: those of the memory tables stand in the logs, which are only deleted when their rows are in
 // table files. What failed is not among them, or is whole but at no location.
+//
+// The new database is opened before the old one is closed, so that rows stay readable where it cannot be. Two databases in one
+// directory would destroy it, were not the old one frozen first: it changes no file any more, and its background thread is idle
+// (leveldb_env.h). What it reads was written before, and an attempt that fails deletes no file. LevelDB would go on without
+// what a log or a manifest has lost, and delete the files that it then knows nothing of: so the disk looks at them first.
 
 #include "cc/tier/leveldb/leveldb_tier.h"
 
@@ -12,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -26,6 +32,11 @@ namespace {
 
 constexpr size_t kReadsPerPiece = 64;
 
+class NullLogger : public leveldb::Logger {
+ public:
+  void Logv(const char*, std::va_list) override {}
+};
+
 uint64_t NowMicros() {
   struct timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -37,45 +48,53 @@ uint64_t NowMicros() {
 LevelDbTier::LevelDbTier(const LevelDbOptions& options)
     : options_(options),
       pid_(::getpid()),
-      env_(std::make_unique<LevelDbEnv>(options.durable)),
+      disk_(std::make_unique<LevelDbDisk>()),
       filter_(leveldb::NewBloomFilterPolicy(10)),
-      cache_(leveldb::NewLRUCache(options.block_cache_bytes)) {}
+      cache_(leveldb::NewLRUCache(options.block_cache_bytes)),
+      logger_(std::make_unique<NullLogger>()) {}
 
 Result<std::unique_ptr<LevelDbTier>> LevelDbTier::Open(const LevelDbOptions& options) {
   std::unique_ptr<LevelDbTier> tier(new LevelDbTier(options));
-  if (Status started = tier->env_->Start(); !started.ok()) {
-    return Status(started.code(), StrCat("leveldb tier: opening of the database in '", options.directory, "': ",
-                                         started.message()), started.os_error());
-  }
   if (!options.recover) {
+    LevelDbEnv env(tier->disk_.get(), options.durable);
     leveldb::Options destroyed;
-    destroyed.env = tier->env_.get();
+    destroyed.env = &env;
     const leveldb::Status status = leveldb::DestroyDB(options.directory, destroyed);
-    if (!status.ok()) return tier->WriteError("clearing of the database", status);
+    if (!status.ok()) return tier->ErrorOf(StrCat("clearing of the database in '", options.directory, "'"), status);
     // DestroyDB takes the directory too where nothing else is in it.
-    (void)tier->env_->CreateDir(options.directory);
+    (void)env.CreateDir(options.directory);
   }
-  MT_RETURN_IF_ERROR(tier->OpenDatabase());
+  MT_ASSIGN_OR_RETURN(tier->database_, tier->OpenDatabase(/*create=*/!options.recover));
   if (options.recover) MT_RETURN_IF_ERROR(tier->RecoverLocations());
   return tier;
 }
 
 LevelDbTier::~LevelDbTier() {
   if (::getpid() == pid_) {
-    db_.reset();  // before the environment, the filter and the cache
+    database_.db.reset();  // before what it uses
     return;
   }
   // The parent's: its threads are not here.
-  (void)db_.release();
-  (void)env_.release();
+  (void)database_.db.release();
+  (void)database_.env.release();
+  (void)disk_.release();
   (void)filter_.release();
   (void)cache_.release();
+  (void)logger_.release();
 }
 
-Status LevelDbTier::OpenDatabase() {
+Result<LevelDbTier::Database> LevelDbTier::OpenDatabase(bool create) {
+  Database database;
+  database.env = std::make_unique<LevelDbEnv>(disk_.get(), options_.durable);
+  if (Status started = database.env->Start(); !started.ok()) {
+    return Status(started.code(),
+                  StrCat("leveldb tier: opening of the database in '", options_.directory, "': ", started.message()),
+                  started.os_error());
+  }
   leveldb::Options options;
-  options.env = env_.get();
-  options.create_if_missing = !options_.recover;
+  options.env = database.env.get();
+  options.info_log = logger_.get();
+  options.create_if_missing = create;
   // Bad blocks stop compaction instead of being rewritten with a good checksum.
   options.paranoid_checks = true;
   options.write_buffer_size = options_.write_buffer_bytes;
@@ -86,9 +105,9 @@ Status LevelDbTier::OpenDatabase() {
   options.filter_policy = filter_.get();
   leveldb::DB* db = nullptr;
   const leveldb::Status status = leveldb::DB::Open(options, options_.directory, &db);
-  if (!status.ok()) return WriteError("opening of the database", status);
-  db_.reset(db);
-  return OkStatus();
+  if (!status.ok()) return ErrorOf(StrCat("opening of the database in '", options_.directory, "'"), status);
+  database.db.reset(db);
+  return database;
 }
 
 TierCapabilities LevelDbTier::capabilities() const {
@@ -109,29 +128,45 @@ Status LevelDbTier::CheckProcess() const {
                                  ", and this is a forked child");
 }
 
-Status LevelDbTier::WriteError(const char* operation, const leveldb::Status& status) const {
-  const std::string message =
-      StrCat("leveldb tier: ", operation, " in '", options_.directory, "': ", status.ToString());
+Status LevelDbTier::ErrorOf(const std::string& what, const leveldb::Status& status) const {
+  const std::string message = StrCat("leveldb tier: ", what, ": ", status.ToString());
   if (status.IsCorruption()) return DataLossError(message);
-  const int error = env_->last_write_error();
-  if (error != 0) return Status(PosixError("", "", error).code(), message);
-  return UnavailableError(message);
+  const int error = disk_->ErrnoOf(status);
+  const StatusCode code = error == 0 ? StatusCode::kUnavailable : PosixError("", "", error).code();
+  // InvalidArgument: there is no database where one is to be opened again.
+  const bool missing = status.IsNotFound() || status.IsInvalidArgument() || code == StatusCode::kNotFound;
+  const bool was_there = options_.recover || database_.db != nullptr;
+  return missing && was_there ? DataLossError(message) : Status(code, message, error);
 }
 
 Status LevelDbTier::ReadError(const ReadRecord& record, const leveldb::Status& status) const {
   const LevelDbEnv::Place& place = LevelDbEnv::last_read();
   const std::string where = place.path.empty() ? StrCat("'", options_.directory, "'")
                                                : StrCat("'", place.path, "' at offset ", place.offset);
-  const std::string message = StrCat("leveldb tier: read of key ", record.header.key, " at location ", record.location, " in ",
-                                     where, ": ", status.ToString());
-  if (status.IsCorruption()) return DataLossError(message);
-  const int error = LevelDbEnv::last_read_error();
-  return error != 0 ? Status(PosixError("", "", error).code(), message) : UnavailableError(message);
+  return ErrorOf(StrCat("read of key ", record.header.key, " at location ", record.location, " in ", where), status);
+}
+
+Status LevelDbTier::MissingEntry(const Held& held, const ReadRecord& record, const uint32_t* found) const {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool is_held = slots_.IsHeld(record.location) && slots_.key(record.location) == held.key &&
+                         slots_.generation(record.location) == held.generation;
+    // A newer entry: the key was written again, and its older record is about to be freed.
+    const bool superseded = found != nullptr && static_cast<int32_t>(*found - held.generation) > 0;
+    if (!is_held || superseded) {
+      return NotFoundError("leveldb tier: no record at location ", record.location, " for key ", record.key);
+    }
+  }
+  return DataLossError("leveldb tier: read of key ", held.key, " at location ", record.location, " in '", options_.directory,
+                       "': expected its entry of generation ", held.generation, ", found ",
+                       found == nullptr ? "none" : StrCat("generation ", *found));
 }
 
 Status LevelDbTier::CheckSpace(size_t bytes) const {
   struct statvfs info;
-  if (::statvfs(options_.directory.c_str(), &info) != 0) return PosixError("statvfs", options_.directory, errno);
+  if (::statvfs(options_.directory.c_str(), &info) != 0) {
+    return ErrorOf("statvfs", disk_->Failed(options_.directory, errno));
+  }
   const uint64_t total = static_cast<uint64_t>(info.f_blocks) * info.f_frsize;
   const uint64_t free = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
   const uint64_t reserve = options_.reserve_bytes >= 0 ? static_cast<uint64_t>(options_.reserve_bytes)
@@ -142,27 +177,32 @@ Status LevelDbTier::CheckSpace(size_t bytes) const {
 }
 
 Status LevelDbTier::RecoverFromFailure(size_t bytes) {
-  if (failure_.ok()) return OkStatus();
+  if (failure_.ok() || failure_.code() == StatusCode::kDataLoss) return failure_;
   const uint64_t now = NowMicros();
   const auto refusal = [&] {
-    return room_needed_ == 0 ? failure_
-                             : Status(failure_.code(), StrCat(failure_.message(), "; writing goes on once ", room_needed_,
-                                                              " bytes are free"));
+    return room_needed_ == 0
+               ? failure_
+               : Status(failure_.code(), StrCat(failure_.message(), "; writing goes on once ", room_needed_, " bytes are free"),
+                        failure_.os_error());
   };
   if (recovered_at_us_ != 0 && now - recovered_at_us_ < options_.retry_us) return refusal();
   recovered_at_us_ = now;
-  // Opening writes what the logs hold, with indexes and filters, before it deletes them. Where that may fail again the database
-  // stays open for reads.
-  const size_t logs = static_cast<size_t>(env_->log_bytes());
+  // Opening writes what the logs hold, with indexes and filters, before it deletes them.
+  const size_t logs = static_cast<size_t>(disk_->log_bytes());
   const size_t needed = std::min(2 * options_.write_buffer_bytes, logs + logs / 8 + (256 << 10)) + bytes;
-  room_needed_ = env_->ProbeSpace(options_.directory + "/probe.tmp", needed) != 0 ? needed : 0;
+  const std::string probe = options_.directory + "/probe.tmp";
+  const int error = disk_->ProbeSpace(probe, needed);
+  room_needed_ = error == ENOSPC || error == EDQUOT || error == EFBIG ? needed : 0;
   if (room_needed_ != 0) return refusal();
+  if (error != 0) return failure_ = ErrorOf("looking for room", disk_->Failed(probe, error));
+  database_.env->Freeze();
   std::unique_lock<std::shared_mutex> lock(db_mutex_);
-  db_.reset();
-  env_->clear_last_write_error();
-  Status opened = OpenDatabase();
-  if (opened.ok()) failure_ = OkStatus();
-  return opened;
+  const leveldb::Status checked = disk_->CheckFiles();
+  Result<Database> opened = checked.ok() ? OpenDatabase(/*create=*/false) : Result<Database>(ErrorOf("opening again", checked));
+  failure_ = opened.status();
+  if (!opened.ok()) return failure_;
+  std::swap(database_, *opened);
+  return OkStatus();
 }
 
 Status LevelDbTier::CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch) {
@@ -172,27 +212,12 @@ Status LevelDbTier::CommitBatch(const char* operation, const leveldb::WriteOptio
     leveldb::Status status;
     {
       std::shared_lock<std::shared_mutex> lock(db_mutex_);
-      status = db_->Write(options, batch);
+      status = database_.db->Write(options, batch);
     }
     if (status.ok()) return OkStatus();
-    failure_ = WriteError(operation, status);
+    failure_ = ErrorOf(StrCat(operation, " in '", options_.directory, "'"), status);
   }
   return failure_;
-}
-
-Status LevelDbTier::UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock) {
-  *lock = std::shared_lock<std::shared_mutex>(db_mutex_);
-  if (db_ != nullptr) return OkStatus();
-  lock->unlock();
-  Status status;
-  {
-    std::lock_guard<std::mutex> writing(write_mutex_);
-    status = RecoverFromFailure(0);
-  }
-  lock->lock();
-  if (db_ != nullptr) return OkStatus();
-  return UnavailableError("leveldb tier: ", operation, " in '", options_.directory, "': the database is closed: ",
-                          status.message());
 }
 
 Status LevelDbTier::SetLayout(std::shared_ptr<const RowLayout> layout) {
@@ -279,8 +304,7 @@ Status LevelDbTier::Read(Span<ReadRecord> records) {
   }
   if (held.empty()) return OkStatus();
   std::sort(held.begin(), held.end(), ByKey);  // neighbours share blocks
-  std::shared_lock<std::shared_mutex> lock;
-  MT_RETURN_IF_ERROR(UseDatabase("read", &lock));
+  std::shared_lock<std::shared_mutex> lock(db_mutex_);
   RunOnHelpers((held.size() + kReadsPerPiece - 1) / kReadsPerPiece, options_.read_helpers, [&](size_t piece) {
     std::string value;
     const size_t end = std::min(held.size(), (piece + 1) * kReadsPerPiece);
@@ -294,10 +318,9 @@ void LevelDbTier::ReadOne(const RowLayout& layout, const Held& held, ReadRecord*
   record->header.key = held.key;
   if (std::exchange(record->any_key, false)) record->key = held.key;
   LevelDbEnv::last_read().path.clear();
-  LevelDbEnv::last_read_error() = 0;
   leveldb::ReadOptions options;
   options.verify_checksums = true;
-  const leveldb::Status status = db_->Get(options, key.slice(), value);
+  const leveldb::Status status = database_.db->Get(options, key.slice(), value);
   uint32_t generation = 0;
   if (status.ok()) {
     const char* bad = DecodeEntry(key.slice(), *value, &record->header, &generation);
@@ -313,16 +336,11 @@ void LevelDbTier::ReadOne(const RowLayout& layout, const Held& held, ReadRecord*
       }
       bad = "its columns are not those of the table";
     }
-    if (bad != nullptr) {
-      record->status = ReadError(*record, leveldb::Status::Corruption(bad));
-      return;
-    }
-  } else if (!status.IsNotFound() || LevelDbEnv::last_read_error() != 0) {
-    // A missing table file is NotFound too.
-    record->status = ReadError(*record, status);
-    return;
+    record->status =
+        bad != nullptr ? ReadError(*record, leveldb::Status::Corruption(bad)) : MissingEntry(held, *record, &generation);
+  } else {
+    record->status = status.IsNotFound() ? MissingEntry(held, *record, nullptr) : ReadError(*record, status);
   }
-  record->status = NotFoundError("leveldb tier: no record at location ", record->location, " for key ", record->key);
 }
 
 void LevelDbTier::Free(Span<const KeyLocation> records) {
@@ -368,9 +386,8 @@ Status LevelDbTier::Sync() {
 Status LevelDbTier::Compact() {
   MT_RETURN_IF_ERROR(CheckProcess());
   {
-    std::shared_lock<std::shared_mutex> lock;
-    MT_RETURN_IF_ERROR(UseDatabase("compaction", &lock));
-    db_->CompactRange(nullptr, nullptr);
+    std::shared_lock<std::shared_mutex> lock(db_mutex_);
+    database_.db->CompactRange(nullptr, nullptr);
   }
   // LevelDB tells no error of it, but refuses writes afterwards.
   std::lock_guard<std::mutex> writing(write_mutex_);
@@ -390,13 +407,13 @@ TierStats LevelDbTier::stats() const {
   if (::getpid() != pid_) return stats;
   std::shared_lock<std::shared_mutex> lock(db_mutex_);
   std::string memory;
-  if (db_ != nullptr && db_->GetProperty("leveldb.approximate-memory-usage", &memory)) {
+  if (database_.db->GetProperty("leveldb.approximate-memory-usage", &memory)) {
     stats.resident_bytes += std::strtoll(memory.c_str(), nullptr, 10);
   }
-  stats.stored_bytes = env_->stored_bytes();
-  stats.device_reads = env_->reads();
-  stats.device_read_bytes = env_->read_bytes();
-  stats.device_written_bytes = env_->written_bytes();
+  stats.stored_bytes = disk_->stored_bytes();
+  stats.device_reads = disk_->reads;
+  stats.device_read_bytes = disk_->read_bytes;
+  stats.device_written_bytes = disk_->written_bytes;
   stats.appended_bytes = appended_bytes_;
   stats.read_backend = "pread";
   return stats;

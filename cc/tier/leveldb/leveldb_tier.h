@@ -14,9 +14,12 @@
 // compaction lets grow to about 1.1 times the entries plus stale ones; not its rows unless max_rows is given.
 //
 // When a write fails (full disk), the rows written before stay readable and writes are refused with ResourceExhausted or
-// Unavailable; once there is room the database is closed and opened again, at most every retry_us, since LevelDB itself
-// takes no writes after a failed one. A damaged file gives DataLoss for the keys in it, and for writes once compaction
-// comes upon it.
+// Unavailable. LevelDB itself takes no writes after a failed one: once there is room the database is opened again, at most
+// every retry_us, beside the one that is open, which is closed when that has succeeded. A database is created in Open alone.
+//
+// What is held and cannot be found is DataLoss: a damaged block, a file that is gone, an entry that is not there or is an older
+// one. Other rows stay readable. Once compaction comes upon such a file all writes are DataLoss, for good: opening the database
+// again would not help.
 //
 // Thread-safe. In a forked child every call is FailedPrecondition and the destructor does nothing.
 
@@ -39,6 +42,7 @@
 #include "cc/base/status.h"
 #include "cc/row/row_layout.h"
 #include "cc/tier/leveldb/entry_slots.h"
+#include "cc/tier/leveldb/leveldb_disk.h"
 #include "cc/tier/leveldb/leveldb_env.h"
 #include "cc/tier/tier.h"
 #include "leveldb/cache.h"
@@ -92,8 +96,8 @@ class LevelDbTier : public Tier {
   TierStats stats() const override;
 
   // Test only.
-  LevelDbEnv* env() { return env_.get(); }
-  leveldb::DB* database() { return db_.get(); }
+  LevelDbDisk* disk() { return disk_.get(); }
+  leveldb::DB* database() { return database_.db.get(); }
 
  private:
   // What stands at a location.
@@ -112,7 +116,12 @@ class LevelDbTier : public Tier {
 
   explicit LevelDbTier(const LevelDbOptions& options);
 
-  Status OpenDatabase();
+  // An open database and what it uses, which outlives it.
+  struct Database {
+    std::unique_ptr<LevelDbEnv> env;
+    std::unique_ptr<leveldb::DB> db;
+  };
+  Result<Database> OpenDatabase(bool create);
   Status RecoverLocations();
   Status ScanRecovered(const std::vector<Recovered>& recovered,
                        const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
@@ -121,22 +130,26 @@ class LevelDbTier : public Tier {
   // Opens the database again where a write failed; the failure while it is not time, or there is no room.
   // REQUIRES: write_mutex_ held
   Status RecoverFromFailure(size_t bytes);
-  // Takes db_mutex_ shared; Unavailable where there is no database.
-  Status UseDatabase(const char* operation, std::shared_lock<std::shared_mutex>* lock);
   // REQUIRES: write_mutex_ held
   Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, leveldb::WriteBatch* batch);
   // The next entries from that key on, live or not. What is damaged is passed over, and the first of it told in *damage.
   Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage);
+  // DataLoss where one of these, of which a scan met no entry, is still held.
+  Status CheckGone(const std::vector<Held>& unmet);
   void ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const;
-  Status WriteError(const char* operation, const leveldb::Status& status) const;
+  // Once there was a database, a file or an entry that is not there is DataLoss.
+  Status ErrorOf(const std::string& what, const leveldb::Status& status) const;
   Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;
+  // What a record reads as whose entry is not there, or is of another generation.
+  Status MissingEntry(const Held& held, const ReadRecord& record, const uint32_t* found) const;
   std::shared_ptr<const RowLayout> layout() const;
 
   const LevelDbOptions options_;
   const pid_t pid_;
-  std::unique_ptr<LevelDbEnv> env_;
+  std::unique_ptr<LevelDbDisk> disk_;
   std::unique_ptr<const leveldb::FilterPolicy> filter_;
   std::unique_ptr<leveldb::Cache> cache_;
+  std::unique_ptr<leveldb::Logger> logger_;  // drops everything: LevelDB then makes no file of it
 
   std::atomic<int64_t> appended_bytes_{0};
 
@@ -146,8 +159,8 @@ class LevelDbTier : public Tier {
   uint64_t recovered_at_us_ = 0;  // guarded by write_mutex_: the last attempt
   size_t room_needed_ = 0;        // guarded by write_mutex_: what the last look for room did not find
 
-  mutable std::shared_mutex db_mutex_;  // shared: using db_; exclusive: replacing it
-  std::unique_ptr<leveldb::DB> db_;     // null where opening it again failed
+  mutable std::shared_mutex db_mutex_;  // shared: using database_; exclusive: replacing it
+  Database database_;
 
   mutable std::mutex mutex_;  // guards what follows; innermost
   std::shared_ptr<const RowLayout> layout_;
