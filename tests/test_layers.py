@@ -29,12 +29,48 @@ LAYERS = [
     "python",
 ]
 
+# The parts of cc/table. A file may include its own part and those before it.
+TABLE_PARTS = [
+    ("rows", "embedding_table.h", "key_batch", "demotion_pool", "option_names"),
+    (
+        "counted_keys",
+        "event",
+        "pending_words",
+        "prefetch_pins",
+        "row_export",
+        "tier_levels",
+        "victim_order",
+    ),
+    ("snapshot_cut", "snapshot_marks"),
+    ("shard_common", "shard_rows", "shard_records", "shard"),
+    ("shard_set", "tier_stack"),
+    ("current_snapshot", "table_base"),
+    ("demoter", "demoter_slices", "demoter_flush"),
+    (
+        "table_impl",
+        "adopt",
+        "apply",
+        "embedding_table.cc",
+        "gather",
+        "inspection",
+        "lookup",
+        "prefetch",
+        "promote",
+        "removal",
+        "snapshot",
+        "transfer",
+    ),
+    ("stats_json",),
+]
+
 # Only these may include TensorFlow's headers, and nothing outside them may include theirs.
 TENSORFLOW_LAYERS = {"ops", "kernels"}
 
 # Headers of TensorFlow's wheel, under whose roof Abseil, protobuf, Eigen and XLA come too.
 _TENSORFLOW = re.compile(r"^(tensorflow|tsl|xla|absl|google/protobuf|unsupported/Eigen|Eigen)/")
-_INSTALLED = re.compile(r"^((gtest|gmock|benchmark|leveldb|pybind11)/|(snappy|liburing|libpmem|Python)\.h$)")
+_INSTALLED = re.compile(
+    r"^((gtest|gmock|benchmark|leveldb|pybind11)/|(snappy|liburing|libpmem|Python)\.h$)"
+)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 _SOURCE = (".h", ".cc", ".inc", ".cu", ".cuh")
 
@@ -49,7 +85,9 @@ _STARTS_THREAD = re.compile(
     r"->StartThread\b|\bSchedClosure|\bthread::ThreadPool\s*\(|#\s*include\s*<future>"
 )
 _COMMENT = re.compile(r"//.*")
-_TEST_ONLY = re.compile(r"(_test|_benchmark|_test_util|/tier_conformance\w*|/crash_env|/fault_env|/hit_rate)\.(h|cc)$")
+_TEST_ONLY = re.compile(
+    r"(_test|_benchmark|_test_util|/tier_conformance\w*|/crash_env|/fault_env|/hit_rate)\.(h|cc)$"
+)
 
 
 def thread_starts(path, text):
@@ -57,7 +95,11 @@ def thread_starts(path, text):
     if path == "cc/base/thread.cc" or _TEST_ONLY.search(path) or "/storage_kv/" in path:
         return []
     lines = [_COMMENT.sub("", line) for line in text.splitlines()]
-    return [f"{path}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if _STARTS_THREAD.search(line)]
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for number, line in enumerate(lines, 1)
+        if _STARTS_THREAD.search(line)
+    ]
 
 
 def tier_backend(path):
@@ -77,9 +119,13 @@ def include_violations(path, text):
             found += _own_include_violations(path, layer, header)
         elif _TENSORFLOW.match(header):
             if layer not in TENSORFLOW_LAYERS:
-                found.append(f"{path}: includes {header}, but only cc/ops and cc/kernels may include TensorFlow")
+                found.append(
+                    f"{path}: includes {header}, but only cc/ops and cc/kernels may include TensorFlow"
+                )
         elif quote == '"' and not _INSTALLED.match(header):
-            found.append(f'{path}: includes "{header}", but headers of ours are named from the root: "cc/..."')
+            found.append(
+                f'{path}: includes "{header}", but headers of ours are named from the root: "cc/..."'
+            )
     return found
 
 
@@ -95,18 +141,55 @@ def _own_include_violations(path, layer, header):
     return []
 
 
+def table_part(path):
+    """The number of the part of cc/table that a file belongs to; None of a test, a benchmark or another folder's file."""
+    name = os.path.basename(path)
+    if os.path.dirname(path) != "cc/table" or re.search(
+        r"_(test|test_util|benchmark)\.|tier_oracle|hit_rate", name
+    ):
+        return None
+    for number, part in enumerate(TABLE_PARTS):
+        if name in part or os.path.splitext(name)[0] in part:
+            return number
+    raise AssertionError(f"{path} is in no part of cc/table")
+
+
+def table_violations(path, text):
+    """What is wrong with the includes of cc/table file `path` among its parts, as a list of sentences."""
+    number, found = table_part(path), []
+    for _, header in _INCLUDE.findall(text) if number is not None else []:
+        other = table_part(header)
+        if other is not None and other > number:
+            found.append(
+                f"{path}: includes {header}, but {TABLE_PARTS[number]} lies below {TABLE_PARTS[other]}"
+            )
+    return found
+
+
 def repository_files():
     """Paths, from the root, of what git tracks or would track; of all files where there is no git."""
     if os.path.exists(os.path.join(ROOT, ".git")) and shutil.which("git"):
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if listing.returncode == 0:
-            return [path for path in listing.stdout.splitlines() if os.path.isfile(os.path.join(ROOT, path))]
+            return [
+                path
+                for path in listing.stdout.splitlines()
+                if os.path.isfile(os.path.join(ROOT, path))
+            ]
     found = []
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if name not in (".git", ".venv", "dist") and not name.startswith("bazel-")]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in (".git", ".venv", "dist") and not name.startswith("bazel-")
+        ]
         found += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
-    return [path for path in found if not path.endswith((".so", ".pyc")) and path != ".tf_configure.bazelrc"]
+    return [
+        path
+        for path in found
+        if not path.endswith((".so", ".pyc")) and path != ".tf_configure.bazelrc"
+    ]
 
 
 def read(path):
@@ -115,14 +198,43 @@ def read(path):
 
 
 def test_every_include_points_up_the_layers():
-    sources = [path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)]
+    sources = [
+        path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)
+    ]
     assert len(sources) > 20
-    violations = [violation for path in sources for violation in include_violations(path, read(path))]
+    violations = [
+        violation for path in sources for violation in include_violations(path, read(path))
+    ]
     assert not violations, "\n".join(violations)
 
 
+def test_the_parts_of_a_table_stand_on_each_other_without_a_cycle():
+    sources = [
+        path
+        for path in repository_files()
+        if path.startswith("cc/table/") and path.endswith(_SOURCE)
+    ]
+    violations = [violation for path in sources for violation in table_violations(path, read(path))]
+    assert len(sources) > 40 and not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("cc/table/shard_rows.cc", "cc/table/tier_stack.h"),
+        ("cc/table/tier_stack.h", "cc/table/demoter.h"),
+        ("cc/table/demoter_slices.cc", "cc/table/table_impl.h"),
+        ("cc/table/snapshot_marks.h", "cc/table/shard.h"),
+    ],
+)
+def test_a_part_that_includes_one_above_it_is_found(path, header):
+    assert len(table_violations(path, f'#include "{header}"\n')) == 1
+
+
 def test_threads_are_started_in_one_place():
-    sources = [path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)]
+    sources = [
+        path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)
+    ]
     found = [line for path in sources for line in thread_starts(path, read(path))]
     assert not found, "use cc/base/thread.h:\n" + "\n".join(found)
 
@@ -143,7 +255,9 @@ def test_a_thread_started_elsewhere_is_found(text):
     assert not thread_starts("cc/env/a_test.cc", text)
 
 
-@pytest.mark.parametrize("text", ["std::thread::id of;", "std::this_thread::yield();", "// std::thread throws"])
+@pytest.mark.parametrize(
+    "text", ["std::thread::id of;", "std::this_thread::yield();", "// std::thread throws"]
+)
 def test_what_starts_no_thread_passes(text):
     assert not thread_starts("cc/env/a.cc", text)
 
@@ -199,6 +313,8 @@ def test_a_machine_path_is_found(text, place):
     assert _MACHINE_PATH.search(text % place)
 
 
-@pytest.mark.parametrize("text", ["network/work/a", "$HOME/work/a", "a relative ./work/a", "//cc/root:x"])
+@pytest.mark.parametrize(
+    "text", ["network/work/a", "$HOME/work/a", "a relative ./work/a", "//cc/root:x"]
+)
 def test_another_path_passes(text):
     assert not _MACHINE_PATH.search(text)

@@ -1,4 +1,4 @@
-// Apply: gather (gather.cc), update, trim (trim.cc); see embedding_table.h. Update works on memory that gather pinned
+// Apply: gather (gather.cc), update, trim (demoter.cc); see embedding_table.h. Update works on memory that gather pinned
 // and cannot fail. Rows go through it a group of 32 at a time, the next group's rows and gradients on their way meanwhile.
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   }
   MT_RETURN_IF_ERROR(request.rule->Validate(request.hyper.data()));
 
-  AwaitSnapshot();
+  snapshot_.Await();
   InsideGate inside(&gate_);
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const Span<const SlotSpec> slots = request.rule->slots();
@@ -91,7 +91,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
   });
-  if (common_.evicts) TrimAndRemember();
+  if (common_.evicts) demoter_.TrimAndRemember();
   return OkStatus();
 }
 

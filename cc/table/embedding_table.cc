@@ -81,21 +81,11 @@ Status ValidateOptions(const TableOptions& o) {
 
 }  // namespace
 
-EmbeddingTable::Impl::Impl(TableOptions options)
-    : options_(std::move(options)),
-      env_(options_.env != nullptr ? options_.env : Env::Posix()),
-      tiers_(options_.name, &common_.levels, &shards_, [this](Status status) { Remember(std::move(status)); }),
-      pid_(getpid()),
-      dram_budget_bytes_(options_.dram_budget_bytes) {
-  common_.env = env_;
-}
+EmbeddingTable::Impl::Impl(TableOptions options) : base_(std::move(options)), demoter_(&base_), pid_(getpid()) {}
 
 EmbeddingTable::Impl::~Impl() {
   if (getpid() != pid_) return;
-  if (retry_ != nullptr) pool_->Cancel(retry_.get());
-  for (auto& shard : shards_) {
-    if (shard->demotion != nullptr) pool_->Cancel(shard->demotion.get());
-  }
+  demoter_.Stop();
   if (ready_ && options_.keep) (void)Flush();
   tiers_.TakeRelocatorsBack();
 }
@@ -103,62 +93,41 @@ EmbeddingTable::Impl::~Impl() {
 Status EmbeddingTable::Impl::Init() {
   MT_RETURN_IF_ERROR(ValidateOptions(options_));
   MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
-  layout_ = std::make_shared<const RowLayout>(std::move(row));
+  const auto layout = std::make_shared<const RowLayout>(std::move(row));
+  base_.SetLayout(layout);
   MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
   initializer_ = std::make_unique<Initializer>(std::move(initializer));
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, dram_budget_bytes_, *layout_));
+  MT_RETURN_IF_ERROR(CheckBudgets(options_, demoter_.dram_budget_bytes(), *layout));
   if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
     const AdmissionSpec& a = options_.admission;
-    MT_ASSIGN_OR_RETURN(bloom_, CountingBloomFilter::Create(env_, a.max_element_size, a.false_positive_probability,
+    MT_ASSIGN_OR_RETURN(bloom_, CountingBloomFilter::Create(base_.env, a.max_element_size, a.false_positive_probability,
                                                             a.counter_bits));
   }
+  const bool exact = demoter_.budget_rows(*layout) < kOneShardRows;
   int shards = options_.num_shards;
-  if (shards == 0) shards = budget_rows(*layout_) < kOneShardRows ? 1 : kDefaultShards;
+  if (shards == 0) shards = exact ? 1 : kDefaultShards;
   int log2_shards = 0;
   while ((1 << log2_shards) < shards) ++log2_shards;
-  const bool has_lower = !options_.lower_tiers.empty();
-  common_.evicts = has_lower || (options_.drop_coldest && options_.dram_budget_bytes != 0);
-  const bool exact = budget_rows(*layout_) < kOneShardRows;
+  common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget_bytes != 0);
+  common_.initializer = initializer_.get();
+  common_.exact = exact;
   // A middle tier goes on with the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
-  common_.levels.dram_named = options_.dram_named;
   for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget_bytes != 0);
-  common_.initializer = initializer_.get();
-  common_.strategy = options_.cache_strategy;
-  common_.exact = exact;
-  shards_.Make(log2_shards, &common_, layout_, options_.row_memory);
-  MT_RETURN_IF_ERROR(tiers_.SetLayout(layout_));
+  base_.shards.Make(log2_shards, &common_, layout, options_.row_memory);
+  MT_RETURN_IF_ERROR(tiers_.SetLayout(layout));
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
   tiers_.LendRelocators();
-  if (has_lower) {
-    MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
-    retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
-    in_background_ = !exact;
-  }
-  for (auto& shard : shards_) {
-    if (!has_lower) break;
-    Shard* const one = shard.get();
-    shard->demotion = std::make_unique<DemotionPool::Job>([this, one] { return DemoteInBackground(one); });
-  }
+  MT_RETURN_IF_ERROR(demoter_.Start(/*in_background=*/!exact));
   ready_ = true;
-  if (options_.adopt) Remember(TrimLower());  // there may be more rows than the last tier's budget has room for
+  if (options_.adopt) demoter_.Remember(demoter_.TrimLower());  // there may be more rows than the last tier's budget has room for
   return OkStatus();
-}
-
-Status EmbeddingTable::Impl::OfThisTable(const Status& status) const {
-  if (status.ok()) return status;
-  return Status(status.code(), StrCat("table '", options_.name, "': ", status.message()), status.os_error());
 }
 
 Status EmbeddingTable::Impl::CheckProcess() const {
   if (getpid() == pid_) return OkStatus();
   return FailedPreconditionError("table '", options_.name, "' belongs to process ", pid_,
                                  "; a forked child (here ", getpid(), ") cannot use it");
-}
-
-std::shared_ptr<const RowLayout> EmbeddingTable::Impl::layout() const {
-  std::lock_guard<std::mutex> lock(layout_mutex_);
-  return layout_;
 }
 
 Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
@@ -183,13 +152,13 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
   });
   if (all_there) return OkStatus();  // the usual call of every step
   // Until the end: it may have much to hand over, and waits for nobody between.
-  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
+  std::lock_guard<std::mutex> no_snapshot(snapshot_.one_at_a_time());
   {
     ClosedGate closed(&gate_);
     const std::shared_ptr<const RowLayout> now = layout();
     MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
     if (wide.columns().size() == now->columns().size()) return OkStatus();
-    MT_RETURN_IF_ERROR(CheckBudgets(options_, dram_budget_bytes_, wide));
+    MT_RETURN_IF_ERROR(CheckBudgets(options_, demoter_.dram_budget_bytes(), wide));
     auto layout = std::make_shared<const RowLayout>(std::move(wide));
     std::vector<std::unique_ptr<DramTier>> rooms;
     for (auto& shard : shards_) {
@@ -200,11 +169,10 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
     for (size_t s = 0; s < shards_.size(); ++s) {
       Shard::Locked(shards_[s])->MoveInto(std::move(rooms[s]));
     }
-    std::lock_guard<std::mutex> lock(layout_mutex_);
-    layout_ = std::move(layout);
+    base_.SetLayout(std::move(layout));
   }
   InsideGate inside(&gate_);
-  if (common_.evicts) Remember(TrimLower());  // wider rows: fewer of them fit
+  if (common_.evicts) demoter_.Remember(demoter_.TrimLower());  // wider rows: fewer of them fit
   return OkStatus();
 }
 
@@ -212,9 +180,9 @@ TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   TableStats::PerTier dram, below[kMaxLowerTiers];
-  const uint64_t now = env_->NowMicros();
-  dram.name = first_tier_name();
-  dram.budget_bytes = static_cast<int64_t>(dram_budget_bytes_.load());
+  const uint64_t now = base_.env->NowMicros();
+  dram.name = base_.first_tier_name();
+  dram.budget_bytes = static_cast<int64_t>(demoter_.dram_budget_bytes());
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
     const ShardCounters& c = lock->counters;
@@ -276,12 +244,11 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.tiers[i].misses = missed;
     missed += stats.tiers[i].hits;
   }
-  if (const std::shared_ptr<SnapshotCut> cut = TheCut(); cut != nullptr) {
+  if (const std::shared_ptr<SnapshotCut> cut = snapshot_.cut(); cut != nullptr) {
     std::lock_guard<std::mutex> lock(cut->mutex);
     stats.snapshot_bytes = static_cast<int64_t>(cut->handed_over_bytes());
   }
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  stats.sticky_error = trim_error_;
+  stats.sticky_error = demoter_.sticky_error();
   return stats;
 }
 
@@ -295,15 +262,33 @@ Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(CheckProcess());
   // Not inside the gate: a job enters it, which it cannot while somebody waits to close it. Nor by a snapshot's visitor, for
   // which a job may wait: it does itself what is beyond the budget.
-  const bool waits = !TakesSnapshot();
-  for (auto& shard : shards_) {
-    if (waits && shard->demotion != nullptr) pool_->Wait(shard->demotion.get());
-  }
+  if (!snapshot_.is_mine()) demoter_.AwaitJobs();
   InsideGate inside(&gate_);
-  ceiling_ = 0;
-  if (!common_.evicts) return OkStatus();
-  MT_RETURN_IF_ERROR(RetryTrim());
-  return Trim();
+  return demoter_.Drain();
+}
+
+Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  InsideGate inside(&gate_);
+  return demoter_.SetDramBudget(bytes);
+}
+
+Status EmbeddingTable::Impl::Flush() {
+  MT_RETURN_IF_ERROR(CheckProcess());
+  const int last = levels_.last();
+  if (last < 0 || !levels_.durable[last]) {
+    return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
+                                   last < 0 ? base_.first_tier_name() : tiers_.name(last));
+  }
+  if (levels_.bounded[last]) {
+    std::lock_guard<std::mutex> no_snapshot(snapshot_.one_at_a_time());
+    ClosedGate closed(&gate_);
+    MT_RETURN_IF_ERROR(demoter_.MoveAllToLast());
+  } else {
+    InsideGate inside(&gate_);
+    for (auto& shard : shards_) MT_RETURN_IF_ERROR(demoter_.FlushShard(shard.get()));
+  }
+  return tiers_.Sync(last);
 }
 
 // Not inside the gate, as the tiers' own threads are not: records may move at any time.

@@ -29,7 +29,7 @@ Status EmbeddingTable::Impl::Gather(ApplyContext* context, Executor* executor) {
   gathered->kinds.assign(batch->num_keys(), Gathered::kNothing);
   context->below.resize(shards_.size());
   if (common_.evicts) {
-    context->no_room = RetryTrim();
+    context->no_room = demoter_.Retry();
     context->stamp = common_.accesses.fetch_add(batch->num_keys());
   }
   // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested. Undo takes them out
@@ -176,7 +176,7 @@ Status EmbeddingTable::Impl::GatherAbsent(ApplyContext* context, Shard::Locked& 
     }
     create = &admitted;
   }
-  MT_RETURN_IF_ERROR(OfThisTable(lock->ReserveWords(create->size() + count.size())));
+  MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveWords(create->size() + count.size())));
   if (!count.empty() && !lock->ReserveCounted(count.size())) {
     return ResourceExhaustedError("table '", options_.name, "': no memory for ", count.size(), " more counted keys");
   }
@@ -197,16 +197,16 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard::Locked& lock
   if (!context->no_room.ok()) return context->no_room;
   size_t rows = lock->dram_rows();
   for (int level = 0; level < levels_.count; ++level) rows += static_cast<size_t>(lock->rows_in(level));
-  if (const size_t most = capacity(budget_rows(*lock->layout())); rows + n > most) {
+  if (const size_t most = demoter_.capacity(demoter_.budget_rows(*lock->layout())); rows + n > most) {
     return ResourceExhaustedError("table '", options_.name, "': its tiers are full: one of ", shards_.size(), " shards holds ",
                                   rows, " of ", most, " rows; no room for ", n, " more");
   }
-  if (!common_.evicts && dram_budget_bytes_ != 0) {
-    const int64_t budget = static_cast<int64_t>(budget_rows(*lock->layout()));
+  if (!common_.evicts && demoter_.dram_budget_bytes() != 0) {
+    const int64_t budget = static_cast<int64_t>(demoter_.budget_rows(*lock->layout()));
     if (common_.dram_rows.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
       const int64_t rows = common_.dram_rows.fetch_sub(static_cast<int64_t>(n));
-      return ResourceExhaustedError("table '", options_.name, "': tier ", first_tier_name(), " holds ",
-                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", dram_budget_bytes_.load(),
+      return ResourceExhaustedError("table '", options_.name, "': tier ", base_.first_tier_name(), " holds ",
+                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", demoter_.dram_budget_bytes(),
                                     " bytes); no room for ", n, " more");
     }
   } else {
@@ -215,7 +215,7 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard::Locked& lock
   const Status reserved = lock->ReserveRows(n);
   if (reserved.ok()) return reserved;
   common_.dram_rows -= static_cast<int64_t>(n);
-  return OfThisTable(reserved);
+  return base_.OfThisTable(reserved);
 }
 
 Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {

@@ -85,7 +85,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   }
   if (below.empty()) return OkStatus();
   MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, Promotion::kCopy));
-  TrimAndRemember();
+  demoter_.TrimAndRemember();
   return OkStatus();
 }
 
@@ -203,7 +203,7 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
                                          OutRows out, Promotion promotion) {
   const auto dim = static_cast<size_t>(options_.dim);
-  AwaitSnapshot();  // rows that come up may have to be handed over
+  snapshot_.Await();  // rows that come up may have to be handed over
   // Repeated keys are read once.
   std::vector<int64_t> wanted_keys;
   wanted_keys.reserve(below.size());

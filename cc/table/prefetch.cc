@@ -21,11 +21,11 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   if (pinned == nullptr) pinned = &n;
   *pinned = 0;
   if (levels_.count == 0 || keys.empty()) return OkStatus();
-  AwaitSnapshot();
+  snapshot_.Await();
   InsideGate inside(&gate_);
-  MT_RETURN_IF_ERROR(RetryTrim());
-  int64_t room = static_cast<int64_t>(budget_rows(*layout()) / 4);
-  const uint64_t now = env_->NowMicros();
+  MT_RETURN_IF_ERROR(demoter_.Retry());
+  int64_t room = static_cast<int64_t>(demoter_.budget_rows(*layout()) / 4);
+  const uint64_t now = base_.env->NowMicros();
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
     lock->SweepPrefetched(now);
@@ -62,7 +62,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
     *pinned += lock->PinPrefetched(key.row, until, /*room=*/true);
     lock->Unpin(key.row);
   }
-  TrimAndRemember();
+  demoter_.TrimAndRemember();
   return OkStatus();
 }
 
@@ -72,7 +72,7 @@ void EmbeddingTable::Impl::ReleasePrefetched() {
   for (auto& shard : shards_) {
     Shard::Locked(shard)->SweepPrefetched(~uint64_t{0});
   }
-  if (common_.evicts) TrimAndRemember();
+  if (common_.evicts) demoter_.TrimAndRemember();
 }
 
 }  // namespace multitier

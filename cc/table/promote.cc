@@ -46,7 +46,7 @@ void EmbeddingTable::Impl::ForEachRun(const BelowKeys& keys, const std::vector<s
 Status EmbeddingTable::Impl::Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting) {
   Status status, forget_error;
   // A snapshot that is being taken may have the rows still to give.
-  const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows || saving_ : promotion != Promotion::kFacts;
+  const bool reads_rows = promotion == Promotion::kForget ? forgetting->reads_rows || snapshot_.taken() : promotion != Promotion::kFacts;
   FreedRecords freed;
   std::vector<size_t> unresolved(keys->size());
   for (size_t i = 0; i < keys->size(); ++i) unresolved[i] = i;
@@ -208,15 +208,6 @@ void EmbeddingTable::Impl::Reinit(Shard::Locked& lock, BelowKey* key, RecordHead
   layout.FillSlots(key->data.data(), 1);
 }
 
-void EmbeddingTable::Impl::DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, int level, uint32_t location,
-                                       const RecordHeader& header) {
-  FreedRecords freed;
-  lock->EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
-  tiers_.RemoveLater(lock, freed);  // our operation does not hold the writer
-  ++lock->counters.dropped;
-  KeepDropped({key});
-}
-
 Status EmbeddingTable::Impl::Install(Shard::Locked& lock, BelowKey* key, const ReadRecord& record, const Status& read,
                                      Promotion promotion, Forgetting* forgetting, FreedRecords* freed) {
   RecordHeader header = record.header;
@@ -234,7 +225,7 @@ Status EmbeddingTable::Impl::Install(Shard::Locked& lock, BelowKey* key, const R
     ++lock->counters.corrupt;
     const bool removes = promotion == Promotion::kForget && forgetting->doomed == nullptr;
     if (!removes && options_.on_corruption == OnCorruption::kDrop) {
-      DropCorrupt(lock, word, key->key, key->level, key->location, header);
+      demoter_.DropCorrupt(lock, word, key->key, key->level, key->location, header);
       return OkStatus();  // and the key is looked for further on
     }
     if (!removes && (options_.on_corruption == OnCorruption::kError || promotion == Promotion::kForget)) {
@@ -248,9 +239,9 @@ Status EmbeddingTable::Impl::Install(Shard::Locked& lock, BelowKey* key, const R
   key->outcome = BelowKey::kRead;
   bool install = promotion == Promotion::kPin;
   if (promotion != Promotion::kFacts) layout->FillSlots(key->data.data(), header.num_columns);
-  if (promotion == Promotion::kCopy) install = budget_rows(*layout) > 0 && !trim_failed_;
+  if (promotion == Promotion::kCopy) install = demoter_.budget_rows(*layout) > 0 && !demoter_.failed();
   const Status reserved = install ? lock->ReserveRows(1) : OkStatus();
-  if (!install || !reserved.ok()) return promotion == Promotion::kPin ? OfThisTable(reserved) : OkStatus();
+  if (!install || !reserved.ok()) return promotion == Promotion::kPin ? base_.OfThisTable(reserved) : OkStatus();
   RowHeader* row = lock->Install(word, key->level, key->location, header, key->data.data(), key->touched,
                                  IdleOf(key->level, header, common_.accesses.load()), freed);
   if (corrupt) lock->DetachCopy(word, freed);  // what it is now stands nowhere below

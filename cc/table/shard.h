@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "cc/base/shared_mutex.h"
-#include "cc/table/demotion_pool.h"
 #include "cc/table/event.h"
 #include "cc/table/shard_rows.h"
 
@@ -28,9 +27,6 @@ class alignas(64) Shard {
 
   Shard(ShardCommon* common, std::shared_ptr<const RowLayout> layout, uint64_t max_words, std::shared_ptr<RowMemory> memory)
       : rows_(common, std::move(layout), max_words, std::move(memory), &resolved_) {}
-
-  std::unique_ptr<DemotionPool::Job> demotion;  // in tables that demote in the background
-  bool demoting = false;                        // that job is between slices; its own
 
  private:
   SharedMutex mutex_;              // guards all below

@@ -39,33 +39,6 @@ constexpr uint32_t kSliceSlots = 16 * kSliceRows;  // looked at, at most
 
 }  // namespace
 
-// --- What the operations do.
-
-std::shared_ptr<SnapshotCut> EmbeddingTable::Impl::TheCut() {
-  std::lock_guard<std::mutex> lock(cut_mutex_);
-  return cut_;
-}
-
-bool EmbeddingTable::Impl::TakesSnapshot() {
-  const std::shared_ptr<SnapshotCut> cut = TheCut();
-  return cut != nullptr && cut->thread == std::this_thread::get_id();
-}
-
-bool EmbeddingTable::Impl::MuchIsHandedOver() {
-  const std::shared_ptr<SnapshotCut> cut = TheCut();
-  if (cut == nullptr) return false;
-  std::lock_guard<std::mutex> lock(cut->mutex);
-  return !cut->over && cut->much_is_handed_over();
-}
-
-void EmbeddingTable::Impl::AwaitSnapshot() {
-  if (!saving_) return;
-  const std::shared_ptr<SnapshotCut> cut = TheCut();
-  if (cut == nullptr || cut->thread == std::this_thread::get_id()) return;
-  std::unique_lock<std::mutex> lock(cut->mutex);
-  cut->changed.wait(lock, [&] { return cut->over || !cut->much_is_handed_over(); });
-}
-
 size_t EmbeddingTable::Impl::ChunkRows() const {
   return std::clamp<size_t>(SnapshotCut::kMuchHandedOver / 4 / layout()->row_bytes(), 1024, 64 * 1024);
 }
@@ -86,11 +59,7 @@ class EmbeddingTable::Impl::Snapshot {
       cut_->over = true;
       cut_->changed.notify_all();
     }
-    table_->saving_ = false;
-    {
-      std::lock_guard<std::mutex> lock(table_->cut_mutex_);
-      table_->cut_ = nullptr;
-    }
+    table_->snapshot_.End();
     for (auto& shard : table_->shards_) {
       Shard::Locked(shard)->EndSnapshot();
     }
@@ -107,9 +76,7 @@ class EmbeddingTable::Impl::Snapshot {
       cut_->rows += lock->rows();
       cut_->counted_keys += lock->counted_rows();
     }
-    std::lock_guard<std::mutex> lock(table_->cut_mutex_);
-    table_->cut_ = cut_;
-    table_->saving_ = true;
+    table_->snapshot_.Begin(cut_);
   }
 
   Status Run() {
@@ -302,7 +269,7 @@ Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows,
   if (max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': snapshot expects max_rows >= 1, found ", max_rows);
   }
-  std::lock_guard<std::mutex> one(snapshot_mutex_);
+  std::lock_guard<std::mutex> one(snapshot_.one_at_a_time());
   Snapshot snapshot(this, all_columns, static_cast<size_t>(max_rows), visit);
   {
     ClosedGate closed(&gate_);

@@ -1,31 +1,20 @@
-// EmbeddingTable::Impl: the table's state, and the operations' steps, which live in
+// EmbeddingTable::Impl: the operations of a table, and their steps, which live in
 //
-//   embedding_table.cc   creation, options, slots, statistics, the public methods' checks
-//   lookup.cc            Lookup
+//   embedding_table.cc   creation, options, slots, statistics, flush; the public methods' checks
+//   lookup.cc            Lookup, Peek
 //   apply.cc             Apply and its update
 //   gather.cc            gather: rows into DRAM, pinned, and its undo
-//   prefetch.cc          Prefetch and its pins
+//   prefetch.cc          Prefetch
 //   promote.cc           reads from the lower tiers: pending words, verification, installation
-//   trim.cc              Trim: when rows leave DRAM, and how many; SetDramBudget
-//   demote.cc            how: slices of demotion, drops
 //   adopt.cc             rows that a tier recovered
-//   flush.cc             Flush
-//   forget.cc            Frequency, Version, LookupTier, Remove, Expire, Clear
+//   inspection.cc        Frequency, Version, LookupTier
+//   removal.cc           Remove, Expire, Clear
 //   transfer.cc          Scan, Import
 //   snapshot.cc          TakeSnapshot, Export
 //
-// Locks, outermost first:
-//   snapshot_mutex_  held by a snapshot from its beginning to its end, and by who must not run beside one
-//   gate_          entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
-//   Shard's lock   exclusive: one at a time, never two; a lookup takes all, shared, in order. No I/O while held
-//   trim_mutex_    the sticky error of a failed trim, keys dropped; nothing is taken inside it
-//   (SnapshotCut::mutex, cut_mutex_ likewise)
-// A shard's ShardWriter (tier_stack.h) is held by one thread at a time, over I/O, by a thread that holds no lock, pin or pending
-// word when it begins to wait for it.
-// Tiers have locks of their own. Under a shard's lock only what tier.h allows there is called of them (SwitchBelow), because
-// a tier calls Relocate, which takes shards' locks, from Write, Sync and Remove.
-// A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote), all own
-// words are resolved before others' are waited for, and no room is waited for at all.
+// What they stand on: Demoter, TableBase (the order of locks), TierStack, Shard.
+// A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote). All own words
+// are resolved before others' are waited for, and no room is waited for at all.
 
 #ifndef CC_TABLE_TABLE_IMPL_H_
 #define CC_TABLE_TABLE_IMPL_H_
@@ -40,11 +29,10 @@
 #include <vector>
 
 #include "cc/base/executor.h"
-#include "cc/base/gate.h"
 #include "cc/policy/counting_bloom_filter.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/key_batch.h"
-#include "cc/table/tier_stack.h"
+#include "cc/table/demoter.h"
 
 namespace multitier {
 
@@ -94,8 +82,8 @@ class EmbeddingTable::Impl {
   Status CheckProcess() const;
 
   const TableOptions& options() const { return options_; }
-  std::shared_ptr<const RowLayout> layout() const;
-  std::vector<int64_t> PopDropped();
+  std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }
+  std::vector<int64_t> PopDropped() { return demoter_.PopDropped(); }
 
  private:
   // A key that memory cannot answer: found in the lower tier (or not at all) by Promote.
@@ -182,7 +170,6 @@ class EmbeddingTable::Impl {
                      Forgetting* forgetting);
   // Of a damaged record, unless operations are to fail.
   void Reinit(Shard::Locked& lock, BelowKey* key, RecordHeader* header);
-  void DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, int level, uint32_t location, const RecordHeader& header);
   // Accesses since the last use of a record's row, as far as known.
   uint64_t IdleOf(int level, const RecordHeader& header, uint64_t clock) const;
   void Unpin(BelowKey* key);
@@ -257,38 +244,6 @@ class EmbeddingTable::Impl {
   Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
                      Promotion promotion);
 
-  // Demotes what is beyond the DRAM budget. A failure leaves rows in memory and is returned.
-  // `percent` of the budget is what may stay.
-  Status Trim(int percent = 100);
-  // The same, and what is beyond the budgets of the tiers below.
-  Status TrimLower();
-  // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
-  // At most max_slices slices of them; *more: there may be others.
-  Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
-  // Lets the pool demote. False: it has no thread. REQUIRES: a pool
-  bool ScheduleDemotion();
-  Status DemoteSlice(const ShardWriter& writer, size_t n, size_t* moved);
-  size_t SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written);
-  // Makes room for n records of the shard in a lower tier; *room: for how many there is. An error where there is none.
-  Status MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room);
-  using Leaving = ShardRows::Leaving;
-  Status TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken);
-  Status DemoteLower(const ShardWriter& writer, int level, size_t n);
-  Status DropColdest(const ShardWriter& writer, int level, size_t n);
-  void KeepDropped(const std::vector<int64_t>& keys);
-  // Trim, its error kept as the sticky one.
-  void TrimAndRemember() { Remember(Trim()); }
-  // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what RetryTrim does.
-  uint64_t DemoteInBackground(Shard* shard);
-  uint64_t RetryInBackground();
-  // What the background has come down to.
-  void LowerCeiling(int64_t budget);
-  void Remember(Status status);
-  // Retries a trim that failed; its error where it fails again.
-  Status RetryTrim();
-  // How many there were, and that what they were of has been done since that number was read: a later one stays.
-  uint64_t TrimErrors();
-  void ForgetTrimError(uint64_t errors);
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
   bool ExpiredBySteps(int64_t step, int64_t version) const;
@@ -299,34 +254,13 @@ class EmbeddingTable::Impl {
   // The layout to begin with: what the last tier recovered, and the slots of the options.
   Result<RowLayout> FirstLayout() const;
   Status Adopt();
-  // Rows of a shard's DRAM, from slot *from on, that no record of the last tier stands for: written there, one slice. *from:
-  // where to go on.
-  Status FlushSlice(const ShardWriter& writer, uint32_t* from);
-  // Rows of the tier between, likewise, all of them.
-  Status FlushMiddle(const ShardWriter& writer);
-  // Of locations that read as freed: their rows were promoted, and the shard names none of them; else DataLoss. REQUIRES: the
-  // shard's writer was held since they were collected
-  Status CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations);
-  // Where the last tier keeps no copies: all rows move there. REQUIRES: the gate is closed
-  Status MoveAllToLast();
-
-  // The status with "table '<name>': " before its message; OK stays OK.
-  Status OfThisTable(const Status& status) const;
   // Takes the key's count out of the Bloom filter, where there is one.
   void ForgetCount(int64_t key);
 
   class Snapshot;
 
-  // What operations do for a snapshot that is being taken (snapshot.cc); the rest is the shard's (SnapshotMarks).
-  // Waits while more was handed over than it could take along. REQUIRES: no lock, pin or pending word is held
-  void AwaitSnapshot();
-  bool MuchIsHandedOver();
   // What an operation over many rows does at a time: it hands over some MiB, and waits before the next.
   size_t ChunkRows() const;
-  std::shared_ptr<SnapshotCut> TheCut();
-  // Whether this thread takes it: the call is its visitor's.
-  bool TakesSnapshot();
-
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are `wanted` or it is time to read, and moves it on.
   Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
@@ -337,58 +271,24 @@ class EmbeddingTable::Impl {
   Status ImportCountedOf(const KeyBatch& batch, int shard, const Rows& rows, size_t from);
 
   bool filters() const { return !options_.admission.admits_all(); }
-  // Rows of DRAM. 0 where DRAM is not named.
-  uint64_t budget_rows(const RowLayout& layout) const;
-  // Rows that a shard may have in all tiers together, DRAM holding `dram_rows`, where the last has a given size and drops
-  // nothing; else no bound.
-  size_t capacity(uint64_t dram_rows) const;
-  // Rows that a shard may have in a lower tier; ~0 where it is unbounded.
-  size_t lower_share(int level) const;
-  const char* first_tier_name() const { return options_.row_memory == nullptr ? "dram" : options_.row_memory->name(); }
-  // Raises an atomic maximum.
-  static void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
-    int64_t seen = maximum->load();
-    while (seen < value && !maximum->compare_exchange_weak(seen, value)) {
-    }
-  }
 
-  TableOptions options_;
-  Env* env_ = nullptr;
-  ShardCommon common_;
-  const TierLevels& levels_ = common_.levels;
-  ShardSet shards_;
-  TierStack tiers_;
-  DemotionPool* pool_ = nullptr;             // of tables with a lower tier
-  bool in_background_ = false;               // the pool demotes; else operations do, exactly at the budget
-  std::unique_ptr<DemotionPool::Job> retry_; // of tables with a lower tier
-  bool notes_lazily_ = false;                // see NoteUse
+  TableBase base_;
+  const TableOptions& options_ = base_.options;
+  ShardCommon& common_ = base_.common;
+  const TierLevels& levels_ = base_.common.levels;
+  const ShardSet& shards_ = base_.shards;
+  TierStack& tiers_ = base_.tiers;
+  Gate& gate_ = base_.gate;
+  CurrentSnapshot& snapshot_ = base_.snapshot;
+  std::unique_ptr<Initializer>& initializer_ = base_.initializer;
+  std::atomic<int64_t>& applies_ = base_.applies;
+  std::atomic<int64_t>& newest_step_ = base_.newest_step;
+  Demoter demoter_;
   const pid_t pid_;
-  bool ready_ = false;                       // Init succeeded
-  std::unique_ptr<Initializer> initializer_;
+  bool ready_ = false;         // Init succeeded
+  bool notes_lazily_ = false;  // see NoteUse
   std::unique_ptr<CountingBloomFilter> bloom_;
-
-  std::mutex snapshot_mutex_;
-  std::atomic<bool> saving_{false};          // operations that are inside the gate see it unchanged, but for its end
-  std::mutex cut_mutex_;
-  std::shared_ptr<SnapshotCut> cut_;         // guarded by cut_mutex_
-
-  Gate gate_;
-  mutable std::mutex layout_mutex_;
-  std::shared_ptr<const RowLayout> layout_;  // guarded by layout_mutex_; replaced only while the gate is closed
-
-  std::atomic<uint64_t> dram_budget_bytes_;  // see SetDramBudget
-  // Rows that operations leave in DRAM while the background comes down to a smaller budget; of no effect below the budget.
-  std::atomic<int64_t> ceiling_{0};
-  std::atomic<int> demoting_{0};        // shards whose job is between slices
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM
-  std::atomic<int64_t> applies_{0};     // the table's own step counter
-  std::atomic<int64_t> newest_step_{-1};
-  std::atomic<bool> trim_failed_{false};
-  std::mutex trim_mutex_;
-  // Guarded by trim_mutex_.
-  Status trim_error_;
-  uint64_t trim_errors_ = 0;       // that were remembered, forgotten ones included
-  std::deque<int64_t> dropped_;    // keys, the oldest first
 };
 
 }  // namespace multitier

@@ -165,7 +165,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   for (size_t c = 1; c < rows.columns.size(); ++c) columns.push_back(layout->Find(rows.columns[c].name));
   const size_t chunk = ChunkRows();
   for (size_t from = 0; from < n; from += chunk) {
-    AwaitSnapshot();
+    snapshot_.Await();
     InsideGate inside(&gate_);
     MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + chunk), columns));
   }
@@ -173,7 +173,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
   MT_RETURN_IF_ERROR(ImportCounted(rows));
   if (bloom_ == nullptr || rows.filter_counters.empty()) return OkStatus();
-  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);  // operations may wait for it inside the gate
+  std::lock_guard<std::mutex> no_snapshot(snapshot_.one_at_a_time());  // operations may wait for it inside the gate
   ClosedGate closed(&gate_);
   (void)bloom_->RestoreState(rows.filter_counters);  // another filter's: see Rows
   return OkStatus();
@@ -182,7 +182,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
 Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
   if (options_.admission.kind != AdmissionKind::kCounter || !filters()) return OkStatus();
   for (size_t from = 0; from < rows.counted_keys.size(); from += kCountedChunk) {
-    AwaitSnapshot();
+    snapshot_.Await();
     InsideGate inside(&gate_);
     BorrowedKeyBatch batch;
     const size_t n = std::min(kCountedChunk, rows.counted_keys.size() - from);
@@ -203,7 +203,7 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
     if (found.row != nullptr || found.maybe_below) continue;  // it has a row, or may have one
     if (found.counted == nullptr) {
       if (!lock->ReserveCounted(1)) return ResourceExhaustedError("table '", options_.name, "': no memory for counted keys");
-      MT_RETURN_IF_ERROR(OfThisTable(lock->CreateCounted(batch.key(e), batch.hash(e), /*pins=*/0)));
+      MT_RETURN_IF_ERROR(base_.OfThisTable(lock->CreateCounted(batch.key(e), batch.hash(e), /*pins=*/0)));
       found = lock->Find(batch.key(e), batch.hash(e));
     }
     lock->SetCount(found, static_cast<uint32_t>(rows.counted_frequencies[i]), rows.counted_versions[i]);
@@ -249,7 +249,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
     }
   }
   tiers_.Free(&freed);
-  if (common_.evicts) TrimAndRemember();
+  if (common_.evicts) demoter_.TrimAndRemember();
   return OkStatus();
 }
 

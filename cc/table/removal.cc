@@ -1,4 +1,4 @@
-// What is asked of keys outside training, and their removal: Frequency, Version, LookupTier, Remove, Expire, Clear.
+// Keys leave the table: Remove, Expire, Clear.
 
 #include <algorithm>
 #include <cstring>
@@ -12,59 +12,13 @@ constexpr uint32_t kExpireSlice = 4096;  // rows looked at under one hold of a s
 
 }  // namespace
 
-template <typename Report>
-Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  InsideGate inside(&gate_);
-  BelowKeys below;
-  std::vector<size_t> positions;
-  BorrowedKeyBatch batch;
-  batch->Partition(keys, shards_.log2());
-  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
-    if (batch->begin(s) == batch->end(s)) continue;
-    Shard::Locked lock(shards_[s]);
-    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
-      const Found found = lock->Find(batch->key(e), batch->hash(e));
-      KeyFacts facts;
-      if (found.row != nullptr) {
-        const bool born = !found.row->has(kRowUncommitted);
-        facts.frequency = found.row->frequency;
-        facts.version = born ? found.row->version : -1;
-        facts.tier = born ? 0 : -1;
-      } else if (found.counted != nullptr) {
-        facts.frequency = found.counted->frequency;
-      } else if (found.maybe_below) {
-        below.push_back(BelowKeyOf(*batch, e, s));
-        positions.push_back(batch->first_position(e));
-        continue;
-      }
-      report(batch->first_position(e), facts);
-    }
-  }
-  MT_RETURN_IF_ERROR(Promote(&below, Promotion::kFacts, nullptr));
-  for (size_t j = 0; j < below.size(); ++j) report(positions[j], below[j].facts);
-  return OkStatus();
-}
-
-Status EmbeddingTable::Impl::Frequency(Span<const int64_t> keys, int64_t* out) {
-  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.frequency; });
-}
-
-Status EmbeddingTable::Impl::Version(Span<const int64_t> keys, int64_t* out) {
-  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.version; });
-}
-
-Status EmbeddingTable::Impl::LookupTier(Span<const int64_t> keys, int32_t* out) {
-  return Facts(keys, [out](size_t i, const KeyFacts& facts) { out[i] = facts.tier; });
-}
-
 void EmbeddingTable::Impl::ForgetCount(int64_t key) {
   if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
 }
 
 Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(CheckProcess());
-  AwaitSnapshot();
+  snapshot_.Await();
   InsideGate inside(&gate_);
   BorrowedKeyBatch batch;
   batch->Partition(keys, shards_.log2());
@@ -144,7 +98,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
 
 void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
-    AwaitSnapshot();
+    snapshot_.Await();
     const ShardWriter writer(shard);
     FreedRecords freed;
     {
@@ -166,7 +120,7 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
   }
   const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
-    AwaitSnapshot();
+    snapshot_.Await();
     Shard::Locked lock(shard);
     end = lock->counted_slots();
     for (uint32_t location = from; location < std::min(end, from + kExpireSlice); ++location) {
@@ -195,7 +149,7 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
   if (!status.ok()) status = tiers_.Error("looking for expired rows", level, status);
   const size_t chunk = ChunkRows();
   for (size_t from = 0; from < candidates.size(); from += chunk) {
-    AwaitSnapshot();
+    snapshot_.Await();
     BorrowedKeyBatch batch;
     batch->Partition(Span<const int64_t>(candidates).subspan(from, std::min(chunk, candidates.size() - from)), shards_.log2());
     batch->PrepareDedup();
@@ -244,18 +198,14 @@ Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t
 
 Status EmbeddingTable::Impl::Clear() {
   MT_RETURN_IF_ERROR(CheckProcess());
-  std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
+  std::lock_guard<std::mutex> no_snapshot(snapshot_.one_at_a_time());
   ClosedGate closed(&gate_);
   FreedRecords freed;
   for (auto& shard : shards_) Shard::Locked(shard)->Clear(&freed);
   common_.dram_rows = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
   Status status = tiers_.RetryAllRemovals();  // what a tier refuses again is told to it later
-  {
-    std::lock_guard<std::mutex> lock(trim_mutex_);
-    trim_error_ = OkStatus();
-    trim_failed_ = false;
-  }
+  demoter_.Forget();
   // Nothing names a record any more, so none is moved from here on.
   for (int level = 0; level < levels_.count; ++level) {
     const Status scanned = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t location) {

@@ -1,4 +1,4 @@
-// Trim: who demotes how much, and when. How: demote.cc.
+// Trim: who demotes how much, and when. How: demoter_slices.cc.
 //
 // Tables of less than 64 Ki rows of DRAM do this at the end of each operation, exactly at the budget. Larger ones leave it to
 // the pool: above 97 % each shard's job demotes to 95 %, a slice a step. While rows come more slowly than they can be demoted,
@@ -12,14 +12,14 @@
 //
 // Where the pool has no thread and none can be started, operations demote at the budget, as in small tables.
 //
-// A write that failed is tried again a second later, by the pool, and by each operation that needs room. One trim at a time works on a
-// shard; who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds again when its
-// operation ends. Between two slices nothing is held: there operations wait where a snapshot is far behind with what was handed
-// over to it (snapshot.cc), and jobs ask again later.
+// A write that failed is tried again a second later, by the pool, and by each operation that needs room. One trim at a time
+// works on a shard; who comes second waits (it holds nothing by then), so that a bound that a whole batch has passed holds
+// again when its operation ends. Between two slices nothing is held: there operations wait where a snapshot is far behind with
+// what was handed over to it (current_snapshot.h), and jobs ask again later.
+
+#include "cc/table/demoter.h"
 
 #include <algorithm>
-
-#include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
@@ -31,41 +31,68 @@ constexpr uint64_t kRetryMicros = 1000000;
 
 }  // namespace
 
-uint64_t EmbeddingTable::Impl::budget_rows(const RowLayout& layout) const {
+Demoter::Demoter(TableBase* base)
+    : base_(*base),
+      options_(base->options),
+      levels_(base->common.levels),
+      common_(base->common),
+      shards_(base->shards),
+      tiers_(base->tiers),
+      snapshot_(base->snapshot),
+      dram_budget_bytes_(base->options.dram_budget_bytes) {
+  base->on_refusal = [this](Status status) { Remember(std::move(status)); };
+}
+
+Status Demoter::Start(bool in_background) {
+  if (levels_.count == 0) return OkStatus();
+  MT_ASSIGN_OR_RETURN(pool_, DemotionPool::Get());
+  retry_ = std::make_unique<DemotionPool::Job>([this] { return RetryInBackground(); });
+  in_background_ = in_background;
+  jobs_.resize(shards_.size());
+  for (size_t s = 0; s < jobs_.size(); ++s) {
+    jobs_[s].job = std::make_unique<DemotionPool::Job>([this, s] { return DemoteInBackground(s); });
+  }
+  return OkStatus();
+}
+
+void Demoter::Stop() {
+  if (retry_ != nullptr) pool_->Cancel(retry_.get());
+  for (ShardJob& job : jobs_) pool_->Cancel(job.job.get());
+}
+
+uint64_t Demoter::budget_rows(const RowLayout& layout) const {
   if (!options_.dram_named) return 0;
   const uint64_t bytes = dram_budget_bytes_.load();
   return bytes == 0 ? ~uint64_t{0} >> 1 : bytes / layout.row_bytes();
 }
 
-size_t EmbeddingTable::Impl::lower_share(int level) const {
+size_t Demoter::lower_share(int level) const {
   const uint64_t budget = options_.lower_tiers[static_cast<size_t>(level)].budget_bytes;
   if (budget == 0) return ~size_t{0} >> 1;
   return std::max<size_t>(1, budget / layout()->row_bytes() >> shards_.log2());
 }
 
-size_t EmbeddingTable::Impl::capacity(uint64_t dram_rows) const {
+size_t Demoter::capacity(uint64_t dram_rows) const {
   if (levels_.count == 0 || !levels_.bounded[levels_.last()] || options_.drop_coldest) return ~size_t{0} >> 1;
   size_t rows = dram_rows >> shards_.log2();
   for (int level = 0; level < levels_.count; ++level) rows += lower_share(level);
   return rows;
 }
 
-Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
-  MT_RETURN_IF_ERROR(CheckProcess());
+Status Demoter::SetDramBudget(uint64_t bytes) {
   if (dram_budget_bytes_ == 0) {
     return FailedPreconditionError("table '", options_.name,
                                    "': a new budget expects a table made with a budget of DRAM, found ",
                                    options_.dram_named ? "an unbounded one" : "one without DRAM as a tier");
   }
-  InsideGate inside(&gate_);
   const std::shared_ptr<const RowLayout> layout = this->layout();
   if (bytes < layout->row_bytes()) {
-    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", first_tier_name(),
+    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", base_.first_tier_name(),
                                 " of at least one row (", layout->row_bytes(), " bytes), found ", bytes);
   }
   const uint64_t rows = bytes / layout->row_bytes();
   if (!common_.evicts && common_.dram_rows.load() > static_cast<int64_t>(rows)) {
-    return ResourceExhaustedError("table '", options_.name, "': a budget of tier ", first_tier_name(), " of ", bytes,
+    return ResourceExhaustedError("table '", options_.name, "': a budget of tier ", base_.first_tier_name(), " of ", bytes,
                                   " bytes has room for ", rows, " rows, and no tier is below it for the others: it holds ",
                                   common_.dram_rows.load());
   }
@@ -73,7 +100,7 @@ Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
     if (static_cast<size_t>(lock->rows()) <= most) continue;
-    return ResourceExhaustedError("table '", options_.name, "': with a budget of tier ", first_tier_name(), " of ", bytes,
+    return ResourceExhaustedError("table '", options_.name, "': with a budget of tier ", base_.first_tier_name(), " of ", bytes,
                                   " bytes its tiers have room for ", most, " rows of each of ", shards_.size(),
                                   " shards, one holds ", lock->rows());
   }
@@ -85,13 +112,13 @@ Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
   return OkStatus();
 }
 
-bool EmbeddingTable::Impl::ScheduleDemotion() {
+bool Demoter::ScheduleDemotion() {
   bool served = true;
-  for (auto& shard : shards_) served = pool_->Schedule(shard->demotion.get()) && served;
+  for (ShardJob& job : jobs_) served = pool_->Schedule(job.job.get()) && served;
   return served;
 }
 
-void EmbeddingTable::Impl::LowerCeiling(int64_t budget) {
+void Demoter::LowerCeiling(int64_t budget) {
   const int64_t rows = common_.dram_rows.load();
   const int64_t low = rows > budget ? rows : 0;
   int64_t seen = ceiling_.load();
@@ -99,38 +126,38 @@ void EmbeddingTable::Impl::LowerCeiling(int64_t budget) {
   }
 }
 
-void EmbeddingTable::Impl::Remember(Status status) {
+void Demoter::Remember(Status status) {
   if (status.ok()) return;
   ceiling_ = 0;
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  trim_error_ = std::move(status);
-  trim_failed_ = true;
-  ++trim_errors_;
+  std::lock_guard<std::mutex> lock(mutex_);
+  error_ = std::move(status);
+  failed_ = true;
+  ++errors_;
   if (retry_ != nullptr) pool_->Schedule(retry_.get(), kRetryMicros);
 }
 
-Status EmbeddingTable::Impl::RetryTrim() {
-  if (!trim_failed_) return OkStatus();
-  const uint64_t errors = TrimErrors();
+Status Demoter::Retry() {
+  if (!failed_) return OkStatus();
+  const uint64_t errors = error_count();
   // What the pool could not do is tried here.
   MT_RETURN_IF_ERROR(Trim(in_background_ ? kStartPercent : 100));
-  ForgetTrimError(errors);
+  ForgetUpTo(errors);
   return OkStatus();
 }
 
-uint64_t EmbeddingTable::Impl::TrimErrors() {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  return trim_errors_;
+uint64_t Demoter::error_count() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return errors_;
 }
 
-void EmbeddingTable::Impl::ForgetTrimError(uint64_t errors) {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
-  if (trim_errors_ != errors) return;
-  trim_error_ = OkStatus();
-  trim_failed_ = false;
+void Demoter::ForgetUpTo(uint64_t errors) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (errors_ != errors) return;
+  error_ = OkStatus();
+  failed_ = false;
 }
 
-Status EmbeddingTable::Impl::Trim(int percent) {
+Status Demoter::Trim(int percent) {
   if (!common_.evicts) return OkStatus();
   MT_RETURN_IF_ERROR(tiers_.RetryAllRemovals());
   const int64_t set = static_cast<int64_t>(budget_rows(*layout()));
@@ -144,60 +171,83 @@ Status EmbeddingTable::Impl::Trim(int percent) {
   if (common_.dram_rows.load() <= budget) return OkStatus();
   for (auto& shard : shards_) {
     for (bool more = true; more;) {
-      AwaitSnapshot();
+      snapshot_.Await();
       MT_RETURN_IF_ERROR(TrimShard(shard.get(), static_cast<size_t>(budget) >> shards_.log2(), kSliceRows, 1, &more));
     }
   }
   return OkStatus();
 }
 
-uint64_t EmbeddingTable::Impl::DemoteInBackground(Shard* shard) {
-  const uint64_t begun = env_->NowMicros();
+uint64_t Demoter::DemoteInBackground(size_t shard) {
+  const uint64_t begun = base_.env->NowMicros();
   bool more = false;
   int64_t budget = 0;
   Status status;
   {
-    if (MuchIsHandedOver()) return DemotionPool::kNotNow;
-    const MaybeInsideGate gate(&gate_);  // whoever wants to close it waits for no more than a slice
+    if (snapshot_.far_behind()) return DemotionPool::kNotNow;
+    const MaybeInsideGate gate(&base_.gate);           // whoever wants to close it waits for no more than a slice
     if (!gate.inside()) return DemotionPool::kNotNow;  // other tables need the thread
     budget = static_cast<int64_t>(budget_rows(*layout()));
     const size_t low = static_cast<size_t>(in_background_ ? budget / 100 * kStopPercent : budget) >> shards_.log2();
-    status = TrimShard(shard, low, kBackgroundSliceRows, 1, &more);
+    status = TrimShard(shards_[shard].get(), low, kBackgroundSliceRows, 1, &more);
   }
   LowerCeiling(budget);
   const bool done = !status.ok() || !more;
   Remember(std::move(status));
-  if (shard->demoting == done) demoting_ += done ? -1 : 1;
-  shard->demoting = !done;
+  ShardJob& job = jobs_[shard];
+  if (job.demoting == done) demoting_ += done ? -1 : 1;
+  job.demoting = !done;
   if (done) return DemotionPool::kDone;
   if (common_.dram_rows.load() > budget / 100 * kBehindPercent && ceiling_.load() <= budget) return 0;
   // A slice of each of the other shards may come in the pause: it is long enough for all of them and as much again.
   const uint64_t slices = 2 * static_cast<uint64_t>(demoting_.load()) / static_cast<uint64_t>(pool_->threads());
-  return (env_->NowMicros() - begun) * (slices > 2 ? slices - 1 : 1);
+  return (base_.env->NowMicros() - begun) * (slices > 2 ? slices - 1 : 1);
 }
 
-uint64_t EmbeddingTable::Impl::RetryInBackground() {
-  const uint64_t begun = env_->NowMicros();
-  const MaybeInsideGate gate(&gate_);
+uint64_t Demoter::RetryInBackground() {
+  const uint64_t begun = base_.env->NowMicros();
+  const MaybeInsideGate gate(&base_.gate);
   if (!gate.inside()) return DemotionPool::kNotNow;
-  if (!trim_failed_) return DemotionPool::kDone;
-  const uint64_t errors = TrimErrors();
+  if (!failed_) return DemotionPool::kDone;
+  const uint64_t errors = error_count();
   if (!tiers_.RetryAllRemovals().ok()) return kRetryMicros;
   const int64_t all = static_cast<int64_t>(budget_rows(*layout()));
   const int64_t budget = in_background_ ? all / 100 * kStartPercent : all;
   for (auto& shard : shards_) {
     if (common_.dram_rows.load() <= budget) break;
-    if (MuchIsHandedOver()) return DemotionPool::kNotNow;
+    if (snapshot_.far_behind()) return DemotionPool::kNotNow;
     bool more = false;
     const size_t share = static_cast<size_t>(budget) >> shards_.log2();
     if (!TrimShard(shard.get(), share, kBackgroundSliceRows, 1, &more).ok()) return kRetryMicros;
-    if (more) return env_->NowMicros() - begun;  // the rest in further steps
+    if (more) return base_.env->NowMicros() - begun;  // the rest in further steps
   }
-  ForgetTrimError(errors);
+  ForgetUpTo(errors);
   return DemotionPool::kDone;  // another error has scheduled the job again
 }
 
-Status EmbeddingTable::Impl::TrimLower() {
+void Demoter::AwaitJobs() {
+  for (ShardJob& job : jobs_) pool_->Wait(job.job.get());
+}
+
+Status Demoter::Drain() {
+  ceiling_ = 0;
+  if (!common_.evicts) return OkStatus();
+  MT_RETURN_IF_ERROR(Retry());
+  return Trim();
+}
+
+Status Demoter::sticky_error() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return error_;
+}
+
+void Demoter::Forget() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  error_ = OkStatus();
+  failed_ = false;
+}
+
+Status Demoter::TrimLower() {
   for (auto& shard : shards_) {
     const ShardWriter writer(shard);
     MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
@@ -209,7 +259,7 @@ Status EmbeddingTable::Impl::TrimLower() {
   return Trim();
 }
 
-Status EmbeddingTable::Impl::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
+Status Demoter::TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices, bool* more) {
   if (more != nullptr) *more = false;
   if (Shard::Locked(shard)->dram_rows() <= target_rows) return OkStatus();
   const ShardWriter writer(shard);

@@ -12,48 +12,33 @@
 
 #include <algorithm>
 
-#include "cc/table/table_impl.h"
+#include "cc/table/demoter.h"
 
 namespace multitier {
 namespace {
 
-constexpr size_t kFlushRows = 4096;       // a slice
+constexpr size_t kFlushRows = 4096;        // a slice
 constexpr uint32_t kLookedAt = 64 * 1024;  // slots looked at for it under one hold of the lock
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Flush() {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  const int last = levels_.last();
-  if (last < 0 || !levels_.durable[last]) {
-    return FailedPreconditionError("table '", options_.name, "': flush expects a durable last tier, found ",
-                                   last < 0 ? first_tier_name() : tiers_.name(last));
+Status Demoter::FlushShard(Shard* shard) {
+  uint32_t from = 0;
+  if (levels_.count > 1) {
+    const ShardWriter writer(shard);
+    MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+    MT_RETURN_IF_ERROR(FlushMiddle(writer));
+    while (from != kNoLocation) MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
   }
-  if (levels_.bounded[last]) {
-    std::lock_guard<std::mutex> no_snapshot(snapshot_mutex_);
-    ClosedGate closed(&gate_);
-    MT_RETURN_IF_ERROR(MoveAllToLast());
-  } else {
-    InsideGate inside(&gate_);
-    for (auto& shard : shards_) {
-      uint32_t from = 0;
-      if (levels_.count > 1) {
-        const ShardWriter writer(shard);
-        MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
-        MT_RETURN_IF_ERROR(FlushMiddle(writer));
-        while (from != kNoLocation) MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
-      }
-      while (from != kNoLocation) {
-        const ShardWriter writer(shard);
-        MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
-        MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
-      }
-    }
+  while (from != kNoLocation) {
+    const ShardWriter writer(shard);
+    MT_RETURN_IF_ERROR(tiers_.RetryRemovals(writer));
+    MT_RETURN_IF_ERROR(FlushSlice(writer, &from));
   }
-  return tiers_.Sync(last);
+  return OkStatus();
 }
 
-Status EmbeddingTable::Impl::FlushSlice(const ShardWriter& writer, uint32_t* from) {
+Status Demoter::FlushSlice(const ShardWriter& writer, uint32_t* from) {
   Shard* const shard = writer.shard();
   const int last = levels_.last();
   std::vector<WriteRecord> records;
@@ -93,10 +78,11 @@ Status EmbeddingTable::Impl::FlushSlice(const ShardWriter& writer, uint32_t* fro
     }
   }
   tiers_.Free(&unused);
-  return written.ok() ? written : tiers_.Error(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
+  return written.ok() ? written
+                      : tiers_.Error(StrCat("flushing ", records.size(), " rows (they stay in memory)"), last, written);
 }
 
-Status EmbeddingTable::Impl::FlushMiddle(const ShardWriter& writer) {
+Status Demoter::FlushMiddle(const ShardWriter& writer) {
   Shard* const shard = writer.shard();
   const int last = levels_.last();
   const std::shared_ptr<const RowLayout> layout = this->layout();
@@ -171,14 +157,14 @@ Status EmbeddingTable::Impl::FlushMiddle(const ShardWriter& writer) {
   return freed.empty() ? OkStatus() : CheckUnnamed(shard, 0, std::move(freed));
 }
 
-Status EmbeddingTable::Impl::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations) {
+Status Demoter::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations) {
   std::sort(locations.begin(), locations.end());
   const int64_t named = Shard::Locked(shard)->CountNamed(level, locations);
   if (named == 0) return OkStatus();
   return tiers_.Error("flushing", level, DataLossError(named, " rows have no record where the index has them"));
 }
 
-Status EmbeddingTable::Impl::MoveAllToLast() {
+Status Demoter::MoveAllToLast() {
   const int last = levels_.last();
   const size_t share = lower_share(last);
   for (auto& shard : shards_) {

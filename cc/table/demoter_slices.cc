@@ -1,5 +1,5 @@
 // Demotion: rows of DRAM go to the tier below, and what is beyond the budget of the first of two lower tiers to the second; or
-// the coldest of all are dropped. What calls it, and when: trim.cc.
+// the coldest of all are dropped. What calls it, and when: demoter.cc.
 //
 // A slice of rows of one shard, from DRAM:
 //   1. room     in a bounded tier below: its own coldest records leave first (see below).
@@ -20,7 +20,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cc/table/table_impl.h"
+#include "cc/table/demoter.h"
 
 namespace multitier {
 namespace {
@@ -36,7 +36,7 @@ bool IsForGood(const Status& batch, const Status& record) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::DemoteSlice(const ShardWriter& writer, size_t n, size_t* moved) {
+Status Demoter::DemoteSlice(const ShardWriter& writer, size_t n, size_t* moved) {
   Shard* const shard = writer.shard();
   // By recency, what comes is warmer than what is there. By frequency it may not be: then it comes first, and the coldest of
   // all go afterwards.
@@ -78,8 +78,7 @@ Status EmbeddingTable::Impl::DemoteSlice(const ShardWriter& writer, size_t n, si
   return tiers_.Error(StrCat("demoting ", records.size(), " rows from DRAM (they stay in memory)"), 0, written);
 }
 
-size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations,
-                                           bool written) {
+size_t Demoter::SwitchDemoted(Shard* shard, const std::vector<WriteRecord>& records, const uint32_t* locations, bool written) {
   size_t moved = 0;
   FreedRecords unused;
   {
@@ -102,7 +101,7 @@ size_t EmbeddingTable::Impl::SwitchDemoted(Shard* shard, const std::vector<Write
   return moved;
 }
 
-Status EmbeddingTable::Impl::MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room) {
+Status Demoter::MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room) {
   Shard* const shard = writer.shard();
   *room = n;
   if (!levels_.bounded[level]) return OkStatus();
@@ -136,12 +135,12 @@ Status EmbeddingTable::Impl::MakeRoom(const ShardWriter& writer, int level, size
     // Operations are reading all there is; they wait for nothing. Nothing is held here: see DemoteSlice.
     Shard::Locked(shard).WaitForResolution(before);
   }
-  return ResourceExhaustedError("table '", options_.name, "': tier ", tiers_.name(level), " is full: ",
-                                options_.lower_tiers[static_cast<size_t>(level)].budget_bytes, " bytes hold ", share,
-                                " rows of each of ", shards_.size(), " shards");
+  return ResourceExhaustedError("table '", options_.name, "': tier ", tiers_.name(level),
+                                " is full: ", options_.lower_tiers[static_cast<size_t>(level)].budget_bytes, " bytes hold ",
+                                share, " rows of each of ", shards_.size(), " shards");
 }
 
-Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
+Status Demoter::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
   std::vector<LowerOrder::Entry> later;  // operations are reading them, or they could not be read
   Status status;
   size_t unreadable = 0;
@@ -188,7 +187,7 @@ Status EmbeddingTable::Impl::TakeColdest(Shard* shard, int level, size_t n, std:
   return tiers_.Error("looking for the coldest rows", level, status);
 }
 
-Status EmbeddingTable::Impl::DemoteLower(const ShardWriter& writer, int level, size_t n) {
+Status Demoter::DemoteLower(const ShardWriter& writer, int level, size_t n) {
   Shard* const shard = writer.shard();
   const int to = level + 1;
   std::vector<Leaving> taken;
@@ -266,14 +265,14 @@ Status EmbeddingTable::Impl::DemoteLower(const ShardWriter& writer, int level, s
   return status;
 }
 
-Status EmbeddingTable::Impl::DropColdest(const ShardWriter& writer, int level, size_t n) {
+Status Demoter::DropColdest(const ShardWriter& writer, int level, size_t n) {
   Shard* const shard = writer.shard();
   std::vector<Leaving> taken;
   Status status = TakeColdest(shard, level, n, &taken);
   std::vector<ReadRecord> wanted;  // of those taken, what a snapshot has still to give
   std::vector<uint8_t> data;
   Status read;
-  if (saving_ && !taken.empty()) {
+  if (snapshot_.taken() && !taken.empty()) {
     const size_t row_bytes = layout()->row_bytes();
     {
       Shard::Locked lock(shard);
@@ -319,14 +318,23 @@ Status EmbeddingTable::Impl::DropColdest(const ShardWriter& writer, int level, s
   return status.ok() ? removed : status;
 }
 
-void EmbeddingTable::Impl::KeepDropped(const std::vector<int64_t>& keys) {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
+void Demoter::DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, int level, uint32_t location,
+                          const RecordHeader& header) {
+  FreedRecords freed;
+  lock->EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
+  tiers_.RemoveLater(lock, freed);  // our operation does not hold the writer
+  ++lock->counters.dropped;
+  KeepDropped({key});
+}
+
+void Demoter::KeepDropped(const std::vector<int64_t>& keys) {
+  std::lock_guard<std::mutex> lock(mutex_);
   dropped_.insert(dropped_.end(), keys.begin(), keys.end());
   if (dropped_.size() > kKeptDropped) dropped_.erase(dropped_.begin(), dropped_.end() - kKeptDropped);
 }
 
-std::vector<int64_t> EmbeddingTable::Impl::PopDropped() {
-  std::lock_guard<std::mutex> lock(trim_mutex_);
+std::vector<int64_t> Demoter::PopDropped() {
+  std::lock_guard<std::mutex> lock(mutex_);
   std::vector<int64_t> keys(dropped_.begin(), dropped_.end());
   dropped_.clear();
   return keys;

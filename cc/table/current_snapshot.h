@@ -1,0 +1,74 @@
+// CurrentSnapshot: the snapshot that is being taken of a table, if one is, as its operations see it.
+//
+// Rows that change before the snapshot comes to them are copied, and the copies wait for its visitor. Where they are many,
+// operations that change rows wait at their start (Await), or between two slices of what they do to many rows, where they hold
+// nothing; jobs of the background, which must not wait, look at far_behind() and come back later.
+//
+// Owns the place of the SnapshotCut. Thread-safe.
+
+#ifndef CC_TABLE_CURRENT_SNAPSHOT_H_
+#define CC_TABLE_CURRENT_SNAPSHOT_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc/table/snapshot_cut.h"
+
+namespace multitier {
+
+class CurrentSnapshot {
+ public:
+  // Held by a snapshot from its beginning to its end, and by an operation that must not run meanwhile. Outside of the gate.
+  std::mutex& one_at_a_time() { return one_at_a_time_; }
+
+  // REQUIRES: the table's gate is closed
+  void Begin(std::shared_ptr<SnapshotCut> cut) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cut_ = std::move(cut);
+    taken_ = true;
+  }
+  void End() {
+    taken_ = false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    cut_ = nullptr;
+  }
+  // Whether one is being taken. An operation inside the gate sees it begin only before it entered.
+  bool taken() const { return taken_; }
+  // Null where none is.
+  std::shared_ptr<SnapshotCut> cut() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return cut_;
+  }
+  // Whether this thread takes it: the call is its visitor's.
+  bool is_mine() const {
+    const std::shared_ptr<SnapshotCut> cut = this->cut();
+    return cut != nullptr && cut->thread == std::this_thread::get_id();
+  }
+  // More copies wait than its visitor should find at once.
+  bool far_behind() const {
+    const std::shared_ptr<SnapshotCut> cut = this->cut();
+    if (cut == nullptr) return false;
+    std::lock_guard<std::mutex> lock(cut->mutex);
+    return !cut->over && cut->much_is_handed_over();
+  }
+  // Waits while it is far behind; not the visitor's own thread. REQUIRES: the thread holds no lock, pin or pending word
+  void Await() const {
+    if (!taken_) return;
+    const std::shared_ptr<SnapshotCut> cut = this->cut();
+    if (cut == nullptr || cut->thread == std::this_thread::get_id()) return;
+    std::unique_lock<std::mutex> lock(cut->mutex);
+    cut->changed.wait(lock, [&] { return cut->over || !cut->much_is_handed_over(); });
+  }
+
+ private:
+  std::mutex one_at_a_time_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<SnapshotCut> cut_;  // guarded by mutex_
+  std::atomic<bool> taken_{false};
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_CURRENT_SNAPSHOT_H_

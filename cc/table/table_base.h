@@ -1,0 +1,81 @@
+// TableBase: what all parts of a table stand on: its options, shards, tiers, layout and gate, the snapshot that is being taken,
+// and its count of steps.
+//
+// Locks, outermost first; whatever is not named here takes none of these inside:
+//   CurrentSnapshot::one_at_a_time   a snapshot, from its beginning to its end
+//   gate                             entered by every operation; closed by AddSlots, Clear, and for the moment of a snapshot
+//   ShardWriter                      one thread a shard, over I/O (tier_stack.h)
+//   Shard::Locked, Shard::Shared     no I/O while held (shard.h)
+// Tiers have locks of their own. Under a shard's lock only Tier::SwitchBelow is called, because a tier calls the relocator,
+// which takes shards' locks, from Write, Sync and Remove.
+
+#ifndef CC_TABLE_TABLE_BASE_H_
+#define CC_TABLE_TABLE_BASE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc/base/gate.h"
+#include "cc/table/current_snapshot.h"
+#include "cc/table/embedding_table.h"
+#include "cc/table/tier_stack.h"
+
+namespace multitier {
+
+struct TableBase {
+  explicit TableBase(TableOptions o)
+      : options(std::move(o)),
+        env(options.env != nullptr ? options.env : Env::Posix()),
+        tiers(options.name, &common.levels, &shards, [this](Status status) { on_refusal(std::move(status)); }) {
+    common.env = env;
+    common.levels.dram_named = options.dram_named;
+    common.strategy = options.cache_strategy;
+  }
+  TableBase(const TableBase&) = delete;
+  TableBase& operator=(const TableBase&) = delete;
+
+  // The layout as of now; replaced only while the gate is closed.
+  std::shared_ptr<const RowLayout> layout() const {
+    std::lock_guard<std::mutex> lock(layout_mutex);
+    return current_layout;
+  }
+  void SetLayout(std::shared_ptr<const RowLayout> layout) {
+    std::lock_guard<std::mutex> lock(layout_mutex);
+    current_layout = std::move(layout);
+  }
+  const char* first_tier_name() const { return options.row_memory == nullptr ? "dram" : options.row_memory->name(); }
+  // The status with "table '<name>': " before its message; OK stays OK.
+  Status OfThisTable(const Status& status) const {
+    if (status.ok()) return status;
+    return Status(status.code(), StrCat("table '", options.name, "': ", status.message()), status.os_error());
+  }
+
+  const TableOptions options;
+  Env* const env;
+  ShardCommon common;
+  ShardSet shards;
+  std::function<void(Status)> on_refusal;  // of a removal, by a tier
+  TierStack tiers;
+  Gate gate;
+  CurrentSnapshot snapshot;
+  std::unique_ptr<Initializer> initializer;
+  std::atomic<int64_t> applies{0};  // the table's own step counter
+  std::atomic<int64_t> newest_step{-1};
+  mutable std::mutex layout_mutex;
+  std::shared_ptr<const RowLayout> current_layout;  // guarded by layout_mutex
+};
+
+// Raises an atomic maximum.
+inline void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
+  int64_t seen = maximum->load();
+  while (seen < value && !maximum->compare_exchange_weak(seen, value)) {
+  }
+}
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_TABLE_BASE_H_
