@@ -32,8 +32,13 @@ def write_log(directory, rows, seed):
     """Writes log.parquet and log.csv of the same rows."""
     generator = np.random.default_rng(seed)
     columns = {"clicked": generator.integers(0, 2, rows).astype(np.int32)}
-    columns.update((name, generator.integers(0, 1000, rows).astype(np.float32)) for name in _NUMBERS)
-    columns.update((name, pa.array([f"{key:08x}" for key in generator.zipf(1.2, rows) % (1 << 32)])) for name in _STRINGS)
+    columns.update(
+        (name, generator.integers(0, 1000, rows).astype(np.float32)) for name in _NUMBERS
+    )
+    columns.update(
+        (name, pa.array([f"{key:08x}" for key in generator.zipf(1.2, rows) % (1 << 32)]))
+        for name in _STRINGS
+    )
     table = pa.table(columns)
     pyarrow.parquet.write_table(table, os.path.join(directory, "log.parquet"))
     options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
@@ -69,7 +74,9 @@ _READERS = (csv, csv_shuffled, parquet)
 def measure(reader, directory, batch, rows):
     """(rows/s, CPU us a row) of reading the log _PASSES times, after the first batch: TensorFlow prepares its functions for that one."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        iterator = tf.compat.v1.data.make_initializable_iterator(reader(directory, batch).repeat(_PASSES))
+        iterator = tf.compat.v1.data.make_initializable_iterator(
+            reader(directory, batch).repeat(_PASSES)
+        )
         features, labels = iterator.get_next()
         take = tf.group(tf.size(labels), *features.values())
         session.run(iterator.initializer)
@@ -85,7 +92,9 @@ def measure(reader, directory, batch, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=5, help="passes of each reader, in turns")
@@ -99,11 +108,18 @@ def main():
         for _ in range(flags.rounds):
             for reader in _READERS:
                 results[reader.__name__].append(measure(reader, directory, flags.batch, flags.rows))
-    median = {name: [statistics.median(values) for values in zip(*passes)] for name, passes in results.items()}
+    median = {
+        name: [statistics.median(values) for values in zip(*passes)]
+        for name, passes in results.items()
+    }
     print(f"{flags.rows} rows, batch {flags.batch}, median of {flags.rounds} passes")
-    print("reader         rows/s   CPU us/row   ParquetDataset's rows/s over it   its CPU over ParquetDataset's")
+    print(
+        "reader         rows/s   CPU us/row   ParquetDataset's rows/s over it   its CPU over ParquetDataset's"
+    )
     for name, (rate, cpu) in median.items():
-        print(f"{name:12s} {rate:8.0f} {cpu:12.2f} {median['parquet'][0] / rate:33.2f} {cpu / median['parquet'][1]:30.2f}")
+        print(
+            f"{name:12s} {rate:8.0f} {cpu:12.2f} {median['parquet'][0] / rate:33.2f} {cpu / median['parquet'][1]:30.2f}"
+        )
     if flags.json:
         with open(flags.json, "w", encoding="utf-8") as file:
             json.dump({"flags": vars(flags), "results": results}, file, indent=1)

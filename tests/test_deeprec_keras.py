@@ -24,8 +24,13 @@ with tf.Session() as session:
 def run(script, directory, command=("-m", "tf_multitier.deeprec"), **environ):
     (directory / "script.py").write_text(script)
     environ = {**os.environ, "PYTHONPATH": _ROOT, "TF_CPP_MIN_LOG_LEVEL": "3", **environ}
-    return subprocess.run([sys.executable, *command, str(directory / "script.py")], env=environ, capture_output=True, text=True,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, *command, str(directory / "script.py")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_script_has_tf_layers(tmp_path):
@@ -35,20 +40,34 @@ def test_a_script_has_tf_layers(tmp_path):
 
 
 def test_a_script_can_import_keras_2_by_name(tmp_path):
-    done = run("from tensorflow.keras import layers\nimport tensorflow as tf\nprint(layers.Dense.__module__, tf.keras.Model.__module__)",
-               tmp_path)
+    done = run(
+        "from tensorflow.keras import layers\nimport tensorflow as tf\nprint(layers.Dense.__module__, tf.keras.Model.__module__)",
+        tmp_path,
+    )
     assert done.stdout.count("tf_keras") == 2, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("hidden, expected", [
-    (("tf_keras",), "ImportError: tf.layers needs the package tf_keras: run `pip install "),
-    ((), "ImportError: tf.layers needs Keras 2: run the program with TF_USE_LEGACY_KERAS=1, found TF_USE_LEGACY_KERAS=0"),
-])
+@pytest.mark.parametrize(
+    "hidden, expected",
+    [
+        (("tf_keras",), "ImportError: tf.layers needs the package tf_keras: run `pip install "),
+        (
+            (),
+            "ImportError: tf.layers needs Keras 2: run the program with TF_USE_LEGACY_KERAS=1, found TF_USE_LEGACY_KERAS=0",
+        ),
+    ],
+)
 def test_without_keras_2_one_sentence_says_what_to_do(tmp_path, hidden, expected):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\nfind = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)\n")
-    done = run(DENSE, tmp_path, PYTHONPATH=f"{tmp_path}:{_ROOT}", **({} if hidden else {_start.LEGACY_KERAS: "0"}))
+        f"importlib.util.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)\n"
+    )
+    done = run(
+        DENSE,
+        tmp_path,
+        PYTHONPATH=f"{tmp_path}:{_ROOT}",
+        **({} if hidden else {_start.LEGACY_KERAS: "0"}),
+    )
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith(expected)
 
@@ -58,9 +77,16 @@ def test_only_the_runner_gets_keras_2(tmp_path):
     assert run(script, tmp_path, command=()).stdout == "None\n"
 
 
-@pytest.mark.parametrize("line, expected", [
-    ("python3 -m tf_multitier.deeprec train.py", True), ("python3 -u -W ignore -m tf_multitier.deeprec train.py", True),
-    ("python3 train.py -m tf_multitier.deeprec", False), ("python3 -m pytest -m tf_multitier.deeprec", False),
-    ("python3 -c 1 -m tf_multitier.deeprec", False), ("python3", False)])
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("python3 -m tf_multitier.deeprec train.py", True),
+        ("python3 -u -W ignore -m tf_multitier.deeprec train.py", True),
+        ("python3 train.py -m tf_multitier.deeprec", False),
+        ("python3 -m pytest -m tf_multitier.deeprec", False),
+        ("python3 -c 1 -m tf_multitier.deeprec", False),
+        ("python3", False),
+    ],
+)
 def test_the_runner_is_known_by_its_command_line(line, expected):
     assert _start.runs_deeprec(line.split()) is expected

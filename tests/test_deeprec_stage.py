@@ -40,20 +40,32 @@ def test_results_come_in_order_and_the_end_of_data_ends_the_session():
 
 @pytest.mark.parametrize("threads, capacity", [(4, 1), (3, 40), (1, 40)])
 def test_with_threads_nothing_is_lost_or_doubled(threads, capacity):
-    assert sorted(take_all(stage.staged(numbers(200), num_threads=threads, capacity=capacity))) == list(range(200))
+    assert sorted(
+        take_all(stage.staged(numbers(200), num_threads=threads, capacity=capacity))
+    ) == list(range(200))
 
 
 def test_structures_keep_their_form_and_shapes():
     sparse = tf.sparse.from_dense([[1, 0], [0, 2]])
-    features = {"b": tf.ones([2, 3]), "a": (sparse, None), "r": tf.ragged.constant([[1], [2, 3]]),
-                "f": DataFrame.Value(tf.constant([5]), [tf.constant([0, 1])])}
+    features = {
+        "b": tf.ones([2, 3]),
+        "a": (sparse, None),
+        "r": tf.ragged.constant([[1], [2, 3]]),
+        "f": DataFrame.Value(tf.constant([5]), [tf.constant([0, 1])]),
+    }
     found = stage.staged((features, tf.constant(["label"])))
     assert found[0]["b"].shape == [2, 3] and found[0]["a"][1] is None
-    assert isinstance(found[0]["a"][0], tf.SparseTensor) and isinstance(found[0]["f"], DataFrame.Value)
+    assert isinstance(found[0]["a"][0], tf.SparseTensor) and isinstance(
+        found[0]["f"], DataFrame.Value
+    )
     fetches = [tf.sparse.to_dense(found[0]["a"][0]), found[0]["r"].flat_values, found[1]]
     with session() as running:
         dense, values, label = running.run(fetches)
-    assert dense.tolist() == [[1, 0], [0, 2]] and values.tolist() == [1, 2, 3] and label.tolist() == [b"label"]
+    assert (
+        dense.tolist() == [[1, 0], [0, 2]]
+        and values.tolist() == [1, 2, 3]
+        and label.tolist() == [b"label"]
+    )
 
 
 def test_the_next_result_is_made_while_the_step_runs():
@@ -67,7 +79,9 @@ def test_the_next_result_is_made_while_the_step_runs():
         # Waits for the runs of the stage that belong to the next steps: no step would end if the stage ran with it.
         return np.int64(all(made.acquire(timeout=60) for _ in range(2)))
 
-    stepped = tf.numpy_function(step, [stage.staged(tf.numpy_function(make, [], tf.int64))], tf.int64)
+    stepped = tf.numpy_function(
+        step, [stage.staged(tf.numpy_function(make, [], tf.int64))], tf.int64
+    )
     with session() as running:
         assert running.run(stepped) == 1
 
@@ -88,10 +102,14 @@ def test_an_error_of_the_stage_is_raised_by_the_step_that_waits():
 
 def test_ignored_errors_are_passed_over_and_others_end_the_data_where_they_are_said_to():
     def check(number):
-        with tf.control_dependencies([tf.debugging.assert_none_equal(number % 3, tf.constant(1, tf.int64))]):
+        with tf.control_dependencies(
+            [tf.debugging.assert_none_equal(number % 3, tf.constant(1, tf.int64))]
+        ):
             return tf.identity(number)
 
-    skipped = stage.staged(check(numbers(9)), ignored_exception_types=(tf.errors.InvalidArgumentError,))
+    skipped = stage.staged(
+        check(numbers(9)), ignored_exception_types=(tf.errors.InvalidArgumentError,)
+    )
     assert take_all(skipped) == [0, 2, 3, 5, 6, 8]
     ended = stage.staged(check(numbers(9)), closed_exception_types=(tf.errors.INVALID_ARGUMENT,))
     assert take_all(ended) == [0]
@@ -121,7 +139,9 @@ def test_sessions_of_one_server_get_an_open_queue_each():
     server = v1.train.Server.create_local_server()
     iterator = v1.data.make_initializable_iterator(tf.data.Dataset.range(3))
     taken = stage.staged(iterator.get_next())
-    scaffold = v1.train.Scaffold(local_init_op=tf.group(v1.local_variables_initializer(), iterator.initializer))
+    scaffold = v1.train.Scaffold(
+        local_init_op=tf.group(v1.local_variables_initializer(), iterator.initializer)
+    )
     for _ in range(2):
         found, creator = [], v1.train.ChiefSessionCreator(scaffold, server.target)
         with v1.train.MonitoredSession(creator, hooks=[stage.make_prefetch_hook()]) as running:
@@ -162,13 +182,20 @@ def test_training_is_the_same_with_a_stage():
     assert losses(True) == losses(False) and len(losses(True)) == 8
 
 
-@pytest.mark.parametrize("arguments, error, message", [
-    (dict(num_threads=0), ValueError, "num_threads must be at least 1, found 0"),
-    (dict(capacity=0), ValueError, "capacity must be at least 1, found 0"),
-    (dict(capacity=1.5), TypeError, "capacity must be an integer, found 1.5"),
-    (dict(closed_exception_types=("x",)), TypeError, "closed_exception_types must be exception classes"),
-    (dict(items=[1]), ValueError, "items and feed_generator go together"),
-])
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        (dict(num_threads=0), ValueError, "num_threads must be at least 1, found 0"),
+        (dict(capacity=0), ValueError, "capacity must be at least 1, found 0"),
+        (dict(capacity=1.5), TypeError, "capacity must be an integer, found 1.5"),
+        (
+            dict(closed_exception_types=("x",)),
+            TypeError,
+            "closed_exception_types must be exception classes",
+        ),
+        (dict(items=[1]), ValueError, "items and feed_generator go together"),
+    ],
+)
 def test_bad_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         stage.staged(tf.constant(1), **arguments)

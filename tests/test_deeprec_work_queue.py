@@ -23,7 +23,10 @@ def graph():
 
 
 def init():
-    return tf.group(v1.global_variables_initializer(), resources.initialize_resources(resources.shared_resources()))
+    return tf.group(
+        v1.global_variables_initializer(),
+        resources.initialize_resources(resources.shared_resources()),
+    )
 
 
 def drain(session, fetch):
@@ -44,7 +47,7 @@ def test_each_work_comes_once_an_epoch(shuffle):
         session.run(init())
         found = drain(session, taken)
         assert drain(session, taken) == []
-    epochs = [[name.decode() for name in found[i:i + 8]] for i in (0, 8, 16)]
+    epochs = [[name.decode() for name in found[i : i + 8]] for i in (0, 8, 16)]
     assert all(sorted(epoch) == [f"dir/{work}" for work in works] for epoch in epochs)
     assert (epochs[0] == epochs[1]) is not shuffle
     assert len(queue) == 8 and queue.works[0] == b"w0" and queue.digest == ",".join(works).encode()
@@ -55,7 +58,9 @@ def test_threads_never_get_the_same_work():
     found = []
     with v1.Session() as session:
         session.run(init())
-        threads = [threading.Thread(target=lambda: found.append(drain(session, taken))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: found.append(drain(session, taken))) for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -70,14 +75,18 @@ def write_files(directory, count):
 
 
 def test_a_dataset_of_works_feeds_readers(tmp_path):
-    lines = v1.data.TextLineDataset(WorkQueue(write_files(tmp_path, 3), num_epochs=2).input_dataset()).batch(2)
+    lines = v1.data.TextLineDataset(
+        WorkQueue(write_files(tmp_path, 3), num_epochs=2).input_dataset()
+    ).batch(2)
     iterator = v1.data.make_initializable_iterator(lines)
     batch = iterator.get_next()
     with v1.Session() as session:
         session.run(init())
         session.run(iterator.initializer)
         found = drain(session, batch)
-    assert collections.Counter(tuple(lines.tolist()) for lines in found) == {(b"%da" % i, b"%db" % i): 2 for i in range(3)}
+    assert collections.Counter(tuple(lines.tolist()) for lines in found) == {
+        (b"%da" % i, b"%db" % i): 2 for i in range(3)
+    }
 
 
 def test_parquet_files_of_a_queue_need_no_fields(tmp_path):
@@ -85,7 +94,9 @@ def test_parquet_files_of_a_queue_need_no_fields(tmp_path):
     for i, path in enumerate(paths):
         pq.write_table(pa.table({"n": [i, i]}), path)
     queue = WorkQueue([f"{i}.parquet" for i in range(3)], shuffle=False, prefix=f"{tmp_path}/")
-    iterator = v1.data.make_initializable_iterator(ParquetDataset(queue.input_dataset(), batch_size=2))
+    iterator = v1.data.make_initializable_iterator(
+        ParquetDataset(queue.input_dataset(), batch_size=2)
+    )
     batch = iterator.get_next()
     with v1.Session() as session:
         session.run(init())
@@ -147,7 +158,9 @@ def test_a_monitored_session_continues_the_queue(tmp_path):
             step = v1.train.get_or_create_global_step()
             taken = WorkQueue([str(i) for i in range(6)]).take()
             advance = v1.assign_add(step, 1)
-            with v1.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_checkpoint_steps=1) as session:
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), save_checkpoint_steps=1
+            ) as session:
                 for _ in range(3):
                     found.append(session.run([taken, advance])[0])
     assert sorted(found) == [b"%d" % i for i in range(6)]
@@ -160,13 +173,18 @@ def test_workers_of_a_server_share_the_queue():
 
     def train(index):
         placed = v1.train.replica_device_setter(
-            worker_device=f"/job:worker/task:{index}", cluster=ps.server_def.cluster)
+            worker_device=f"/job:worker/task:{index}", cluster=ps.server_def.cluster
+        )
         with tf.Graph().as_default(), v1.device(placed):
             iterator = v1.data.make_initializable_iterator(WorkQueue(works).input_dataset())
             taken = iterator.get_next()
             v1.train.get_or_create_global_step()
-            scaffold = v1.train.Scaffold(local_init_op=tf.group(v1.local_variables_initializer(), iterator.initializer))
-            with v1.train.MonitoredTrainingSession(workers[index].target, is_chief=index == 0, scaffold=scaffold) as session:
+            scaffold = v1.train.Scaffold(
+                local_init_op=tf.group(v1.local_variables_initializer(), iterator.initializer)
+            )
+            with v1.train.MonitoredTrainingSession(
+                workers[index].target, is_chief=index == 0, scaffold=scaffold
+            ) as session:
                 while not session.should_stop():
                     found[index].append(session.run(taken))
 
@@ -187,7 +205,9 @@ def _cluster(num_workers):
             probe.bind(("localhost", 0))
             return f"localhost:{probe.getsockname()[1]}"
 
-    cluster = v1.train.ClusterSpec({"ps": [address()], "worker": [address() for _ in range(num_workers)]})
+    cluster = v1.train.ClusterSpec(
+        {"ps": [address()], "worker": [address() for _ in range(num_workers)]}
+    )
     servers = [tf.distribute.Server(cluster, "ps", 0)]
     servers += [tf.distribute.Server(cluster, "worker", index) for index in range(num_workers)]
     return servers[0], servers[1:]
@@ -213,9 +233,15 @@ def test_two_queues_of_a_graph_are_apart():
         assert session.run(taken) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("arguments, error, message", [
-    (("a",), TypeError, "list of strings"), (([1],), TypeError, "list of strings"), (([],), ValueError, "at least one"),
-    ((["a"], 0), ValueError, "num_epochs must be an integer >= 1, found 0")])
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        (("a",), TypeError, "list of strings"),
+        (([1],), TypeError, "list of strings"),
+        (([],), ValueError, "at least one"),
+        ((["a"], 0), ValueError, "num_epochs must be an integer >= 1, found 0"),
+    ],
+)
 def test_bad_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         WorkQueue(*arguments)

@@ -47,10 +47,29 @@ def column(batches, name):
 
 
 def test_every_type_comes_out_as_it_went_in(tmp_path):
-    types = {"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32,
-             "u64": np.uint64, "f16": np.float16, "f32": np.float32, "f64": np.float64, "flag": np.bool_}
+    types = {
+        "i8": np.int8,
+        "i16": np.int16,
+        "i32": np.int32,
+        "i64": np.int64,
+        "u8": np.uint8,
+        "u16": np.uint16,
+        "u32": np.uint32,
+        "u64": np.uint64,
+        "f16": np.float16,
+        "f32": np.float32,
+        "f64": np.float64,
+        "flag": np.bool_,
+    }
     columns = {name: np.array([0, 1, 1, 0, 1], dtype) for name, dtype in types.items()}
-    path = write(tmp_path / "file", {**columns, "text": ["a", "", "c", "d", "é"], "bytes": [b"\0", b"\xff\xfe", b"", b"x", b"y"]})
+    path = write(
+        tmp_path / "file",
+        {
+            **columns,
+            "text": ["a", "", "c", "d", "é"],
+            "bytes": [b"\0", b"\xff\xfe", b"", b"x", b"y"],
+        },
+    )
     batches = read(path, 2)
     assert [len(batch["i8"]) for batch in batches] == [2, 2, 1]
     for name, values in columns.items():
@@ -61,27 +80,38 @@ def test_every_type_comes_out_as_it_went_in(tmp_path):
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
-@pytest.mark.parametrize("lengths", [[0, 1, 127, 128, 129, 16383, 16384, 70000], [128], [0, 0], [3] * 300])
+@pytest.mark.parametrize(
+    "lengths", [[0, 1, 127, 128, 129, 16383, 16384, 70000], [128], [0, 0], [3] * 300]
+)
 def test_strings_of_every_length_come_out(tmp_path, use_dictionary, lengths):
     strings = [bytes([65 + i % 26]) * length for i, length in enumerate(lengths)]
     path = write(tmp_path / "file", {"text": strings}, use_dictionary=use_dictionary)
     assert column(read(path, 3), "text") == strings
 
 
-@pytest.mark.parametrize("arrow_type", [pa.large_string(), pa.large_binary(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
+@pytest.mark.parametrize(
+    "arrow_type",
+    [pa.large_string(), pa.large_binary(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
+)
 def test_strings_of_every_arrow_type_come_out(tmp_path, arrow_type):
     strings = ["one", "two", "two", "a string of more than twelve bytes"]
     path = write(tmp_path / "file", {"text": pa.array(strings).cast(arrow_type)})
     assert column(read(path, 3), "text") == [string.encode() for string in strings]
 
 
-@pytest.mark.parametrize("batch_size, rows_of_group", [(1, 100), (3, 10), (7, 1), (10, 4), (64, 10), (1000, 7)])
-def test_batches_are_full_across_row_groups_and_chunks(tmp_path, monkeypatch, batch_size, rows_of_group):
+@pytest.mark.parametrize(
+    "batch_size, rows_of_group", [(1, 100), (3, 10), (7, 1), (10, 4), (64, 10), (1000, 7)]
+)
+def test_batches_are_full_across_row_groups_and_chunks(
+    tmp_path, monkeypatch, batch_size, rows_of_group
+):
     monkeypatch.setattr(arrow_reader, "_CHUNK_ROWS", 20)
     text = [str(i % 7) if i < 50 else str(i) for i in range(100)]
     path = write(tmp_path / "file", {"n": range(100), "text": text}, row_group_size=rows_of_group)
     batches = read(path, batch_size)
-    assert [len(batch["n"]) for batch in batches] == [min(batch_size, 100 - i) for i in range(0, 100, batch_size)]
+    assert [len(batch["n"]) for batch in batches] == [
+        min(batch_size, 100 - i) for i in range(0, 100, batch_size)
+    ]
     assert column(batches, "n") == list(range(100))
     assert column(batches, "text") == [string.encode() for string in text]
 
@@ -93,14 +123,22 @@ def test_lists_of_varying_length_are_row_splits(tmp_path, monkeypatch):
     path = write(tmp_path / "file", {"one": lists, "two": nested})
     batches = read(path, 2)
     assert batches[0]["one"].nested_row_splits[0].dtype == np.int32
-    found = [row for batch in batches for row in tf.compat.v1.ragged.RaggedTensorValue(
-        batch["one"].values, batch["one"].nested_row_splits[0]).to_list()]
+    found = [
+        row
+        for batch in batches
+        for row in tf.compat.v1.ragged.RaggedTensorValue(
+            batch["one"].values, batch["one"].nested_row_splits[0]
+        ).to_list()
+    ]
     assert found == lists
     for batch, rows in zip(batches, (nested[0:2], nested[2:4], nested[4:6])):
         values, (outer, inner) = batch["two"]
         assert values.tolist() == [s.encode() for row in rows for inside in row for s in inside]
         assert outer.tolist() == np.cumsum([0] + [len(row) for row in rows]).tolist()
-        assert inner.tolist() == np.cumsum([0] + [len(inside) for row in rows for inside in row]).tolist()
+        assert (
+            inner.tolist()
+            == np.cumsum([0] + [len(inside) for row in rows for inside in row]).tolist()
+        )
 
 
 def test_ragged_columns_become_sparse_tensors_and_ragged_ones(tmp_path):
@@ -108,7 +146,9 @@ def test_ragged_columns_become_sparse_tensors_and_ragged_ones(tmp_path):
     with tf.Graph().as_default():
         [found] = run(ParquetDataset(path, 3).apply(data_frame.to_sparse()))
         assert found["tags"].indices.tolist() == [[0, 0], [0, 1], [2, 0]]
-        assert found["tags"].values.tolist() == [1, 2, 3] and found["tags"].dense_shape.tolist() == [3, 2]
+        assert found["tags"].values.tolist() == [1, 2, 3] and found[
+            "tags"
+        ].dense_shape.tolist() == [3, 2]
         assert found["n"].tolist() == [1, 2, 3]
         ragged = ParquetDataset(path, 3).map(lambda batch: batch["tags"].to_ragged().row_lengths())
         assert run(ragged)[0].tolist() == [2, 0, 1]
@@ -119,7 +159,10 @@ def test_ragged_columns_become_sparse_tensors_and_ragged_ones(tmp_path):
 
 def test_lists_of_one_length_are_dense_with_a_shape(tmp_path):
     vectors = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], pa.list_(pa.float32(), 2))
-    path = write(tmp_path / "file", {"fixed": vectors, "given": [[1, 2, 3, 4]] * 3, "words": [["a", "b"]] * 3})
+    path = write(
+        tmp_path / "file",
+        {"fixed": vectors, "given": [[1, 2, 3, 4]] * 3, "words": [["a", "b"]] * 3},
+    )
     fields = ["fixed", Field("given", shape=[2, 2]), Field("words", tf.string, shape=[2])]
     with tf.Graph().as_default():
         dataset = ParquetDataset(path, 2, fields, drop_remainder=True)
@@ -155,19 +198,45 @@ def test_partitions_share_the_row_groups_out(tmp_path):
 
 
 def test_files_are_read_in_parallel_in_a_fixed_order(tmp_path):
-    paths = [write(tmp_path / f"file{i}", {"n": [10 * i, 10 * i + 1, 10 * i + 2]}) for i in range(3)]
+    paths = [
+        write(tmp_path / f"file{i}", {"n": [10 * i, 10 * i + 1, 10 * i + 2]}) for i in range(3)
+    ]
     assert column(read(paths, 1), "n") == [0, 1, 2, 10, 11, 12, 20, 21, 22]
     assert column(read(paths, 1, num_parallel_reads=2), "n") == [0, 10, 1, 11, 2, 12, 20, 21, 22]
-    assert column(read(paths, 1, num_parallel_reads=2, num_sequential_reads=2), "n") == [0, 1, 10, 11, 2, 12, 20, 21, 22]
-    assert sorted(column(read(paths, 1, num_parallel_reads=tf.data.AUTOTUNE), "n")) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    assert column(read(paths, 1, num_parallel_reads=2, num_sequential_reads=2), "n") == [
+        0,
+        1,
+        10,
+        11,
+        2,
+        12,
+        20,
+        21,
+        22,
+    ]
+    assert sorted(column(read(paths, 1, num_parallel_reads=tf.data.AUTOTUNE), "n")) == [
+        0,
+        1,
+        2,
+        10,
+        11,
+        12,
+        20,
+        21,
+        22,
+    ]
 
 
 def test_file_names_come_from_tensors_and_datasets(tmp_path):
     paths = [write(tmp_path / f"file{i}", {"n": [i], "tags": [[i, i]]}) for i in range(2)]
     fields = [Field("n", tf.int64), Field("tags", tf.int64, ragged_rank=1)]
     with tf.Graph().as_default():
-        names = tf.compat.v1.data.Dataset.from_generator(lambda: iter(paths), tf.string, tf.TensorShape([]))
-        iterator = tf.compat.v1.data.make_one_shot_iterator(names.apply(read_parquet(4, fields=fields)))
+        names = tf.compat.v1.data.Dataset.from_generator(
+            lambda: iter(paths), tf.string, tf.TensorShape([])
+        )
+        iterator = tf.compat.v1.data.make_one_shot_iterator(
+            names.apply(read_parquet(4, fields=fields))
+        )
         batch = iterator.get_next()
         with tf.compat.v1.Session() as session:
             assert session.run(batch)["tags"].values.tolist() == [0, 0]
@@ -179,33 +248,69 @@ def test_file_names_come_from_tensors_and_datasets(tmp_path):
 
 def test_it_runs_eagerly_again_and_again(tmp_path):
     path = write(tmp_path / "file", {"n": range(3)})
-    script = (f"import tensorflow as tf\nfrom tf_multitier.data import ParquetDataset\nd = ParquetDataset({path!r}, 2)\n"
-              "print([[b['n'].numpy().tolist() for b in d] for _ in range(2)], len(list(d.repeat(2).shuffle(4))))\n")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        f"import tensorflow as tf\nfrom tf_multitier.data import ParquetDataset\nd = ParquetDataset({path!r}, 2)\n"
+        "print([[b['n'].numpy().tolist() for b in d] for _ in range(2)], len(list(d.repeat(2).shuffle(4))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[[[0, 1], [2]], [[0, 1], [2]]] 4\n"
 
 
 def test_a_file_without_rows_has_no_batches(tmp_path):
-    assert read(write(tmp_path / "file", {"n": pa.array([], pa.int64()), "t": pa.array([], pa.string())}), 2) == []
+    assert (
+        read(
+            write(
+                tmp_path / "file", {"n": pa.array([], pa.int64()), "t": pa.array([], pa.string())}
+            ),
+            2,
+        )
+        == []
+    )
 
 
 def test_the_schema_of_a_file_is_read_alone(tmp_path):
     path = write(tmp_path / "file", {"n": pa.array([1], pa.int32()), "tags": [[["a"]]]})
-    assert ParquetDataset.read_schema(path) == (Field("n", tf.int32, 0), Field("tags", tf.string, 2))
+    assert ParquetDataset.read_schema(path) == (
+        Field("n", tf.int32, 0),
+        Field("tags", tf.string, 2),
+    )
     assert ParquetDataset.read_schema(path, ["N"], lower=True) == (Field("n", tf.int32, 0),)
 
 
-@pytest.mark.parametrize("columns, arguments, message", [
-    ({"d": pa.array([1], pa.date32())}, {}, "column 'd' of .*expected integers, floats.*found date32"),
-    ({"n": [1]}, {"fields": ["m"]}, "expected one column 'm' in .*found the columns n"),
-    ({"n": [1]}, {"fields": [Field("n", tf.int32)]}, r"column 'n' of .*expected .*int32.*found .*int64"),
-    ({"n": [1]}, {"fields": [Field("n", ragged_rank=1)]}, r"column 'n' of .*ragged_rank=1.*found .*ragged_rank=0"),
-    ({"n": [1]}, {"fields": ["n", "n"]}, "each once"),
-    ({"n": [1]}, {"batch_size": 0}, "batch_size must be at least 1, found 0"),
-    ({"n": [1]}, {"partition_count": 2, "partition_index": 2}, "partition_index must be less than partition_count, found 2 and 2"),
-    ({"n": [1]}, {"num_parallel_reads": 0}, "num_parallel_reads must be at least 1"),
-])
-def test_what_cannot_be_read_is_refused_when_the_graph_is_built(tmp_path, columns, arguments, message):
+@pytest.mark.parametrize(
+    "columns, arguments, message",
+    [
+        (
+            {"d": pa.array([1], pa.date32())},
+            {},
+            "column 'd' of .*expected integers, floats.*found date32",
+        ),
+        ({"n": [1]}, {"fields": ["m"]}, "expected one column 'm' in .*found the columns n"),
+        (
+            {"n": [1]},
+            {"fields": [Field("n", tf.int32)]},
+            r"column 'n' of .*expected .*int32.*found .*int64",
+        ),
+        (
+            {"n": [1]},
+            {"fields": [Field("n", ragged_rank=1)]},
+            r"column 'n' of .*ragged_rank=1.*found .*ragged_rank=0",
+        ),
+        ({"n": [1]}, {"fields": ["n", "n"]}, "each once"),
+        ({"n": [1]}, {"batch_size": 0}, "batch_size must be at least 1, found 0"),
+        (
+            {"n": [1]},
+            {"partition_count": 2, "partition_index": 2},
+            "partition_index must be less than partition_count, found 2 and 2",
+        ),
+        ({"n": [1]}, {"num_parallel_reads": 0}, "num_parallel_reads must be at least 1"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_when_the_graph_is_built(
+    tmp_path, columns, arguments, message
+):
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path / "file", columns), **arguments)
 
@@ -218,36 +323,61 @@ def test_a_missing_or_damaged_first_file_is_named(tmp_path):
         ParquetDataset(str(tmp_path / "text"))
 
 
-@pytest.mark.parametrize("columns, arguments, message", [
-    ({"n": [1, None]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
-    ({"n": [[1], [None]]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
-    ({"n": ["a", None]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
-    ({"n": [[1, 2], [3]]}, {"fields": [Field("n", shape=[2])]}, r"column 'n' of .*file: expected lists of 2 .*found one of 1"),
-])
-def test_rows_that_no_tensor_can_hold_are_refused_when_they_come(tmp_path, columns, arguments, message):
+@pytest.mark.parametrize(
+    "columns, arguments, message",
+    [
+        ({"n": [1, None]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
+        ({"n": [[1], [None]]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
+        ({"n": ["a", None]}, {}, "column 'n' of .*file: expected no nulls, found 1 in 2"),
+        (
+            {"n": [[1, 2], [3]]},
+            {"fields": [Field("n", shape=[2])]},
+            r"column 'n' of .*file: expected lists of 2 .*found one of 1",
+        ),
+    ],
+)
+def test_rows_that_no_tensor_can_hold_are_refused_when_they_come(
+    tmp_path, columns, arguments, message
+):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         read(write(tmp_path / "file", columns), 2, **arguments)
 
 
 def test_a_later_file_of_another_type_or_a_missing_one_is_named_when_it_comes(tmp_path):
     first = write(tmp_path / "first", {"n": [1]})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="column 'n' of .*second: expected .*int64.*found .*(double|float64)"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="column 'n' of .*second: expected .*int64.*found .*(double|float64)",
+    ):
         read([first, write(tmp_path / "second", {"n": [1.0]})])
     with pytest.raises(tf.errors.InvalidArgumentError, match="there is no file .*third"):
         read([first, str(tmp_path / "third")])
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path):
-    path = write(tmp_path / "file", {"text": [str(i) * 50 for i in range(20000)]}, use_dictionary=False, compression="none")
-    data = bytearray(open(path, "rb").read())
+    path = write(
+        tmp_path / "file",
+        {"text": [str(i) * 50 for i in range(20000)]},
+        use_dictionary=False,
+        compression="none",
+    )
+    data = bytearray((tmp_path / "file").read_bytes())
     data[100:5000] = b"\xff" * 4900  # the pages; the footer stays whole
-    open(path, "wb").write(data)
+    (tmp_path / "file").write_bytes(data)
     with pytest.raises(tf.errors.InvalidArgumentError, match="file cannot be read"):
         read(path, 100)
 
 
-@pytest.mark.parametrize("filenames, error", [(3, TypeError), ([], ValueError), ([1], TypeError), (tf.constant(1), TypeError),
-                                              (tf.compat.v2.data.Dataset.range(2), TypeError)])
+@pytest.mark.parametrize(
+    "filenames, error",
+    [
+        (3, TypeError),
+        ([], ValueError),
+        ([1], TypeError),
+        (tf.constant(1), TypeError),
+        (tf.compat.v2.data.Dataset.range(2), TypeError),
+    ],
+)
 def test_names_that_are_none_are_refused(filenames, error):
     with pytest.raises(error, match="ParquetDataset: filenames must"):
         ParquetDataset(filenames, fields=[Field("n", tf.int64)])
@@ -260,8 +390,14 @@ def test_unknown_files_need_fields_with_types():
             ParquetDataset(names, fields=fields)
 
 
-@pytest.mark.parametrize("arguments, message", [(dict(ragged_rank=-1), "ragged_rank"), (dict(shape=[None]), "fully defined"),
-                                                (dict(shape=[2], ragged_rank=1), "shape needs ragged_rank 0")])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(ragged_rank=-1), "ragged_rank"),
+        (dict(shape=[None]), "fully defined"),
+        (dict(shape=[2], ragged_rank=1), "shape needs ragged_rank 0"),
+    ],
+)
 def test_bad_fields_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Field("n", tf.int64, **arguments)
@@ -287,7 +423,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 
 def test_deeprecs_import_path_is_the_same_reader(tmp_path):
-    path = write(tmp_path / "train.parquet", {"clicked": [0, 1, 1], "C1": ["a", "b", "c"], "tags": [[1], [], [2, 3]]})
+    path = write(
+        tmp_path / "train.parquet",
+        {"clicked": [0, 1, 1], "C1": ["a", "b", "c"], "tags": [[1], [], [2, 3]]},
+    )
     script = tmp_path / "script.py"
     script.write_text(f"""
 import tensorflow as tf
@@ -304,5 +443,10 @@ with tf.Session() as session:
   session.run(iterator.make_initializer(dataset))
   print(sorted(session.run([labels, features["C1"]])[1].tolist() for _ in range(4)))
 """)
-    done = subprocess.run([sys.executable, "-m", "tf_multitier.deeprec", str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_multitier.deeprec", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "[[b'a', b'b'], [b'a', b'b'], [b'c'], [b'c']]\n", done.stderr[-3000:]

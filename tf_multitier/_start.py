@@ -17,9 +17,13 @@ def runs_deeprec(arguments):
     options = arguments[1:]
     while options and options[0].startswith("-") and options[0] != "-m":
         takes_value = options[0] in ("-W", "-X", "--check-hash-based-pycs")
-        options = options[2 if takes_value else 1:]
+        options = options[2 if takes_value else 1 :]
     return options[:2] in (["-m", "tf_multitier.deeprec"], ["-m", "tf_multitier.deeprec.__main__"])
 
 
-if LEGACY_KERAS not in os.environ and runs_deeprec(sys.orig_argv) and importlib.util.find_spec("tf_keras") is not None:
+if (
+    LEGACY_KERAS not in os.environ
+    and runs_deeprec(sys.orig_argv)
+    and importlib.util.find_spec("tf_keras") is not None
+):
     os.environ[LEGACY_KERAS] = "1"

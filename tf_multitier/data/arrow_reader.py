@@ -38,7 +38,9 @@ def _arrow():
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError("ParquetDataset needs the package pyarrow: run `pip install pyarrow`") from error
+        raise ImportError(
+            "ParquetDataset needs the package pyarrow: run `pip install pyarrow`"
+        ) from error
     return pyarrow, pyarrow.parquet
 
 
@@ -48,7 +50,9 @@ def _uses_threads(arrow):
     try:
         threads = int(threads)
     except ValueError:
-        raise ValueError(f"ARROW_NUM_THREADS in the environment must be an integer, found {threads!r}") from None
+        raise ValueError(
+            f"ARROW_NUM_THREADS in the environment must be an integer, found {threads!r}"
+        ) from None
     if threads > 0:
         arrow.set_cpu_count(threads)
     return threads != 0
@@ -66,7 +70,9 @@ def _open(path, **options):
     except FileNotFoundError:
         raise ValueError(f"ParquetDataset: there is no file {path}") from None
     except (OSError, arrow.ArrowException) as error:
-        raise ValueError(f"ParquetDataset: {path} cannot be read as a Parquet file: {error}") from None
+        raise ValueError(
+            f"ParquetDataset: {path} cannot be read as a Parquet file: {error}"
+        ) from None
 
 
 # Types
@@ -76,7 +82,11 @@ def _type_of(path, name, arrow_type):
     """DataFrame.Field of an Arrow type. Lists of one length (fixed_size_list) have a shape, others a ragged rank."""
     types = _arrow()[0].types
     found, ragged_rank, shape = arrow_type, 0, []
-    while types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type):
+    while (
+        types.is_list(arrow_type)
+        or types.is_large_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+    ):
         if types.is_fixed_size_list(arrow_type) and not ragged_rank:
             shape.append(arrow_type.list_size)
         elif shape:
@@ -88,17 +98,31 @@ def _type_of(path, name, arrow_type):
     if types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     if shape is not None and (_is_text(arrow_type) or types.is_boolean(arrow_type)):
-        return DataFrame.Field(name, tf.string if _is_text(arrow_type) else tf.bool, ragged_rank, shape)
+        return DataFrame.Field(
+            name, tf.string if _is_text(arrow_type) else tf.bool, ragged_rank, shape
+        )
     if shape is not None and (types.is_integer(arrow_type) or types.is_floating(arrow_type)):
         return DataFrame.Field(name, tf.as_dtype(arrow_type.to_pandas_dtype()), ragged_rank, shape)
-    raise ValueError(f"ParquetDataset: column '{name}' of {path}: expected integers, floats, booleans, strings, or lists of those; "
-                     f"found {found}. Convert it when the file is written, or leave it out of fields")
+    raise ValueError(
+        f"ParquetDataset: column '{name}' of {path}: expected integers, floats, booleans, strings, or lists of those; "
+        f"found {found}. Convert it when the file is written, or leave it out of fields"
+    )
 
 
 def _is_text(arrow_type):
     types = _arrow()[0].types
-    return any(check(arrow_type) for check in (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
-                                               types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary))
+    return any(
+        check(arrow_type)
+        for check in (
+            types.is_string,
+            types.is_large_string,
+            types.is_string_view,
+            types.is_binary,
+            types.is_large_binary,
+            types.is_binary_view,
+            types.is_fixed_size_binary,
+        )
+    )
 
 
 def complete_fields(path, fields=None, lower=False):
@@ -115,7 +139,10 @@ def complete_fields(path, fields=None, lower=False):
     """
     with _open(path) as file:
         schema = file.schema_arrow
-    return [_complete_field(path, schema, field, lower) for field in (schema.names if fields is None else fields)]
+    return [
+        _complete_field(path, schema, field, lower)
+        for field in (schema.names if fields is None else fields)
+    ]
 
 
 def _complete_field(path, schema, field, lower=False):
@@ -123,17 +150,25 @@ def _complete_field(path, schema, field, lower=False):
     if lower and name not in schema.names:
         name = name.lower()
     if schema.names.count(name) != 1:
-        raise ValueError(f"ParquetDataset: expected one column '{name}' in {path}, found "
-                         f"{schema.names.count(name) or 'the columns ' + ', '.join(schema.names)}")
+        raise ValueError(
+            f"ParquetDataset: expected one column '{name}' in {path}, found "
+            f"{schema.names.count(name) or 'the columns ' + ', '.join(schema.names)}"
+        )
     found = _type_of(path, name, schema.field(name).type)
     if isinstance(field, str):
         return found
     # A column of lists is dense where the field gives the shape of a row.
     as_shape = field.shape is not None and found.ragged_rank == 1 and found.shape is None
-    wanted = DataFrame.Field(name, field.dtype or found.dtype, found.ragged_rank if field.ragged_rank is None else field.ragged_rank,
-                             found.shape if field.shape is None else field.shape)
-    if wanted.dtype != found.dtype or not as_shape and wanted != found:
-        raise ValueError(f"ParquetDataset: column '{name}' of {path}: expected {field}, found {found}")
+    wanted = DataFrame.Field(
+        name,
+        field.dtype or found.dtype,
+        found.ragged_rank if field.ragged_rank is None else field.ragged_rank,
+        found.shape if field.shape is None else field.shape,
+    )
+    if wanted.dtype != found.dtype or (not as_shape and wanted != found):
+        raise ValueError(
+            f"ParquetDataset: column '{name}' of {path}: expected {field}, found {found}"
+        )
     return wanted
 
 
@@ -145,9 +180,17 @@ def packed_strings(array):
     array = array.cast(_arrow()[0].large_binary())
     _, offsets, data = array.buffers()
     size = len(array)
-    offsets = np.frombuffer(offsets, np.int64, size + 1, 8 * array.offset) if size else np.zeros(1, np.int64)
-    text = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
-    proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, tensor_content=_varints(np.diff(offsets)) + text)
+    offsets = (
+        np.frombuffer(offsets, np.int64, size + 1, 8 * array.offset)
+        if size
+        else np.zeros(1, np.int64)
+    )
+    text = (
+        data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
+    )
+    proto = tensor_pb2.TensorProto(
+        dtype=types_pb2.DT_STRING, tensor_content=_varints(np.diff(offsets)) + text
+    )
     proto.tensor_shape.dim.add(size=size)
     return proto.SerializeToString()
 
@@ -201,19 +244,25 @@ class _Column:
         """(Arrow array of strings, int32 positions in it)."""
         if not hasattr(array, "dictionary"):
             return array, np.arange(len(array), dtype=np.int32)
-        return self._without_nulls(array.dictionary), array.indices.to_numpy().astype(np.int32, copy=False)
+        return self._without_nulls(array.dictionary), array.indices.to_numpy().astype(
+            np.int32, copy=False
+        )
 
     def _without_nulls(self, array):
         if array.null_count:
-            raise ValueError(f"{self._what}: expected no nulls, found {array.null_count} in {len(array)}: fill them when the file is "
-                             "written")
+            raise ValueError(
+                f"{self._what}: expected no nulls, found {array.null_count} in {len(array)}: fill them when the file is "
+                "written"
+            )
         return array
 
     def _check_lengths(self, lengths):
         expected = self._field.shape.num_elements()
         if (lengths != expected).any():
-            raise ValueError(f"{self._what}: expected lists of {expected} for the shape {self._field.shape.as_list()}, found one of "
-                             f"{lengths[lengths != expected][0]}")
+            raise ValueError(
+                f"{self._what}: expected lists of {expected} for the shape {self._field.shape.as_list()}, found one of "
+                f"{lengths[lengths != expected][0]}"
+            )
 
 
 def chunks(path, fields, batch_size, partition_count=1, partition_index=0, chunk_rows=None):
@@ -234,12 +283,20 @@ def chunks(path, fields, batch_size, partition_count=1, partition_index=0, chunk
         _complete_field(path, schema, field)
     groups = list(range(partition_index, metadata.num_row_groups, partition_count))
     columns = [(field.name, _Column(path, field)) for field in fields]
-    with _open(path, metadata=metadata, read_dictionary=_with_dictionaries(metadata, groups, fields)) as file:
+    with _open(
+        path, metadata=metadata, read_dictionary=_with_dictionaries(metadata, groups, fields)
+    ) as file:
         rows = batch_size * max(chunk_rows // batch_size, 1)
         try:
-            tables = file.iter_batches(rows, groups, [field.name for field in fields], threads) if groups else ()
+            tables = (
+                file.iter_batches(rows, groups, [field.name for field in fields], threads)
+                if groups
+                else ()
+            )
             for table in _multiples(arrow, tables, batch_size):
-                yield [array for name, column in columns for array in column.arrays(table.column(name))]
+                yield [
+                    array for name, column in columns for array in column.arrays(table.column(name))
+                ]
         except (OSError, arrow.ArrowException) as error:
             raise ValueError(f"ParquetDataset: {path} cannot be read: {error}") from None
 
@@ -252,8 +309,13 @@ def _with_dictionaries(metadata, groups, fields):
             name = column.path_in_schema
             size[name] = size.get(name, 0) + column.total_uncompressed_size
             values[name] = values.get(name, 0) + column.num_values
-    return [field.name for field in fields if field.dtype == tf.string and field.name in size
-            and size[field.name] < _BYTES_OF_A_LENGTH * values[field.name]]
+    return [
+        field.name
+        for field in fields
+        if field.dtype == tf.string
+        and field.name in size
+        and size[field.name] < _BYTES_OF_A_LENGTH * values[field.name]
+    ]
 
 
 def _multiples(arrow, tables, batch_size):

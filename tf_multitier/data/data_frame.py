@@ -30,13 +30,21 @@ class DataFrame:
         def __init__(self, name, dtype=None, ragged_rank=None, shape=None):
             if not isinstance(name, str):
                 raise TypeError(f"DataFrame.Field: name must be a string, found {name!r}")
-            if ragged_rank is not None and (isinstance(ragged_rank, bool) or not isinstance(ragged_rank, int) or ragged_rank < 0):
-                raise ValueError(f"DataFrame.Field '{name}': ragged_rank must be an integer >= 0 or None, found {ragged_rank!r}")
+            if ragged_rank is not None and (
+                isinstance(ragged_rank, bool) or not isinstance(ragged_rank, int) or ragged_rank < 0
+            ):
+                raise ValueError(
+                    f"DataFrame.Field '{name}': ragged_rank must be an integer >= 0 or None, found {ragged_rank!r}"
+                )
             shape = tf.TensorShape(shape) if shape else None
             if shape is not None and not shape.is_fully_defined():
-                raise ValueError(f"DataFrame.Field '{name}': shape must be fully defined, found {shape}")
+                raise ValueError(
+                    f"DataFrame.Field '{name}': shape must be fully defined, found {shape}"
+                )
             if shape is not None and ragged_rank:
-                raise ValueError(f"DataFrame.Field '{name}': shape needs ragged_rank 0, found shape {shape} and ragged_rank {ragged_rank}")
+                raise ValueError(
+                    f"DataFrame.Field '{name}': shape needs ragged_rank 0, found shape {shape} and ragged_rank {ragged_rank}"
+                )
             self.name = name
             self.dtype = None if dtype is None else tf.as_dtype(dtype)
             self.ragged_rank = 0 if shape is not None else ragged_rank
@@ -73,7 +81,9 @@ class DataFrame:
 
         def to_ragged(self):
             """The same as a `tf.RaggedTensor`."""
-            return tf.RaggedTensor.from_nested_row_splits(self.values, self.nested_row_splits, validate=False)
+            return tf.RaggedTensor.from_nested_row_splits(
+                self.values, self.nested_row_splits, validate=False
+            )
 
         def to_sparse(self, name=None):
             """The same as a SparseTensor [batch, longest row, ...]; `values` itself where there are no row splits."""
@@ -91,7 +101,12 @@ class DataFrame:
     @classmethod
     def unbatch_and_to_sparse(cls, features):
         """As `to_sparse`, of batches of one row, and without their first dimension where they are ragged."""
-        return cls._map(features, lambda ragged: ragged[0].to_sparse() if ragged.ragged_rank > 1 else _sparse_row(ragged[0]))
+        return cls._map(
+            features,
+            lambda ragged: (
+                ragged[0].to_sparse() if ragged.ragged_rank > 1 else _sparse_row(ragged[0])
+            ),
+        )
 
     @classmethod
     def _map(cls, features, of_ragged):
@@ -105,7 +120,9 @@ class DataFrame:
             return of_ragged(features)
         if isinstance(features, tf.Tensor):
             return features
-        raise TypeError(f"expected a dict, a DataFrame.Value, a RaggedTensor or a Tensor, found {features!r}")
+        raise TypeError(
+            f"expected a dict, a DataFrame.Value, a RaggedTensor or a Tensor, found {features!r}"
+        )
 
 
 def _sparse_row(row):

@@ -11,7 +11,7 @@ Python's lock. Needs the package pyarrow.
 
 import functools
 import os
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -49,13 +49,24 @@ class ParquetDataset(_Dataset):
       tf.errors.InvalidArgumentError: when it runs, for the same in another file, or a null. Messages name file and column.
     """
 
-    def __init__(self, filenames, batch_size=1, fields=None, partition_count=1, partition_index=0, drop_remainder=False,
-                 num_parallel_reads=None, num_sequential_reads=1):
+    def __init__(
+        self,
+        filenames,
+        batch_size=1,
+        fields=None,
+        partition_count=1,
+        partition_index=0,
+        drop_remainder=False,
+        num_parallel_reads=None,
+        num_sequential_reads=1,
+    ):
         _check_integer("partition_count", partition_count, 1)
         _check_integer("partition_index", partition_index, 0)
         if partition_index >= partition_count:
-            raise ValueError(f"ParquetDataset: partition_index must be less than partition_count, found {partition_index} and "
-                             f"{partition_count}")
+            raise ValueError(
+                f"ParquetDataset: partition_index must be less than partition_count, found {partition_index} and "
+                f"{partition_count}"
+            )
         if not tf.is_tensor(batch_size):
             _check_integer("batch_size", batch_size, 1)
         if num_parallel_reads is not None and num_parallel_reads != tf.data.AUTOTUNE:
@@ -76,7 +87,9 @@ class ParquetDataset(_Dataset):
             self._batches = files.flat_map(read)
         else:
             cycle = None if num_parallel_reads == tf.data.AUTOTUNE else num_parallel_reads
-            self._batches = files.interleave(read, cycle, num_sequential_reads, num_parallel_calls=num_parallel_reads)
+            self._batches = files.interleave(
+                read, cycle, num_sequential_reads, num_parallel_calls=num_parallel_reads
+            )
         super().__init__(self._batches._variant_tensor)  # pylint: disable=protected-access
 
     @classmethod
@@ -120,8 +133,12 @@ class ParquetDataset(_Dataset):
     def _read(self, path, batch_size):
         """The batches of one file."""
         arrays = [_Arrays(field) for field in self._fields]
-        reader = functools.partial(_chunks, fields=self._fields, partition_count=self._partition_count,
-                                   partition_index=self._partition_index)
+        reader = functools.partial(
+            _chunks,
+            fields=self._fields,
+            partition_count=self._partition_count,
+            partition_index=self._partition_index,
+        )
 
         def batches_of_chunk(*given):
             chunk = iter(given)
@@ -129,13 +146,19 @@ class ParquetDataset(_Dataset):
 
             def batch(*rows):
                 rows = iter(rows)
-                return {field.name: column.batch(part, rows) for field, column, part in zip(self._fields, arrays, parts)}
+                return {
+                    field.name: column.batch(part, rows)
+                    for field, column, part in zip(self._fields, arrays, parts)
+                }
 
             rows = _Dataset.from_tensors(tuple(array for part in parts for array in part.of_rows))
             return rows.rebatch(self._rows or batch_size, self._drop_remainder).map(batch)
 
-        chunks = _Dataset.from_generator(reader, args=(path, batch_size),
-                                         output_signature=tuple(spec for column in arrays for spec in column.specs()))
+        chunks = _Dataset.from_generator(
+            reader,
+            args=(path, batch_size),
+            output_signature=tuple(spec for column in arrays for spec in column.specs()),
+        )
         return chunks.prefetch(1).flat_map(batches_of_chunk)
 
 
@@ -157,7 +180,10 @@ class _Arrays:
 
     def take(self, arrays):
         """_Part of the next arrays of the iterator `arrays`."""
-        nesting = [next(arrays) for _ in range(self._field.ragged_rank + 1 if self._field.ragged_rank else 0)]
+        nesting = [
+            next(arrays)
+            for _ in range(self._field.ragged_rank + 1 if self._field.ragged_rank else 0)
+        ]
         strings = None
         if self._field.dtype == tf.string:
             strings = tf.ensure_shape(tf.io.parse_tensor(next(arrays), tf.string), [None])
@@ -173,11 +199,13 @@ class _Arrays:
         first, last = starts[0], ends[-1]
         all_splits = [tf.concat([starts, ends[-1:]], 0) - first]
         for splits in part.inner_splits:
-            splits = splits[first:last + 1]
+            splits = splits[first : last + 1]
             first, last = splits[0], splits[-1]
             all_splits.append(splits - first)
         values = part.values[first:last]
-        return DataFrame.Value(values if part.strings is None else tf.gather(part.strings, values), all_splits)
+        return DataFrame.Value(
+            values if part.strings is None else tf.gather(part.strings, values), all_splits
+        )
 
 
 class _Part(NamedTuple):
@@ -186,7 +214,7 @@ class _Part(NamedTuple):
     of_rows: list
     inner_splits: list
     values: tf.Tensor
-    strings: Optional[tf.Tensor]
+    strings: tf.Tensor | None
 
 
 def _chunks(path, batch_size, **options):
@@ -197,13 +225,28 @@ def _chunks(path, batch_size, **options):
         yield tuple(arrays)
 
 
-def read_parquet(batch_size, fields=None, partition_count=1, partition_index=0, drop_remainder=False, num_parallel_reads=None,
-                 num_sequential_reads=1):
+def read_parquet(
+    batch_size,
+    fields=None,
+    partition_count=1,
+    partition_index=0,
+    drop_remainder=False,
+    num_parallel_reads=None,
+    num_sequential_reads=1,
+):
     """A stage for `Dataset.apply`: from a Dataset of file names to the `ParquetDataset` of those files; its arguments."""
 
     def apply(filenames):
-        return ParquetDataset(filenames, batch_size, fields, partition_count, partition_index, drop_remainder,
-                              num_parallel_reads, num_sequential_reads)
+        return ParquetDataset(
+            filenames,
+            batch_size,
+            fields,
+            partition_count,
+            partition_index,
+            drop_remainder,
+            num_parallel_reads,
+            num_sequential_reads,
+        )
 
     return apply
 
@@ -219,19 +262,29 @@ def _files(filenames):
     """(Dataset of file names, the first of them or None where it is unknown when the graph is built)."""
     if isinstance(filenames, _Dataset):
         if filenames.element_spec != tf.TensorSpec([], tf.string):
-            raise TypeError("ParquetDataset: filenames must be a Dataset of string scalars, found one of "
-                            f"{filenames.element_spec!r}")
+            raise TypeError(
+                "ParquetDataset: filenames must be a Dataset of string scalars, found one of "
+                f"{filenames.element_spec!r}"
+            )
         works = getattr(filenames, "file_names", None)  # a work queue's dataset knows them
         return filenames, works[0] if works else None
     if tf.is_tensor(filenames):
         if filenames.dtype != tf.string or filenames.shape.rank not in (0, 1, None):
-            raise TypeError(f"ParquetDataset: filenames must be a string Tensor of rank 0 or 1, found {filenames!r}")
+            raise TypeError(
+                f"ParquetDataset: filenames must be a string Tensor of rank 0 or 1, found {filenames!r}"
+            )
         known = tf.get_static_value(filenames)
         names = [] if known is None else known.reshape([-1]).tolist()
-        return _Dataset.from_tensor_slices(tf.reshape(filenames, [-1])), names[0].decode() if names else None
+        return _Dataset.from_tensor_slices(tf.reshape(filenames, [-1])), names[
+            0
+        ].decode() if names else None
     names = [filenames] if isinstance(filenames, (str, bytes, os.PathLike)) else filenames
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, (str, bytes, os.PathLike)) for name in names):
-        raise TypeError(f"ParquetDataset: filenames must be a path, a list of paths, a string Tensor or a Dataset, found {filenames!r}")
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(name, (str, bytes, os.PathLike)) for name in names
+    ):
+        raise TypeError(
+            f"ParquetDataset: filenames must be a path, a list of paths, a string Tensor or a Dataset, found {filenames!r}"
+        )
     if not names:
         raise ValueError("ParquetDataset: filenames must name at least one file, found none")
     names = [os.fsdecode(name) for name in names]
@@ -241,14 +294,25 @@ def _files(filenames):
 def _fields(fields, first):
     """The columns to read, complete: looked up in the first file where it is known."""
     if fields is not None:
-        if not isinstance(fields, (list, tuple)) or not all(isinstance(field, (str, DataFrame.Field)) for field in fields):
-            raise TypeError(f"ParquetDataset: fields must be a list of names and DataFrame.Fields, or None; found {fields!r}")
+        if not isinstance(fields, (list, tuple)) or not all(
+            isinstance(field, (str, DataFrame.Field)) for field in fields
+        ):
+            raise TypeError(
+                f"ParquetDataset: fields must be a list of names and DataFrame.Fields, or None; found {fields!r}"
+            )
         names = [field if isinstance(field, str) else field.name for field in fields]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"ParquetDataset: fields must name at least one column and each once, found {names}")
+            raise ValueError(
+                f"ParquetDataset: fields must name at least one column and each once, found {names}"
+            )
     if first is not None:
         return tuple(arrow_reader.complete_fields(first, fields))
     if fields is None or any(isinstance(field, str) or field.dtype is None for field in fields):
-        raise ValueError("ParquetDataset: where filenames are known only when the graph runs, fields must be DataFrame.Fields with "
-                         f"dtype, found {fields!r}")
-    return tuple(DataFrame.Field(field.name, field.dtype, field.ragged_rank or 0, field.shape) for field in fields)
+        raise ValueError(
+            "ParquetDataset: where filenames are known only when the graph runs, fields must be DataFrame.Fields with "
+            f"dtype, found {fields!r}"
+        )
+    return tuple(
+        DataFrame.Field(field.name, field.dtype, field.ragged_rank or 0, field.shape)
+        for field in fields
+    )

@@ -14,8 +14,10 @@ _train = tf.compat.v1.train
 
 def _refuse(where, argument, value):
     if value:
-        raise NotImplementedError(f"{where}: {argument} is not supported, found {value!r}: leave it out and save full checkpoints more "
-                                  "often (save_checkpoint_secs=)")
+        raise NotImplementedError(
+            f"{where}: {argument} is not supported, found {value!r}: leave it out and save full checkpoints more "
+            "often (save_checkpoint_secs=)"
+        )
 
 
 def _with(original, where, argument):
@@ -29,12 +31,18 @@ def _with(original, where, argument):
     return function
 
 
-MonitoredTrainingSession = _with(_train.MonitoredTrainingSession, "tf.train.MonitoredTrainingSession",
-                                 "save_incremental_checkpoint_secs")
+MonitoredTrainingSession = _with(
+    _train.MonitoredTrainingSession,
+    "tf.train.MonitoredTrainingSession",
+    "save_incremental_checkpoint_secs",
+)
 
 
 def install():
     """From now on the classes of the process take the arguments."""
-    for made, argument in ((_train.Saver, "incremental_save_restore"), (_train.Scaffold, "incremental_save_restore"),
-                           (_train.CheckpointSaverHook, "incremental_save_secs")):
+    for made, argument in (
+        (_train.Saver, "incremental_save_restore"),
+        (_train.Scaffold, "incremental_save_restore"),
+        (_train.CheckpointSaverHook, "incremental_save_secs"),
+    ):
         made.__init__ = _with(made.__init__, f"tf.train.{made.__name__}", argument)

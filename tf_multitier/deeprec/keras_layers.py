@@ -23,8 +23,12 @@ def layers():
 def _what_is_missing():
     """The sentence, or None where nothing is missing."""
     if importlib.util.find_spec("tf_keras") is None:
-        options = "" if _has("tensorflow") else "--no-deps "  # else pip would install a second TensorFlow
-        return f"tf.layers needs the package tf_keras: run `pip install {options}'tf_keras==2.21.*'`"
+        options = (
+            "" if _has("tensorflow") else "--no-deps "
+        )  # else pip would install a second TensorFlow
+        return (
+            f"tf.layers needs the package tf_keras: run `pip install {options}'tf_keras==2.21.*'`"
+        )
     if os.environ.get(LEGACY_KERAS) not in ("1", "true", "True"):
         return f"tf.layers needs Keras 2: run the program with {LEGACY_KERAS}=1, found {LEGACY_KERAS}={os.environ.get(LEGACY_KERAS)}"
     return None

@@ -15,7 +15,11 @@ _DEEPRECS = ("grpc++", "star_server", "star_server_lite")
 def _known(protocol):
     if protocol not in _DEEPRECS:
         return protocol
-    tf_logging.log_first_n(tf_logging.WARN, f"Server: protocol '{protocol}' is served by 'grpc': results are the same.", 1)
+    tf_logging.log_first_n(
+        tf_logging.WARN,
+        f"Server: protocol '{protocol}' is served by 'grpc': results are the same.",
+        1,
+    )
     return "grpc"
 
 
@@ -23,7 +27,15 @@ def _server_init(original):
     """Server.__init__ that takes DeepRec's protocols, as an argument or in a ServerDef."""
 
     @functools.wraps(original)
-    def init(self, server_or_cluster_def, job_name=None, task_index=None, protocol=None, config=None, start=True):
+    def init(
+        self,
+        server_or_cluster_def,
+        job_name=None,
+        task_index=None,
+        protocol=None,
+        config=None,
+        start=True,
+    ):
         if isinstance(server_or_cluster_def, tensorflow_server_pb2.ServerDef):
             given, server_or_cluster_def = server_or_cluster_def, tensorflow_server_pb2.ServerDef()
             server_or_cluster_def.CopyFrom(given)

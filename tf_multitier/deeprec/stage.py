@@ -16,6 +16,7 @@ Embeddings: where the ids of a lookup depend on staged tensors alone, nothing is
 Threads: `_Stage` is made by one thread; its runners share the lock of the feed generator and the count of live threads.
 """
 
+import contextlib
 import threading
 
 import tensorflow as tf
@@ -32,9 +33,22 @@ _CODES = 16  # TensorFlow numbers its errors from 1 to this
 _KEY = "deeprec.stages"
 
 
-def staged(features, feed_dict=None, capacity=1, num_threads=1, num_clients=1, timeout_millis=300000,
-           closed_exception_types=_END, ignored_exception_types=(), use_stage_subgraph_thread_pool=False,
-           stage_subgraph_thread_pool_id=0, stage_subgraph_stream_id=0, name=None, items=None, feed_generator=None):
+def staged(
+    features,
+    feed_dict=None,
+    capacity=1,
+    num_threads=1,
+    num_clients=1,
+    timeout_millis=300000,
+    closed_exception_types=_END,
+    ignored_exception_types=(),
+    use_stage_subgraph_thread_pool=False,
+    stage_subgraph_thread_pool_id=0,
+    stage_subgraph_stream_id=0,
+    name=None,
+    items=None,
+    feed_generator=None,
+):
     """Runs `features` ahead of their use, on threads that `tf.make_prefetch_hook()` starts; without the hook their use waits for ever.
 
     Args:
@@ -56,10 +70,18 @@ def staged(features, feed_dict=None, capacity=1, num_threads=1, num_clients=1, t
     Raises:
       TypeError, ValueError: for a bad argument.
     """
-    del num_clients, timeout_millis, use_stage_subgraph_thread_pool, stage_subgraph_thread_pool_id, stage_subgraph_stream_id
+    del (
+        num_clients,
+        timeout_millis,
+        use_stage_subgraph_thread_pool,
+        stage_subgraph_thread_pool_id,
+        stage_subgraph_stream_id,
+    )
     _check_integer("num_threads", num_threads)
     if (items is None) != (feed_generator is None):
-        raise ValueError(f"tf.staged: items and feed_generator go together, found {items!r} and {feed_generator!r}")
+        raise ValueError(
+            f"tf.staged: items and feed_generator go together, found {items!r} and {feed_generator!r}"
+        )
     stage = _Stage(name, [features], capacity, closed_exception_types, ignored_exception_types)
     generator = feed_generator() if callable(feed_generator) else feed_generator
     stage.runs = stage.enqueues * num_threads
@@ -67,8 +89,16 @@ def staged(features, feed_dict=None, capacity=1, num_threads=1, num_clients=1, t
     return stage.next()
 
 
-def prefetch_join(thread_to_features, feed_dict=None, capacity=1, num_clients=1, timeout_millis=300000,
-                  closed_exception_types=_END, ignored_exception_types=(), name=None):
+def prefetch_join(
+    thread_to_features,
+    feed_dict=None,
+    capacity=1,
+    num_clients=1,
+    timeout_millis=300000,
+    closed_exception_types=_END,
+    ignored_exception_types=(),
+    name=None,
+):
     """As `staged`, with a thread for each structure of the list `thread_to_features`; all have the same dtypes.
 
     Raises:
@@ -76,8 +106,12 @@ def prefetch_join(thread_to_features, feed_dict=None, capacity=1, num_clients=1,
     """
     del num_clients, timeout_millis
     if not isinstance(thread_to_features, (list, tuple)) or not thread_to_features:
-        raise ValueError(f"tf.prefetch_join: thread_to_features must be a list of at least one structure, found {thread_to_features!r}")
-    stage = _Stage(name, thread_to_features, capacity, closed_exception_types, ignored_exception_types)
+        raise ValueError(
+            f"tf.prefetch_join: thread_to_features must be a list of at least one structure, found {thread_to_features!r}"
+        )
+    stage = _Stage(
+        name, thread_to_features, capacity, closed_exception_types, ignored_exception_types
+    )
     stage.runs = stage.enqueues
     stage.feed = _Feed(feed_dict or {}, [], None)
     return stage.next()
@@ -109,7 +143,9 @@ def _error_classes(argument, given):
         elif isinstance(error, int) and 1 <= error <= _CODES:
             classes.append(_errors.exception_type_from_error_code(error))
         else:
-            raise TypeError(f"tf.staged: {argument} must be exception classes or error codes of TensorFlow, found {error!r}")
+            raise TypeError(
+                f"tf.staged: {argument} must be exception classes or error codes of TensorFlow, found {error!r}"
+            )
     return tuple(classes)
 
 
@@ -134,14 +170,18 @@ class _Stage:
         dtypes = [tensor.dtype for tensor in self._given]
         for tensors in all_tensors[1:]:
             if [tensor.dtype for tensor in tensors] != dtypes:
-                raise ValueError(f"tf.prefetch_join: all structures must have the dtypes {dtypes}, found "
-                                 f"{[tensor.dtype for tensor in tensors]}")
+                raise ValueError(
+                    f"tf.prefetch_join: all structures must have the dtypes {dtypes}, found "
+                    f"{[tensor.dtype for tensor in tensors]}"
+                )
         with tf.name_scope(name or "prefetch"):
             self._queue = _v1.FIFOQueue(capacity, dtypes, name="buffer")
             self.enqueues = [self._queue.enqueue(tensors) for tensors in all_tensors]
             self.close = self._queue.close()
             self._is_closed = self._queue.is_closed()
-            self._destroy = tf.raw_ops.DestroyResourceOp(resource=self._queue.queue_ref, ignore_lookup_error=True)
+            self._destroy = tf.raw_ops.DestroyResourceOp(
+                resource=self._queue.queue_ref, ignore_lookup_error=True
+            )
             taken = self._queue.dequeue(name="next")
         self._taken = taken if isinstance(taken, (list, tuple)) else [taken]
         state_of(_v1.get_default_graph()).shared.setdefault(_KEY, []).append(self)
@@ -149,7 +189,11 @@ class _Stage:
     @staticmethod
     def _tensors(structure):
         """The tensors of a structure, those of sparse and ragged ones too."""
-        return [tf.convert_to_tensor(part) for part in tf.nest.flatten(structure, expand_composites=True) if part is not None]
+        return [
+            tf.convert_to_tensor(part)
+            for part in tf.nest.flatten(structure, expand_composites=True)
+            if part is not None
+        ]
 
     def next(self):
         """The structure of the next result in the queue."""
@@ -158,8 +202,11 @@ class _Stage:
             tensor.set_shape(given.shape)
         parts = iter(tensor for tensor, _ in taken)
         flat = tf.nest.flatten(self._structure, expand_composites=True)
-        return tf.nest.pack_sequence_as(self._structure, [None if part is None else next(parts) for part in flat],
-                                        expand_composites=True)
+        return tf.nest.pack_sequence_as(
+            self._structure,
+            [None if part is None else next(parts) for part in flat],
+            expand_composites=True,
+        )
 
     def renew(self, session):
         """Drops a queue that an earlier session of the same server closed."""
@@ -185,7 +232,9 @@ class _Feed:
             with self._lock:
                 values = next(self._generator, None)
             if values is None:
-                raise tf.errors.OutOfRangeError(None, None, "tf.staged: feed_generator is at its end")
+                raise tf.errors.OutOfRangeError(
+                    None, None, "tf.staged: feed_generator is at its end"
+                )
             feed.update(zip(self._items, values, strict=True))
         return feed
 
@@ -200,12 +249,14 @@ class _Threads:
 
     def start(self):
         for enqueue in self._stage.runs:
-            threading.Thread(target=self._run, args=(enqueue,), name="tf.staged", daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(enqueue,), name="tf.staged", daemon=True
+            ).start()
 
     def _run(self, enqueue):
         try:
             self._enqueue_until_the_end(enqueue)
-        except Exception as error:  # pylint: disable=broad-except
+        except Exception as error:  # noqa: BLE001  the step that waits raises it
             if not self._coordinator.should_stop():
                 self._coordinator.request_stop(error)
         with self._lock:
@@ -226,10 +277,10 @@ class _Threads:
 
     def _close(self):
         """The steps get what is in the queue, then OutOfRangeError."""
-        try:
+        with contextlib.suppress(
+            tf.errors.OpError, RuntimeError
+        ):  # the session is closed: no step waits
             self._session.run(self._stage.close)
-        except (tf.errors.OpError, RuntimeError):  # the session is closed: nobody waits
-            pass
 
 
 class _PrefetchHook(_v1.train.SessionRunHook):

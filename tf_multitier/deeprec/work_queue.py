@@ -19,7 +19,6 @@ from tensorflow.python.training.saving import saveable_object
 _v1 = tf.compat.v1
 
 
-
 class WorkQueue(saveable_object.SaveableObject):
     """A queue of works (names of files or tables) that the workers of a job share.
 
@@ -43,10 +42,25 @@ class WorkQueue(saveable_object.SaveableObject):
         """What `tf.GraphKeys.RESOURCES` holds: `create` makes the queue, `is_initialized` says whether that was done."""
 
         def __init__(self, name, handle, create, is_initialized):
-            self.name, self.handle, self.create, self.is_initialized = name, handle, create, is_initialized
+            self.name, self.handle, self.create, self.is_initialized = (
+                name,
+                handle,
+                create,
+                is_initialized,
+            )
 
-    def __init__(self, works, num_epochs=1, shuffle=True, seed=None, prefix=None, num_slices=None, num_clients=1, name=None,
-                 local_work_mgr=None):
+    def __init__(
+        self,
+        works,
+        num_epochs=1,
+        shuffle=True,
+        seed=None,
+        prefix=None,
+        num_slices=None,
+        num_clients=1,
+        name=None,
+        local_work_mgr=None,
+    ):
         del num_slices
         if local_work_mgr is not None:
             raise NotImplementedError("WorkQueue: local_work_mgr is not supported and must be None")
@@ -64,10 +78,14 @@ class WorkQueue(saveable_object.SaveableObject):
         self._device = self._minus_left.device
         with tf.name_scope(f"{name}/state/"), tf.device(self._device):
             create = self._fill(self._all_names())
-            initialized = tf.logical_and(self._names.is_initialized(), self._minus_left.is_initialized())
-            left = self._names.read_value()[_size(self._names) + self._minus_left.read_value():]
-            specs = [saveable_object.SaveSpec(tf.constant(self.digest), "", f"{name}_digest"),
-                     saveable_object.SaveSpec(left, "", f"{name}_works")]
+            initialized = tf.logical_and(
+                self._names.is_initialized(), self._minus_left.is_initialized()
+            )
+            left = self._names.read_value()[_size(self._names) + self._minus_left.read_value() :]
+            specs = [
+                saveable_object.SaveSpec(tf.constant(self.digest), "", f"{name}_digest"),
+                saveable_object.SaveSpec(left, "", f"{name}_works"),
+            ]
         resource = WorkQueue.Resource(name, self._minus_left.handle, create, initialized)
         _v1.add_to_collection(_v1.GraphKeys.SAVEABLE_OBJECTS, self)
         _v1.add_to_collection(tf_ops.GraphKeys.RESOURCES, resource)
@@ -78,12 +96,22 @@ class WorkQueue(saveable_object.SaveableObject):
         works = tf.constant(self._works)
         if not self._shuffle:
             return tf.tile(works, [self._num_epochs])
-        seeds = [None if self._seed is None else self._seed + epoch for epoch in range(self._num_epochs)]
+        seeds = [
+            None if self._seed is None else self._seed + epoch for epoch in range(self._num_epochs)
+        ]
         return tf.concat([_v1.random_shuffle(works, seed) for seed in seeds], 0)
 
     @staticmethod
     def _variable(name, value, shape):
-        return _v1.Variable(value, trainable=False, collections=[], validate_shape=False, name=name, shape=shape, use_resource=True)
+        return _v1.Variable(
+            value,
+            trainable=False,
+            collections=[],
+            validate_shape=False,
+            name=name,
+            shape=shape,
+            use_resource=True,
+        )
 
     def __len__(self):
         """Number of works of one epoch."""
@@ -107,7 +135,9 @@ class WorkQueue(saveable_object.SaveableObject):
         """A string scalar: the next work, with the prefix. When it runs, OutOfRangeError where none is left."""
         with tf.name_scope(f"{self.name}/take"):
             with tf.device(self._device):
-                before = tf.raw_ops.ResourceCountUpTo(resource=self._minus_left.handle, limit=0, T=tf.int64)
+                before = tf.raw_ops.ResourceCountUpTo(
+                    resource=self._minus_left.handle, limit=0, T=tf.int64
+                )
                 work = self._names.sparse_read(_size(self._names) + before)
             with tf.device(self._local_device):
                 work = tf.identity(work)
@@ -121,7 +151,9 @@ class WorkQueue(saveable_object.SaveableObject):
         with tf.name_scope(f"{self.name}/producer"), tf.device(self._local_device):
             proxy = _v1.FIFOQueue(1, [tf.string], [[1]], name="proxy")
             enqueue = proxy.enqueue(tf.reshape(self.take(), [1]))
-            _v1.train.add_queue_runner(_v1.train.QueueRunner(proxy, [enqueue], proxy.close(cancel_pending_enqueues=True)))
+            _v1.train.add_queue_runner(
+                _v1.train.QueueRunner(proxy, [enqueue], proxy.close(cancel_pending_enqueues=True))
+            )
             return proxy
 
     def input_dataset(self):
@@ -133,7 +165,7 @@ class WorkQueue(saveable_object.SaveableObject):
             next_work = self.take
         else:
             proxy = self.input_producer()
-            next_work = lambda: tf.reshape(proxy.dequeue(), [])  # noqa: E731
+            next_work = lambda: tf.reshape(proxy.dequeue(), [])
         with tf.name_scope(f"{self.name}/dataset"), tf.device(self._local_device):
             dataset = _v1.data.Dataset.from_tensors(0).repeat().map(lambda _: next_work())
         # For readers that look at a file when the graph is built.
@@ -154,7 +186,9 @@ class WorkQueue(saveable_object.SaveableObject):
         with tf.name_scope(f"{self.name}/restore"), tf.device(self._device):
 
             def anew():
-                note = tf.print(f"Work queue {self.name}: the checkpoint is of other works; beginning anew.")
+                note = tf.print(
+                    f"Work queue {self.name}: the checkpoint is of other works; beginning anew."
+                )
                 with tf.control_dependencies([note]):
                     return self._all_names()
 
@@ -187,9 +221,13 @@ def _same_task(device, other):
     return (device.job, device.task or 0) == (other.job, other.task or 0) or not device.job
 
 
-def LocalWorkMgr(*args, **kwargs):  # noqa: N802  DeepRec's name
+def LocalWorkMgr(*args, **kwargs):
     """NotImplementedError: DeepRec's list of works that a worker had not finished."""
-    raise NotImplementedError("LocalWorkMgr is not supported: give several smaller files to WorkQueue, which restores from checkpoints")
+    raise NotImplementedError(
+        "LocalWorkMgr is not supported: give several smaller files to WorkQueue, which restores from checkpoints"
+    )
 
 
-MODULES = {"tensorflow.python.ops.work_queue": {"WorkQueue": WorkQueue, "LocalWorkMgr": LocalWorkMgr}}
+MODULES = {
+    "tensorflow.python.ops.work_queue": {"WorkQueue": WorkQueue, "LocalWorkMgr": LocalWorkMgr}
+}

@@ -30,14 +30,37 @@ from tf_multitier.deeprec.estimator.wide_deep import DNNLinearCombinedClassifier
 _train = tf.compat.v1.train
 
 NAMES = {
-    "DNNLinearCombinedClassifier": DNNLinearCombinedClassifier, "Estimator": Estimator, "EstimatorSpec": EstimatorSpec,
-    "EvalSpec": EvalSpec, "ModeKeys": ModeKeys, "RunConfig": RunConfig, "TrainSpec": TrainSpec,
+    "DNNLinearCombinedClassifier": DNNLinearCombinedClassifier,
+    "Estimator": Estimator,
+    "EstimatorSpec": EstimatorSpec,
+    "EvalSpec": EvalSpec,
+    "ModeKeys": ModeKeys,
+    "RunConfig": RunConfig,
+    "TrainSpec": TrainSpec,
     "train_and_evaluate": train_and_evaluate,
-    **{name: getattr(_train, name) for name in ("CheckpointSaverHook", "CheckpointSaverListener", "FeedFnHook", "FinalOpsHook",
-                                                "GlobalStepWaiterHook", "LoggingTensorHook", "NanLossDuringTrainingError",
-                                                "NanTensorHook", "ProfilerHook", "SecondOrStepTimer", "SessionRunArgs",
-                                                "SessionRunContext", "SessionRunHook", "SessionRunValues", "StepCounterHook",
-                                                "StopAtStepHook", "SummarySaverHook", "VocabInfo")},
+    **{
+        name: getattr(_train, name)
+        for name in (
+            "CheckpointSaverHook",
+            "CheckpointSaverListener",
+            "FeedFnHook",
+            "FinalOpsHook",
+            "GlobalStepWaiterHook",
+            "LoggingTensorHook",
+            "NanLossDuringTrainingError",
+            "NanTensorHook",
+            "ProfilerHook",
+            "SecondOrStepTimer",
+            "SessionRunArgs",
+            "SessionRunContext",
+            "SessionRunHook",
+            "SessionRunValues",
+            "StepCounterHook",
+            "StopAtStepHook",
+            "SummarySaverHook",
+            "VocabInfo",
+        )
+    },
 }
 
 
@@ -47,8 +70,10 @@ class _Module(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        raise NotImplementedError(f"{self.__name__}.{name} is not supported: write a model_fn and use tf.estimator.Estimator, or train in a "
-                                  "tf.train.MonitoredTrainingSession")
+        raise NotImplementedError(
+            f"{self.__name__}.{name} is not supported: write a model_fn and use tf.estimator.Estimator, or train in a "
+            "tf.train.MonitoredTrainingSession"
+        )
 
 
 def module():

@@ -34,8 +34,10 @@ class Estimator:
         if not callable(model_fn):
             raise TypeError(f"Estimator: model_fn must be a function, found {model_fn!r}")
         if warm_start_from is not None:
-            raise NotImplementedError("Estimator: warm_start_from is not supported and must be None; in model_fn, use "
-                                      "tf.train.init_from_checkpoint")
+            raise NotImplementedError(
+                "Estimator: warm_start_from is not supported and must be None; in model_fn, use "
+                "tf.train.init_from_checkpoint"
+            )
         if config is not None and not isinstance(config, RunConfig):
             raise TypeError(f"Estimator: config must be a tf.estimator.RunConfig, found {config!r}")
         config = config or RunConfig()
@@ -47,8 +49,9 @@ class Estimator:
     @property
     def model_fn(self):
         """The model_fn, called with (features, labels, mode, config)."""
-        return lambda features, labels, mode, config: _call(self._model_fn, features, labels, mode=mode, params=self.params,
-                                                            config=config)
+        return lambda features, labels, mode, config: _call(
+            self._model_fn, features, labels, mode=mode, params=self.params, config=config
+        )
 
     def latest_checkpoint(self):
         """Path of the latest checkpoint, or None."""
@@ -80,9 +83,13 @@ class Estimator:
             if value is not None and value <= 0:
                 raise ValueError(f"Estimator.train: {name} must be > 0, found {value}")
         if steps is not None and max_steps is not None:
-            raise ValueError(f"Estimator.train: give steps or max_steps, found both: {steps} and {max_steps}")
+            raise ValueError(
+                f"Estimator.train: give steps or max_steps, found both: {steps} and {max_steps}"
+            )
         if max_steps is not None and self._trained_steps() >= max_steps:
-            tf.get_logger().info("Estimator.train: not run, max_steps=%d was reached before.", max_steps)
+            tf.get_logger().info(
+                "Estimator.train: not run, max_steps=%d was reached before.", max_steps
+            )
             return self
         with tf.Graph().as_default(), _v1.device(self.config.device()):
             spec = self._build(input_fn, ModeKeys.TRAIN)
@@ -97,22 +104,48 @@ class Estimator:
     def _training_session(self, spec, hooks, saving_listeners):
         config = self.config
         if config.log_step_count_steps:
-            hooks.append(_v1.train.LoggingTensorHook({"loss": spec.loss, "step": _v1.train.get_global_step()},
-                                                     every_n_iter=config.log_step_count_steps))
+            hooks.append(
+                _v1.train.LoggingTensorHook(
+                    {"loss": spec.loss, "step": _v1.train.get_global_step()},
+                    every_n_iter=config.log_step_count_steps,
+                )
+            )
         if spec.scaffold.saver is None:
             spec.scaffold._saver = _v1.train.Saver(  # pylint: disable=protected-access
-                sharded=True, max_to_keep=config.keep_checkpoint_max, defer_build=True, save_relative_paths=True,
-                keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
+                sharded=True,
+                max_to_keep=config.keep_checkpoint_max,
+                defer_build=True,
+                save_relative_paths=True,
+                keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            )
         chief_hooks = list(spec.training_chief_hooks)
-        saves = any(isinstance(hook, _v1.train.CheckpointSaverHook) for hook in [*hooks, *chief_hooks])
+        saves = any(
+            isinstance(hook, _v1.train.CheckpointSaverHook) for hook in [*hooks, *chief_hooks]
+        )
         if not saves and (config.save_checkpoints_steps or config.save_checkpoints_secs):
-            chief_hooks.append(_v1.train.CheckpointSaverHook(
-                self.model_dir, config.save_checkpoints_secs, config.save_checkpoints_steps, scaffold=spec.scaffold,
-                listeners=saving_listeners))
+            chief_hooks.append(
+                _v1.train.CheckpointSaverHook(
+                    self.model_dir,
+                    config.save_checkpoints_secs,
+                    config.save_checkpoints_steps,
+                    scaffold=spec.scaffold,
+                    listeners=saving_listeners,
+                )
+            )
         return _v1.train.MonitoredTrainingSession(
-            config.master, config.is_chief, self.model_dir, spec.scaffold, hooks, chief_hooks, save_checkpoint_secs=None,
-            save_checkpoint_steps=None, save_summaries_steps=config.save_summary_steps, save_summaries_secs=None,
-            config=config.session_config, log_step_count_steps=config.log_step_count_steps)
+            config.master,
+            config.is_chief,
+            self.model_dir,
+            spec.scaffold,
+            hooks,
+            chief_hooks,
+            save_checkpoint_secs=None,
+            save_checkpoint_steps=None,
+            save_summaries_steps=config.save_summary_steps,
+            save_summaries_secs=None,
+            config=config.session_config,
+            log_step_count_steps=config.log_step_count_steps,
+        )
 
     def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
         """Evaluates the latest checkpoint, or that of `checkpoint_path`.
@@ -128,9 +161,14 @@ class Estimator:
         with tf.Graph().as_default():
             spec = self._build(input_fn, ModeKeys.EVAL)
             metrics = {"loss": _v1.metrics.mean(spec.loss), **spec.eval_metric_ops}
-            values = {"global_step": _v1.train.get_global_step(), **{key: value for key, (value, _) in metrics.items()}}
+            values = {
+                "global_step": _v1.train.get_global_step(),
+                **{key: value for key, (value, _) in metrics.items()},
+            }
             updates = [update for _, update in metrics.values()]
-            with self._session(spec, checkpoint_path, [*(hooks or ()), *spec.evaluation_hooks]) as session:
+            with self._session(
+                spec, checkpoint_path, [*(hooks or ()), *spec.evaluation_hooks]
+            ) as session:
                 done = 0
                 while (steps is None or done < steps) and not session.should_stop():
                     try:
@@ -144,7 +182,14 @@ class Estimator:
         _write_summaries(self.eval_dir(name), results)
         return results
 
-    def predict(self, input_fn, predict_keys=None, hooks=None, checkpoint_path=None, yield_single_examples=True):
+    def predict(
+        self,
+        input_fn,
+        predict_keys=None,
+        hooks=None,
+        checkpoint_path=None,
+        yield_single_examples=True,
+    ):
         """Yields the predictions of the latest checkpoint: of one example each, or of a batch where yield_single_examples is False.
 
         Args:
@@ -156,21 +201,35 @@ class Estimator:
             predictions = spec.predictions
             if predict_keys is not None:
                 if not isinstance(predictions, dict) or not set(predict_keys) <= set(predictions):
-                    raise ValueError(f"Estimator.predict: expected predictions {list(predict_keys)}, found {predictions!r}")
+                    raise ValueError(
+                        f"Estimator.predict: expected predictions {list(predict_keys)}, found {predictions!r}"
+                    )
                 predictions = {key: predictions[key] for key in predict_keys}
-            with self._session(spec, checkpoint_path, [*(hooks or ()), *spec.prediction_hooks]) as session:
+            with self._session(
+                spec, checkpoint_path, [*(hooks or ()), *spec.prediction_hooks]
+            ) as session:
                 while not session.should_stop():
                     batch = session.run(predictions)
                     if not yield_single_examples:
                         yield batch
                     elif isinstance(batch, dict):
-                        yield from ({key: values[i] for key, values in batch.items()}
-                                    for i in range(len(next(iter(batch.values())))))
+                        yield from (
+                            {key: values[i] for key, values in batch.items()}
+                            for i in range(len(next(iter(batch.values()))))
+                        )
                     else:
                         yield from batch
 
-    def export_saved_model(self, export_dir_base, serving_input_receiver_fn, assets_extra=None, as_text=False,
-                           checkpoint_path=None, experimental_mode=ModeKeys.PREDICT, save_incr_model=False):
+    def export_saved_model(
+        self,
+        export_dir_base,
+        serving_input_receiver_fn,
+        assets_extra=None,
+        as_text=False,
+        checkpoint_path=None,
+        experimental_mode=ModeKeys.PREDICT,
+        save_incr_model=False,
+    ):
         """Writes a SavedModel of the latest checkpoint into a new directory below `export_dir_base`.
 
         Args:
@@ -185,30 +244,46 @@ class Estimator:
           The directory, as bytes.
         """
         if save_incr_model:
-            raise NotImplementedError("export_saved_model: save_incr_model is not supported: incremental checkpoints do not exist here; "
-                                      "export the full model")
+            raise NotImplementedError(
+                "export_saved_model: save_incr_model is not supported: incremental checkpoints do not exist here; "
+                "export the full model"
+            )
         if experimental_mode != ModeKeys.PREDICT:
-            raise NotImplementedError(f"export_saved_model: experimental_mode must be '{ModeKeys.PREDICT}', found {experimental_mode!r}")
+            raise NotImplementedError(
+                f"export_saved_model: experimental_mode must be '{ModeKeys.PREDICT}', found {experimental_mode!r}"
+            )
         checkpoint_path = self._checkpoint(checkpoint_path)
         directory = _new_directory(export_dir_base)
         with tf.Graph().as_default():
             self._prepare_graph()
             receiver = serving_input_receiver_fn()
             spec = self._model(receiver.features, None, ModeKeys.PREDICT)
-            outputs = spec.export_outputs or {"serving_default": export_lib.PredictOutput(spec.predictions)}
+            outputs = spec.export_outputs or {
+                "serving_default": export_lib.PredictOutput(spec.predictions)
+            }
             if len(outputs) == 1:
                 outputs = {**outputs, "serving_default": next(iter(outputs.values()))}
-            signatures = {key: output.signature(receiver.receiver_tensors) for key, output in outputs.items()}
+            signatures = {
+                key: output.signature(receiver.receiver_tensors) for key, output in outputs.items()
+            }
             for alternative, tensors in receiver.receiver_tensors_alternatives.items():
-                signatures.update((f"{alternative}:{key}", output.signature(tensors)) for key, output in outputs.items())
+                signatures.update(
+                    (f"{alternative}:{key}", output.signature(tensors))
+                    for key, output in outputs.items()
+                )
             with _v1.Session(config=self.config.session_config) as session:
                 saver = spec.scaffold.saver or _v1.train.Saver(sharded=True)
                 saver.restore(session, checkpoint_path)
                 builder = _v1.saved_model.Builder(directory)
                 builder.add_meta_graph_and_variables(
-                    session, [tf.saved_model.SERVING], signatures, saver=saver, strip_default_attrs=True,
+                    session,
+                    [tf.saved_model.SERVING],
+                    signatures,
+                    saver=saver,
+                    strip_default_attrs=True,
                     assets_collection=_v1.get_collection(_v1.GraphKeys.ASSET_FILEPATHS),
-                    main_op=tf.group(_v1.local_variables_initializer(), _v1.tables_initializer()))
+                    main_op=tf.group(_v1.local_variables_initializer(), _v1.tables_initializer()),
+                )
                 builder.save(as_text)
         for name, source in (assets_extra or {}).items():
             target = os.path.join(directory, "assets.extra", name)
@@ -232,14 +307,20 @@ class Estimator:
             iterator = _v1.data.make_initializable_iterator(given)
             _v1.add_to_collection(_v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
             given = iterator.get_next()
-        features, labels = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+        features, labels = (
+            given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+        )
         return self._model(features, labels, mode)
 
     def _model(self, features, labels, mode):
-        spec = _call(self._model_fn, features, labels, mode=mode, params=self.params, config=self.config)
+        spec = _call(
+            self._model_fn, features, labels, mode=mode, params=self.params, config=self.config
+        )
         if not isinstance(spec, EstimatorSpec) or spec.mode != mode:
-            raise TypeError(f"Estimator: model_fn must return a tf.estimator.EstimatorSpec of mode '{mode}', found "
-                            f"{getattr(spec, 'mode', spec)!r}")
+            raise TypeError(
+                f"Estimator: model_fn must return a tf.estimator.EstimatorSpec of mode '{mode}', found "
+                f"{getattr(spec, 'mode', spec)!r}"
+            )
         return spec
 
     # Checkpoints
@@ -255,8 +336,12 @@ class Estimator:
         return path
 
     def _session(self, spec, checkpoint_path, hooks):
-        creator = _v1.train.ChiefSessionCreator(spec.scaffold, self.config.evaluation_master, self.config.session_config,
-                                                checkpoint_filename_with_path=self._checkpoint(checkpoint_path))
+        creator = _v1.train.ChiefSessionCreator(
+            spec.scaffold,
+            self.config.evaluation_master,
+            self.config.session_config,
+            checkpoint_filename_with_path=self._checkpoint(checkpoint_path),
+        )
         return _v1.train.MonitoredSession(creator, hooks)
 
 
@@ -270,7 +355,10 @@ def _call(function, *arguments, **by_name):
         arguments = arguments[:1]
     elif len(arguments) == 2 and "labels" in parameters:
         arguments, by_name = arguments[:1], {**by_name, "labels": arguments[1]}
-    return function(*arguments, **{name: value for name, value in by_name.items() if takes_all or name in parameters})
+    return function(
+        *arguments,
+        **{name: value for name, value in by_name.items() if takes_all or name in parameters},
+    )
 
 
 def _new_directory(base):
@@ -283,8 +371,13 @@ def _new_directory(base):
 
 def _write_summaries(directory, results):
     """The numbers among `results` as scalar summaries."""
-    values = [_v1.Summary.Value(tag=name, simple_value=float(value)) for name, value in results.items()
-              if name != "global_step" and getattr(value, "ndim", 0) == 0 and getattr(value, "dtype", float) != object]
+    values = [
+        _v1.Summary.Value(tag=name, simple_value=float(value))
+        for name, value in results.items()
+        if name != "global_step"
+        and getattr(value, "ndim", 0) == 0
+        and not isinstance(value, bytes)
+    ]
     with tf.Graph().as_default():  # a FileWriter refuses to be used eagerly
         writer = _v1.summary.FileWriterCache.get(directory)
         writer.add_summary(_v1.Summary(value=values), results["global_step"])

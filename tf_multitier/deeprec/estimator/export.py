@@ -4,8 +4,14 @@ import tensorflow as tf
 
 _v1 = tf.compat.v1
 
-NAMES = ("ClassificationOutput", "PredictOutput", "RegressionOutput", "ServingInputReceiver",
-         "build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn")
+NAMES = (
+    "ClassificationOutput",
+    "PredictOutput",
+    "RegressionOutput",
+    "ServingInputReceiver",
+    "build_parsing_serving_input_receiver_fn",
+    "build_raw_serving_input_receiver_fn",
+)
 
 
 class ServingInputReceiver:
@@ -19,7 +25,9 @@ class ServingInputReceiver:
 
     def __init__(self, features, receiver_tensors, receiver_tensors_alternatives=None):
         self.features = features
-        self.receiver_tensors = receiver_tensors if isinstance(receiver_tensors, dict) else {"input": receiver_tensors}
+        self.receiver_tensors = (
+            receiver_tensors if isinstance(receiver_tensors, dict) else {"input": receiver_tensors}
+        )
         self.receiver_tensors_alternatives = receiver_tensors_alternatives or {}
 
 
@@ -42,7 +50,9 @@ class ClassificationOutput:
         self.scores, self.classes = scores, classes
 
     def signature(self, inputs):
-        return _v1.saved_model.classification_signature_def(_the_one(inputs), self.classes, self.scores)
+        return _v1.saved_model.classification_signature_def(
+            _the_one(inputs), self.classes, self.scores
+        )
 
 
 class RegressionOutput:
@@ -57,7 +67,9 @@ class RegressionOutput:
 
 def _the_one(inputs):
     if len(inputs) != 1:
-        raise ValueError(f"Classify and Regress signatures take one input of serialized examples, found {sorted(inputs)}")
+        raise ValueError(
+            f"Classify and Regress signatures take one input of serialized examples, found {sorted(inputs)}"
+        )
     return next(iter(inputs.values()))
 
 
@@ -79,6 +91,8 @@ def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=Non
 
     def receiver():
         examples = _v1.placeholder(tf.string, [default_batch_size], "input_example_tensor")
-        return ServingInputReceiver(_v1.parse_example(examples, feature_spec), {"examples": examples})
+        return ServingInputReceiver(
+            _v1.parse_example(examples, feature_spec), {"examples": examples}
+        )
 
     return receiver

@@ -28,15 +28,32 @@ class RunConfig:
       NotImplementedError: for a distribution strategy.
     """
 
-    def __init__(self, model_dir=None, tf_random_seed=None, save_summary_steps=100, save_checkpoints_steps=None,
-                 save_checkpoints_secs=None, session_config=None, keep_checkpoint_max=5, keep_checkpoint_every_n_hours=10000,
-                 log_step_count_steps=100, train_distribute=None, device_fn=None, protocol=None, eval_distribute=None):
+    def __init__(
+        self,
+        model_dir=None,
+        tf_random_seed=None,
+        save_summary_steps=100,
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
+        session_config=None,
+        keep_checkpoint_max=5,
+        keep_checkpoint_every_n_hours=10000,
+        log_step_count_steps=100,
+        train_distribute=None,
+        device_fn=None,
+        protocol=None,
+        eval_distribute=None,
+    ):
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
-            raise ValueError("RunConfig: give save_checkpoints_steps or save_checkpoints_secs, found both: "
-                             f"{save_checkpoints_steps} and {save_checkpoints_secs}")
+            raise ValueError(
+                "RunConfig: give save_checkpoints_steps or save_checkpoints_secs, found both: "
+                f"{save_checkpoints_steps} and {save_checkpoints_secs}"
+            )
         if train_distribute is not None or eval_distribute is not None:
-            raise NotImplementedError("RunConfig: train_distribute and eval_distribute are not supported and must be None; workers and "
-                                      "parameter servers come from TF_CONFIG")
+            raise NotImplementedError(
+                "RunConfig: train_distribute and eval_distribute are not supported and must be None; workers and "
+                "parameter servers come from TF_CONFIG"
+            )
         if save_checkpoints_steps is None and save_checkpoints_secs is None:
             save_checkpoints_secs = _SAVE_SECONDS
         self.model_dir = model_dir
@@ -59,9 +76,13 @@ class RunConfig:
         self.task_id = int(task.get("index", 0))
         evaluates = self.task_type == "evaluator"
         if cluster and not evaluates and self.task_id >= len(cluster.get(self.task_type, ())):
-            raise ValueError(f"RunConfig: TF_CONFIG must name task {self.task_id} of '{self.task_type}' in its cluster, found {config}")
+            raise ValueError(
+                f"RunConfig: TF_CONFIG must name task {self.task_id} of '{self.task_type}' in its cluster, found {config}"
+            )
         self.num_ps_replicas = len(cluster.get("ps", ()))
-        self.num_worker_replicas = len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
+        self.num_worker_replicas = (
+            len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
+        )
         chief = "chief" if "chief" in cluster else "worker"
         self.is_chief = not cluster or (self.task_type, self.task_id) == (chief, 0)
         alone = not cluster or evaluates or self.num_worker_replicas + self.num_ps_replicas == 1
@@ -73,7 +94,9 @@ class RunConfig:
         if self.device_fn is not None or not self.num_ps_replicas or not self.master:
             return self.device_fn
         return tf.compat.v1.train.replica_device_setter(
-            worker_device=f"/job:{self.task_type}/task:{self.task_id}", cluster=self.cluster_spec.as_dict())
+            worker_device=f"/job:{self.task_type}/task:{self.task_id}",
+            cluster=self.cluster_spec.as_dict(),
+        )
 
     def replace(self, **changes):
         """A copy with other values.

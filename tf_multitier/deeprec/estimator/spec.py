@@ -1,6 +1,6 @@
 """What programs hand to an Estimator: ModeKeys, EstimatorSpec, TrainSpec, EvalSpec. Names and arguments are TensorFlow 1's."""
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,7 +14,11 @@ class ModeKeys:
 
 
 # What each mode cannot do without.
-_NEEDED = {ModeKeys.TRAIN: ("loss", "train_op"), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
+_NEEDED = {
+    ModeKeys.TRAIN: ("loss", "train_op"),
+    ModeKeys.EVAL: ("loss",),
+    ModeKeys.PREDICT: ("predictions",),
+}
 
 
 class EstimatorSpec:
@@ -35,18 +39,34 @@ class EstimatorSpec:
       TypeError: bad eval_metric_ops.
     """
 
-    def __init__(self, mode, predictions=None, loss=None, train_op=None, eval_metric_ops=None, export_outputs=None,
-                 training_chief_hooks=None, training_hooks=None, scaffold=None, evaluation_hooks=None, prediction_hooks=None):
+    def __init__(
+        self,
+        mode,
+        predictions=None,
+        loss=None,
+        train_op=None,
+        eval_metric_ops=None,
+        export_outputs=None,
+        training_chief_hooks=None,
+        training_hooks=None,
+        scaffold=None,
+        evaluation_hooks=None,
+        prediction_hooks=None,
+    ):
         if mode not in _NEEDED:
-            raise ValueError(f"EstimatorSpec: mode must be one of {sorted(_NEEDED)}, found {mode!r}")
+            raise ValueError(
+                f"EstimatorSpec: mode must be one of {sorted(_NEEDED)}, found {mode!r}"
+            )
         given = {"loss": loss, "train_op": train_op, "predictions": predictions}
         for name in _NEEDED[mode]:
             if given[name] is None:
                 raise ValueError(f"EstimatorSpec: mode '{mode}' needs {name}, found None")
         for name, metric in (eval_metric_ops or {}).items():
             if not isinstance(metric, tuple) or len(metric) != 2:
-                raise TypeError(f"EstimatorSpec: eval_metric_ops must be pairs (value, update) as tf.metrics gives them, found {metric!r} "
-                                f"for '{name}'")
+                raise TypeError(
+                    f"EstimatorSpec: eval_metric_ops must be pairs (value, update) as tf.metrics gives them, found {metric!r} "
+                    f"for '{name}'"
+                )
         self.mode = mode
         self.predictions = predictions
         self.loss = None if loss is None else tf.reshape(loss, [])
@@ -64,18 +84,18 @@ class TrainSpec(NamedTuple):
     """The training of `train_and_evaluate`: `max_steps` is the global step to train to; None: to the end of the data."""
 
     input_fn: object
-    max_steps: Optional[int] = None
-    hooks: Optional[list] = None
-    saving_listeners: Optional[list] = None
+    max_steps: int | None = None
+    hooks: list | None = None
+    saving_listeners: list | None = None
 
 
 class EvalSpec(NamedTuple):
     """The evaluations of `train_and_evaluate`: of `steps` batches (None: all), at most one in `throttle_secs` seconds."""
 
     input_fn: object
-    steps: Optional[int] = 100
-    name: Optional[str] = None
-    hooks: Optional[list] = None
-    exporters: Optional[object] = None
+    steps: int | None = 100
+    name: str | None = None
+    hooks: list | None = None
+    exporters: object | None = None
     start_delay_secs: int = 120
     throttle_secs: int = 600

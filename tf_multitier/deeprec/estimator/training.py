@@ -20,17 +20,30 @@ def train_and_evaluate(estimator, train_spec, eval_spec):
       NotImplementedError: for exporters.
     """
     if eval_spec.exporters:
-        raise NotImplementedError("train_and_evaluate: exporters are not supported: call estimator.export_saved_model afterwards")
+        raise NotImplementedError(
+            "train_and_evaluate: exporters are not supported: call estimator.export_saved_model afterwards"
+        )
     config = estimator.config
     if not config.cluster_spec.jobs or config.task_type == "evaluator" or not config.master:
         evaluates_alone = config.task_type == "evaluator"
-        return (_evaluate_each_checkpoint if evaluates_alone else _train_alone)(estimator, train_spec, eval_spec)
-    server = tf.distribute.Server(config.cluster_spec, config.task_type, config.task_id, protocol=config.protocol or "grpc",
-                                  config=config.session_config)
+        return (_evaluate_each_checkpoint if evaluates_alone else _train_alone)(
+            estimator, train_spec, eval_spec
+        )
+    server = tf.distribute.Server(
+        config.cluster_spec,
+        config.task_type,
+        config.task_id,
+        protocol=config.protocol or "grpc",
+        config=config.session_config,
+    )
     if config.task_type == "ps":
         server.join()
-    estimator.train(train_spec.input_fn, list(train_spec.hooks or ()), max_steps=train_spec.max_steps,
-                    saving_listeners=train_spec.saving_listeners)
+    estimator.train(
+        train_spec.input_fn,
+        list(train_spec.hooks or ()),
+        max_steps=train_spec.max_steps,
+        saving_listeners=train_spec.saving_listeners,
+    )
     return None
 
 
@@ -49,17 +62,28 @@ class _EvaluateAfterSaving(_v1.train.CheckpointSaverListener):
 
 def _train_alone(estimator, train_spec, eval_spec):
     def evaluate():
-        return estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name)
+        return estimator.evaluate(
+            eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name
+        )
 
     listeners = [*(train_spec.saving_listeners or ()), _EvaluateAfterSaving(evaluate, eval_spec)]
-    estimator.train(train_spec.input_fn, list(train_spec.hooks or ()), max_steps=train_spec.max_steps, saving_listeners=listeners)
+    estimator.train(
+        train_spec.input_fn,
+        list(train_spec.hooks or ()),
+        max_steps=train_spec.max_steps,
+        saving_listeners=listeners,
+    )
     return evaluate(), []
 
 
 def _evaluate_each_checkpoint(estimator, train_spec, eval_spec):
     results = None
-    for checkpoint in tf.train.checkpoints_iterator(estimator.model_dir, min_interval_secs=eval_spec.throttle_secs):
-        results = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, checkpoint, eval_spec.name)
+    for checkpoint in tf.train.checkpoints_iterator(
+        estimator.model_dir, min_interval_secs=eval_spec.throttle_secs
+    ):
+        results = estimator.evaluate(
+            eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, checkpoint, eval_spec.name
+        )
         if train_spec.max_steps is not None and results["global_step"] >= train_spec.max_steps:
             break
     return results, []

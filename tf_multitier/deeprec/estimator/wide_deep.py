@@ -32,23 +32,60 @@ class DNNLinearCombinedClassifier(Estimator):
       ValueError, NotImplementedError: for a bad argument.
     """
 
-    def __init__(self, model_dir=None, linear_feature_columns=None, linear_optimizer=None, dnn_feature_columns=None,
-                 dnn_optimizer=None, dnn_hidden_units=None, dnn_activation_fn=tf.nn.relu, dnn_dropout=None, n_classes=2,
-                 weight_column=None, label_vocabulary=None, config=None, warm_start_from=None,
-                 loss_reduction=_v1.losses.Reduction.SUM, batch_norm=False, linear_sparse_combiner="sum", dnn_dtype=tf.float32):
-        for name, value, expected in (("n_classes", n_classes, 2), ("weight_column", weight_column, None),
-                                      ("label_vocabulary", label_vocabulary, None), ("batch_norm", batch_norm, False)):
+    def __init__(
+        self,
+        model_dir=None,
+        linear_feature_columns=None,
+        linear_optimizer=None,
+        dnn_feature_columns=None,
+        dnn_optimizer=None,
+        dnn_hidden_units=None,
+        dnn_activation_fn=tf.nn.relu,
+        dnn_dropout=None,
+        n_classes=2,
+        weight_column=None,
+        label_vocabulary=None,
+        config=None,
+        warm_start_from=None,
+        loss_reduction=_v1.losses.Reduction.SUM,
+        batch_norm=False,
+        linear_sparse_combiner="sum",
+        dnn_dtype=tf.float32,
+    ):
+        for name, value, expected in (
+            ("n_classes", n_classes, 2),
+            ("weight_column", weight_column, None),
+            ("label_vocabulary", label_vocabulary, None),
+            ("batch_norm", batch_norm, False),
+        ):
             if value != expected:
-                raise NotImplementedError(f"DNNLinearCombinedClassifier: {name} must be {expected!r}, found {value!r}: write a model_fn for "
-                                          "tf.estimator.Estimator")
+                raise NotImplementedError(
+                    f"DNNLinearCombinedClassifier: {name} must be {expected!r}, found {value!r}: write a model_fn for "
+                    "tf.estimator.Estimator"
+                )
         if not linear_feature_columns and not dnn_feature_columns:
-            raise ValueError("DNNLinearCombinedClassifier needs linear_feature_columns or dnn_feature_columns, found neither")
+            raise ValueError(
+                "DNNLinearCombinedClassifier needs linear_feature_columns or dnn_feature_columns, found neither"
+            )
         if dnn_feature_columns and not dnn_hidden_units:
-            raise ValueError("DNNLinearCombinedClassifier: dnn_feature_columns need dnn_hidden_units, found none")
-        self._linear_columns, self._dnn_columns = list(linear_feature_columns or ()), list(dnn_feature_columns or ())
+            raise ValueError(
+                "DNNLinearCombinedClassifier: dnn_feature_columns need dnn_hidden_units, found none"
+            )
+        self._linear_columns, self._dnn_columns = (
+            list(linear_feature_columns or ()),
+            list(dnn_feature_columns or ()),
+        )
         self._linear_optimizer, self._dnn_optimizer = linear_optimizer, dnn_optimizer
-        self._hidden_units, self._activation, self._dropout = dnn_hidden_units, dnn_activation_fn, dnn_dropout
-        self._combiner, self._reduction, self._dtype = linear_sparse_combiner, loss_reduction, tf.as_dtype(dnn_dtype)
+        self._hidden_units, self._activation, self._dropout = (
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+        )
+        self._combiner, self._reduction, self._dtype = (
+            linear_sparse_combiner,
+            loss_reduction,
+            tf.as_dtype(dnn_dtype),
+        )
         super().__init__(self._build_model, model_dir, config, warm_start_from=warm_start_from)
 
     def _build_model(self, features, labels, mode):
@@ -57,18 +94,34 @@ class DNNLinearCombinedClassifier(Estimator):
             logits.append(self._dnn(features, mode))
         if self._linear_columns:
             with _v1.variable_scope("linear"):
-                logits.append(_v1.feature_column.linear_model(features, self._linear_columns, sparse_combiner=self._combiner))
+                logits.append(
+                    _v1.feature_column.linear_model(
+                        features, self._linear_columns, sparse_combiner=self._combiner
+                    )
+                )
         logits = tf.add_n(logits)
         probability = tf.sigmoid(logits)
         class_ids = tf.cast(logits > 0, tf.int64)
-        predictions = {"logits": logits, "logistic": probability, "class_ids": class_ids, "classes": tf.strings.as_string(class_ids),
-                       "probabilities": tf.concat([1 - probability, probability], 1)}
+        predictions = {
+            "logits": logits,
+            "logistic": probability,
+            "class_ids": class_ids,
+            "classes": tf.strings.as_string(class_ids),
+            "probabilities": tf.concat([1 - probability, probability], 1),
+        }
         if mode == ModeKeys.PREDICT:
-            return EstimatorSpec(mode, predictions, export_outputs={"predict": export.PredictOutput(predictions)})
+            return EstimatorSpec(
+                mode, predictions, export_outputs={"predict": export.PredictOutput(predictions)}
+            )
         labels = tf.reshape(tf.cast(labels, tf.float32), [-1, 1])
         loss = _v1.losses.sigmoid_cross_entropy(labels, logits, reduction=self._reduction)
         if mode == ModeKeys.EVAL:
-            return EstimatorSpec(mode, predictions, loss, eval_metric_ops=_metrics(labels, logits, probability, class_ids))
+            return EstimatorSpec(
+                mode,
+                predictions,
+                loss,
+                eval_metric_ops=_metrics(labels, logits, probability, class_ids),
+            )
         _v1.summary.scalar("loss", loss)
         return EstimatorSpec(mode, predictions, loss, self._train(loss))
 
@@ -84,19 +137,29 @@ class DNNLinearCombinedClassifier(Estimator):
 
     def _dense(self, name, net, units):
         with _v1.variable_scope(name):
-            kernel = _v1.get_variable("kernel", [net.shape[1], units], initializer=_v1.glorot_uniform_initializer())
+            kernel = _v1.get_variable(
+                "kernel", [net.shape[1], units], initializer=_v1.glorot_uniform_initializer()
+            )
             bias = _v1.get_variable("bias", [units], initializer=_v1.zeros_initializer())
-            return tf.cast(net, self._dtype) @ tf.cast(kernel, self._dtype) + tf.cast(bias, self._dtype)
+            return tf.cast(net, self._dtype) @ tf.cast(kernel, self._dtype) + tf.cast(
+                bias, self._dtype
+            )
 
     def _train(self, loss):
         rate = min(0.2, 1 / math.sqrt(len(self._linear_columns) or 1))
-        parts = [("dnn", self._dnn_optimizer or _v1.train.AdagradOptimizer(0.05)),
-                 ("linear", self._linear_optimizer or _v1.train.FtrlOptimizer(rate))]
+        parts = [
+            ("dnn", self._dnn_optimizer or _v1.train.AdagradOptimizer(0.05)),
+            ("linear", self._linear_optimizer or _v1.train.FtrlOptimizer(rate)),
+        ]
         steps = []
         for scope, optimizer in parts:
             variables = _v1.trainable_variables(scope + "/")
             if variables:
-                steps.append((optimizer() if callable(optimizer) else optimizer).minimize(loss, var_list=variables))
+                steps.append(
+                    (optimizer() if callable(optimizer) else optimizer).minimize(
+                        loss, var_list=variables
+                    )
+                )
         with tf.control_dependencies([*steps, *_v1.get_collection(_v1.GraphKeys.UPDATE_OPS)]):
             return _v1.assign_add(_v1.train.get_global_step(), 1).op
 
@@ -105,10 +168,15 @@ def _metrics(labels, logits, probability, class_ids):
     metrics = _v1.metrics
     mean = metrics.mean(labels)
     return {
-        "accuracy": metrics.accuracy(labels, class_ids), "auc": metrics.auc(labels, probability),
-        "auc_precision_recall": metrics.auc(labels, probability, curve="PR", summation_method="careful_interpolation"),
-        "precision": metrics.precision(labels, class_ids), "recall": metrics.recall(labels, class_ids),
+        "accuracy": metrics.accuracy(labels, class_ids),
+        "auc": metrics.auc(labels, probability),
+        "auc_precision_recall": metrics.auc(
+            labels, probability, curve="PR", summation_method="careful_interpolation"
+        ),
+        "precision": metrics.precision(labels, class_ids),
+        "recall": metrics.recall(labels, class_ids),
         "average_loss": metrics.mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)),
-        "label/mean": mean, "prediction/mean": metrics.mean(probability),
+        "label/mean": mean,
+        "prediction/mean": metrics.mean(probability),
         "accuracy_baseline": (tf.maximum(mean[0], 1 - mean[0]), mean[1]),
     }
