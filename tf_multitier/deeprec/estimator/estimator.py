@@ -374,9 +374,7 @@ def _write_summaries(directory, results):
     values = [
         _v1.Summary.Value(tag=name, simple_value=float(value))
         for name, value in results.items()
-        if name != "global_step"
-        and getattr(value, "ndim", 0) == 0
-        and not isinstance(value, bytes)
+        if name != "global_step" and getattr(value, "ndim", 0) == 0 and not isinstance(value, bytes)
     ]
     with tf.Graph().as_default():  # a FileWriter refuses to be used eagerly
         writer = _v1.summary.FileWriterCache.get(directory)
