@@ -148,6 +148,24 @@ TEST_P(EnvTest, PositionedFileIsWrittenAndReadAnywhere) {
   EXPECT_EQ(Contents("f"), std::string(4, '\0') + "abcd");
 }
 
+// On the disk, where the rest of a block behind the end of a file cannot be asked for.
+TEST(PosixEnvTest, DirectReadPastTheEndOfAFileIsDataLoss) {
+  const std::string path = StrCat(testing::TempDir(), "/direct_", static_cast<int>(::getpid()));
+  {
+    std::unique_ptr<WritableFile> file = *Env::Posix()->NewWritableFile(path);
+    ASSERT_TRUE(file->Append(std::string(5000, 'x').data(), 5000).ok());
+  }
+  std::unique_ptr<PositionedFile> file = *Env::Posix()->OpenPositionedFile(path, Env::OpenMode::kRead, true);
+  void* pages = Env::Posix()->AllocatePages(3 * 4096, false);
+  for (const size_t bytes : {8192, 12288}) {
+    const Status read = file->Read(0, bytes, pages);
+    EXPECT_EQ(read.code(), StatusCode::kDataLoss) << read.ToString();
+    EXPECT_NE(read.message().find("found 5000"), std::string::npos) << read.ToString();
+  }
+  Env::Posix()->FreePages(pages, 3 * 4096);
+  EXPECT_TRUE(Env::Posix()->DeleteFile(path).ok());
+}
+
 TEST_P(EnvTest, CallsOnAbsentPathsAreNotFoundAndNameThem) {
   const std::string absent = Path("absent");
   for (const Status& status :

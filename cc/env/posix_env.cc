@@ -162,10 +162,12 @@ class PosixPositionedFile : public PositionedFile {
         return ::pread(fd_, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
       });
       if (n < 0) return PosixError("read", path_, errno);
-      if (n == 0) {
+      done += static_cast<size_t>(n);
+      // A direct read that ends within a block ended with the file, and the next one may not begin there.
+      const bool at_end = n == 0 || (direct_ && done % kDirectAlignment != 0);
+      if (at_end && done < bytes) {
         return DataLossError("read of '", path_, "' at offset ", offset, ": expected ", bytes, " bytes, found ", done);
       }
-      done += static_cast<size_t>(n);
     }
     return OkStatus();
   }
