@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -17,8 +18,8 @@ namespace multitier {
 namespace {
 
 constexpr char kMagic[] = "MTPMROWS";
-constexpr uint32_t kFormatVersion = 1;
-constexpr size_t kFixedHeaderBytes = 48;  // before the schema
+constexpr uint32_t kFormatVersion = 2;
+constexpr size_t kFixedHeaderBytes = 56;  // before the schema
 constexpr size_t kPageBytes = 4096;
 
 void EncodeSlotHeader(const RecordHeader& header, uint8_t* out) {
@@ -38,18 +39,27 @@ RecordHeader DecodeSlotHeader(const uint8_t* in) {
   return header;
 }
 
-// Of a slot's header from its second word on, and the row data.
-uint32_t SlotChecksum(const uint8_t* header, const uint8_t* row_data, size_t row_bytes) {
-  return ExtendCrc32c(Crc32c(header + 4, PmemFile::kSlotHeaderBytes - 4), row_data, row_bytes);
+uint64_t RandomId() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
 }
 
 }  // namespace
+
+uint32_t PmemFile::Checksum(uint32_t slot, const uint8_t* header, const uint8_t* row_data, size_t row_bytes) const {
+  uint8_t place[12];
+  EncodeFixed64(place, id_);
+  EncodeFixed32(place + 8, first_location_ + slot);
+  const uint32_t seed = Crc32c(place, sizeof(place));
+  return ExtendCrc32c(ExtendCrc32c(seed, header + 4, kSlotHeaderBytes - 4), row_data, row_bytes);
+}
 
 Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, const RowLayout& layout,
                                                    uint32_t first_location, uint32_t slots) {
   std::unique_ptr<PmemFile> file(new PmemFile);
   const std::string schema = ColumnsToJson(layout).ToString();
   file->path_ = path;
+  file->id_ = RandomId();
   file->stride_ = layout.stride();  // its row header and ours are of one size
   static_assert(sizeof(RowHeader) == kSlotHeaderBytes, "the stride counts on it");
   file->row_bytes_ = layout.row_bytes();
@@ -80,6 +90,7 @@ Result<std::unique_ptr<PmemFile>> PmemFile::Create(const std::string& path, cons
   EncodeFixed32(p + 28, static_cast<uint32_t>(schema.size()));
   EncodeFixed64(p + 32, file->stride_);
   EncodeFixed64(p + 40, file->row_bytes_);
+  EncodeFixed64(p + 48, file->id_);
   header += schema;
   p = reinterpret_cast<uint8_t*>(header.data());
   EncodeFixed32(p + 8, Crc32c(p + 12, header.size() - 12));
@@ -113,7 +124,7 @@ Status PmemFile::Sync() {
 void PmemFile::WriteSlot(uint32_t slot, const WriteRecord& record, size_t row_bytes) {
   uint8_t header[kSlotHeaderBytes];
   EncodeSlotHeader(record.header, header);
-  EncodeFixed32(header, SlotChecksum(header, record.row_data, row_bytes));
+  EncodeFixed32(header, Checksum(slot, header, record.row_data, row_bytes));
   uint8_t* to = SlotAddress(slot);
   Copy(to + kSlotHeaderBytes, record.row_data, row_bytes);
   Copy(to, header, kSlotHeaderBytes);
@@ -130,7 +141,7 @@ Status PmemFile::ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* re
   } else {
     const Column& last = layout.columns()[header.num_columns - 1];
     row_bytes = last.offset + last.bytes;
-    if (DecodeFixed32(from) != SlotChecksum(from, row, row_bytes)) bad = "its checksum is wrong";
+    if (DecodeFixed32(from) != Checksum(slot, from, row, row_bytes)) bad = "its checksum is wrong";
   }
   if (bad != nullptr) {
     const std::string of_key = OfKey(*record);

@@ -1,7 +1,10 @@
 // PmemFile: a file of row slots that is mapped by libpmem, on persistent memory (a DAX mount) or on any other file system.
 //
-//   | header page(s): magic, version, geometry, schema | slot | slot | ... |        docs/formats/pmem.md
+//   | header page(s): magic, version, geometry, file id, schema | slot | slot | ... |        docs/formats/pmem.md
 //   slot: | crc32c 4 | columns 4 | key 8 | version 8 | frequency 4 | zero 4 | row data | padding |
+//
+// The checksum of a slot starts from the file's random id and the slot's location: a record that is whole, but of another
+// slot or another file, is no record here.
 //
 // The file is fully allocated when it is made: writing to a sparse one on a full disk would kill the process.
 // On persistent memory a written slot is flushed by CPU instructions, elsewhere by msync when Sync is called.
@@ -37,7 +40,7 @@ class PmemFile {
   void WriteSlot(uint32_t slot, const WriteRecord& record, size_t row_bytes);
   // Copies a slot out: DataLoss naming key, file and offset where it is damaged, or has other columns than `layout`.
   Status ReadSlot(uint32_t slot, const RowLayout& layout, ReadRecord* record) const;
-  // The header without a check.
+  // The header, unchecked.
   RecordHeader ReadHeader(uint32_t slot) const;
   // Waits until what this thread wrote is durable; nothing where there is no persistent memory.
   void Drain() const;
@@ -56,12 +59,15 @@ class PmemFile {
 
   uint64_t Offset(uint32_t slot) const { return header_bytes_ + static_cast<uint64_t>(slot) * stride_; }
   uint8_t* SlotAddress(uint32_t slot) const { return base_ + Offset(slot); }
+  // Of a slot's header from its second word on, and the row data.
+  uint32_t Checksum(uint32_t slot, const uint8_t* header, const uint8_t* row_data, size_t row_bytes) const;
   void Copy(uint8_t* to, const void* from, size_t bytes) const;
 
   std::string path_;
   uint8_t* base_ = nullptr;
   size_t mapped_bytes_ = 0;
   bool is_pmem_ = false;
+  uint64_t id_ = 0;
   size_t header_bytes_ = 0;
   size_t stride_ = 0;
   size_t row_bytes_ = 0;

@@ -170,11 +170,14 @@ Status PmemTier::Grow(uint64_t slots, std::unique_lock<std::mutex>* lock) {
   if (first + slots > kNoLocation) {
     return ResourceExhaustedError("pmem tier: '", options_.directory, "' holds fewer than 2^32 rows; partition the table");
   }
-  const std::string path = FileName(options_.directory, files_.size() + 1);
   const std::shared_ptr<const RowLayout> layout = layout_;
   lock->unlock();
-  Result<std::unique_ptr<PmemFile>> file =
-      PmemFile::Create(path, *layout, static_cast<uint32_t>(first), static_cast<uint32_t>(slots));
+  const auto create = [&] {
+    return PmemFile::Create(FileName(options_.directory, ++named_), *layout, static_cast<uint32_t>(first),
+                            static_cast<uint32_t>(slots));
+  };
+  Result<std::unique_ptr<PmemFile>> file = create();
+  while (file.status().code() == StatusCode::kAlreadyExists) file = create();  // of another process, or left over
   lock->lock();
   if (!file.ok()) return Status(file.status().code(), StrCat("pmem tier: ", file.status().message()));
   Adopt(std::shared_ptr<PmemFile>(*std::move(file)));

@@ -55,8 +55,9 @@ class PmemTier : public Tier {
   // Stops the process where a location is not held.
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
-  // Holds no lock while visiting; what is written or freed meanwhile may be given or not.
   bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) override;
+  // Checks nothing: a damaged slot is given with the key it seems to have. Holds no lock while visiting; what is written or
+  // freed meanwhile may be given or not.
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
   uint64_t location_end() const override;
   // Flushes the pages of files that are not persistent memory.
@@ -102,6 +103,7 @@ class PmemTier : public Tier {
   uint64_t SlotsOfNextFile(uint64_t missing) const;
   // Takes n free slots, or says why not. REQUIRES: grow_mutex_ held too; lets go of the lock for a while.
   Status Reserve(size_t n, std::unique_lock<std::mutex>* lock, uint32_t* locations);
+  // Adds a file, of the next number whose name is free.
   Status Grow(uint64_t slots, std::unique_lock<std::mutex>* lock);
 
   // Unmaps and removes retired files. Takes mutex_.
@@ -110,6 +112,7 @@ class PmemTier : public Tier {
   const PmemOptions options_;
   const pid_t pid_;
   std::mutex grow_mutex_;  // held by the one Write that reserves slots; outside mutex_
+  size_t named_ = 0;       // guarded by grow_mutex_: the number of the last file, made or not
 
   mutable std::mutex mutex_;  // guards what follows; no copying of rows and no file calls inside
   std::condition_variable reads_over_;

@@ -144,17 +144,20 @@ TEST_F(PmemTierTest, FileIsAsTheFormatPageSays) {
   const uint8_t* p = reinterpret_cast<const uint8_t*>(bytes.data());
   EXPECT_EQ(bytes.substr(0, 8), "MTPMROWS");
   const uint32_t schema_bytes = DecodeFixed32(p + 28);
-  EXPECT_EQ(DecodeFixed32(p + 8), Crc32c(p + 12, 36 + schema_bytes));
-  EXPECT_EQ(DecodeFixed32(p + 12), 1u);
+  EXPECT_EQ(DecodeFixed32(p + 8), Crc32c(p + 12, 44 + schema_bytes));
+  EXPECT_EQ(DecodeFixed32(p + 12), 2u);
   EXPECT_EQ(DecodeFixed32(p + 16), 4096u);
   EXPECT_EQ(DecodeFixed32(p + 20), 0u);
   EXPECT_EQ(DecodeFixed64(p + 32), 64u);
   EXPECT_EQ(DecodeFixed64(p + 40), 32u);
   EXPECT_EQ(bytes.size(), 4096 + DecodeFixed32(p + 24) * DecodeFixed64(p + 32));
-  EXPECT_EQ(bytes.substr(48, 18), "[{\"name\": \"value\",");
+  EXPECT_EQ(bytes.substr(56, 18), "[{\"name\": \"value\",");
   const TestRecord record(-2, 1, 2);
   const uint8_t* slot = p + 4096 + held_.at(-2) * 64;
-  EXPECT_EQ(DecodeFixed32(slot), Crc32c(slot + 4, 28 + 32));
+  std::string checked = bytes.substr(48, 8);  // the file's id
+  PutFixed32(&checked, held_.at(-2));
+  checked.append(reinterpret_cast<const char*>(slot) + 4, 28 + 32);
+  EXPECT_EQ(DecodeFixed32(slot), Crc32c(checked.data(), checked.size()));
   EXPECT_EQ(DecodeFixed32(slot + 4), 2u);
   EXPECT_EQ(static_cast<int64_t>(DecodeFixed64(slot + 8)), -2);
   EXPECT_EQ(DecodeFixed64(slot + 16), 1u);
@@ -230,6 +233,43 @@ TEST_F(PmemTierTest, FlippedBitIsDataLossNamingKeyFileAndLocation) {
     flip();
     EXPECT_EQ(ReadableRows(), 100);
   }
+}
+
+// As a write that went astray leaves it: every byte is right, at the wrong place.
+TEST_F(PmemTierTest, RecordOfAnotherSlotOrAnotherFileIsDataLossAndNoAbsentKey) {
+  Open();
+  ASSERT_TRUE(Write(0, 100).ok());
+  const std::string first = Files()[0];
+  const auto slot_of = [&](int64_t key) { return 4096 + static_cast<size_t>(held_.at(key)) * 64; };
+  const std::string bytes = FileBytes(first);
+  const auto put = [&](int64_t key, const std::string& slot) {
+    std::fstream stream(Files()[0], std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(slot_of(key)));
+    stream << slot;
+  };
+  put(7, bytes.substr(slot_of(8), 64));
+  const Status status = Read(7);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+  for (const std::string& part : {std::string("key 7 "), first, StrCat("offset ", slot_of(7))}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(ReadableRows(), 99);
+  held_.clear();
+  Open();
+  ASSERT_TRUE(Write(0, 100).ok());
+  put(7, bytes.substr(slot_of(7), 64));  // the same row of the same slot, of a file before
+  EXPECT_EQ(Read(7).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(ReadableRows(), 99);
+}
+
+TEST_F(PmemTierTest, NamesThatAreTakenArePassedOverWhenItGrows) {
+  Open();
+  for (const char* name : {"rows-000001.pmem", "rows-000003.pmem", "rows-000004.pmem"}) {
+    std::ofstream(directory_ + "/" + name) << "not ours";
+  }
+  for (int64_t first = 0; first < 8000; first += 1000) ASSERT_TRUE(Write(first, 1000).ok());
+  EXPECT_EQ(ReadableRows(), 8000);
+  EXPECT_EQ(FileBytes(directory_ + "/rows-000003.pmem"), "not ours");
 }
 
 // In a mount namespace of a child, so that nothing stays.
