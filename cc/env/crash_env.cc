@@ -143,6 +143,12 @@ CrashEnv::CrashEnv(std::string directory, const std::map<std::string, Crash::Fil
     : directory_(std::move(directory)), history_(history), every_(every), most_(most), random_(seed) {
   MT_CHECK(CreateDir(directory_).ok());
   for (const auto& [path, left] : files) {
+    if (left.replaces) {
+      MT_CHECK((*NewWritableFile(path))->Append(left.replaced.data(), left.replaced.size()).ok());
+      synced_names_[path] = NewFile(path);
+      synced_names_[path]->synced = left.replaced;
+      MT_CHECK(InMemoryEnv::DeleteFile(path).ok());
+    }
     MT_CHECK((*NewWritableFile(path))->Append(left.bytes.data(), left.bytes.size()).ok());
     const std::shared_ptr<File> file = NewFile(path);
     file->synced = left.synced;
@@ -178,6 +184,17 @@ Status CrashEnv::DeleteFile(const std::string& path) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   names_.erase(path);
   return InMemoryEnv::DeleteFile(path);
+}
+
+Status CrashEnv::RenameFile(const std::string& from, const std::string& to) {
+  MayCrash(kSlowEntryMicros);
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  const auto renamed = names_.find(from);
+  if (renamed != names_.end()) {
+    names_[to] = renamed->second;
+    names_.erase(renamed);
+  }
+  return InMemoryEnv::RenameFile(from, to);
 }
 
 Status CrashEnv::SyncDir(const std::string& path) {
@@ -224,7 +241,7 @@ void CrashEnv::Leave(bool power_lost, std::map<std::string, Crash::File>* files)
     const std::string path = directory_ + "/" + name;
     if (names_.count(path) > 0) continue;
     const std::string bytes = NewFile(path)->Bytes();
-    (*files)[path] = Crash::File{bytes, bytes, true, true};
+    (*files)[path] = Crash::File{bytes, bytes, true, true, false, ""};
   }
   std::map<std::string, std::shared_ptr<File>> either = names_;
   either.insert(synced_names_.begin(), synced_names_.end());
@@ -233,7 +250,9 @@ void CrashEnv::Leave(bool power_lost, std::map<std::string, Crash::File>* files)
     const auto synced = synced_names_.find(path);
     const bool entry_synced = synced != synced_names_.end() && synced->second == file;
     if (!power_lost) {
-      (*files)[path] = Crash::File{file->Bytes(), file->synced, there, entry_synced};
+      Crash::File& left = (*files)[path] = Crash::File{file->Bytes(), file->synced, there, entry_synced, false, ""};
+      left.replaces = synced != synced_names_.end() && !entry_synced;
+      if (left.replaces) left.replaced = synced->second->synced;
       continue;
     }
     if (!(there && entry_synced) && random_() % 2 == 0) {
@@ -241,7 +260,7 @@ void CrashEnv::Leave(bool power_lost, std::map<std::string, Crash::File>* files)
       file = synced->second;  // which had that name before
     }
     const std::string bytes = Survivor(file->Bytes(), file->synced);
-    (*files)[path] = Crash::File{bytes, bytes, true, true};
+    (*files)[path] = Crash::File{bytes, bytes, true, true, false, ""};
   }
 }
 

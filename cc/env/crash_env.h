@@ -3,7 +3,7 @@
 //
 //   the process dies   every call that returned has happened, and maybe the first part of a write; nothing is synced by that
 //   the power is lost  what was synced is there; of the rest any part may be: each sector of a file, its size, each entry that
-//                      was made or deleted since its directory was synced
+//                      was made, renamed or deleted since its directory was synced (a name then has the one file or the other)
 //
 // A copy is taken before one of `every` calls that change something, while all others wait, with what may be found in it
 // (CrashHistory); a sample of them is kept. The next CrashEnv begins with what one of them left. Of one directory; a file that is not positioned counts
@@ -66,6 +66,8 @@ struct Crash {
     std::string synced;         // that the next loss of power leaves
     bool there = true;          // or deleted, its directory not synced since
     bool entry_synced = false;  // it is in the directory as that was synced
+    bool replaces = false;      // renamed over a file that is still in the directory as that was synced
+    std::string replaced;       // that one, as the next loss of power leaves it
   };
   bool power_lost = false;
   CrashHistory history;
@@ -93,6 +95,7 @@ class CrashEnv : public InMemoryEnv {
 
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override;
   Status DeleteFile(const std::string& path) override;
+  Status RenameFile(const std::string& from, const std::string& to) override;
   Status SyncDir(const std::string& path) override;
 
  private:

@@ -128,6 +128,18 @@ struct TierStats {
   LatencyHistogram write_latency = {};  // of calls of Write, compaction that it pays for included
 };
 
+// What a tier found in its files when it took them over.
+struct TierRecovery {
+  int64_t files = 0;             // with records
+  int64_t listed_files = 0;      // of them, those that the tier's list of synced files names: found as it says
+  int64_t unsealed_files = 0;    // of them, those read record by record, up to the last good one
+  int64_t lost_headers = 0;      // of them, those read with the layout of another one
+  int64_t records = 0;           // in them, older ones and removals included
+  int64_t damaged_records = 0;   // of them, those that nobody acknowledged and that do not read: lost in a crash, or damaged
+  std::string first_damage;      // of a record or a header: file and offset; empty: none
+  int64_t rows = 0;              // held now
+};
+
 // What a tier can do beyond the common contract.
 struct TierCapabilities {
   bool durable = false;       // records survive the process
@@ -189,6 +201,8 @@ class Tier {
   virtual Status Compact() { return OkStatus(); }
   // The columns of the widest record recovered, value first: the layout given to SetLayout begins with them. Empty: none.
   virtual std::vector<ColumnSpec> recovered_columns() const { return {}; }
+  // All zero for a tier that began empty.
+  virtual TierRecovery recovery() const { return {}; }
   virtual TierStats stats() const = 0;
 };
 

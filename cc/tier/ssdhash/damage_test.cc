@@ -176,10 +176,11 @@ TEST_F(RecoveryTest, UnsealedSegmentIsReadUpToItsLastGoodRecordAndBadOnesAreCoun
   InMemoryEnv copy;
   CopyFiles(&copy);
   Close();
+  ASSERT_NO_FATAL_FAILURE(TakeListAway(&copy));             // as if nothing was acknowledged since it was opened
   const std::string path = "d/ssd-0000000000000002-0.seg";  // the first is what compaction has in reserve
   ASSERT_TRUE(copy.FlipBit(path, 4096 + 20 * 68 + 1, 3).ok());
   ASSERT_TRUE(Open(&copy).ok());
-  EXPECT_EQ(tier_->recovery().unsealed_segments, 1);
+  EXPECT_EQ(tier_->recovery().unsealed_files, 1);
   EXPECT_EQ(tier_->recovery().damaged_records, 1);
   EXPECT_EQ(tier_->recovery().first_damage, StrCat("'", path, "' at offset ", 4096 + 20 * 68));
   EXPECT_EQ(owner_.Adopt(), std::vector<int64_t>());
@@ -222,6 +223,7 @@ TEST_F(RecoveryTest, FooterIsTakenAtItsWordOnlyWithAProof) {
     const std::string path = Segments()[1];
     if (!proven) {
       ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
+      ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
     }
     bool was_zero = false;
     ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, kBlockBytes, &was_zero));  // of key 0
@@ -234,8 +236,7 @@ TEST_F(RecoveryTest, FooterIsTakenAtItsWordOnlyWithAProof) {
     EXPECT_EQ(tier_->recovery().first_damage, proven ? "" : StrCat("'", path, "' at offset ", kBlockBytes));
     EXPECT_EQ(owner_.Wrong().empty(), !proven);
     EXPECT_EQ(owner_.Wrong(StatusCode::kDataLoss), std::vector<int64_t>());
-    Close();
-    for (const std::string& segment : Segments()) ASSERT_TRUE(memory_.DeleteFile(segment).ok());
+    ASSERT_NO_FATAL_FAILURE(StartAnew());
   }
 }
 
@@ -281,6 +282,7 @@ TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
     const std::string path = Segments()[0];
     if (!proven) {
       ASSERT_NO_FATAL_FAILURE(TakeProofAway(&memory_, path));
+      ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
     }
     bool was_zero = false;
     for (uint64_t at = 0; at < 2 * kBlockBytes; at += 512) ASSERT_NO_FATAL_FAILURE(ZeroSector(&memory_, path, at, &was_zero));
@@ -289,7 +291,7 @@ TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
       EXPECT_EQ(opened.code(), StatusCode::kDataLoss);
       EXPECT_NE(opened.message().find(path), std::string::npos) << opened.ToString();
       EXPECT_EQ(Segments().size(), 1u);
-      ASSERT_TRUE(memory_.DeleteFile(path).ok());
+      ASSERT_NO_FATAL_FAILURE(StartAnew());
       continue;
     }
     ASSERT_TRUE(opened.ok()) << opened.ToString();

@@ -233,7 +233,7 @@ TEST_F(FaultTest, RecoveredSegmentWhoseSyncFailsIsRewritten) {
       }
       ASSERT_TRUE(tier_->Sync().ok());
       CrashAndExpectTheSame(rewritten);
-      ASSERT_GE(tier_->recovery().unsealed_segments, 1);
+      ASSERT_GE(tier_->recovery().unsealed_files, 1);
       const int64_t stored = tier_->stats().stored_bytes;
       for (int again = 0; again < 2; ++again) {
         env_->FailNth(FaultKind::kSync, 1, UnavailableError("cable"));

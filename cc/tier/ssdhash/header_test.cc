@@ -119,7 +119,7 @@ TEST_F(HeaderTest, EveryFlippedBitOfAHeaderIsDataLossThoughAnotherSegmentHasItsL
     ASSERT_TRUE(tier.ok()) << tier.status().ToString();
     EXPECT_EQ((*tier)->recovery().rows, 200);
     tier->reset();
-    for (const std::string& segment : Segments()) ASSERT_TRUE(memory_.DeleteFile(segment).ok());
+    ASSERT_NO_FATAL_FAILURE(StartAnew());
   }
 }
 
@@ -137,7 +137,7 @@ TEST_F(HeaderTest, SectorsThatAreLostBeforeRecordsCostNothingWhereAnotherSegment
       EXPECT_EQ((*tier)->recovery().lost_headers, lost == 0 ? 0 : 1) << lost;
       EXPECT_EQ((*tier)->recovery().rows, 200) << lost;
     });
-    for (const std::string& segment : Segments()) ASSERT_TRUE(memory_.DeleteFile(segment).ok());
+    ASSERT_NO_FATAL_FAILURE(StartAnew());
   }
 }
 
@@ -151,6 +151,9 @@ TEST_F(HeaderTest, SectorsOfAHeaderAloneOrBeforePiecesOfRecordsWereNeverAcknowle
       const std::string header = TornHeader(segments[0]);
       const std::string piece = Bytes(segments[0]).substr(header.size() + kSectorBytes, kSectorBytes);
       ASSERT_NE(piece.find_first_not_of('\0'), std::string::npos);
+      if (!others) {
+        ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+      }
       for (size_t i = 0; i < segments.size() && !others; ++i) ASSERT_TRUE(memory_.DeleteFile(segments[i]).ok());
       ForSubsets(sectors, [&](uint64_t lost) {
         for (const bool records : {false, true}) {
@@ -164,7 +167,7 @@ TEST_F(HeaderTest, SectorsOfAHeaderAloneOrBeforePiecesOfRecordsWereNeverAcknowle
           ASSERT_EQ((*tier)->recovery().rows, others ? 200 : 0);
         }
       });
-      for (const std::string& segment : Segments()) ASSERT_TRUE(memory_.DeleteFile(segment).ok());
+      ASSERT_NO_FATAL_FAILURE(StartAnew());
     }
   }
 }
@@ -233,8 +236,7 @@ TEST_F(HeaderTest, HeaderOfZerosIsReadWithTheLayoutOfAnotherSegment) {
         owner.Detach();
       }
     }
-    Close();
-    for (const std::string& path : Segments()) ASSERT_TRUE(memory_.DeleteFile(path).ok());
+    ASSERT_NO_FATAL_FAILURE(StartAnew());
   }
 }
 
@@ -283,8 +285,10 @@ TEST_F(HeaderTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhic
   ASSERT_TRUE(memory_.Truncate(path, 1000).ok());
   EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
   EXPECT_EQ(Segments().size(), 1u);
-  ASSERT_TRUE(memory_.Truncate(path, 0).ok());  // made, and never written
-  EXPECT_TRUE(Open().ok());
+  ASSERT_TRUE(memory_.Truncate(path, 0).ok());
+  EXPECT_EQ(Open().code(), StatusCode::kDataLoss);
+  ASSERT_NO_FATAL_FAILURE(TakeListAway(&memory_));
+  EXPECT_TRUE(Open().ok());  // made, and never written, for all that is known
 }
 
 }  // namespace

@@ -9,7 +9,10 @@
 //      of them are whole. Without a good footer (unsealed, or damaged) the records are read one by one up to the last good
 //      one. Bad ones before that were lost with the power (different writes of one file may survive in any order) or are
 //      damaged: they are counted, and the first is named
-//   3. of all records of a key the one of the largest seq wins; equal ones are copies by compaction. A record wins: held. A
+//   3. what "ssd.list" says was synced must be there (segment_list.h): each segment's file, with that many whole records. Where
+//      a file of it is missing, cut, zero or another one's it is DataLoss naming the file. Nothing is deleted before all is
+//      held against it. A sealed segment that the list has in full is as good as proven
+//   4. of all records of a key the one of the largest seq wins; equal ones are copies by compaction. A record wins: held. A
 //      tombstone wins: the key is absent; all tombstones are kept until compaction drops them
 // Segments are loaded by a few threads side by side. Keys are spread over buckets that fit the cache, one small open-addressed
 // table each. Recovered segments are sealed as they are: nothing is appended to them, so that an interrupted recovery finds the
@@ -17,7 +20,7 @@
 // them, but the process that wrote them may have died before it synced them.
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 #include <utility>
 
 #include "cc/base/crc32c.h"
@@ -28,26 +31,12 @@
 namespace multitier {
 namespace {
 
-constexpr char kIdMagic[] = "MTSSDIDF";
-constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
 constexpr size_t kBucketRecords = 1 << 14;
 constexpr int kLoadHelpers = 3;
 constexpr size_t kLoadGroup = 16;  // segments whose records are in memory twice
 constexpr size_t kRemainsBytes = 64 << 10;  // looked through at once
 constexpr uint64_t kMinFooterBytesPerSlot = 12;  // key, frequency
 constexpr uint64_t kSeqGap = 1 << 28;  // past what lost segments may have used
-
-bool AnySegment(const std::vector<std::string>& names) {
-  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return ParseSegmentName(name, nullptr); });
-}
-
-uint64_t IdOf(const std::string& path) {
-  uint64_t id = 0;
-  MT_CHECK(ParseSegmentName(path.substr(path.rfind('/') + 1), &id));
-  return id;
-}
-
-std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
 
 // A record found, before it is known whether it is its key's newest.
 struct Found {
@@ -76,53 +65,6 @@ void ForNewest(const std::vector<Found>& records, std::vector<uint32_t>* table, 
     if (i != ~0u) keep(records[i]);
   }
 }
-
-}  // namespace
-
-Status SsdHashTier::Impl::WriteInstanceId() {
-  std::string bytes(kIdMagic, 8);
-  PutFixed32(&bytes, kSegmentFormatVersion);
-  bytes.append(reinterpret_cast<const char*>(instance_.data()), instance_.size());
-  PutFixed32(&bytes, Crc32c(bytes.data(), bytes.size()));
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, options_.env->NewWritableFile(IdPath(options_.directory)));
-  MT_RETURN_IF_ERROR(file->Append(bytes.data(), bytes.size()));
-  MT_RETURN_IF_ERROR(file->Sync());
-  MT_RETURN_IF_ERROR(file->Close());
-  return CachedFile::SyncDir(options_.env, options_.directory);
-}
-
-Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
-  const std::string path = IdPath(options_.directory);
-  *found = false;
-  Result<std::unique_ptr<RandomAccessFile>> file = options_.env->NewRandomAccessFile(path);
-  if (file.status().code() == StatusCode::kNotFound) {
-    // Nothing was ever acknowledged here, unless the file was lost.
-    MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
-    if (AnySegment(names)) return DataLossError("'", path, "' is missing");
-    return OkStatus();
-  }
-  if (!file.ok()) return file.status();
-  MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
-  const bool segments = AnySegment(names);
-  uint8_t bytes[kIdBytes] = {};
-  if (size == kIdBytes) MT_RETURN_IF_ERROR((*file)->Read(0, kIdBytes, bytes));
-  // The power went while it was made.
-  if (!segments && (size < kIdBytes || (size == kIdBytes && AllZero(bytes, kIdBytes)))) return OkStatus();
-  if (size != kIdBytes || std::memcmp(bytes, kIdMagic, 8) != 0 ||
-      Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
-    return DataLossError("'", path, "' at offset 0 is damaged");
-  }
-  if (DecodeFixed32(bytes + 8) != kSegmentFormatVersion) {
-    return UnimplementedError("'", path, "' has format version ", DecodeFixed32(bytes + 8), ", this program reads ",
-                              kSegmentFormatVersion);
-  }
-  std::copy(bytes + 12, bytes + 28, instance_.begin());
-  *found = true;
-  return OkStatus();
-}
-
-namespace {
 
 Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path, uint64_t size, SegmentHeader* header) {
   for (size_t needed = kBlockBytes;;) {
@@ -179,12 +121,16 @@ Status SsdHashTier::Impl::LoadSegment(const std::string& path, Loaded* loaded) c
   SegmentHeader header;
   const Status read = ReadHeader(options_.env, *file, path, size, &header);
   if (read.code() == StatusCode::kDataLoss && size >= kBlockBytes) {
-    MT_ASSIGN_OR_RETURN(const bool alone, HoldsRemainsAlone(options_.env, *file, size, instance_, IdOf(path), read));
+    MT_ASSIGN_OR_RETURN(const bool alone, HoldsRemainsAlone(options_.env, *file, size, instance_, SegmentIdOf(path), read));
     loaded->headless = !alone;
     return OkStatus();
   }
   MT_RETURN_IF_ERROR(read);
   if (header.instance != instance_) return DataLossError("segment '", path, "' is of another instance");
+  if (header.id != SegmentIdOf(path)) {
+    return DataLossError("segment '", path, "' at offset 0: expected the header of segment ", SegmentIdOf(path),
+                         ", found that of segment ", header.id);
+  }
   MT_RETURN_IF_ERROR(LoadRecords(std::move(header), std::move(cached), size, loaded));
   const Segment& segment = *loaded->segment;
   if (!segment.proven || segment.footer_bytes > 0 || !loaded->entries.empty()) return OkStatus();
@@ -198,6 +144,9 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
   auto loaded = std::make_shared<Segment>(std::move(header), std::move(file));
   loaded->file_bytes = size;
   loaded->sealed = true;
+  (void)SegmentIdOf(path, &loaded->file_attempt);
+  loaded->attempt = loaded->file_attempt;
+  const ListedSegment* listed = ListedAt(path);
   if (size % kBlockBytes == 0 && size >= loaded->geometry.header_bytes + kBlockBytes) {
     const PageBuffer block(options_.env, kBlockBytes);
     if (block.data() == nullptr) return ResourceExhaustedError("no memory for ", kBlockBytes, " bytes");
@@ -207,7 +156,8 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
     if (DecodeTrailer(loaded->geometry.seed, block.data(), &trailer) && trailer.offset + trailer.bytes == size) {
       loaded->footer_offset = trailer.offset;
       loaded->footer_bytes = trailer.bytes;
-      loaded->proven = trailer.proven;
+      const bool whole = listed != nullptr && listed->sealed && listed->attempt == loaded->attempt && listed->bytes == size;
+      loaded->proven = trailer.proven || whole;
     }
   }
   bool from_footer = false;
@@ -227,9 +177,16 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
   // Acknowledged, for all that is known, but maybe never synced: a process that died may have left it to the cache.
   loaded->synced_writes = 1;
   loaded->writes = loaded->proven ? 1 : 2;
-  loaded->entry_synced = loaded->proven;
+  loaded->entry_synced = loaded->proven || listed != nullptr;
   if (out->entries.size() > loaded->geometry.slots) return DataLossError("segment '", path, "' has an impossible footer");
   loaded->used = static_cast<uint32_t>(out->entries.size());
+  loaded->in_file = PrefixOf(out->entries, loaded->used);
+  if (loaded->proven) {
+    loaded->synced = loaded->in_file;
+  } else if (listed != nullptr) {
+    loaded->synced = SegmentPrefix{listed->records, listed->newest_seq};
+  }
+  for (const FooterEntry& entry : out->entries) loaded->damaged += entry.damaged ? 1 : 0;
   out->segment = std::move(loaded);
   return OkStatus();
 }
@@ -257,7 +214,7 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
   }
   *loaded = Loaded();
   MT_ASSIGN_OR_RETURN(const bool proven, HasProof(path, id));
-  if (!proven) return OkStatus();
+  if (!proven && ListedAt(path) == nullptr) return OkStatus();
   return DataLossError("segment '", path,
                        "' at offset 0: the header is gone, and what follows it has the layout of no other segment");
 }
@@ -288,6 +245,10 @@ void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {
 }
 
 Status SsdHashTier::Impl::Recover() {
+  if (id_version_ == kIdWithList || options_.keep) {
+    list_ = std::make_unique<SegmentList>(options_.env, options_.directory, instance_);
+  }
+  if (id_version_ == kIdWithList) MT_RETURN_IF_ERROR(list_->Load());
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
   std::vector<std::shared_ptr<Segment>> segments;
   std::vector<std::vector<Found>> buckets;
@@ -304,10 +265,18 @@ Status SsdHashTier::Impl::Recover() {
     paths.push_back(options_.directory + "/" + name);
     max_id = std::max(max_id, id);
   }
+  if (list_ != nullptr) MT_RETURN_IF_ERROR(CheckListedFiles(paths));
+  std::map<uint64_t, Status> listed;  // what came of each segment that the list names
+  std::vector<std::string> empty;
   const auto take = [&](const std::string& path, const Loaded& loaded) {
+    if (const ListedSegment* said = ListedAt(path)) {
+      // One good file of several is enough: a crash may have left a part of the next.
+      const auto [was, first] = listed.emplace(said->id, OkStatus());
+      if (first || !was->second.ok()) was->second = CheckListed(path, *said, loaded);
+    }
     const std::shared_ptr<Segment>& segment = loaded.segment;
     if (segment == nullptr || loaded.entries.empty()) {
-      set_.DeleteFile(options_.env, path);
+      empty.push_back(path);
       return;
     }
     const auto index = static_cast<uint32_t>(segments.size());
@@ -323,7 +292,7 @@ Status SsdHashTier::Impl::Recover() {
       buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
     }
     recovery_.records += static_cast<int64_t>(loaded.entries.size());
-    recovery_.unsealed_segments += segment->footer_bytes == 0 ? 1 : 0;
+    recovery_.unsealed_files += segment->footer_bytes == 0 ? 1 : 0;
     if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
     segments.push_back(segment);
   };
@@ -357,11 +326,15 @@ Status SsdHashTier::Impl::Recover() {
   }
   for (const std::string& path : headless) {
     Loaded loaded;
-    MT_RETURN_IF_ERROR(LoadHeadless(path, IdOf(path), layouts, &loaded));
+    MT_RETURN_IF_ERROR(LoadHeadless(path, SegmentIdOf(path), layouts, &loaded));
     ++recovery_.lost_headers;
     NoteDamage(path, 0);
     take(path, loaded);
   }
+  for (const auto& [id, status] : listed) MT_RETURN_IF_ERROR(status);
+  recovery_.listed_files = static_cast<int64_t>(listed.size());
+  for (const std::string& path : empty) set_.DeleteFile(options_.env, path);
+  if (list_ != nullptr) list_->KeepSpare();
   // What is given up for want of a layout must not come back once there is one.
   if (!headless.empty()) MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
   std::lock_guard<std::mutex> lock(set_.mutex);
@@ -385,7 +358,7 @@ Status SsdHashTier::Impl::Recover() {
     segment->tombstone_horizon = segment->num_tombstones > 0 ? set_.next_segment_id : 0;
     set_.NoteIfDead(*segment);
   }
-  recovery_.segments = static_cast<int64_t>(segments.size());
+  recovery_.files = static_cast<int64_t>(segments.size());
   recovery_.rows = set_.rows;
   return OkStatus();
 }

@@ -19,7 +19,7 @@ namespace {
 
 TEST_F(RecoveryTest, EmptyDirectoryIsAnEmptyTier) {
   ASSERT_TRUE(Open().ok());
-  EXPECT_EQ(tier_->recovery().segments, 0);
+  EXPECT_EQ(tier_->recovery().files, 0);
   ASSERT_TRUE(Open().ok());
   EXPECT_EQ(tier_->stats().rows, 0);
 }
@@ -166,8 +166,7 @@ TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
   const std::string path = Segments()[0];
   std::string bytes(*(*memory_.NewRandomAccessFile(path))->Size(), '\0');
   ASSERT_TRUE((*memory_.NewRandomAccessFile(path))->Read(0, bytes.size(), bytes.data()).ok());
-  ASSERT_TRUE(memory_.DeleteFile(path).ok());
-  ASSERT_TRUE(memory_.DeleteFile("d/ssd.id").ok());
+  ASSERT_NO_FATAL_FAILURE(StartAnew());
   ASSERT_TRUE(Open().ok());
   Close();
   ASSERT_TRUE((*memory_.NewWritableFile(path))->Append(bytes.data(), bytes.size()).ok());

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "cc/base/coding.h"
+#include "cc/base/crc32c.h"
 #include "cc/env/memory_env.h"
 #include "cc/tier/ssdhash/ssdhash_test_util.h"
 
@@ -50,6 +52,23 @@ class RecoveryTest : public testing::Test {
       if (name.size() > 10) found.push_back("d/" + name);
     }
     return found;
+  }
+
+  // An empty directory again.
+  void StartAnew() {
+    Close();
+    const Result<std::vector<std::string>> names = memory_.ListDir("d");
+    for (const std::string& name : *names) ASSERT_TRUE(memory_.DeleteFile("d/" + name).ok());
+  }
+  // A directory of the format before, without a list of segments: its files are taken as they are.
+  static void TakeListAway(InMemoryEnv* env) {
+    std::string id(32, '\0');
+    ASSERT_TRUE((*env->NewRandomAccessFile("d/ssd.id"))->Read(0, id.size(), id.data()).ok());
+    EncodeFixed32(reinterpret_cast<uint8_t*>(id.data()) + 8, 2);
+    EncodeFixed32(reinterpret_cast<uint8_t*>(id.data()) + 28, Crc32c(id.data(), 28));
+    ASSERT_TRUE((*env->NewWritableFile("d/ssd.id"))->Append(id.data(), id.size()).ok());
+    const Status deleted = env->DeleteFile("d/ssd.list");
+    ASSERT_TRUE(deleted.ok() || deleted.code() == StatusCode::kNotFound);
   }
 
   void CopyFiles(InMemoryEnv* to) {

@@ -43,27 +43,32 @@ Status WriteString(Env* env, SegmentSet* set, PositionedFile* file, uint64_t off
 }
 
 // Copies the records of [header, end), at most `slots`, to another file of the segment. DataLoss where held ones are damaged,
-// and the rest is copied all the same. `entries` may be empty: then nobody knows whose they were.
+// and the rest is copied all the same. `entries` may be empty: then nobody knows whose they were. *dead_damaged: how many
+// damaged ones are not held.
 Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std::vector<FooterEntry>& entries, uint32_t slots,
-                   uint64_t end, const PositionedFile& from, PositionedFile* to) {
+                   uint64_t end, const PositionedFile& from, PositionedFile* to, uint32_t* dead_damaged) {
   const SegmentGeometry& geometry = segment.geometry;
   // Whole records at a time, from and to block boundaries.
   const uint64_t stride = std::max(kCopyBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes);
   WriteBuffer pages;
   if (!pages.Allocate(env, stride + 2 * kBlockBytes, false)) return NoMemory(stride + 2 * kBlockBytes);
   Status damaged;
+  uint32_t next_slot = 0;  // not looked at yet
   for (uint64_t at = geometry.header_bytes; at < end;) {
     const uint64_t until = std::min(at + stride, end);
     MT_RETURN_IF_ERROR(from.Read(at, until - at, pages.data()));
     // The next piece begins with the block of the first record that is not whole in this one.
     const uint32_t past = FirstSlotPast(geometry, until);
-    for (uint32_t slot = FirstSlotPast(geometry, at); slot < std::min(past, slots); ++slot) {
+    for (; next_slot < std::min(past, slots); ++next_slot) {
+      const uint32_t slot = next_slot;
       const uint64_t offset = geometry.RecordOffset(slot);
-      if (offset < at) continue;
       RecordFields fields;
       if (DecodeRecord(geometry, slot, pages.data() + (offset - at), true, &fields)) continue;
       std::lock_guard<std::mutex> lock(set->mutex);
-      if (!segment.is_live(slot) && !segment.is_last(slot)) continue;
+      if (!segment.is_live(slot) && !segment.is_last(slot)) {
+        ++*dead_damaged;
+        continue;
+      }
       const std::string key = slot < entries.size() ? StrCat(" of key ", entries[slot].key) : "";
       damaged = DataLossError("ssdhash tier: record", key, " in '", segment.file->path(), "' at offset ", offset,
                               " was lost by a failed write or sync: its checksum does not match");
@@ -199,6 +204,7 @@ bool SegmentDraft::TakeOff() {
   flight_begin_ = begin_;
   flight_end_ = end;
   flight_fill_ = std::min(end, fill_);
+  flight_prefix_ = PrefixBelow(flight_fill_);
   begin_ = keep;
   {
     std::lock_guard<std::mutex> lock(set_->mutex);
@@ -234,6 +240,7 @@ void SegmentDraft::Fly() {
   if (written) {
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->file_end = flight_fill_;
+    segment_->in_file = flight_prefix_;
     segment_->flight = nullptr;
   }
   std::lock_guard<std::mutex> lock(flight_mutex_);
@@ -319,13 +326,23 @@ Status SegmentDraft::WriteBlocks(bool all) {
   return OkStatus();
 }
 
+SegmentPrefix SegmentDraft::PrefixBelow(uint64_t offset) {
+  const uint32_t records = std::min(next_slot_, segment_->geometry.RecordsBelow(offset));
+  for (; counted_.records < records; ++counted_.records) {
+    counted_.newest_seq = std::max(counted_.newest_seq, segment_->entries[counted_.records].seq);
+  }
+  return counted_;
+}
+
 void SegmentDraft::Advance(uint64_t written) {
   const uint64_t keep = RoundDownToBlock(fill_);
+  const SegmentPrefix in_file = PrefixBelow(std::min(written, fill_));
   std::lock_guard<std::mutex> lock(set_->mutex);
   std::memmove(buffer_.data(), buffer_.data() + (keep - begin_), fill_ - keep);
   begin_ = keep;
   segment_->buffer_begin = keep;
   segment_->file_end = std::min(written, fill_);
+  segment_->in_file = in_file;
 }
 
 Status SegmentDraft::Finish() {
@@ -375,8 +392,10 @@ Status SegmentDraft::WriteEnd() {
     }
   }
   MT_RETURN_IF_ERROR(file->Truncate(offset + footer.size()));
+  const SegmentPrefix all = PrefixBelow(fill_);
   {
     std::lock_guard<std::mutex> lock(set_->mutex);
+    segment_->in_file = all;
     ++segment_->writes;  // without its length the file has no footer: a sync before this one is none of all of it
   }
   MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
@@ -392,13 +411,15 @@ Status SegmentDraft::Repair() {
   const uint64_t in_file = failed_flight ? flight_begin_ : begin_;
   MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options_, set_, segment_.get()));
   const uint64_t end = EndOfBlocks(true);
+  uint32_t dead_damaged = 0;
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
     Status damaged;
     if (in_file > 0) {
       MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, segment_->file->Open());
       MT_RETURN_IF_ERROR(WriteString(options_.env, set_, to.get(), 0, segment_->header.Encode()));
-      damaged = CopyRecords(options_.env, set_, *segment_, segment_->entries, next_slot_, in_file, *from, to.get());
+      damaged =
+          CopyRecords(options_.env, set_, *segment_, segment_->entries, next_slot_, in_file, *from, to.get(), &dead_damaged);
       if (!damaged.ok() && damaged.code() != StatusCode::kDataLoss) return damaged;
     }
     if (failed_flight) {
@@ -421,7 +442,9 @@ Status SegmentDraft::Repair() {
   {
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->file = std::move(cached);
+    segment_->file_attempt = segment_->attempt;
     segment_->sync_failed = false;
+    segment_->damaged = dead_damaged;
     set_->SetFileBytes(segment_.get(), segment_->header.MaxFileBytes());
   }
   set_->DeleteFile(options_.env, old_path);
@@ -429,6 +452,7 @@ Status SegmentDraft::Repair() {
   {
     std::lock_guard<std::mutex> lock(set_->mutex);
     segment_->synced_writes = ++segment_->writes;
+    segment_->synced = segment_->in_file;
     segment_->entry_synced = true;
     segment_->flight = nullptr;
   }
@@ -460,10 +484,11 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
   }
   const uint64_t end = footer_bytes > 0 ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
   MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options, set, segment.get()));
+  uint32_t dead_damaged = 0;
   const auto copy = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
     MT_RETURN_IF_ERROR(WriteString(options.env, set, to.get(), 0, segment->header.Encode()));
-    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, slots, end, *from, to.get()));
+    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, slots, end, *from, to.get(), &dead_damaged));
     if (footer_bytes > 0) MT_RETURN_IF_ERROR(CountWrite(set, to.get(), end, pages.data(), footer_bytes));
     MT_RETURN_IF_ERROR(to->Truncate(end + footer_bytes));
     MT_RETURN_IF_ERROR(to->Sync());
@@ -479,10 +504,13 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
   {
     std::lock_guard<std::mutex> lock(set->mutex);
     segment->file = std::move(cached);
+    segment->file_attempt = segment->attempt;
     segment->sync_failed = false;
+    segment->damaged = dead_damaged;
     set->SetFileBytes(segment.get(), end + footer_bytes);
     segment->footer_bytes = footer_bytes;
     segment->synced_writes = segment->writes;
+    segment->synced = segment->in_file;
     segment->entry_synced = true;
   }
   set->DeleteFile(options.env, old->path());

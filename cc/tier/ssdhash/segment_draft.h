@@ -128,6 +128,8 @@ class SegmentDraft {
   Status WriteBlocks(bool all);
   // Up to where WriteBlocks writes. Zeroes what it writes beyond the records.
   uint64_t EndOfBlocks(bool all);
+  // The records that end at or below `offset`. REQUIRES: it is not called for a smaller offset than before
+  SegmentPrefix PrefixBelow(uint64_t offset);
   // The file holds everything up to `written`: keeps the last, partial block.
   void Advance(uint64_t written);
   Status WriteEnd();
@@ -146,11 +148,13 @@ class SegmentDraft {
   DraftMemory memory_;  // once finished
   uint64_t begin_ = 0, fill_ = 0;  // file offsets of the buffer's ends
   uint32_t next_slot_ = 0;
+  SegmentPrefix counted_;          // what PrefixBelow gave last
   bool broken_ = false;  // Repair before anything else
 
   WriteBuffer flight_;                              // empty: none
   uint64_t flight_begin_ = 0, flight_end_ = 0;      // file offsets, of blocks
   uint64_t flight_fill_ = 0;                        // where its records end
+  SegmentPrefix flight_prefix_;                     // the records up to there
   enum class Flight { kNone, kWaiting, kUnderWay, kLanded, kFailed };
   std::mutex flight_mutex_;
   std::condition_variable flight_over_;

@@ -370,7 +370,7 @@ bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vecto
   return true;
 }
 
-bool ParseSegmentName(const std::string& name, uint64_t* id) {
+bool ParseSegmentName(const std::string& name, uint64_t* id, uint32_t* attempt) {
   if (name.size() < 26 || name.rfind("ssd-", 0) != 0 || name[20] != '-' || name.compare(name.size() - 4, 4, ".seg") != 0) {
     return false;
   }
@@ -379,7 +379,14 @@ bool ParseSegmentName(const std::string& name, uint64_t* id) {
   const uint64_t parsed = std::strtoull(digits.c_str(), &end, 16);
   if (*end != '\0') return false;
   if (id != nullptr) *id = parsed;
+  if (attempt != nullptr) *attempt = static_cast<uint32_t>(std::strtoul(name.c_str() + 21, nullptr, 10));
   return true;
+}
+
+uint64_t SegmentIdOf(const std::string& path, uint32_t* attempt) {
+  uint64_t id = 0;
+  MT_CHECK(ParseSegmentName(path.substr(path.rfind('/') + 1), &id, attempt));
+  return id;
 }
 
 }  // namespace multitier

@@ -86,6 +86,13 @@ struct SegmentGeometry {
     return per_block == 0 ? header_bytes + uint64_t{slot} * record_bytes
                           : header_bytes + uint64_t{slot / per_block} * kBlockBytes + slot % per_block * record_bytes;
   }
+  // How many records end at or below `offset`. REQUIRES: offset >= header_bytes
+  uint32_t RecordsBelow(uint64_t offset) const {
+    const uint64_t bytes = offset - header_bytes;
+    if (per_block == 0) return static_cast<uint32_t>(bytes / record_bytes);
+    const uint64_t in_last_block = std::min<uint64_t>(bytes % kBlockBytes / record_bytes, per_block);
+    return static_cast<uint32_t>(bytes / kBlockBytes * per_block + in_last_block);
+  }
   uint64_t header_bytes = 0;
   uint32_t record_bytes = 0;
   uint32_t row_bytes = 0;
@@ -134,8 +141,10 @@ void ProveTrailer(uint32_t seed, uint8_t* last_block);
 // From the `bytes` bytes of a footer. False: damaged.
 bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vector<FooterEntry>* entries);
 
-// "ssd-<id in 16 hex digits>-<attempt>.seg": true, and the id (may be null).
-bool ParseSegmentName(const std::string& name, uint64_t* id);
+// "ssd-<id in 16 hex digits>-<attempt>.seg": true, and the id and the attempt (each may be null).
+bool ParseSegmentName(const std::string& name, uint64_t* id, uint32_t* attempt = nullptr);
+// The id in a path, and the attempt (may be null). REQUIRES: it ends in such a name
+uint64_t SegmentIdOf(const std::string& path, uint32_t* attempt = nullptr);
 
 }  // namespace multitier
 

@@ -7,6 +7,14 @@
 
 namespace multitier {
 
+SegmentPrefix PrefixOf(const std::vector<FooterEntry>& entries, uint32_t records) {
+  SegmentPrefix prefix{records, 0};
+  for (uint32_t i = 0; i < records; ++i) {
+    if (!entries[i].damaged) prefix.newest_seq = std::max(prefix.newest_seq, entries[i].seq);
+  }
+  return prefix;
+}
+
 Segment::Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file)
     : header(std::move(segment_header)), geometry(header), file(std::move(segment_file)), live((header.slots + 63) / 64) {
   for (uint32_t n = 0; n <= header.columns.size(); ++n) column_bytes.push_back(header.BytesOfColumns(n));
@@ -83,6 +91,7 @@ Status SegmentSet::Sync(Segment* segment) {
   std::lock_guard<std::mutex> one_at_a_time(segment->sync_mutex);
   std::shared_ptr<CachedFile> cached;
   uint64_t written = 0;
+  SegmentPrefix in_file;
   {
     std::lock_guard<std::mutex> lock(mutex);
     const Status& failed = segment->sync_error;
@@ -92,6 +101,7 @@ Status SegmentSet::Sync(Segment* segment) {
     }
     cached = segment->file;
     written = segment->writes;
+    in_file = segment->in_file;
   }
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
   const Status synced = file->Sync();
@@ -99,6 +109,7 @@ Status SegmentSet::Sync(Segment* segment) {
   if (segment->file != cached) return OkStatus();  // rewritten meanwhile, and synced
   if (synced.ok()) {
     segment->synced_writes = std::max(segment->synced_writes, written);
+    if (in_file.records > segment->synced.records) segment->synced = in_file;
   } else {
     segment->sync_failed = true;
     segment->sync_error = synced;

@@ -28,6 +28,14 @@
 
 namespace multitier {
 
+// The first records of a segment: how many, and the newest sequence number of them.
+struct SegmentPrefix {
+  uint32_t records = 0;
+  uint64_t newest_seq = 0;
+};
+// Of entries that were read; damaged ones have no sequence number. REQUIRES: records <= entries.size()
+SegmentPrefix PrefixOf(const std::vector<FooterEntry>& entries, uint32_t records);
+
 // Open (one per writer), full (its draft waits to be finished), then sealed (complete: nothing but its proof is written to it).
 // Until it is sealed its newest records are in its draft's buffer. Last, condemned: nothing of it is kept, its file goes.
 // All but the constants and sync_mutex is guarded by SegmentSet::mutex.
@@ -40,6 +48,7 @@ struct Segment {
 
   std::shared_ptr<CachedFile> file;  // replaced where a failed one was rewritten
   uint32_t attempt = 0;              // the last whose name was taken
+  uint32_t file_attempt = 0;         // of the file
   uint64_t file_bytes = 0;           // of the file, preallocated space included
   bool sealed = false, condemned = false;
   int users = 0;                         // writers that have not published, compaction: not to be deleted or chosen
@@ -66,12 +75,14 @@ struct Segment {
 
   // Held over a sync of the file, until what came of it is noted. Before SegmentSet::mutex.
   std::mutex sync_mutex;
-  // What a loss of power leaves: all writes up to the synced one.
+  // What a loss of power leaves: all writes up to the synced one, and those records.
   uint64_t writes = 0, synced_writes = 0;
+  SegmentPrefix in_file, synced;
+  uint32_t damaged = 0;  // records that were not whole when recovery, or a repair of the file, read them, and are not held
   bool entry_synced = false;  // of the directory
   bool sync_failed = false;   // nobody knows what the file holds: to be rewritten
   Status sync_error;          // of that sync
-  bool dirty() const { return synced_writes != writes || !entry_synced; }
+  bool dirty() const { return synced_writes != writes || synced.records < in_file.records || !entry_synced; }
 
   uint32_t used = 0;  // slots taken
   uint32_t num_deletions = 0;  // of them, tombstones, kept or not

@@ -7,10 +7,13 @@
 //               trusted, and never synced again
 //   4. prove    in the trailers of sealed ones that they were synced, entry and all. A proof is never synced itself: where it
 //               is lost, or could not be written, recovery reads all records, not the footer alone
-//   5. delete   the condemned, if all that was to be synced is
+//   5. list     of a tier that is kept: what is synced (segment_list.h), where everything was to be synced, or a condemned
+//               segment is in the list
+//   6. delete   the condemned, if all that was to be synced is, and the list does not name them
 //
 // A tier that is not kept syncs nothing until Sync asks for it: after that only what replaces synced records.
 
+#include <algorithm>
 #include <utility>
 
 #include "cc/tier/ssdhash/ssdhash_impl.h"
@@ -43,7 +46,17 @@ Status SsdHashTier::Impl::Settle(bool everything) {
       (may_go ? deletable : set_.condemned).push_back(std::move(segment));
     }
   }
+  Status listed;
+  const auto named = [this](const auto& segment) { return list_ != nullptr && list_->Named(segment->header.id); };
+  if (list_ != nullptr && synced.ok() && (everything || std::any_of(deletable.begin(), deletable.end(), named))) {
+    listed = ListSegments(deletable);
+  }
   for (const auto& segment : deletable) {
+    if (!listed.ok() && named(segment)) {
+      std::lock_guard<std::mutex> lock(set_.mutex);
+      set_.condemned.push_back(segment);
+      continue;
+    }
     {
       std::lock_guard<std::mutex> lock(set_.mutex);
       set_.Erase(segment.get());
@@ -53,7 +66,8 @@ Status SsdHashTier::Impl::Settle(bool everything) {
     std::lock_guard<std::mutex> lock(set_.mutex);
     --set_.deleting;
   }
-  return synced;
+  if (list_ != nullptr) list_->KeepSpare();
+  return synced.ok() ? listed : synced;
 }
 
 Status SsdHashTier::Impl::SyncSegments(bool everything) {

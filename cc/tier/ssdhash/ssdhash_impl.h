@@ -3,8 +3,9 @@
 //   ssdhash_tier.cc   Open, Write, Free, Remove, Sync, stats
 //   read.cc           Read, Scan
 //   compaction.cc     choosing, copying, relocating, deleting; tombstones
+//   listed.cc         the directory's id, and its list of what was synced
 //   recovery.cc       Open of what is there
-//   settle.cc         syncing, and deleting what is condemned
+//   settle.cc         syncing, listing what is synced, and deleting what is condemned
 //
 // Locks, outermost first:
 //   compact_mutex_     a step of compaction from choice to settlement, the cold head, the relocator; held over I/O and while
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "cc/tier/ssdhash/io_worker.h"
+#include "cc/tier/ssdhash/segment_list.h"
 #include "cc/tier/ssdhash/segment_set.h"
 #include "cc/tier/ssdhash/segment_writer.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
@@ -49,6 +51,9 @@ class PageBuffer {
   uint8_t* const data_;
 };
 
+// Format versions of "ssd.id": whether the directory has a list of segments.
+constexpr uint32_t kIdWithoutList = 2, kIdWithList = 3;
+
 class SsdHashTier::Impl {
  public:
   explicit Impl(SsdHashOptions options);
@@ -58,7 +63,7 @@ class SsdHashTier::Impl {
   Status CheckProcess() const;
   pid_t pid() const { return pid_; }
   const SsdHashOptions& options() const { return options_; }
-  const SsdHashRecovery& recovery() const { return recovery_; }
+  const TierRecovery& recovery() const { return recovery_; }
   const std::vector<ColumnSpec>& recovered_columns() const { return recovered_columns_; }
 
   Status SetLayout(std::shared_ptr<const RowLayout> layout);
@@ -161,14 +166,29 @@ class SsdHashTier::Impl {
   Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const;
   void NoteDamage(const std::string& path, uint64_t offset);
   void LoadSegments(Span<const std::string> paths, std::vector<Loaded>* out) const;
+
+  // --- listed.cc
+  // Begins an empty directory, or takes over what is in it.
+  Status InitFiles();
   Status ReadInstanceId(bool* found);
-  Status WriteInstanceId();
+  // `version`: kIdWithList or kIdWithoutList
+  Status WriteInstanceId(uint32_t version);
+  // Makes the list what is synced by now, less `leaving`. REQUIRES: settle_mutex_ held
+  Status ListSegments(Span<const std::shared_ptr<Segment>> leaving);
+  // What the list says of the segment of a file; null: nothing, or of a later file of it.
+  const ListedSegment* ListedAt(const std::string& path) const;
+  // DataLoss where a file that the list names, or a later one of its segment, is missing.
+  Status CheckListedFiles(Span<const std::string> paths) const;
+  // DataLoss where what was read of a file is not what the list says of its segment.
+  Status CheckListed(const std::string& path, const ListedSegment& listed, const Loaded& loaded) const;
 
   SsdHashOptions options_;
   const pid_t pid_;
   bool ready_ = false;  // Init succeeded: the files are ours
   InstanceId instance_ = {};
-  SsdHashRecovery recovery_;
+  uint32_t id_version_ = 0;            // of "ssd.id"; guarded by settle_mutex_ once the tier is open
+  std::unique_ptr<SegmentList> list_;  // null: a tier that is not kept. Guarded likewise
+  TierRecovery recovery_;
   std::vector<ColumnSpec> recovered_columns_;
   std::unique_ptr<BatchReader> reader_;
   SegmentSet set_;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "cc/env/posix_error.h"
@@ -55,16 +54,7 @@ Status SsdHashTier::Impl::Init() {
                                 " bytes");
   }
   MT_ASSIGN_OR_RETURN(reader_, BatchReader::Create(options_.reader));
-  bool found = false;
-  if (options_.recover) MT_RETURN_IF_ERROR(ReadInstanceId(&found));
-  if (!found) {
-    DeleteOwnFiles();
-    std::random_device random;
-    for (uint8_t& byte : instance_) byte = static_cast<uint8_t>(random());
-    MT_RETURN_IF_ERROR(WriteInstanceId());
-  } else {
-    MT_RETURN_IF_ERROR(Recover());
-  }
+  MT_RETURN_IF_ERROR(InitFiles());
   writer_options_.env = options_.env;
   writer_options_.directory = options_.directory;
   writer_options_.instance = instance_;
@@ -298,7 +288,7 @@ SsdHashTier::~SsdHashTier() {
   if (!impl_->CheckProcess().ok()) (void)impl_.release();
 }
 
-const SsdHashRecovery& SsdHashTier::recovery() const { return impl_->recovery(); }
+TierRecovery SsdHashTier::recovery() const { return impl_->recovery(); }
 std::vector<ColumnSpec> SsdHashTier::recovered_columns() const { return impl_->recovered_columns(); }
 
 TierCapabilities SsdHashTier::capabilities() const {

@@ -24,10 +24,13 @@
 // key does not come back: its tombstone stays until no file can hold an older record of it. A tombstone is newer than whatever
 // was written before Remove was called, whoever wrote it: the owner keeps a key's writes and removals in order.
 //
+// Loss: a tier that is kept has a list of the segments that were synced (segment_list.h). Where one of them, or an acknowledged
+// record of it, is missing, recovery fails with DataLoss naming the file.
+//
 // Damage: a record whose checksum does not match is DataLoss naming key, file and offset when it is read; a damaged footer is
 // replaced by reading the records; a header that lacks a sector by that of another; a header or id damaged otherwise fails
-// recovery. Of a segment that was open when its process was killed, records that do not read are counted by recovery(): nobody
-// knows then whether they were lost with the power.
+// recovery. Of a segment that was open when its process was killed, records since the last Sync that do not read are counted by
+// recovery(): nobody knows then whether they were lost with the power.
 //
 // Owns the files of one directory, and the instance that keeps the directory, if given; deletes them when destroyed, unless
 // `keep`. Bounds rows where max_rows is given, and no bytes. Memory: a bit a record, 32 bytes for each record of the segments
@@ -71,25 +74,12 @@ struct SsdHashOptions {
   uint64_t max_segment_bytes = 256 << 20;
 };
 
-// What recovery found.
-struct SsdHashRecovery {
-  int64_t segments = 0;
-  int64_t unsealed_segments = 0;  // read record by record, up to the last good one
-  int64_t damaged_records = 0;    // bad ones before that: lost with the power, or damaged; older ones of their keys may be held
-  int64_t lost_headers = 0;       // segments read with the layout of another one
-  std::string first_damage;       // file and offset; empty: none
-  int64_t records = 0;            // in them, older ones and tombstones included
-  int64_t rows = 0;               // held now
-};
-
 class SsdHashTier : public Tier {
  public:
   // InvalidArgument for impossible options; what the Env says of the directory; with `recover`: DataLoss naming file and
   // offset where a segment cannot be read, Unimplemented for a newer format.
   static Result<std::unique_ptr<SsdHashTier>> Open(SsdHashOptions options);
   ~SsdHashTier() override;
-
-  const SsdHashRecovery& recovery() const;
 
   const char* name() const override { return "ssdhash"; }
   TierCapabilities capabilities() const override;
@@ -109,6 +99,7 @@ class SsdHashTier : public Tier {
   Status Compact() override;
   // Of the widest segment.
   std::vector<ColumnSpec> recovered_columns() const override;
+  TierRecovery recovery() const override;
   TierStats stats() const override;
 
  private:

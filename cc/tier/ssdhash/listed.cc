@@ -1,0 +1,162 @@
+// What the tier knows of its directory: "ssd.id", whose it is, and "ssd.list", what was synced (segment_list.h). Both are made
+// here, the list is kept here, and recovery asks here whether what it found is all that the list names.
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "cc/base/crc32c.h"
+#include "cc/tier/ssdhash/ssdhash_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr char kIdMagic[] = "MTSSDIDF";
+constexpr size_t kIdBytes = 32;  // magic 8, version 4, instance 16, crc 4
+
+bool AnySegment(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) { return ParseSegmentName(name, nullptr); });
+}
+
+std::string IdPath(const std::string& directory) { return directory + "/ssd.id"; }
+
+}  // namespace
+
+Status SsdHashTier::Impl::InitFiles() {
+  if (options_.recover) {
+    bool found = false;
+    MT_RETURN_IF_ERROR(ReadInstanceId(&found));
+    if (found) return Recover();
+  }
+  DeleteOwnFiles();
+  std::random_device random;
+  for (uint8_t& byte : instance_) byte = static_cast<uint8_t>(random());
+  if (options_.keep) {
+    list_ = std::make_unique<SegmentList>(options_.env, options_.directory, instance_);
+    MT_RETURN_IF_ERROR(list_->Replace({}));
+    list_->KeepSpare();
+  }
+  id_version_ = options_.keep ? kIdWithList : kIdWithoutList;
+  return WriteInstanceId(id_version_);
+}
+
+Status SsdHashTier::Impl::WriteInstanceId(uint32_t version) {
+  std::string bytes(kIdMagic, 8);
+  PutFixed32(&bytes, version);
+  bytes.append(reinterpret_cast<const char*>(instance_.data()), instance_.size());
+  PutFixed32(&bytes, Crc32c(bytes.data(), bytes.size()));
+  // Renamed into place: it may replace one.
+  const std::string path = IdPath(options_.directory), made = options_.directory + "/ssd.id+";
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, options_.env->NewWritableFile(made));
+  MT_RETURN_IF_ERROR(file->Append(bytes.data(), bytes.size()));
+  MT_RETURN_IF_ERROR(file->Sync());
+  MT_RETURN_IF_ERROR(file->Close());
+  MT_RETURN_IF_ERROR(options_.env->RenameFile(made, path));
+  return CachedFile::SyncDir(options_.env, options_.directory);
+}
+
+Status SsdHashTier::Impl::ReadInstanceId(bool* found) {
+  const std::string path = IdPath(options_.directory);
+  *found = false;
+  Result<std::unique_ptr<RandomAccessFile>> file = options_.env->NewRandomAccessFile(path);
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
+  // The id is made after a list without segments, and before the first segment.
+  MT_ASSIGN_OR_RETURN(const bool named, SegmentList::NamesAny(options_.env, options_.directory));
+  const bool segments = named || AnySegment(names);
+  if (file.status().code() == StatusCode::kNotFound) {
+    // Nothing was ever acknowledged here, unless the file was lost.
+    return segments ? DataLossError("'", path, "' is missing") : OkStatus();
+  }
+  if (!file.ok()) return file.status();
+  MT_ASSIGN_OR_RETURN(const uint64_t size, (*file)->Size());
+  uint8_t bytes[kIdBytes] = {};
+  if (size == kIdBytes) MT_RETURN_IF_ERROR((*file)->Read(0, kIdBytes, bytes));
+  // The power went while it was made.
+  if (!segments && (size < kIdBytes || (size == kIdBytes && AllZero(bytes, kIdBytes)))) return OkStatus();
+  if (size != kIdBytes || std::memcmp(bytes, kIdMagic, 8) != 0 ||
+      Crc32c(bytes, kIdBytes - 4) != DecodeFixed32(bytes + kIdBytes - 4)) {
+    return DataLossError("'", path, "' at offset 0 is damaged");
+  }
+  id_version_ = DecodeFixed32(bytes + 8);
+  if (id_version_ != kIdWithoutList && id_version_ != kIdWithList) {
+    return UnimplementedError("'", path, "' has format version ", id_version_, ", this program reads ", kIdWithoutList, " and ",
+                              kIdWithList);
+  }
+  std::copy(bytes + 12, bytes + 28, instance_.begin());
+  *found = true;
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::ListSegments(Span<const std::shared_ptr<Segment>> leaving) {
+  std::vector<ListedSegment> now;
+  {
+    std::lock_guard<std::mutex> lock(set_.mutex);
+    for (const auto& [segment, owner] : set_.segments) {
+      if (segment->synced.records == 0 || !segment->entry_synced) continue;
+      if (std::find(leaving.begin(), leaving.end(), owner) != leaving.end()) continue;
+      ListedSegment entry;
+      entry.id = segment->header.id;
+      entry.attempt = segment->file_attempt;
+      entry.records = segment->synced.records;
+      entry.newest_seq = segment->synced.newest_seq;
+      entry.damaged = segment->damaged;
+      entry.sealed = segment->sealed && segment->footer_bytes > 0 && !segment->dirty() && !segment->sync_failed;
+      entry.bytes = entry.sealed ? segment->file_bytes : segment->header.EndOfRecords(entry.records);
+      now.push_back(entry);
+    }
+  }
+  MT_RETURN_IF_ERROR(list_->Replace(std::move(now)));
+  if (id_version_ == kIdWithList) return OkStatus();
+  MT_RETURN_IF_ERROR(WriteInstanceId(kIdWithList));
+  id_version_ = kIdWithList;
+  return OkStatus();
+}
+
+const ListedSegment* SsdHashTier::Impl::ListedAt(const std::string& path) const {
+  uint32_t attempt = 0;
+  const uint64_t id = SegmentIdOf(path, &attempt);
+  const ListedSegment* listed = list_ == nullptr ? nullptr : list_->Find(id);
+  return listed != nullptr && attempt >= listed->attempt ? listed : nullptr;
+}
+
+Status SsdHashTier::Impl::CheckListedFiles(Span<const std::string> paths) const {
+  std::set<uint64_t> found;
+  for (const std::string& path : paths) {
+    if (const ListedSegment* listed = ListedAt(path)) found.insert(listed->id);
+  }
+  for (const ListedSegment& listed : list_->segments()) {
+    if (found.count(listed.id) > 0) continue;
+    return DataLossError("segment '", SegmentPath(options_.directory, listed.id, listed.attempt), "' is missing: '",
+                         list_->path(), "' names it, with ", listed.records, " records");
+  }
+  return OkStatus();
+}
+
+Status SsdHashTier::Impl::CheckListed(const std::string& path, const ListedSegment& listed, const Loaded& loaded) const {
+  const auto lost = [&](uint64_t offset, const auto&... what) {
+    return DataLossError("segment '", path, "' at offset ", offset, ": '", list_->path(), "' says: ", what...);
+  };
+  if (loaded.segment == nullptr) return lost(0, listed.records, " records; found an empty file");
+  const Segment& segment = *loaded.segment;
+  if (listed.sealed && listed.attempt == segment.file_attempt && segment.file_bytes != listed.bytes) {
+    return lost(std::min(segment.file_bytes, listed.bytes), listed.bytes, " bytes; found ", segment.file_bytes);
+  }
+  const std::vector<FooterEntry>& entries = loaded.entries;
+  if (entries.size() < listed.records) {
+    const auto first = static_cast<uint32_t>(entries.size());
+    return lost(segment.geometry.RecordOffset(first), listed.records, " records; found ", first, " up to the last whole one");
+  }
+  uint32_t damaged = 0;
+  for (uint32_t slot = 0; slot < listed.records; ++slot) {
+    if (!entries[slot].damaged || ++damaged <= listed.damaged) continue;
+    return lost(segment.geometry.RecordOffset(slot), listed.records, " records, ", listed.damaged,
+                " of them damaged; found one more whose checksum does not match");
+  }
+  const uint64_t newest = PrefixOf(entries, listed.records).newest_seq;
+  if (newest == listed.newest_seq) return OkStatus();
+  return lost(segment.geometry.header_bytes, "records up to sequence number ", listed.newest_seq, "; found ", newest);
+}
+
+}  // namespace multitier
