@@ -72,6 +72,7 @@ PYBIND11_MODULE(_engine, module) {
       .def_property_readonly("dim", &PyTable::dim)
       .def_property_readonly("name", &PyTable::name)
       .def_property_readonly("path", &PyTable::path)
+      .def_property_readonly("recovery", &PyTable::Recovery)
       .def("columns", &PyTable::Columns)
       .def("lookup", &PyTable::Lookup)
       .def("peek", &PyTable::Peek)

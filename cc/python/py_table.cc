@@ -97,6 +97,20 @@ PyTable::~PyTable() {
   instance_.reset();
 }
 
+py::object PyTable::Recovery() const {
+  if (!recovery_) return py::none();
+  py::dict counts;
+  counts["files"] = recovery_->files;
+  counts["listed_files"] = recovery_->listed_files;
+  counts["unsealed_files"] = recovery_->unsealed_files;
+  counts["lost_headers"] = recovery_->lost_headers;
+  counts["records"] = recovery_->records;
+  counts["damaged_records"] = recovery_->damaged_records;
+  counts["first_damage"] = recovery_->first_damage;
+  counts["rows"] = recovery_->rows;
+  return std::move(counts);
+}
+
 std::vector<ColumnTuple> PyTable::Columns() {
   std::shared_ptr<const RowLayout> layout;
   Run([&] {
@@ -246,6 +260,7 @@ void PyTable::Close() {
 
 Status PyTable::Make(StorageSpec storage, const Files& files, TableOptions options) {
   MT_RETURN_IF_ERROR(ComposeStorage(storage, &options, &instance_));
+  if (storage.recover != nullptr) recovery_ = options.lower_tiers.back().tier->recovery();
   MT_ASSIGN_OR_RETURN(table_, EmbeddingTable::Create(std::move(options)));
   if (instance_ == nullptr) return OkStatus();
   path_ = instance_->path();

@@ -47,6 +47,8 @@ class PyTable {
   int dim() const { return dim_; }
   std::string name() const { return name_; }
   std::string path() const { return path_; }
+  // What its last tier found in the files; None where the table was not opened.
+  py::object Recovery() const;
 
   std::vector<ColumnTuple> Columns();
   py::array Lookup(const Array<int64_t>& keys);
@@ -112,6 +114,7 @@ class PyTable {
   const pid_t pid_ = ::getpid();
   std::string name_;
   std::string path_;  // of the instance; empty: no files
+  std::optional<TierRecovery> recovery_;
   int dim_ = 0;
   std::shared_mutex mutex_;  // exclusive: Close
   std::shared_ptr<InstanceDirectory> instance_;

@@ -143,7 +143,7 @@ class Table:
           NotFoundError: there is nothing at `path`.
           ValueError: there are several instances of that name; or `recover` is not True.
           FailedPreconditionError: the instance is in use (names the process), or was not made with keep=True.
-          DataLossError: a file is damaged (names it); nothing was changed.
+          DataLossError: a file is damaged, or one that was flushed is missing, cut or another one (names it); nothing was changed.
           NotImplementedError: a newer format.
         """
         if recover is not True:
@@ -178,6 +178,17 @@ class Table:
     def path(self):
         """The instance directory, below the storage path; None where no tier keeps files."""
         return self._table.path or None
+
+    @property
+    def recovery(self):
+        """What `open` found in the files of SSDHASH; None for a table that was not opened, zeros for LEVELDB.
+
+        A dict: `files` with records; of them `listed_files`, which the tier's list of synced files names, `unsealed_files`, which a
+        process left open when it died, and `lost_headers`; `records` in them, older ones and removals included; `damaged_records`,
+        which no flush had acknowledged and which do not read; `first_damage`, the file and offset of the first of those, or '';
+        `rows` that the table began with.
+        """
+        return self._table.recovery
 
     @property
     def dim(self):

@@ -1,0 +1,141 @@
+"""Files of a kept table that are lost, cut, zeroed or swapped: Table.open names the file, or every flushed row is there."""
+
+import os
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from engine_process import Process
+
+from tf_multitier import engine
+
+KEYS = np.arange(3000)
+
+
+@pytest.fixture(scope="module", params=["SSDHASH"])
+def killed(request, tmp_path_factory):
+    """The instance directory of a table that was flushed, and then killed while it wrote on; and its rows at the flush."""
+    process = Process(
+        """
+        table = engine.Table(dim=4, storage_type=arguments[1], storage_path=arguments[0], keep=True)
+        for step in range(4):  # each leaves files of its own
+            fill(table, 3000)
+            table.close()
+            table = engine.Table.open(table.path)
+        table.remove([7])
+        table.flush()
+        say([table.path, table.lookup(np.arange(3000)).tolist()])
+        fill(table, 50, first=100)
+        wait()
+    """,
+        str(tmp_path_factory.mktemp("store")),
+        request.param,
+    )
+    path, rows = process.hear()
+    process.kill()
+    return path, np.array(rows, np.float32)
+
+
+def files_of(path):
+    below = os.path.join(
+        path, next(name for name in os.listdir(path) if name in ("ssdhash", "leveldb"))
+    )
+    return sorted(
+        os.path.join(below, name)
+        for name in os.listdir(below)
+        if os.path.getsize(os.path.join(below, name))
+    )
+
+
+def named_by_the_list(path):
+    """The files that must not be lost: the list itself, and what it names (docs/formats/)."""
+    below = os.path.join(path, "ssdhash")
+    if not os.path.exists(below):
+        below = os.path.join(path, "leveldb")
+        with open(os.path.join(below, "synced.list")) as file:
+            names = ["synced.list", "CURRENT"] + [line.split()[0] for line in file.readlines()[1:]]
+        names += [name for name in os.listdir(below) if name.endswith(".ldb")]
+        return [os.path.join(below, name) for name in names]
+    with open(os.path.join(below, "ssd.list"), "rb") as file:
+        data = file.read()
+    names = ["ssd.list", "ssd.id"]
+    for i in range(struct.unpack_from("<I", data, 28)[0]):
+        names.append("ssd-%016x-%d.seg" % struct.unpack_from("<QI", data, 32 + 40 * i))
+    return [os.path.join(below, name) for name in names]
+
+
+def opens_whole(path, rows, *names):
+    """Whether the table opens with every flushed row, or newer ones; else its error must name one of `names`."""
+    try:
+        table = engine.Table.open(path, keep=True)
+    except engine.DataLossError as error:
+        assert any(f"'{name}'" in str(error) for name in names), (names, error)
+        return False
+    found = table.lookup(KEYS)
+    table.close()
+    later = np.isin(KEYS, np.arange(100, 150))  # written on since the flush
+    np.testing.assert_array_equal(found[~later], rows[~later])
+    assert np.isin(found[later] - rows[later], (0, 1)).all()
+    return True
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def zero(path):
+    size = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        file.write(bytes(size))
+
+
+@pytest.mark.parametrize("lose", [os.unlink, empty, zero])
+def test_every_flushed_file_that_is_lost_is_named(killed, lose, tmp_path):
+    path, rows = killed
+    must = named_by_the_list(path)
+    assert len(must) > 2
+    for number, file in enumerate(files_of(path)):
+        copy = shutil.copytree(path, tmp_path / str(number))
+        lost = os.path.join(copy, os.path.relpath(file, path))
+        lose(lost)
+        assert not opens_whole(copy, rows, lost) or file not in must, file
+        shutil.rmtree(copy)
+
+
+def test_files_that_were_swapped_are_named(killed, tmp_path):
+    path, rows = killed
+    files = [
+        file
+        for file in named_by_the_list(path)
+        if file.endswith((".seg", ".log")) or "MANIFEST" in file
+    ]
+    assert len(files) > 1
+    for other in files[1:]:
+        copy = shutil.copytree(path, tmp_path / "copy")
+        a, b = (os.path.join(copy, os.path.relpath(file, path)) for file in (files[0], other))
+        os.rename(a, a + "+")
+        os.rename(b, a)
+        os.rename(a + "+", b)
+        assert not opens_whole(copy, rows, a, b)
+        shutil.rmtree(copy)
+
+
+def test_recovery_says_what_open_found(killed, tmp_path):
+    path, _ = killed
+    copy = shutil.copytree(path, tmp_path / "copy")
+    with engine.Table.open(copy) as table:
+        found = table.recovery
+        assert found["rows"] == len(table) == 2999
+        assert (
+            found["damaged_records"] == 0
+            and found["first_damage"] == ""
+            and found["lost_headers"] == 0
+        )
+        assert found["records"] >= 2999
+        listed = [file for file in named_by_the_list(path) if not file.endswith(".ldb")]
+        assert found["files"] >= found["listed_files"] == len(listed) - 2
+        assert found["unsealed_files"] == (1 if listed[0].endswith("ssd.list") else 0)
+    with engine.Table.open(copy) as table:
+        assert 0 < table.recovery["listed_files"] <= table.recovery["files"]
+    assert engine.Table(dim=4).recovery is None
