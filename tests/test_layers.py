@@ -46,6 +46,7 @@ TABLE_PARTS = [
     ("shard_set", "tier_stack"),
     ("current_snapshot", "table_base"),
     ("demoter", "demoter_slices", "demoter_flush"),
+    ("tier_reader",),
     (
         "table_impl",
         "adopt",
@@ -55,7 +56,6 @@ TABLE_PARTS = [
         "inspection",
         "lookup",
         "prefetch",
-        "promote",
         "removal",
         "snapshot",
         "transfer",

@@ -218,40 +218,45 @@ Status EmbeddingTable::Impl::TakeRoom(ApplyContext* context, Shard::Locked& lock
   return base_.OfThisTable(reserved);
 }
 
+// Brings rows up, and pins them.
+class EmbeddingTable::Impl::GatherVisitor : public RecordVisitor {
+ public:
+  GatherVisitor(Impl* table, ApplyContext* context) : table_(table), context_(context) {}
+  bool NeedsRow() const override { return true; }
+  bool MustInstall() const override { return true; }
+  Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
+    if (found.counted != nullptr) return table_->GatherCounted(context_, lock, key->entry, found);
+    if (found.row == nullptr) return table_->GatherAbsent(context_, lock, {key->entry});
+    OnInstalled(lock, key, found.row);
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
+    ++lock->counters.lower[key->level].hits;
+    return Answer::kInstall;
+  }
+  void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) override {
+    lock->Pin(row);
+    context_->gathered->rows[key->entry] = row;
+    context_->gathered->kinds[key->entry] = Gathered::kRow;
+  }
+
+ private:
+  Impl* const table_;
+  ApplyContext* const context_;
+};
+
 Status EmbeddingTable::Impl::GatherBelow(ApplyContext* context) {
-  BelowKeys wanted;
+  TierKeys wanted;
   size_t n = 0;
   for (const std::vector<uint32_t>& entries : context->below) n += entries.size();
   wanted.reserve(n);
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
-    for (const uint32_t e : context->below[s]) {
-      BelowKey key;
-      key.key = context->batch->key(e);
-      key.hash = context->batch->hash(e);
-      key.shard = s;
-      key.entry = e;
-      key.touched = context->Touched(e);
-      wanted.push_back(std::move(key));
-    }
+    for (const uint32_t e : context->below[s]) wanted.Add(*context->batch, e, s).touched = context->Touched(e);
   }
   if (wanted.empty()) return OkStatus();
   if (!context->no_room.ok()) return context->no_room;
-  Gathered& gathered = *context->gathered;
-  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) -> Status {
-    if (found.counted != nullptr) return GatherCounted(context, lock, key->entry, found);
-    if (found.row == nullptr) return GatherAbsent(context, lock, {key->entry});
-    lock->Pin(found.row);
-    gathered.rows[key->entry] = found.row;
-    gathered.kinds[key->entry] = Gathered::kRow;
-    return OkStatus();
-  };
-  MT_RETURN_IF_ERROR(Promote(&wanted, Promotion::kPin, &settle));
-  for (const BelowKey& key : wanted) {
-    if (key.row == nullptr) continue;
-    gathered.rows[key.entry] = key.row;
-    gathered.kinds[key.entry] = Gathered::kRow;
-  }
-  return OkStatus();
+  GatherVisitor visitor(this, context);
+  return reader_.Read(&wanted, &visitor);
 }
 
 void EmbeddingTable::Impl::UndoShard(ApplyContext* context, int s) {

@@ -4,12 +4,55 @@
 
 namespace multitier {
 
+namespace {
+
+struct KeyFacts {
+  int64_t frequency = 0;
+  int64_t version = -1;
+  int32_t tier = -1;
+};
+
+KeyFacts FactsOf(const Found& found) {
+  KeyFacts facts;
+  if (found.row != nullptr) {
+    facts.frequency = found.row->frequency;
+    if (found.row->has(kRowUncommitted)) return facts;
+    facts.version = found.row->version;
+    facts.tier = 0;
+  } else if (found.counted != nullptr) {
+    facts.frequency = found.counted->frequency;
+  }
+  return facts;
+}
+
+// Looks at headers, where they are.
+class FactsVisitor : public RecordVisitor {
+ public:
+  FactsVisitor(const TierLevels* levels, std::vector<KeyFacts>* facts) : levels_(levels), facts_(facts) {}
+  bool NeedsRow() const override { return false; }
+  Status OnMemory(Shard::Locked&, TierKey* key, const Found& found) override {
+    const bool uncommitted = found.row != nullptr && found.row->has(kRowUncommitted);
+    if (!uncommitted) (*facts_)[key->entry] = FactsOf(found);
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
+    ++lock->counters.lower[key->level].hits;
+    (*facts_)[key->entry] = KeyFacts{header.frequency, header.version, levels_->number(key->level)};
+    return Answer::kKeep;
+  }
+
+ private:
+  const TierLevels* const levels_;
+  std::vector<KeyFacts>* const facts_;  // by entry
+};
+
+}  // namespace
+
 template <typename Report>
 Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
   MT_RETURN_IF_ERROR(CheckProcess());
   InsideGate inside(&gate_);
-  BelowKeys below;
-  std::vector<size_t> positions;
+  TierKeys below;
   BorrowedKeyBatch batch;
   batch->Partition(keys, shards_.log2());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
@@ -17,24 +60,18 @@ Status EmbeddingTable::Impl::Facts(Span<const int64_t> keys, Report report) {
     Shard::Locked lock(shards_[s]);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
       const Found found = lock->Find(batch->key(e), batch->hash(e));
-      KeyFacts facts;
-      if (found.row != nullptr) {
-        const bool born = !found.row->has(kRowUncommitted);
-        facts.frequency = found.row->frequency;
-        facts.version = born ? found.row->version : -1;
-        facts.tier = born ? 0 : -1;
-      } else if (found.counted != nullptr) {
-        facts.frequency = found.counted->frequency;
-      } else if (found.maybe_below) {
-        below.push_back(BelowKeyOf(*batch, e, s));
-        positions.push_back(batch->first_position(e));
-        continue;
+      if (found.maybe_below) {
+        below.Add(*batch, e, s);
+      } else {
+        report(batch->first_position(e), FactsOf(found));
       }
-      report(batch->first_position(e), facts);
     }
   }
-  MT_RETURN_IF_ERROR(Promote(&below, Promotion::kFacts, nullptr));
-  for (size_t j = 0; j < below.size(); ++j) report(positions[j], below[j].facts);
+  if (below.empty()) return OkStatus();
+  std::vector<KeyFacts> facts(batch->num_keys());
+  FactsVisitor visitor(&levels_, &facts);
+  MT_RETURN_IF_ERROR(reader_.Read(&below, &visitor));
+  for (const TierKey& key : below) report(batch->first_position(key.entry), facts[key.entry]);
   return OkStatus();
 }
 

@@ -60,7 +60,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   const uint64_t stamp = common_.evicts ? common_.accesses.fetch_add(n) : 0;
   std::vector<Missed> missed(static_cast<size_t>(slices));
   {
-    const std::vector<Shard::Shared> shards = ShareAll();
+    const std::vector<Shard::Shared> shards = shards_.ShareAll();
     ParallelFor(executor, slices, [&](int s) {
       const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
       const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
@@ -84,7 +84,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, Promotion::kCopy));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, /*promotes=*/true));
   demoter_.TrimAndRemember();
   return OkStatus();
 }
@@ -95,19 +95,12 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
   InsideGate inside(&gate_);
   const OutRows rows{out, static_cast<size_t>(options_.dim)};
   Missed missed;
-  LookupSlice(ShareAll().data(), keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
+  LookupSlice(shards_.ShareAll().data(), keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
   {
     const ScopedIeeeArithmetic ieee;
     FillAbsent(keys, missed.absent, rows);
   }
-  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, rows, Promotion::kPeek);
-}
-
-std::vector<Shard::Shared> EmbeddingTable::Impl::ShareAll() {
-  std::vector<Shard::Shared> all;
-  all.reserve(shards_.size());
-  for (auto& shard : shards_) all.emplace_back(shard.get());
-  return all;
+  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, rows, /*promotes=*/false);
 }
 
 void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
@@ -200,10 +193,41 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
   }
 }
 
+namespace {
+
+// Copies rows, from wherever they are. A lookup brings them up where DRAM has room; a peek moves nothing.
+class LookupVisitor : public RecordVisitor {
+ public:
+  LookupVisitor(TierKeys* keys, const Demoter* demoter, bool promotes)
+      : keys_(keys), demoter_(demoter), promotes_(promotes) {}
+  bool NeedsRow() const override { return true; }
+  Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
+    if (found.row == nullptr || found.row->has(kRowUncommitted)) return OkStatus();
+    const size_t row_bytes = lock->layout()->row_bytes();
+    keys_->MakeRow(key, row_bytes);
+    std::memcpy(key->row.data(), DramTier::Data(found.row), row_bytes);
+    key->has_row = true;
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
+    ++lock->counters.lower[key->level].hits;
+    key->has_row = true;
+    const bool room = promotes_ && demoter_->budget_rows(*lock->layout()) > 0 && !demoter_->failed();
+    return room ? Answer::kInstall : Answer::kKeep;
+  }
+
+ private:
+  TierKeys* const keys_;
+  const Demoter* const demoter_;
+  const bool promotes_;
+};
+
+}  // namespace
+
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         OutRows out, Promotion promotion) {
+                                         OutRows out, bool promotes) {
   const auto dim = static_cast<size_t>(options_.dim);
-  snapshot_.Await();  // rows that come up may have to be handed over
+  snapshot_.Await();  // rows that come up may have to be copied for it
   // Repeated keys are read once.
   std::vector<int64_t> wanted_keys;
   wanted_keys.reserve(below.size());
@@ -211,35 +235,29 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
   BorrowedKeyBatch unique;
   unique->Partition(wanted_keys, shards_.log2());
   unique->PrepareDedup();
-  BelowKeys wanted;
+  TierKeys wanted;
   wanted.reserve(unique->num_keys());
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     unique->Dedup(s);
     for (uint32_t e = unique->begin(s); e < unique->end(s); ++e) {
-      BelowKey key;
-      key.key = unique->key(e);
-      key.hash = unique->hash(e);
-      key.shard = s;
-      key.entry = e;
       uint32_t last = unique->first_position(e);
       for (uint32_t p = last; p != KeyBatch::kEnd; p = unique->next(p)) last = p;
-      key.touched = stamp == 0 ? 0 : stamp + below[last];
-      wanted.push_back(std::move(key));
+      wanted.Add(*unique, e, s).touched = stamp == 0 ? 0 : stamp + below[last];
     }
   }
-  MT_RETURN_IF_ERROR(Promote(&wanted, promotion, nullptr));
+  LookupVisitor visitor(&wanted, &demoter_, promotes);
+  MT_RETURN_IF_ERROR(reader_.Read(&wanted, &visitor));
   std::vector<size_t> absent;
-  for (const BelowKey& key : wanted) {
-    const bool has_row = key.outcome == BelowKey::kRead || key.outcome == BelowKey::kInDram;
+  for (const TierKey& key : wanted) {
     for (uint32_t p = unique->first_position(key.entry); p != KeyBatch::kEnd; p = unique->next(p)) {
-      if (has_row) {
-        CopyValue(key.data.data(), out.row(below[p]), dim);
+      if (key.has_row) {
+        CopyValue(key.row.data(), out.row(below[p]), dim);
       } else {
         absent.push_back(below[p]);
       }
     }
   }
-  if (promotion == Promotion::kCopy) lookups_absent_ += static_cast<int64_t>(absent.size());
+  if (promotes) lookups_absent_ += static_cast<int64_t>(absent.size());
   const ScopedIeeeArithmetic ieee;
   FillAbsent(keys, absent, out);
   return OkStatus();

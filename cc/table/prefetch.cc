@@ -15,6 +15,47 @@
 
 namespace multitier {
 
+namespace {
+
+// Brings rows up and pins them, so that they stay until the prefetch pins are set.
+class PrefetchVisitor : public RecordVisitor {
+ public:
+  explicit PrefetchVisitor(const ShardSet* shards) : shards_(*shards) {}
+  bool NeedsRow() const override { return true; }
+  bool MustInstall() const override { return true; }
+  Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
+    if (found.row != nullptr) OnInstalled(lock, key, found.row);
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader&) override {
+    ++lock->counters.lower[key->level].hits;
+    return Answer::kInstall;
+  }
+  void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) override {
+    lock->Pin(row);
+    pinned_.push_back({key->shard, row});
+  }
+  // Calls visit(lock, row) for each row and gives its pin up.
+  template <typename Visit>
+  void Release(Visit visit) {
+    for (const Pinned& pinned : pinned_) {
+      Shard::Locked lock(shards_[static_cast<size_t>(pinned.shard)]);
+      visit(lock, pinned.row);
+      lock->Unpin(pinned.row);
+    }
+  }
+
+ private:
+  struct Pinned {
+    int shard;
+    RowHeader* row;
+  };
+  const ShardSet& shards_;
+  std::vector<Pinned> pinned_;
+};
+
+}  // namespace
+
 Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
   MT_RETURN_IF_ERROR(CheckProcess());
   int64_t n = 0;
@@ -36,7 +77,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   BorrowedKeyBatch batch;
   batch->Partition(keys, shards_.log2());
   batch->PrepareDedup();
-  BelowKeys below;
+  TierKeys below;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     batch->Dedup(s);
     Shard::Locked lock(shards_[s]);
@@ -46,22 +87,16 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
       if (found.row != nullptr) {
         *pinned += lock->PinPrefetched(found.row, until, fits);
       } else if (found.maybe_below && fits) {
-        BelowKey key;
-        key.key = batch->key(e);
-        key.hash = batch->hash(e);
-        key.shard = s;
-        key.touched = stamp + batch->first_position(e);
-        below.push_back(std::move(key));
+        below.Add(*batch, e, s).touched = stamp + batch->first_position(e);
       }
     }
   }
-  MT_RETURN_IF_ERROR(Promote(&below, Promotion::kPin, nullptr));
-  for (const BelowKey& key : below) {
-    if (key.row == nullptr) continue;
-    Shard::Locked lock(shards_[key.shard]);
-    *pinned += lock->PinPrefetched(key.row, until, /*room=*/true);
-    lock->Unpin(key.row);
-  }
+  PrefetchVisitor visitor(&shards_);
+  const Status status = reader_.Read(&below, &visitor);
+  visitor.Release([&](Shard::Locked& lock, RowHeader* row) {
+    if (status.ok()) *pinned += lock->PinPrefetched(row, until, /*room=*/true);
+  });
+  MT_RETURN_IF_ERROR(status);
   demoter_.TrimAndRemember();
   return OkStatus();
 }

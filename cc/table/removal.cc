@@ -12,6 +12,76 @@ constexpr uint32_t kExpireSlice = 4096;  // rows looked at under one hold of a s
 
 }  // namespace
 
+// Takes keys out of the table wherever they are, damaged records too.
+class EmbeddingTable::Impl::RemoveVisitor : public RecordVisitor {
+ public:
+  explicit RemoveVisitor(Impl* table) : table_(table), needs_row_(table->snapshot_.taken()) {}
+  // A snapshot that is being taken may have the row still to give.
+  bool NeedsRow() const override { return needs_row_; }
+  Damage OnDamage() const override { return Damage::kErase; }
+  FreedRecords* removed() override { return &freed_; }
+  Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
+    Forget(lock, key->key, found);
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked&, TierKey* key, const RecordHeader&) override {
+    table_->ForgetCount(key->key);
+    ++rows_;
+    return Answer::kErase;
+  }
+  void Forget(Shard::Locked& lock, int64_t key, const Found& found) {
+    if (found.row != nullptr) {
+      rows_ += !found.row->has(kRowUncommitted);
+      lock->Erase(found, &freed_);
+    } else if (found.counted != nullptr) {
+      lock->EraseCount(found);
+    }
+    table_->ForgetCount(key);
+  }
+  int64_t rows() const { return rows_; }
+
+ private:
+  Impl* const table_;
+  const bool needs_row_;
+  FreedRecords freed_;
+  int64_t rows_ = 0;  // that keys had
+};
+
+// Takes rows out of the table that are expired at a step.
+class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
+ public:
+  ExpireVisitor(Impl* table, int64_t step, bool by_weight)
+      : table_(table), step_(step), needs_row_(by_weight || table->snapshot_.taken()) {}
+  bool NeedsRow() const override { return needs_row_; }
+  Damage OnDamage() const override { return Damage::kError; }
+  FreedRecords* removed() override { return &freed_; }
+  Status OnMemory(Shard::Locked& lock, TierKey*, const Found& found) override {  // it came up since
+    if (found.row == nullptr || found.row->pins != 0 || found.row->has(kRowUncommitted)) return OkStatus();
+    if (IsExpired(found.row->key, found.row->version, DramTier::Data(found.row))) lock->Erase(found, &freed_);
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked&, TierKey* key, const RecordHeader& header) override {
+    return IsExpired(header.key, header.version, key->row.data()) ? Answer::kErase : Answer::kKeep;
+  }
+  int64_t rows() const { return rows_; }
+
+ private:
+  // Counts it, and takes its count out of the filter.
+  bool IsExpired(int64_t key, int64_t version, const uint8_t* row_data) {
+    const TableOptions& options = table_->options_;
+    if (!Expired(options.expiry, step_, version, reinterpret_cast<const float*>(row_data), options.dim)) return false;
+    table_->ForgetCount(key);
+    ++rows_;
+    return true;
+  }
+
+  Impl* const table_;
+  const int64_t step_;
+  const bool needs_row_;
+  FreedRecords freed_;
+  int64_t rows_ = 0;  // expired
+};
+
 void EmbeddingTable::Impl::ForgetCount(int64_t key) {
   if (bloom_ != nullptr) bloom_->Subtract(key, bloom_->Estimate(key));
 }
@@ -38,45 +108,23 @@ Status EmbeddingTable::Impl::Remove(Span<const int64_t> keys, int64_t* removed) 
 Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* removed) {
   Shard* shard = shards_[s].get();
   const ShardWriter writer(shard);
-  Forgetting forgetting;
-  int64_t in_memory = 0;
-  auto forget = [&](Shard::Locked& lock, int64_t key, const Found& found) {
-    if (found.row != nullptr) {
-      in_memory += !found.row->has(kRowUncommitted);
-      lock->Erase(found, &forgetting.freed);
-    } else if (found.counted != nullptr) {
-      lock->EraseCount(found);
-    }
-    ForgetCount(key);
-  };
-  BelowKeys below;
+  RemoveVisitor visitor(this);
+  TierKeys below;
   {
     Shard::Locked lock(shard);
     for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
       const Found found = lock->Find(batch.key(e), batch.hash(e));
       if (found.maybe_below) {
-        below.push_back(BelowKeyOf(batch, e, s));
+        below.Add(batch, e, s);
       } else {
-        forget(lock, batch.key(e), found);
+        visitor.Forget(lock, batch.key(e), found);
       }
     }
   }
-  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) {
-    forget(lock, key->key, found);
-    return OkStatus();
-  };
-  Status status = Promote(&below, Promotion::kForget, &settle, &forgetting);
-  if (bloom_ != nullptr) {
-    for (const BelowKey& key : below) {
-      if (key.outcome == BelowKey::kRead) ForgetCount(key.key);
-    }
-  }
-  {
-    Shard::Locked lock(shard);
-    lock->counters.removed += in_memory + forgetting.forgotten;
-  }
-  *removed += in_memory + forgetting.forgotten;
-  (void)tiers_.Remove(writer, &forgetting.freed);  // the keys are out of the table: what a tier refuses is told to it again
+  const Status status = reader_.Read(&below, &visitor);
+  Shard::Locked(shard)->counters.removed += visitor.rows();
+  *removed += visitor.rows();
+  (void)tiers_.Remove(writer, visitor.removed());  // the keys are out of the table: what a tier refuses is told to it again
   return status;
 }
 
@@ -166,33 +214,13 @@ Status EmbeddingTable::Impl::ExpireBelow(int level, int64_t step, int64_t* expir
 Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t step, bool by_weight, int64_t* expired) {
   Shard* shard = shards_[s].get();
   const ShardWriter writer(shard);
-  BelowKeys keys;
-  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.push_back(BelowKeyOf(batch, e, s));
-  Forgetting forgetting;
-  forgetting.reads_rows = by_weight;
-  int64_t in_memory = 0;
-  forgetting.doomed = [&](const RecordHeader& header, const uint8_t* data) {
-    const float* value = reinterpret_cast<const float*>(data);
-    const bool doomed = Expired(options_.expiry, step, header.version, value, options_.dim);
-    if (doomed) ForgetCount(header.key);
-    return doomed;
-  };
-  const Settle settle = [&](Shard::Locked& lock, BelowKey* key, const Found& found) {  // came up meanwhile
-    if (found.row == nullptr || found.row->pins != 0 || found.row->has(kRowUncommitted)) return OkStatus();
-    const float* value = reinterpret_cast<const float*>(DramTier::Data(found.row));
-    if (!Expired(options_.expiry, step, found.row->version, value, options_.dim)) return OkStatus();
-    ForgetCount(key->key);
-    lock->Erase(found, &forgetting.freed);
-    ++in_memory;
-    return OkStatus();
-  };
-  const Status status = Promote(&keys, Promotion::kForget, &settle, &forgetting);
-  *expired += in_memory + forgetting.forgotten;
-  {
-    Shard::Locked lock(shard);
-    lock->counters.expired += in_memory + forgetting.forgotten;
-  }
-  (void)tiers_.Remove(writer, &forgetting.freed);  // what a tier refuses is told to it again
+  TierKeys keys;
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) keys.Add(batch, e, s);
+  ExpireVisitor visitor(this, step, by_weight);
+  const Status status = reader_.Read(&keys, &visitor);
+  Shard::Locked(shard)->counters.expired += visitor.rows();
+  *expired += visitor.rows();
+  (void)tiers_.Remove(writer, visitor.removed());  // what a tier refuses is told to it again
   return status;
 }
 

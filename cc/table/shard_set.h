@@ -29,6 +29,13 @@ class ShardSet {
 
   int index(uint64_t hash) const { return log2_ == 0 ? 0 : static_cast<int>(hash >> (64 - log2_)); }
   Shard* of(uint64_t hash) const { return shards_[static_cast<size_t>(index(hash))].get(); }
+  // The shared side of every shard's lock, taken in order.
+  std::vector<Shard::Shared> ShareAll() const {
+    std::vector<Shard::Shared> all;
+    all.reserve(shards_.size());
+    for (auto& shard : shards_) all.emplace_back(shard.get());
+    return all;
+  }
 
  private:
   int log2_ = 0;

@@ -5,16 +5,13 @@
 //   apply.cc             Apply and its update
 //   gather.cc            gather: rows into DRAM, pinned, and its undo
 //   prefetch.cc          Prefetch
-//   promote.cc           reads from the lower tiers: pending words, verification, installation
 //   adopt.cc             rows that a tier recovered
 //   inspection.cc        Frequency, Version, LookupTier
 //   removal.cc           Remove, Expire, Clear
 //   transfer.cc          Scan, Import
 //   snapshot.cc          TakeSnapshot, Export
 //
-// What they stand on: Demoter, TableBase (the order of locks), TierStack, Shard.
-// A word is pending only while a running thread holds it: mark, read and install happen in one call (Promote). All own words
-// are resolved before others' are waited for, and no room is waited for at all.
+// What they stand on: TierReader, Demoter, TableBase (the order of locks), TierStack, Shard.
 
 #ifndef CC_TABLE_TABLE_IMPL_H_
 #define CC_TABLE_TABLE_IMPL_H_
@@ -32,7 +29,7 @@
 #include "cc/policy/counting_bloom_filter.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/key_batch.h"
-#include "cc/table/demoter.h"
+#include "cc/table/tier_reader.h"
 
 namespace multitier {
 
@@ -64,17 +61,9 @@ class EmbeddingTable::Impl {
   Status Compact();
   int64_t TotalCount();
   int64_t NewestStep() const { return newest_step_.load(); }
-
   Status Frequency(Span<const int64_t> keys, int64_t* out);
   Status Version(Span<const int64_t> keys, int64_t* out);
   Status LookupTier(Span<const int64_t> keys, int32_t* out);
-
-  // What Frequency, Version and LookupTier ask of a key.
-  struct KeyFacts {
-    int64_t frequency = 0;
-    int64_t version = -1;
-    int32_t tier = -1;
-  };
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report);
 
@@ -86,93 +75,10 @@ class EmbeddingTable::Impl {
   std::vector<int64_t> PopDropped() { return demoter_.PopDropped(); }
 
  private:
-  // A key that memory cannot answer: found in the lower tier (or not at all) by Promote.
-  struct BelowKey {
-    int64_t key = 0;
-    uint64_t hash = 0;
-    int shard = 0;
-    uint32_t entry = 0;               // of the caller's batch
-    enum Outcome { kUnresolved, kInDram, kRead, kCounted, kAbsent, kSettled } outcome = kUnresolved;
-    RowHeader* row = nullptr;         // kInDram under Promotion::kPin: pinned
-    KeyFacts facts;                   // kRead, kInDram, kCounted
-    Span<uint8_t> data;               // kRead: the row data; kInDram under kCopy: likewise. Memory of the BelowKeys
-    std::vector<uint64_t> excluded;   // places below (PlaceOf) that hold another key
-    int level = 0;                    // lower tier of the record being read
-    uint32_t location = 0;            // and its location
-    uint64_t touched = 0;             // the access it is read for; 0: none that counts
-    uint32_t pending_id = 0;
-    uint32_t record = 0;              // of those being read
-    uint64_t seen_resolutions = 0;    // of the shard, when another operation held the word
-  };
-  static BelowKey BelowKeyOf(const KeyBatch& batch, uint32_t entry, int shard) {
-    BelowKey key;
-    key.key = batch.key(entry);
-    key.hash = batch.hash(entry);
-    key.shard = shard;
-    key.entry = entry;
-    return key;
-  }
-  // Keys of one promotion, in the order of their shards, and the memory that their rows are read into.
-  class BelowKeys {
-   public:
-    void reserve(size_t n) { keys_.reserve(n); }
-    void push_back(BelowKey key) { keys_.push_back(std::move(key)); }
-    size_t size() const { return keys_.size(); }
-    bool empty() const { return keys_.empty(); }
-    BelowKey& operator[](size_t i) { return keys_[i]; }
-    const BelowKey& operator[](size_t i) const { return keys_[i]; }
-    auto begin() { return keys_.begin(); }
-    auto end() { return keys_.end(); }
-    // Room for a row of each key, taken once.
-    void MakeRows(size_t row_bytes) {
-      if (rows_ == nullptr) rows_.reset(new uint8_t[keys_.size() * row_bytes]);
-    }
-    Span<uint8_t> RowOf(size_t i, size_t row_bytes) { return Span<uint8_t>(rows_.get() + i * row_bytes, row_bytes); }
-
-   private:
-    std::vector<BelowKey> keys_;
-    std::unique_ptr<uint8_t[]> rows_;
-  };
-  enum class Promotion {
-    kForget, // take the key out of the table: see Forgetting
-    kPin,    // bring the row into DRAM, beyond the budget if need be, and pin it
-    kCopy,   // copy the row data; install the row where there is room
-    kPeek,   // copy the row data; nothing moves
-    kFacts,  // only frequency, version and tier; nothing moves
-  };
-  // Takes over a key that memory answers (row, counted entry or nothing), under the lock of its shard.
-  using Settle = std::function<Status(Shard::Locked&, BelowKey*, const Found&)>;
-  // What kForget does to keys below memory.
-  struct Forgetting {
-    // Whether a key is to go, from its record; null: it is, even where the record is damaged. Under the shard's lock.
-    std::function<bool(const RecordHeader&, const uint8_t* row_data)> doomed;
-    bool reads_rows = false;  // doomed looks at row_data
-    FreedRecords freed;       // out
-    int64_t forgotten = 0;    // out
-  };
-  // Resolves every key; `settle` may be null. On an error no key is pinned by this call (what settle did is the caller's to
-  // undo) and every word is as it was, but that kForget goes through all keys before it returns the first error.
-  // REQUIRES for kForget: `forgetting`, and that the caller has the ShardWriters of the keys' shards
-  Status Promote(BelowKeys* keys, Promotion promotion, const Settle* settle, Forgetting* forgetting = nullptr);
-  // Calls visit(shard, from, to) for runs which[from, to) of keys of one shard.
-  template <typename Visit>
-  void ForEachRun(const BelowKeys& keys, const std::vector<size_t>& which, Visit visit);
-  Status MarkPending(BelowKeys* keys, const std::vector<size_t>& unresolved, Promotion promotion, const Settle* settle,
-                     std::vector<size_t>* mine, std::vector<size_t>* theirs);
-  Status MarkOne(Shard::Locked& lock, BelowKeys* keys, size_t i, Promotion promotion, const Settle* settle,
-                 std::vector<size_t>* mine, std::vector<size_t>* theirs);
-  void AnswerFromMemory(Shard::Locked& lock, BelowKey* key, size_t i, const Found& found, Promotion promotion,
-                        BelowKeys* keys);
-  Status Install(Shard::Locked& lock, BelowKey* key, const ReadRecord& record, const Status& read, Promotion promotion,
-                 Forgetting* forgetting, FreedRecords* freed);
-  // `whole`: the key's data are those of the record.
-  Status ForgetBelow(Shard::Locked& lock, KeyWord word, BelowKey* key, const RecordHeader& header, bool whole,
-                     Forgetting* forgetting);
-  // Of a damaged record, unless operations are to fail.
-  void Reinit(Shard::Locked& lock, BelowKey* key, RecordHeader* header);
-  // Accesses since the last use of a record's row, as far as known.
-  uint64_t IdleOf(int level, const RecordHeader& header, uint64_t clock) const;
-  void Unpin(BelowKey* key);
+  // What operations do with keys that memory does not answer (tier_reader.h).
+  class GatherVisitor;
+  class RemoveVisitor;
+  class ExpireVisitor;
 
   // Entries of a batch as gather leaves them: what update works on. A row (pinned), a counted entry (pinned), or nothing
   // (a key that may only be counted by a filter that keeps no entry).
@@ -235,14 +141,11 @@ class EmbeddingTable::Impl {
     size_t stride;
     float* row(size_t i) const { return data + i * stride; }
   };
-  // The shared side of every shard's lock, taken in order.
-  std::vector<Shard::Shared> ShareAll();
   void LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp,
                    OutRows out, uint32_t* places, Missed* missed);
   void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const;
-  // Answers the keys at `below` from the lower tiers. promotion: kCopy, or kPeek (then stamp is 0).
-  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out,
-                     Promotion promotion);
+  // Answers the keys at `below` from the lower tiers; rows come up where it `promotes`, else nothing moves and stamp is 0.
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out, bool promotes);
 
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
@@ -284,6 +187,7 @@ class EmbeddingTable::Impl {
   std::atomic<int64_t>& applies_ = base_.applies;
   std::atomic<int64_t>& newest_step_ = base_.newest_step;
   Demoter demoter_;
+  TierReader reader_{&base_, &demoter_};
   const pid_t pid_;
   bool ready_ = false;         // Init succeeded
   bool notes_lazily_ = false;  // see NoteUse

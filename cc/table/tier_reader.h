@@ -1,0 +1,131 @@
+// TierReader: finds keys that memory could not answer: in the lower tiers, or in memory after all, or nowhere.
+//
+//   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. Otherwise the first record whose
+//               tag matches is marked as being read (ShardRows::BeginRead). Nobody else moves, frees or reads it meanwhile, so
+//               one read serves all.
+//   2. read     all records of the batch in one call of each tier, no lock held.
+//   3. answer   under the shard's lock, a group at a time while the tier reads on: the record's key is verified. Another key's
+//               record is excluded, and the key probes on. Ours goes to OnRecord, which keeps it where it is, installs its row
+//               in DRAM, or erases the key. A record of an unbounded last tier stays as the clean copy of an installed row; any
+//               other is freed.
+//   4. wait     for records that other operations read, after all own ones are answered; then from 1 for what is left.
+//
+// An operation gives keys and implements RecordVisitor beside its own code. Keys come in the order of their shards; a shard is
+// locked once for each run of up to a thousand of them, in step 1 and again in step 3, while the buckets of the next ones are
+// on their way into the processor's cache.
+//
+// A damaged record (DataLoss) is an error, or the key starts anew or is dropped, as on_corruption and the visitor say. Its key
+// is the one the tier knows it by; where it knows none, the one that was asked for: a tag match is all there is.
+//
+// Owns nothing between two calls. Its callers are operations inside the gate that hold no shard's lock. Thread-safe.
+
+#ifndef CC_TABLE_TIER_READER_H_
+#define CC_TABLE_TIER_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cc/table/demoter.h"
+
+namespace multitier {
+
+// A key to be found.
+struct TierKey {
+  int64_t key = 0;
+  uint64_t hash = 0;
+  int shard = 0;
+  uint32_t entry = 0;    // the caller's
+  uint64_t touched = 0;  // the access it is read for; 0: none that counts
+  Span<uint8_t> row;     // data of the row, where the visitor needs them: [row_bytes]. Memory of the TierKeys
+  int level = 0;         // of the record being read, and its location
+  uint32_t location = 0;
+  bool has_row = false;   // the visitor's
+  bool answered = false;  // to the visitor
+
+ private:
+  friend class TierReader;
+  std::vector<uint64_t> excluded;  // places (PlaceOf) that hold another key
+  uint32_t id = 0;                 // of ShardRows::BeginRead
+  uint32_t record = 0;             // of those being read
+  uint64_t seen_resolutions = 0;   // of the shard, when another operation read the record
+};
+
+// Keys of one call, in the order of their shards, and the memory that their rows are read into.
+class TierKeys {
+ public:
+  void reserve(size_t n) { keys_.reserve(n); }
+  TierKey& Add(const KeyBatch& batch, uint32_t entry, int shard) {
+    TierKey& key = keys_.emplace_back();
+    key.key = batch.key(entry);
+    key.hash = batch.hash(entry);
+    key.shard = shard;
+    key.entry = entry;
+    return key;
+  }
+  size_t size() const { return keys_.size(); }
+  bool empty() const { return keys_.empty(); }
+  TierKey& operator[](size_t i) { return keys_[i]; }
+  auto begin() const { return keys_.begin(); }
+  auto end() const { return keys_.end(); }
+  // Gives the key memory for its row. All of it is taken at the first call.
+  void MakeRow(TierKey* key, size_t row_bytes) {
+    if (rows_ == nullptr) rows_.reset(new uint8_t[keys_.size() * row_bytes]);
+    key->row = Span<uint8_t>(rows_.get() + static_cast<size_t>(key - keys_.data()) * row_bytes, row_bytes);
+  }
+
+ private:
+  std::vector<TierKey> keys_;
+  std::unique_ptr<uint8_t[]> rows_;
+};
+
+// What an operation does with the keys. All calls are under the lock of the key's shard.
+class RecordVisitor {
+ public:
+  enum class Answer {
+    kKeep,     // the record stays where it is
+    kInstall,  // its row comes into DRAM
+    kErase,    // the key leaves the table
+  };
+  enum class Damage {
+    kAsOption,  // what on_corruption says
+    kErase,     // the key leaves the table
+    kError,     // an error, unless on_corruption drops the key
+  };
+
+  virtual ~RecordVisitor() = default;
+  // Whether row data are read.
+  virtual bool NeedsRow() const = 0;
+  // Memory answers: with a row, a counted key, or nothing.
+  virtual Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) = 0;
+  // The key's record. key->row has all columns where rows are needed.
+  virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;
+  // The row is in DRAM now, unpinned.
+  virtual void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) { (void)lock, (void)key, (void)row; }
+  // Whether a key whose row cannot be installed, for want of memory, is an error.
+  virtual bool MustInstall() const { return false; }
+  virtual Damage OnDamage() const { return Damage::kAsOption; }
+  // Where the records of erased keys go, for TierStack::Remove. With it an error of a key does not end the call: all keys are
+  // gone through before the first one is returned.
+  virtual FreedRecords* removed() { return nullptr; }
+};
+
+class TierReader {
+ public:
+  TierReader(TableBase* base, Demoter* demoter) : base_(*base), demoter_(*demoter) {}
+
+  // Answers every key. On an error every record that this call marked is as it was; what the visitor did is its own to undo.
+  // REQUIRES, of a visitor that erases: the caller has the ShardWriters of the keys' shards
+  Status Read(TierKeys* keys, RecordVisitor* visitor);
+
+ private:
+  class Run;
+
+  TableBase& base_;
+  Demoter& demoter_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_TABLE_TIER_READER_H_
