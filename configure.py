@@ -6,7 +6,8 @@
   python3 configure.py run [args]      ... and train examples/train_dcnv2.py, with args as its flags
   python3 configure.py test [args]     ... and run all C++ and Python tests; --stress: the long ones too; args go to pytest
   python3 configure.py check [--fix]   ... and check formats, lint, types, locks, layers; --fix formats first
-  python3 configure.py wheel           ... and pack an installable wheel in dist/
+  python3 configure.py wheel [args]    ... and pack a wheel in dist/ for each Python 3.10 to 3.13 that is found and each
+                                       TensorFlow 2.19 to 2.21; --python=3.12,/a/python3.11 --tensorflow=2.20: those alone
   python3 configure.py asan [args]     the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
   python3 configure.py bench           build the C++ benchmarks and say how to run them
@@ -107,9 +108,17 @@ def command_compile_commands(arguments):
 
 
 def command_wheel(arguments):
-    no_arguments("wheel", arguments)
-    build()
-    say("Wrote " + os.path.relpath(wheels.make_wheel(), ROOT))
+    named = {"--python": [], "--tensorflow": []}
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        if option not in named or not value:
+            raise Failure(
+                "`wheel` takes --python=3.12,... and --tensorflow=2.20,..., found: " + argument
+            )
+        named[option] += value.split(",")
+    environment.configure()
+    for path, python, tensorflow in wheels.make_wheels(named["--python"], named["--tensorflow"]):
+        say("Python %s, TensorFlow %s: %s" % (python, tensorflow, os.path.relpath(path, ROOT)))
 
 
 def command_asan(arguments):

@@ -1,21 +1,56 @@
-"""Packs the Python package with the two shared libraries that Bazel built. `python3 configure.py wheel` runs it."""
+"""Packs the Python package with the two shared libraries that Bazel built. `python3 configure.py wheel` runs it.
 
+TF_MULTITIER_WHEEL_PYTHON names the Python that the wheel is for ("cp312") where it is not the one that runs this.
+"""
+
+import os
 import pathlib
+import runpy
 
 import setuptools
+from setuptools.command import bdist_wheel
 
+_VERSION = "0.1.0"
 _PACKAGE = pathlib.Path(__file__).resolve().parent / "tf_multitier"
 
 for _name in ("_engine.so", "_tf_multitier_ops.so", "_build_info.py"):
     if not (_PACKAGE / _name).exists():
-        raise SystemExit(f"tf_multitier/{_name} is not built: run `python3 configure.py wheel` in a checkout of the sources.")
+        raise SystemExit(
+            f"tf_multitier/{_name} is not built: run `python3 configure.py wheel` in a checkout of the sources."
+        )
+
+# The minor version of TensorFlow that the ops were built against is part of the wheel's version.
+_TENSORFLOW = ".".join(
+    runpy.run_path(str(_PACKAGE / "_build_info.py"))["TF_VERSION"].split(".")[:2]
+)
 
 
 class BinaryDistribution(setuptools.Distribution):
-    """Makes the wheel's tags name this Python and this platform, though setuptools compiles nothing."""
+    """Makes the wheel's tags name a Python and this platform, though setuptools compiles nothing."""
 
     def has_ext_modules(self):
         return True
 
 
-setuptools.setup(distclass=BinaryDistribution)
+class BdistWheel(bdist_wheel.bdist_wheel):
+    """Lets one Python pack the wheel of another: nothing in it depends on the Python that packs."""
+
+    def get_tag(self):
+        python, abi, platform = super().get_tag()
+        other = os.environ.get("TF_MULTITIER_WHEEL_PYTHON")
+        return (other, other, platform) if other else (python, abi, platform)
+
+
+setuptools.setup(
+    version=f"{_VERSION}+tf{_TENSORFLOW}",
+    extras_require={
+        "tensorflow": [f"tensorflow=={_TENSORFLOW}.*"],
+        "tensorflow-cpu": [f"tensorflow-cpu=={_TENSORFLOW}.*"],
+        "examples": ["absl-py", "matplotlib", "tqdm"],
+        # What DeepRec's programs use in addition to TensorFlow. tf_keras asks for `tensorflow`: with tensorflow-cpu install it
+        # with --no-deps.
+        "deeprec": [f"tf_keras=={_TENSORFLOW}.*", "pyarrow>=20"],
+    },
+    cmdclass={"bdist_wheel": BdistWheel},
+    distclass=BinaryDistribution,
+)

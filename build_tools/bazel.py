@@ -45,19 +45,35 @@ def _command_line(command):
     return ["bazel"] + startup + [command], environment
 
 
-def build_libraries(facts, destination=PACKAGE):
-    """Builds the libraries and places them, with the TensorFlow version they are for, in a folder."""
+def build_libraries(facts):
+    """Builds the libraries and places them, with the version of TensorFlow they are for, in tf_multitier/."""
     with step("C++ for TensorFlow " + facts["TF_MULTITIER_TF_VERSION"]):
         bazel("build", ["//:libraries"], "the build failed")
-        outputs = bazel_answer("info", ["bazel-bin"]).strip().splitlines()[-1]
         for library in _LIBRARIES:
             _place(
-                os.path.join(outputs, library), os.path.join(destination, os.path.basename(library))
+                os.path.join(_outputs(), library), os.path.join(PACKAGE, os.path.basename(library))
             )
+    write_build_info(PACKAGE, facts["TF_MULTITIER_TF_VERSION"])
+
+
+def build_one(library, path, facts):
+    """Builds one of the libraries for another TensorFlow or Python than .venv's: `facts` as --repo_env. Places it at `path`."""
+    options = ["--repo_env=%s=%s" % fact for fact in sorted(facts.items())]
+    target = "//%s:%s" % os.path.split(library)
+    bazel("build", options + [target], "the build failed")
+    _place(os.path.join(_outputs(), library), path)
+
+
+def _outputs():
+    return bazel_answer("info", ["bazel-bin"]).strip().splitlines()[-1]
+
+
+def write_build_info(package, tensorflow_version):
+    """Records in a package folder which TensorFlow its ops are for."""
     write_if_changed(
-        os.path.join(destination, "_build_info.py"),
+        os.path.join(package, "_build_info.py"),
         '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n'
-        % facts["TF_MULTITIER_TF_VERSION"],
+        % tensorflow_version,
     )
 
 

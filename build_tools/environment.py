@@ -15,10 +15,9 @@ BAZELRC = os.path.join(ROOT, ".tf_configure.bazelrc")
 REQUIREMENTS = os.path.join(ROOT, "requirements.txt")
 REQUIREMENTS_NO_DEPS = os.path.join(ROOT, "requirements_no_deps.txt")
 
-# Run by a Python with TensorFlow and pybind11: everything Bazel must know about what is installed there, as JSON.
-_PROBE = """
-import json, sysconfig
-import pybind11
+# Run by a Python with TensorFlow: what Bazel must know about it, as JSON.
+_PROBE_TENSORFLOW = """
+import json
 import tensorflow as tf
 library = [flag[3:] for flag in tf.sysconfig.get_link_flags() if flag.startswith("-l:")]
 print(json.dumps({
@@ -27,6 +26,14 @@ print(json.dumps({
     "TF_MULTITIER_TF_LIBRARY_DIR": tf.sysconfig.get_lib(),
     "TF_MULTITIER_TF_LIBRARY": library[0],
     "TF_MULTITIER_TF_CXXFLAGS": " ".join(tf.sysconfig.get_compile_flags()),
+}))
+"""
+
+# Run by .venv's Python: the headers for the engine's module.
+_PROBE_HEADERS = """
+import json, sysconfig
+import pybind11
+print(json.dumps({
     "TF_MULTITIER_PYTHON_INCLUDE": sysconfig.get_path("include"),
     "TF_MULTITIER_PYBIND11_INCLUDE": pybind11.get_include(),
 }))
@@ -34,7 +41,7 @@ print(json.dumps({
 
 
 def configure():
-    """Everything that must hold before Bazel runs. Returns probe()'s facts of .venv."""
+    """Everything that must hold before Bazel runs. Returns probe_environment()'s facts."""
     if any(character.isspace() for character in ROOT):
         raise Failure(
             "Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT
@@ -102,25 +109,30 @@ def pip_install(python):
 
 
 def probe_environment():
-    """probe()'s facts of .venv, kept until TensorFlow there changes."""
+    """What Bazel must know about .venv, {name: value} for --repo_env; kept until TensorFlow there changes."""
     stamp = read_stamp()
     tensorflow = _installed_tensorflow()
     facts = stamp.get("facts")
     if not facts or stamp.get("tensorflow") != tensorflow:
         with step("TensorFlow's headers and library"):
-            facts = probe(VENV_PYTHON)
+            facts = dict(probe_tensorflow(VENV_PYTHON), **_answer(VENV_PYTHON, _PROBE_HEADERS))
         stamp.update(facts=facts, tensorflow=tensorflow)
         write_if_changed(STAMP, json.dumps(stamp, indent=1) + "\n")
     return facts
 
 
-def probe(python):
-    """What Bazel must know about the TensorFlow and pybind11 of a Python: {name: value} for --repo_env."""
+def probe_tensorflow(python):
+    """What Bazel must know about the TensorFlow of a Python: {name: value} for --repo_env."""
+    return _answer(python, _PROBE_TENSORFLOW)
+
+
+def _answer(python, program):
+    """What a program prints as JSON in its last line."""
     status, stdout, stderr = output_of(
-        [python, "-c", _PROBE], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+        [python, "-c", program], env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     )
     if status != 0:
-        raise Failure("%s cannot import TensorFlow:\n%s" % (python, stderr.strip()))
+        raise Failure("%s cannot import what the build needs:\n%s" % (python, stderr.strip()))
     return json.loads(stdout.strip().splitlines()[-1])
 
 

@@ -26,13 +26,13 @@ HEADERS = [
 _FACTS = """
 import importlib.util, json, os, sys, sysconfig
 header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
-print(json.dumps({"version": sys.version_info[:2], "executable": sys.executable,
+print(json.dumps({"version": sys.version_info[:2], "executable": sys.executable, "include": sysconfig.get_paths()["include"],
     "venv": importlib.util.find_spec("ensurepip") is not None, "headers": os.path.exists(header)}))
 """
 
 
 def python_facts(python):
-    """{version, executable, venv, headers} of a Python, or None if it does not run."""
+    """{version, executable, include, venv, headers} of a Python, or None if it does not run."""
     try:
         status, stdout, _ = output_of([python, "-c", _FACTS])
     except OSError:

@@ -1,112 +1,206 @@
-"""Wheels: packed from the built package, made portable, and tried in a new environment."""
+"""Wheels for the Pythons and TensorFlows that people have: one for each pair.
+
+A wheel has two libraries: _engine.so, which depends on the minor version of Python, and _tf_multitier_ops.so, which depends on
+that of TensorFlow. For each pair:
+
+  1. an environment of its own gets TensorFlow from PyPI;
+  2. the ops are built against it, once for each TensorFlow, and the engine once for each Python;
+  3. the wheel is packed, and auditwheel adds the libraries that ours link, except TensorFlow's;
+  4. the wheel is installed in the environment, in which there are no sources, and the README's programs run there.
+"""
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 
-from build_tools.bazel import PACKAGE
-from build_tools.environment import VENV, VENV_PYTHON, pip_install
-from build_tools.steps import ROOT, Failure, logged, output_of, step
+from build_tools import bazel, environment, machine
+from build_tools.steps import ROOT, Failure, logged, output_of, say, step
 
-# Run by the Python of a new environment in an empty directory, with the wheel installed: what it carries must load.
-_CHECK = """
-import os
-import tensorflow as tf
-import tf_multitier
-from tf_multitier import _engine
-directory = os.path.dirname(tf_multitier.__file__)
-ops = tf.load_op_library(os.path.join(directory, "_tf_multitier_ops.so"))
-names = [name for name in dir(ops) if not name.startswith("_")]
-assert names, "the op library registers no ops"
-print("imported from", directory)
-"""
+# The TensorFlows that wheels are built for: minor version, the release to build against, the Pythons that it has wheels for.
+# What differs between them: cc/kernels/tensorflow_versions.h in C++, tf_multitier/tensorflow_internals.py in Python.
+TENSORFLOWS = [
+    ("2.19", "2.19.1", [(3, 10), (3, 11), (3, 12)]),
+    ("2.20", "2.20.0", [(3, 10), (3, 11), (3, 12), (3, 13)]),
+    ("2.21", "2.21.0", [(3, 10), (3, 11), (3, 12), (3, 13)]),
+]
+
+# Where Pythons are, other than on PATH: pyenv's and uv's.
+_PYTHONS_INSTALLED = [
+    "~/.pyenv/versions/%s.*/bin/python3",
+    "~/.local/share/uv/python/cpython-%s.*/bin/python3",
+]
+
+# What a program of the README prints.
+_README_PRINTS = "[2 1 0]"
 
 
-def make_wheel():
-    """Packs tf_multitier/ as it is. Returns the path of the wheel in dist/."""
+def make_wheels(named_pythons, named_tensorflows):
+    """Makes the wheels of all pairs, or of those named. Returns [(path in dist/, python "3.11", tensorflow "2.20")]."""
+    pythons = find_pythons(named_pythons)
+    made, engines = [], {}
     work = tempfile.mkdtemp(prefix="tf_multitier_wheel_")
     try:
-        with step("wheel packed"):
-            wheel = _repair(_pack(work), work)
-        with step("wheel installed and imported in a new environment"):
-            _check(wheel, work)
-        destination = os.path.join(ROOT, "dist")
-        os.makedirs(destination, exist_ok=True)
-        return shutil.copy(wheel, destination)
+        for minor, release, supported in _chosen(named_tensorflows):
+            ops = None
+            for version in sorted(set(pythons) & set(supported)):
+                name = "%d.%d" % version
+                say("Python %s, TensorFlow %s" % (name, release))
+                pair = os.path.join(work, "pair")
+                os.makedirs(pair)
+                python = _make_environment(pythons[version], release, pair)
+                ops = ops or _build_ops(python, release, work)
+                if version not in engines:
+                    engines[version] = _build_engine(pythons[version], name, work)
+                wheel = _pack(engines[version], ops, release, "cp%d%d" % version, pair)
+                _try(wheel, python, minor, pair)
+                os.makedirs(os.path.join(ROOT, "dist"), exist_ok=True)
+                made.append((shutil.copy(wheel, os.path.join(ROOT, "dist")), name, minor))
+                shutil.rmtree(pair)
     finally:
         shutil.rmtree(work)
+    return made
 
 
-def _pack(work):
-    """A wheel of tf_multitier/, from a copy, so that the checkout stays clean."""
-    sources = os.path.join(work, "sources")
-    os.makedirs(sources)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(os.path.join(ROOT, name), sources)
-    shutil.copytree(
-        PACKAGE,
-        os.path.join(sources, "tf_multitier"),
-        ignore=shutil.ignore_patterns("__pycache__", "*.tmp"),
-    )
-    raw = os.path.join(work, "raw")
-    pip = [
-        VENV_PYTHON,
-        "-m",
-        "pip",
-        "wheel",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--no-build-isolation",
+def find_pythons(named):
+    """{(3, 11): the facts of a Python}: those named, by version or path, or all that are found."""
+    if named:
+        candidates = [[name] if os.sep in name else _candidates(name) for name in named]
+    else:
+        candidates = [_candidates("%d.%d" % version) for version in machine.PYTHONS]
+        candidates.append([environment.VENV_PYTHON])
+    found = {}
+    for index, names in enumerate(candidates):
+        usable = [
+            facts
+            for facts in map(machine.python_facts, names)
+            if facts and facts["venv"] and facts["headers"]
+        ]
+        usable = [facts for facts in usable if tuple(facts["version"]) in machine.PYTHONS]
+        if usable:
+            found.setdefault(tuple(usable[0]["version"]), usable[0])
+        elif named:
+            raise Failure(
+                "Python %s: expected Python 3.10 to 3.13 with its headers and venv; tried %s"
+                % (named[index], names)
+            )
+    return found
+
+
+def _candidates(version):
+    installed = [
+        path
+        for pattern in _PYTHONS_INSTALLED
+        for path in glob.glob(os.path.expanduser(pattern % version))
     ]
-    logged(pip + ["--wheel-dir", raw, sources], "the wheel could not be packed")
-    return glob.glob(os.path.join(raw, "*.whl"))[0]
+    return ["python" + version] + sorted(installed, reverse=True)
 
 
-def _repair(wheel, work):
-    """Adds the libraries that ours link (all but TensorFlow's) and a platform tag that says which systems they run on."""
-    repaired = os.path.join(work, "repaired")
-    command = [
-        VENV_PYTHON,
-        "-m",
-        "auditwheel",
-        "repair",
-        "--plat",
-        "auto",
-        "--exclude",
-        "libtensorflow_framework.so.2",
-    ]
-    binaries = os.path.join(VENV, "bin")
-    environment = dict(os.environ, PATH=binaries + os.pathsep + os.environ.get("PATH", ""))
-    logged(
-        command + ["--wheel-dir", repaired, wheel],
-        "auditwheel cannot make the wheel portable",
-        env=environment,
-    )
+def _chosen(named):
+    unknown = set(named) - {minor for minor, _, _ in TENSORFLOWS}
+    if unknown:
+        known = ", ".join(minor for minor, _, _ in TENSORFLOWS)
+        raise Failure(
+            "wheels are built for TensorFlow %s; found %s" % (known, ", ".join(sorted(unknown)))
+        )
+    return [entry for entry in TENSORFLOWS if not named or entry[0] in named]
+
+
+def _make_environment(facts, release, pair):
+    """A new environment with TensorFlow. Returns its Python."""
+    python = os.path.join(pair, "environment", "bin", "python")
+    with step("environment with TensorFlow from PyPI"):
+        logged(
+            [facts["executable"], "-m", "venv", os.path.join(pair, "environment")],
+            "could not create an environment",
+        )
+        logged(
+            environment.pip_install(python) + ["tensorflow-cpu==" + release],
+            "pip could not install TensorFlow " + release,
+        )
+    return python
+
+
+def _build_ops(python, release, work):
+    """Builds the op library against the TensorFlow of an environment. Returns its path."""
+    facts = dict(environment.probe_tensorflow(python))
+    path = os.path.join(work, "ops-%s.so" % release)
+    with step("ops for TensorFlow " + release):
+        bazel.build_one("cc/kernels/_tf_multitier_ops.so", path, facts)
+    return path
+
+
+def _build_engine(facts, version, work):
+    """Builds the engine's module for a Python. Returns its path."""
+    path = os.path.join(work, "engine-%s.so" % version)
+    with step("engine for Python " + version):
+        bazel.build_one(
+            "cc/python/_engine.so", path, {"TF_MULTITIER_PYTHON_INCLUDE": facts["include"]}
+        )
+    return path
+
+
+def _pack(engine, ops, release, tag, pair):
+    """A portable wheel of the package with these libraries, from a copy, so that the checkout stays clean."""
+    sources, raw, repaired = (os.path.join(pair, name) for name in ("sources", "raw", "repaired"))
+    package = os.path.join(sources, "tf_multitier")
+    left_out = shutil.ignore_patterns("__pycache__", "*.tmp", "*.so", "_build_info.py")
+    with step("wheel"):
+        shutil.copytree(bazel.PACKAGE, package, ignore=left_out)
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+            shutil.copy(os.path.join(ROOT, name), sources)
+        shutil.copy(engine, os.path.join(package, "_engine.so"))
+        shutil.copy(ops, os.path.join(package, "_tf_multitier_ops.so"))
+        bazel.write_build_info(package, release)
+        pip = [
+            environment.VENV_PYTHON,
+            "-m",
+            "pip",
+            "wheel",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
+        variables = dict(os.environ, TF_MULTITIER_WHEEL_PYTHON=tag)
+        logged(pip + ["--wheel-dir", raw, sources], "the wheel could not be packed", env=variables)
+        binaries = os.path.join(environment.VENV, "bin")
+        variables = dict(os.environ, PATH=binaries + os.pathsep + os.environ.get("PATH", ""))
+        repair = [environment.VENV_PYTHON, "-m", "auditwheel", "repair", "--plat", "auto"]
+        repair += ["--exclude", "libtensorflow_framework.so.2", "--wheel-dir", repaired]
+        logged(
+            repair + glob.glob(os.path.join(raw, "*.whl")),
+            "auditwheel cannot make the wheel portable",
+            env=variables,
+        )
+        shutil.rmtree(sources)
     return glob.glob(os.path.join(repaired, "*.whl"))[0]
 
 
-def _check(wheel, work):
-    """Installs the wheel in a new environment that borrows .venv's other packages, and loads its libraries."""
-    environment = os.path.join(work, "environment")
-    empty = os.path.join(work, "empty")
+def _try(wheel, python, minor, pair):
+    """Installs the wheel, with what its extras bring, and runs the README's programs in an empty directory."""
+    empty = os.path.join(pair, "empty")
     os.makedirs(empty)
-    python = os.path.join(environment, "bin", "python")
-    logged(
-        [VENV_PYTHON, "-m", "venv", environment],
-        "could not create an environment to check the wheel in",
-    )
-    borrowed = glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages"))[0]
-    packages = glob.glob(os.path.join(environment, "lib", "python3*", "site-packages"))[0]
-    with open(os.path.join(packages, "borrowed.pth"), "w") as path:
-        path.write(borrowed + "\n")
-    logged(
-        pip_install(python) + ["--no-deps", wheel],
-        "the wheel could not be installed in a new environment",
-        cwd=empty,
-    )
-    status, stdout, stderr = output_of(
-        [python, "-c", _CHECK], cwd=empty, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
-    )
-    if status != 0 or packages not in stdout:
-        raise Failure("the installed wheel does not load:\n" + (stdout + stderr).strip())
+    variables = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
+    variables.pop("PYTHONPATH", None)
+    with step("installed, README's programs run"):
+        install = environment.pip_install(python) + [wheel + "[tensorflow-cpu,examples]"]
+        logged(install, "the wheel could not be installed in a new environment", cwd=empty)
+        where = (
+            "import tensorflow, tf_multitier; print(tensorflow.__version__, tf_multitier.__file__)"
+        )
+        for program, expected in [(where, minor + r"\..* " + re.escape(pair))] + [
+            (program, re.escape(_README_PRINTS)) for program in readme_programs()
+        ]:
+            status, stdout, stderr = output_of([python, "-c", program], cwd=empty, env=variables)
+            if status != 0 or not re.match(expected, stdout.strip()):
+                raise Failure(
+                    "a program does not run with the wheel:\n%s\n%s"
+                    % (program, (stdout + stderr).strip())
+                )
+
+
+def readme_programs():
+    """The Python programs of the README, in order."""
+    with open(os.path.join(ROOT, "README.md"), "rb") as readme:
+        return re.findall(r"```python\n(.*?)```", readme.read().decode("utf-8"), re.DOTALL)

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/types/span.h"
 #include "cc/base/partition.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/kernels/tensorflow_versions.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -82,7 +82,7 @@ absl::Status PartReader::WithFile(const Manifest& manifest, const std::function<
   TF_RETURN_IF_ERROR(env_->NewRandomAccessFile(path, &file));
   PartFileReader reader(path, manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
     absl::string_view found;
-    const absl::Status status = file->Read(offset, found, absl::MakeSpan(out, n));
+    const absl::Status status = ReadFile(*file, offset, n, out, &found);
     if (status.ok() && found.size() == n) {
       if (found.data() != out) std::memmove(out, found.data(), n);
       return OkStatus();

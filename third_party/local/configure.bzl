@@ -42,6 +42,7 @@ def _local_tensorflow_impl(repository_ctx):
         for flag in _env(repository_ctx, "TF_MULTITIER_TF_CXXFLAGS").split(" ")
         if flag.startswith("-D")
     ]
+    defines.append("MULTITIER_TF_MINOR=" + version.split(".")[1])
     repository_ctx.file("VERSION", version + "\n")
     repository_ctx.file("BUILD", _TENSORFLOW.format(
         defines = repr(defines),
