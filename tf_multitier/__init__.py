@@ -63,4 +63,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted(set(globals()) | _LOADED_WHEN_USED)
+    return sorted([*__all__, *_LOADED_WHEN_USED])

@@ -1,5 +1,7 @@
 """The op library: where it is, whether it fits the installed TensorFlow, and its ops."""
 
+from __future__ import annotations
+
 import os
 
 import tensorflow as tf
@@ -20,7 +22,7 @@ def check_tensorflow_version(installed, built_for):
                           "tf_multitier again.")
 
 
-def get_library_path():
+def get_library_path() -> str:
     """Path of the shared library with the ops, for TensorFlow Serving and other programs that load custom ops."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), _LIBRARY)
 

@@ -12,9 +12,12 @@ columns give their variables, makes an embedding variable of that name; in any c
 Graphs are built by one thread at a time, as everywhere in TensorFlow.
 """
 
+from __future__ import annotations
+
 import collections
 import functools
 import threading
+import typing
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
@@ -35,8 +38,8 @@ _HASH_BUCKETS = 2**63 - 1
 _TENSORFLOW_PADDING = object()
 
 
-def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, ev_option=None,
-                                      ignore_value=_TENSORFLOW_PADDING):
+def categorical_column_with_embedding(key: str, dtype: typing.Any = tf.string, partition_num: int | None = None, ev_option: typing.Any = None,
+                                      ignore_value: typing.Any = _TENSORFLOW_PADDING) -> typing.Any:
     """A categorical column whose ids index an embedding variable: no vocabulary, no bucket count.
 
     Semantics: DeepRec's `tf.feature_column.categorical_column_with_embedding`, but every int64 is
@@ -79,8 +82,8 @@ def categorical_column_with_embedding(key, dtype=tf.string, partition_num=None, 
     return EmbeddingCategoricalColumn(key, dtype, partition_num, ev_option, ignore_value)
 
 
-def sequence_categorical_column_with_embedding(key, dtype=tf.string, partition_num=None,
-                                               ev_option=None, ignore_value=_TENSORFLOW_PADDING):
+def sequence_categorical_column_with_embedding(key: str, dtype: typing.Any = tf.string, partition_num: int | None = None,
+                                               ev_option: typing.Any = None, ignore_value: typing.Any = _TENSORFLOW_PADDING) -> typing.Any:
     """`categorical_column_with_embedding` for a sequence of ids per example.
 
     Goes under `embedding_column` or `shared_embedding_columns` in `sequence_input_layer`. The
@@ -178,7 +181,7 @@ class EmbeddingCategoricalColumn(
         return _v1_columns._CategoricalColumn.IdWeightPair(inputs.get(self), None)
 
 
-def weighted_categorical_column(categorical_column, weight_feature_key, dtype=tf.float32):
+def weighted_categorical_column(categorical_column: typing.Any, weight_feature_key: str, dtype: typing.Any = tf.float32) -> typing.Any:
     """TensorFlow's `weighted_categorical_column`; over our columns, dense weights follow their ids.
 
     Over a column of TensorFlow's own it is TensorFlow's. Over ours, a dense weight tensor gives

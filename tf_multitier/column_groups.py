@@ -21,6 +21,7 @@ import contextlib
 import itertools
 import sys
 import threading
+import typing
 
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as _v1_columns
@@ -54,7 +55,7 @@ _NEVER_NEGATIVE = (_v2_columns.HashedCategoricalColumn, _v2_columns.CrossedColum
 
 
 @contextlib.contextmanager
-def group_embedding_column_scope(name=None, params_num_per_group=sys.maxsize):
+def group_embedding_column_scope(name: str | None = None, params_num_per_group: int = sys.maxsize) -> typing.Any:
     """Embedding columns made inside are looked up by one op in each `input_layer` call that has them.
 
     Semantics: DeepRec's `tf.feature_column.group_embedding_column_scope`. A group changes no name of a variable and no value (of
@@ -313,8 +314,8 @@ def _grouped_input_layer(group_of, features, feature_columns, weight_collections
     return side_by_side.concat(outputs, _named(whose))
 
 
-def input_layer(features, feature_columns, weight_collections=None, trainable=True, cols_to_vars=None,
-                cols_to_output_tensors=None):
+def input_layer(features: typing.Any, feature_columns: typing.Any, weight_collections: typing.Any = None, trainable: bool = True, cols_to_vars: dict | None = None,
+                cols_to_output_tensors: dict | None = None) -> tf.Tensor:
     """TensorFlow's `tf.compat.v1.feature_column.input_layer`, with all embedding columns looked up by one op.
 
     Columns made in a `group_embedding_column_scope` stay in its group. Names of variables and arguments are TensorFlow's; so are
@@ -350,7 +351,7 @@ def _is_sequence(column):
                       (_v1_columns._SequenceCategoricalColumn, _v2_columns.SequenceCategoricalColumn))
 
 
-def sequence_input_layer(features, feature_columns, weight_collections=None, trainable=True):
+def sequence_input_layer(features: typing.Any, feature_columns: typing.Any, weight_collections: typing.Any = None, trainable: bool = True) -> typing.Any:
     """Sequence columns as one tensor [batch, time, features], with each example's length; embedding columns by one op.
 
     Semantics: `tf.contrib.feature_column.sequence_input_layer` of TensorFlow 1, which TensorFlow 2.21 no longer has. Steps beyond

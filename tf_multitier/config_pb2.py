@@ -5,6 +5,8 @@
 one; the types it lacks follow theirs.
 """
 
+from __future__ import annotations
+
 import enum
 
 
@@ -12,27 +14,27 @@ class _ProtoEnum(enum.IntEnum):
     """An IntEnum with the methods of a protobuf enum wrapper."""
 
     @classmethod
-    def Name(cls, number):
+    def Name(cls, number: int) -> str:
         """The name of `number`. ValueError where there is none."""
         return cls(number).name
 
     @classmethod
-    def Value(cls, name):
+    def Value(cls, name: str) -> int:
         """The number of `name`. ValueError where there is none."""
         if name not in cls.__members__:
             raise ValueError(f"{cls.__name__} has no value named {name!r}; known names: {', '.join(cls.__members__)}")
         return cls[name]
 
     @classmethod
-    def keys(cls):
+    def keys(cls) -> list[str]:
         return list(cls.__members__)
 
     @classmethod
-    def values(cls):
+    def values(cls) -> list[int]:
         return [int(v) for v in cls.__members__.values()]
 
     @classmethod
-    def items(cls):
+    def items(cls) -> list[tuple[str, int]]:
         return [(k, int(v)) for k, v in cls.__members__.items()]
 
 
@@ -60,7 +62,7 @@ class StorageType(_ProtoEnum):
     HBM_DRAM_PMEM_LEVELDB = 107
 
     @property
-    def tiers(self):
+    def tiers(self) -> tuple[str, ...]:
         """Names of the tiers, fastest first: ("DRAM", "SSDHASH")."""
         if self is StorageType.DEFAULT:
             return ("DRAM",)

@@ -17,6 +17,11 @@ slots. `total_count()` counts rows. There is no dense value: `value()`, `assign(
 tensor raise NotImplementedError, each with one message.
 """
 
+from __future__ import annotations
+
+import collections.abc
+import typing
+
 import tensorflow as tf
 from tensorflow.core.framework import variable_pb2
 from tensorflow.python.framework import composite_tensor
@@ -58,7 +63,7 @@ CONVERSION = "conversion to a dense tensor (tf.compat.v1.report_uninitialized_va
 
 def no_dense(what):
     """A method that raises dense_use."""
-    def refuse(self, *unused_args, **unused_kwargs):
+    def refuse(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
         raise dense_use(self, what)
 
     refuse.__doc__ = f"NotImplementedError: {what} needs a dense value, which an embedding variable has not."
@@ -101,22 +106,22 @@ class TableOptions:
     """What the handle's attributes say, by name."""
 
     @property
-    def embedding_dim(self):
+    def embedding_dim(self) -> int:
         """Elements of one embedding."""
         return self.shape.as_list()[1]
 
     @property
-    def key_dtype(self):
+    def key_dtype(self) -> tf.DType:
         """tf.int64 or tf.int32: what ids may be. The table's keys are int64."""
         return tf.as_dtype(self.option_attrs["key_dtype"])
 
     @property
-    def storage_type(self):
+    def storage_type(self) -> str:
         """Name of the storage type: "DRAM", "DRAM_SSDHASH"."""
         return self.option_attrs["storage_type"]
 
     @property
-    def steps_to_live(self):
+    def steps_to_live(self) -> int:
         """Of GlobalStepEvict; 0: none."""
         return self.option_attrs["steps_to_live"]
 
@@ -136,14 +141,14 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
     _variable_call = classmethod(lambda cls, *args, **kwargs: None)
     __composite_gradient__ = resource_variable_ops.ResourceVariableGradient()
 
-    def __init__(self, *, handle, initializer_op, graph_element, trainable, in_graph_mode=True):
+    def __init__(self, *, handle: typing.Any, initializer_op: typing.Any, graph_element: typing.Any, trainable: bool, in_graph_mode: bool = True) -> None:
         attrs = attrs_of_handle(handle)
         name = handle.op.name
         super().__init__(trainable=trainable, shape=attrs["shape"], dtype=attrs["dtype"], handle=handle, name=name,
                          handle_name=name, unique_id=name, graph_element=graph_element, initializer_op=initializer_op,
                          in_graph_mode=in_graph_mode)
         self.option_attrs = attrs
-        self._slot_values = {}  # column name -> (dim, initial value), in the order of columns
+        self._slot_values: dict[str, typing.Any] = {}  # column name -> (dim, initial value), in the order of columns
         # Names of the columns that optimizers of an imported meta graph have.
         self.imported_columns = frozenset(
             column.decode() for op in handle.consumers() if op.type in ("MultitierAddSlots", "MultitierApply")
@@ -164,7 +169,7 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
         return self is not other
 
     @property
-    def variable_name(self):
+    def variable_name(self) -> str:
         """The name without ":0" and without a partition suffix: what checkpoints call the variable."""
         name = self.handle.op.name
         suffix = f"/part_{self.partition_index}"
@@ -175,22 +180,22 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
         return self.handle.op.name
 
     @property
-    def partition_index(self):
+    def partition_index(self) -> int:
         """Which of `num_partitions` partitions this is, from 0."""
         return self.option_attrs["partition_index"]
 
     @property
-    def num_partitions(self):
+    def num_partitions(self) -> int:
         """Partitions of the whole variable; 1 where it is not partitioned."""
         return self.option_attrs["num_partitions"]
 
     @property
-    def parts(self):
+    def parts(self) -> list:
         """[self]: a table is its own only part."""
         return [self]
 
     @property
-    def is_partitioned(self):
+    def is_partitioned(self) -> bool:
         """False: this is one table, maybe one of the `parts` of a PartitionedEmbeddingVariable."""
         return False
 
@@ -201,19 +206,19 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
     def _shape_invariant_to_type_spec(self, shape):
         return EmbeddingVariableSpec(shape, self.dtype, self.trainable)
 
-    def is_initialized(self, name=None):
+    def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """bool scalar: whether the initializer or a restore has run."""
         with tf_ops.colocate_with(self.handle, ignore_existing=True):
             return ops.multitier_is_initialized(self.handle, name=name)
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: typing.Any, name: str | None = None) -> tf.Tensor:
         if self.num_partitions > 1:
             raise ValueError(f"'{self.name}' is partition {self.partition_index} of {self.num_partitions} of the embedding "
                              f"variable '{self.variable_name}' and has only some of its keys: look up the object that "
                              f"get_embedding_variable('{self.variable_name}', ...) returned, not a part or a list of parts")
         return super().sparse_read(indices, name=name)
 
-    def export_rows(self, name="export_rows"):
+    def export_rows(self, name: str = "export_rows") -> typing.Any:
         """All columns of all rows, and counted keys: what a checkpoint of this table holds. For tools and tests.
 
         Returns:
@@ -225,7 +230,7 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
 
     # ---- slots
 
-    def ensure_slots(self, slots):
+    def ensure_slots(self, slots: typing.Any) -> None:
         """Makes sure the initializer adds these columns.
 
         Args:
@@ -234,7 +239,7 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
         Raises:
           ValueError: where a column of that name has another dim or initial value.
         """
-        new = []
+        new: list = []
         for column, dim, value in slots:
             have = self._slot_values.setdefault(column, None)
             if have is None:
@@ -248,13 +253,13 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
         columns, dims, values = zip(*new)
         with tf_ops.init_scope(), tf_ops.name_scope(None), tf_ops.colocate_with(self.handle, ignore_existing=True):
             with tf_ops.control_dependencies([self._initializer_op]):
-                self._initializer_op = ops.multitier_add_slots(
+                self._initializer_op: typing.Any = ops.multitier_add_slots(
                     self.handle, slot_names=list(columns), slot_dims=list(dims), slot_initial_values=list(values),
                     name=self.handle.op.name + "/AddSlots")
 
     # ---- meta graph
 
-    def to_proto(self, export_scope=None):
+    def to_proto(self, export_scope: str | None = None) -> typing.Any:
         """A VariableDef; None where the variable is not in `export_scope`."""
         if export_scope is not None and not self.handle.name.startswith(export_scope):
             return None
@@ -267,20 +272,20 @@ class EmbeddingVariable(Queries, TableOptions, resource_variable_ops.BaseResourc
     # ---- SaveableObject
 
     @property
-    def specs(self):
+    def specs(self) -> typing.Any:
         """What TensorFlow's savers write of it, see saver.py."""
         return saver.SaveSpecs(self)
 
     @property
-    def optional_restore(self):
+    def optional_restore(self) -> bool:
         """False: a checkpoint without the variable is an error."""
         return False
 
-    def restore(self, restored_tensors, restored_shapes=None):
+    def restore(self, restored_tensors: collections.abc.Sequence[tf.Tensor], restored_shapes: typing.Any = None) -> tf.Operation:
         """The op that TensorFlow's savers run to restore it from the tensors of its `specs`."""
         return saver.restore(self, restored_tensors)
 
-    def restore_from(self, prefix, name="restore"):
+    def restore_from(self, prefix: typing.Any, name: str = "restore") -> tf.Operation:
         """An op that replaces the content by that of the checkpoint at `prefix` (string), whatever its number of partitions."""
         return saver.restore_op(self, tf.convert_to_tensor(prefix), self.variable_name, name)
 

@@ -15,6 +15,10 @@ Variables are named as TensorFlow names them: `<input layer>/<key>_embedding/emb
 categorical_columns.py has the categorical columns, column_groups.py the layers and the groups of columns that share a lookup.
 """
 
+from __future__ import annotations
+
+import typing
+
 import tensorflow as tf
 
 from tf_multitier.categorical_columns import categorical_column_with_embedding
@@ -60,7 +64,7 @@ __all__ = [
 ]
 
 
-def shared_embedding_columns(categorical_columns, dimension, *args, **kwargs):
+def shared_embedding_columns(categorical_columns: typing.Any, dimension: int, *args: typing.Any, **kwargs: typing.Any) -> list:
     """TensorFlow's `shared_embedding_columns`, refusing columns of ours with unlike options.
 
     All columns read and train one embedding variable, made with the options they have in common.
@@ -90,7 +94,7 @@ def shared_embedding_columns(categorical_columns, dimension, *args, **kwargs):
     return _stock.shared_embedding_columns(categorical_columns, dimension, *args, **kwargs)
 
 
-def indicator_column(categorical_column):
+def indicator_column(categorical_column: typing.Any) -> typing.Any:
     """TensorFlow's `indicator_column`. ValueError over a column of ours: it has no bucket count."""
     base = embedding_base(categorical_column)
     if base is not None:

@@ -11,6 +11,7 @@ Semantics: DeepRec's `tf.get_multihash_variable`, whose ids have the same rows w
 its quotient is by the rows of the first, and ids share embeddings or have none.)
 """
 
+import collections.abc
 import typing
 
 import numpy as np
@@ -28,7 +29,7 @@ class MultiHashVariable:
     """What `get_multihash_variable` returns. Attributes: `name`, `operation`, `parts` (the quotients' and the remainders' table),
     `embedding_dim` (of a lookup)."""
 
-    def __init__(self, name, parts, operation):
+    def __init__(self, name: str, parts: collections.abc.Sequence, operation: str) -> None:
         self.name = name
         self.parts = list(parts)
         self.operation = operation
@@ -38,20 +39,20 @@ class MultiHashVariable:
     def __repr__(self):
         return f"<tf_multitier.MultiHashVariable '{self.name}' {[p.shape.as_list() for p in self.parts]} by {self.operation}>"
 
-    def checked(self, ids, what="ids"):
+    def checked(self, ids: typing.Any, what: str = "ids") -> typing.Any:
         """`ids` as a tensor of integers. TypeError for another dtype."""
         ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
             raise TypeError(f"multihash variable '{self.name}': {what} must be integers, found {ids.dtype.name}")
         return ids
 
-    def rows_of(self, ids):
+    def rows_of(self, ids: typing.Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The two row numbers of integers of any shape: int64."""
         ids = tf.cast(self.checked(ids), tf.int64)
         quotients, remainders = (part.shape.as_list()[0] for part in self.parts)
         return tf.math.floormod(tf.math.floordiv(ids, remainders), quotients), tf.math.floormod(ids, remainders)
 
-    def combine(self, values):
+    def combine(self, values: typing.Any) -> tf.Tensor:
         """Of both tables' values, what `operation` makes of them."""
         if self.operation == "concat":
             return tf.concat(values, -1)
@@ -66,8 +67,8 @@ def check_kind(where, complementary_strategy, operation):
         raise ValueError(f"{where}: operation must be one of {', '.join(_OPERATIONS)}, found {operation!r}")
 
 
-def get_multihash_variable(name, dims, complementary_strategy="Q-R", operation="concat", dtype=tf.float32, initializer=None,
-                           regularizer=None, trainable=True, collections=None, partitioner=None):
+def get_multihash_variable(name: str, dims: typing.Any, complementary_strategy: str = "Q-R", operation: str = "concat", dtype: typing.Any = tf.float32, initializer: typing.Any = None,
+                           regularizer: typing.Any = None, trainable: bool = True, collections: collections.abc.Sequence[str] | None = None, partitioner: collections.abc.Callable | None = None) -> MultiHashVariable:
     """Makes or, in a reusing variable scope, finds a multihash variable.
 
     Args:

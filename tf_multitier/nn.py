@@ -16,10 +16,13 @@ device; of a variable whose parts are on several, ops of its own fetch the value
 Names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` and `group_embedding_lookup`.
 """
 
+from __future__ import annotations
+
 import collections
 import itertools
 import numbers
 import sys
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -47,8 +50,8 @@ _Member = collections.namedtuple("_Member", [
     "weights"])
 
 
-def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, partition_strategy="mod", is_sequence=False,
-                                  params_num_per_group=sys.maxsize, name=None, max_norms=None, concat=False):
+def group_embedding_lookup_sparse(params: typing.Any, sp_ids: typing.Any, combiners: typing.Any, sp_weights: typing.Any = None, partition_strategy: str = "mod", is_sequence: bool = False,
+                                  params_num_per_group: int = sys.maxsize, name: str | None = None, max_norms: typing.Any = None, concat: bool = False) -> typing.Any:
     """Embeddings of sparse ids of many variables, pooled by row.
 
     Args:
@@ -108,8 +111,8 @@ def group_embedding_lookup_sparse(params, sp_ids, combiners, sp_weights=None, pa
         return values[0] if concat is True else values
 
 
-def group_embedding_lookup(params, ids, partition_strategy="mod", name=None, params_num_per_group=sys.maxsize, max_norms=None,
-                           concat=False):
+def group_embedding_lookup(params: typing.Any, ids: typing.Any, partition_strategy: str = "mod", name: str | None = None, params_num_per_group: int = sys.maxsize, max_norms: typing.Any = None,
+                           concat: bool = False) -> typing.Any:
     """The embeddings of ids of many variables.
 
     Args:

@@ -5,6 +5,9 @@ names the field, what was expected and what was found. Unlike DeepRec's, no defa
 list is not padded, and the expiry options work at any time (`EmbeddingVariable.expire`), not only when saving.
 """
 
+from __future__ import annotations
+
+import collections.abc
 import math
 import numbers
 import os
@@ -80,7 +83,7 @@ class InitializerOption(_Option):
       default_value_no_permission: what every element of a key that a filter has not admitted yet reads as.
     """
 
-    def __init__(self, initializer=None, default_value_dim=None, default_value_no_permission=0.0):
+    def __init__(self, initializer: typing.Any = None, default_value_dim: int | None = None, default_value_no_permission: float = 0.0) -> None:
         self.initializer = initializer
         self.default_value_dim = (None if default_value_dim is None else
                                   _integer("InitializerOption.default_value_dim", default_value_dim, 1))
@@ -111,8 +114,8 @@ class StorageOption(_Option):
         counts in `corrupt` of the statistics. Not in DeepRec.
     """
 
-    def __init__(self, storage_type=None, storage_path=None, storage_size=None, cache_strategy=None, layout=None, *,
-                 drop_coldest=False, on_corruption="error"):
+    def __init__(self, storage_type: str | StorageType | None = None, storage_path: str | None = None, storage_size: collections.abc.Sequence[int] | None = None, cache_strategy: str | CacheStrategy | None = None, layout: typing.Any = None, *,
+                 drop_coldest: bool = False, on_corruption: str = "error") -> None:
         self.storage_type = _storage_type("StorageOption.storage_type", storage_type)
         tiers = self.storage_type.tiers
         if storage_path is not None and (not isinstance(storage_path, (str, os.PathLike)) or not os.fspath(storage_path)):
@@ -217,7 +220,7 @@ class CounterFilter(_Option):
     Exact: a key that waits costs 24 bytes. 0 and 1 admit at once.
     """
 
-    def __init__(self, filter_freq=0):
+    def __init__(self, filter_freq: int = 0) -> None:
         self.filter_freq = _integer("CounterFilter.filter_freq", filter_freq, 0, 2**32 - 1)
 
 
@@ -234,7 +237,7 @@ class CBFFilter(_Option):
 
     _BITS: typing.ClassVar = {f"{sign}int{bits}": bits for sign in ("u", "") for bits in (8, 16, 32, 64)}
 
-    def __init__(self, filter_freq=0, max_element_size=0, false_positive_probability=0.01, counter_type=None):
+    def __init__(self, filter_freq: int = 0, max_element_size: int = 0, false_positive_probability: float = 0.01, counter_type: typing.Any = None) -> None:
         name = "uint32" if counter_type is None else getattr(counter_type, "name", counter_type)
         if name not in self._BITS:
             raise ValueError("CBFFilter.counter_type must be tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
@@ -251,7 +254,7 @@ class CBFFilter(_Option):
 class ProbabilisticFilter(_Option):
     """Each occurrence of a key without a row gives it one with probability `probability`, in (0, 1]. Keeps nothing."""
 
-    def __init__(self, probability=1.0):
+    def __init__(self, probability: float = 1.0) -> None:
         self.probability = _real("ProbabilisticFilter.probability", probability)
         if not 0.0 < self.probability <= 1.0:
             raise ValueError(f"ProbabilisticFilter.probability must be in (0, 1], found {self.probability}")
@@ -263,7 +266,7 @@ class GlobalStepEvict(_Option):
     Steps are those of the graph's global step, which must exist when the optimizer is built. None: removes nothing.
     """
 
-    def __init__(self, steps_to_live=None):
+    def __init__(self, steps_to_live: int | None = None) -> None:
         self.steps_to_live = (0 if steps_to_live is None else
                               _integer("GlobalStepEvict.steps_to_live", steps_to_live, 1))
 
@@ -274,7 +277,7 @@ class L2WeightEvict(_Option):
     -1 (the default): removes nothing.
     """
 
-    def __init__(self, l2_weight_threshold=-1.0):
+    def __init__(self, l2_weight_threshold: float = -1.0) -> None:
         self.l2_weight_threshold = _real("L2WeightEvict.l2_weight_threshold", l2_weight_threshold)
         if self.l2_weight_threshold < 0.0 and self.l2_weight_threshold != -1.0:
             raise ValueError("L2WeightEvict.l2_weight_threshold must be at least 0, or -1 for none; found "
@@ -284,8 +287,8 @@ class L2WeightEvict(_Option):
 class CheckpointOption(_Option):
     """DeepRec's per-variable load source. Known by name; refused, in one message, where a variable is made with it."""
 
-    def __init__(self, ckpt_to_load_from=None, tensor_name_in_ckpt=None, always_load_from_specific_ckpt=False,
-                 init_data_source=None):
+    def __init__(self, ckpt_to_load_from: typing.Any = None, tensor_name_in_ckpt: typing.Any = None, always_load_from_specific_ckpt: bool = False,
+                 init_data_source: typing.Any = None) -> None:
         self.ckpt_to_load_from = ckpt_to_load_from
         self.tensor_name_in_ckpt = tensor_name_in_ckpt
         self.always_load_from_specific_ckpt = always_load_from_specific_ckpt
@@ -304,8 +307,8 @@ class EmbeddingVariableOption(_Option):
       init_option: InitializerOption or None.
     """
 
-    def __init__(self, ht_type="", ht_partition_num=1000, evict_option=None, ckpt=None, filter_option=None,
-                 storage_option=None, init_option=None):
+    def __init__(self, ht_type: str = "", ht_partition_num: int = 1000, evict_option: typing.Any = None, ckpt: typing.Any = None, filter_option: typing.Any = None,
+                 storage_option: StorageOption | None = None, init_option: InitializerOption | None = None) -> None:
         self.ht_type = ht_type
         self.ht_partition_num = ht_partition_num
         name = "EmbeddingVariableOption"

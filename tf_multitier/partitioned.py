@@ -1,6 +1,9 @@
 """PartitionedEmbeddingVariable: several tables as one variable; and finding the embedding variables of a graph."""
 
+from __future__ import annotations
+
 import collections.abc
+import typing
 
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor
@@ -41,7 +44,7 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
 
     __composite_gradient__ = _RefuseGradient()
 
-    def __init__(self, name, parts):
+    def __init__(self, name: str, parts: collections.abc.Sequence) -> None:
         self._name = name
         self._parts = list(parts)
         self._count = None
@@ -62,66 +65,66 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
         return self._parts[index]
 
     @property
-    def parts(self):
+    def parts(self) -> list:
         """The EmbeddingVariables, in order of partition."""
         return list(self._parts)
 
     @property
-    def is_partitioned(self):
+    def is_partitioned(self) -> bool:
         """True: see `parts`."""
         return True
 
     @property
-    def num_partitions(self):
+    def num_partitions(self) -> int:
         """Number of `parts`."""
         return len(self._parts)
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Name of the variable, scopes included, without a partition suffix."""
         return self._name
 
     @property
-    def variable_name(self):
+    def variable_name(self) -> str:
         """The same as `name`."""
         return self._name
 
     @property
-    def option_attrs(self):
+    def option_attrs(self) -> dict:
         """{attribute: value} of the handle of part 0: the options in force for all."""
         return self._parts[0].option_attrs
 
     @property
-    def handle(self):
+    def handle(self) -> typing.Any:
         """The resource handle of part 0; `op`, `graph`, `device` and `dtype` are its."""
         return self._parts[0].handle
 
     @property
-    def op(self):
+    def op(self) -> tf.Operation:
         return self.handle.op
 
     @property
-    def graph(self):
+    def graph(self) -> tf.Graph:
         return self.handle.graph
 
     @property
-    def device(self):
+    def device(self) -> str:
         return self.handle.device
 
     @property
-    def shape(self):
+    def shape(self) -> tf.TensorShape:
         """Static shape [0, embedding_dim]: the number of rows is not known."""
         return self._parts[0].shape
 
-    def get_shape(self):
+    def get_shape(self) -> tf.TensorShape:
         return self.shape
 
     @property
-    def dtype(self):
+    def dtype(self) -> tf.DType:
         return self._parts[0].dtype
 
     @property
-    def trainable(self):
+    def trainable(self) -> bool:
         """Whether optimizers train it by default."""
         return self._parts[0].trainable
 
@@ -130,11 +133,11 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
         return True
 
     @property
-    def initializer(self):
+    def initializer(self) -> tf.Operation:
         """An op that initializes all parts."""
         return tf.group(*[part.initializer for part in self._parts])
 
-    def is_initialized(self, name=None):
+    def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """bool scalar: whether all parts are."""
         return tf.reduce_all(tf.stack([part.is_initialized() for part in self._parts]), name=name)
 
@@ -152,20 +155,20 @@ class PartitionedEmbeddingVariable(Queries, TableOptions, composite_tensor.Compo
         return self._count
 
     @property
-    def specs(self):
+    def specs(self) -> typing.Any:
         """What TensorFlow's savers write of it, see saver.py."""
         return saver.PartsSpecs(self)
 
     @property
-    def optional_restore(self):
+    def optional_restore(self) -> bool:
         """False: a checkpoint without the variable is an error."""
         return False
 
-    def restore(self, restored_tensors, restored_shapes=None):
+    def restore(self, restored_tensors: collections.abc.Sequence[tf.Tensor], restored_shapes: typing.Any = None) -> tf.Operation:
         """The op that TensorFlow's savers run to restore it from the tensors of its `specs`."""
         return tf.group(*[saver.restore(part, [tensor]) for part, tensor in zip(self._parts, restored_tensors)])
 
-    def restore_from(self, prefix, name="restore"):
+    def restore_from(self, prefix: typing.Any, name: str = "restore") -> tf.Operation:
         """See EmbeddingVariable.restore_from."""
         return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
 
@@ -201,12 +204,12 @@ class StoredParts(list):
 AnyEmbeddingVariable = (EmbeddingVariable, PartitionedEmbeddingVariable)
 
 
-def is_embedding_variable(variable):
+def is_embedding_variable(variable: typing.Any) -> bool:
     """Whether `variable` is an embedding variable, whole, partitioned, or a part of one."""
     return isinstance(variable, AnyEmbeddingVariable)
 
 
-def embedding_variables(graph=None):
+def embedding_variables(graph: tf.Graph | None = None) -> list:
     """The embedding variables of a graph, each once, partitioned ones as one object, sorted by name.
 
     Finds those of an imported meta graph as well, which is how a program gets at them.
@@ -222,7 +225,7 @@ def embedding_variables(graph=None):
     """
     graph = graph or tf_ops.get_default_graph()
     state = graph_state.state_of(graph)
-    found = {}
+    found: dict = {}
     for variable in state.variables.values():
         found.setdefault(variable.variable_name, []).append(variable)
     result = []

@@ -1,7 +1,10 @@
 """What an embedding variable answers about its keys and rows, whole or partitioned: methods shared by both classes."""
 
+from __future__ import annotations
+
 import math
 import numbers
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -130,32 +133,32 @@ class Queries:
         with tf.name_scope(name):
             return route(self.parts, as_keys(self, ids), make)
 
-    def total_count(self, name="total_count"):
+    def total_count(self, name: str = "total_count") -> tf.Tensor:
         """Number of keys that have a row: int64 scalar. Source: DeepRec's `EmbeddingVariable.total_count`."""
         return self._sum_over_parts(lambda p: ops.multitier_count(p.handle), name)
 
-    def get_dynamic_shape(self, name="dynamic_shape"):
+    def get_dynamic_shape(self, name: str = "dynamic_shape") -> tf.Tensor:
         """[total_count(), embedding_dim]: int64 [2]. Source: DeepRec's `get_dynamic_shape`."""
         return tf.stack([self.total_count(name), tf.constant(self.embedding_dim, tf.int64)])
 
-    def get_frequency(self, ids, name="frequency"):
+    def get_frequency(self, ids: typing.Any, name: str = "frequency") -> tf.Tensor:
         """Occurrences of each id that were trained on: int64, shaped as `ids`. 0 for a key without a row, or its count where a
         filter counts it. Source: DeepRec's `get_frequency`."""
         return self._ask_keys(lambda p, k: ops.multitier_frequency(p.handle, k), ids, name)
 
-    def get_version(self, ids, name="version"):
+    def get_version(self, ids: typing.Any, name: str = "version") -> tf.Tensor:
         """Global step of the last update of each id: int64, shaped as `ids`; -1 for a key without a row. Without a global step
         in the graph, the number of the update. Source: DeepRec's `get_version`."""
         return self._ask_keys(lambda p, k: ops.multitier_version(p.handle, k), ids, name)
 
-    def peek(self, ids, name="peek"):
+    def peek(self, ids: typing.Any, name: str = "peek") -> tf.Tensor:
         """What a lookup gives: float32, ids.shape + [embedding_dim]. Nothing else happens: no row moves between tiers, none counts as
         used, statistics of lookups stay as they are, and no gradient flows. For tools that look into a variable in use."""
         with tf.name_scope(name):
             return route(self.parts, as_keys(self, ids), lambda p, k: ops.multitier_peek(p.handle, k, dtype=self.dtype),
                          (self.embedding_dim,))
 
-    def lookup_tier(self, ids, name="tier"):
+    def lookup_tier(self, ids: typing.Any, name: str = "tier") -> tf.Tensor:
         """The tier that holds each id, 0 the fastest: int32, shaped as `ids`; -1 for a key without a row. Source: DeepRec's
         `lookup_tier`.
 
@@ -164,7 +167,7 @@ class Queries:
         """
         return self._ask_keys(lambda p, k: ops.multitier_lookup_tier(p.handle, k), ids, name)
 
-    def export(self, name="export"):
+    def export(self, name: str = "export") -> typing.Any:
         """Everything that has a row, in increasing order of keys. Source: DeepRec's `export`.
 
         Returns:
@@ -182,13 +185,13 @@ class Queries:
             order = tf.argsort(columns[0])
             return tuple(tf.gather(column, order) for column in columns)
 
-    def remove(self, ids, name="remove"):
+    def remove(self, ids: typing.Any, name: str = "remove") -> tf.Tensor:
         """Forgets keys with their slots, frequency and version. Returns how many of them had a row: int64 scalar."""
         with tf.name_scope(name):
             keys = tf.reshape(as_keys(self, ids), [-1])
             return self._sum_over_keys(lambda p, k: ops.multitier_remove(p.handle, k), keys)
 
-    def expire(self, step, name="expire"):
+    def expire(self, step: typing.Any, name: str = "expire") -> tf.Tensor:
         """Removes what GlobalStepEvict and L2WeightEvict call expired at `step` (an integer or int64 scalar).
 
         Returns how many rows went: int64 scalar. Without either option nothing does.
@@ -199,7 +202,7 @@ class Queries:
         step = tf.cast(step, tf.int64)
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
-    def prefetch(self, ids, timeout=10.0, name="prefetch"):
+    def prefetch(self, ids: typing.Any, timeout: float = 10.0, name: str = "prefetch") -> tf.Tensor:
         """Brings the rows of ids up into DRAM and keeps them there until they are used: int64 scalar, how many are kept now
         that were not kept before.
 
@@ -219,11 +222,11 @@ class Queries:
             return self._sum_over_keys(
                 lambda p, k: ops.multitier_prefetch(p.handle, k, timeout_us=microseconds), keys)
 
-    def release_prefetched(self, name="release_prefetched"):
+    def release_prefetched(self, name: str = "release_prefetched") -> tf.Operation:
         """An op that lets go of all rows that `prefetch` keeps."""
         return self._each_part(lambda p: ops.multitier_release_prefetched(p.handle), name)
 
-    def pop_dropped(self, name="pop_dropped"):
+    def pop_dropped(self, name: str = "pop_dropped") -> tf.Tensor:
         """Keys that `StorageOption(drop_coldest=True)`, or `on_corruption="drop"`, dropped since this was run last: int64 [n], in no
         order.
 
@@ -236,7 +239,7 @@ class Queries:
                     dropped.append(ops.multitier_pop_dropped(part.handle))
             return dropped[0] if len(dropped) == 1 else tf.concat(dropped, 0)
 
-    def stats(self, name="stats"):
+    def stats(self, name: str = "stats") -> tf.Tensor:
         """Statistics of the table and its tiers: a string scalar holding a JSON object, or, of a partitioned variable, a JSON
         list of them in the order of its parts.
 
@@ -252,16 +255,16 @@ class Queries:
                 return texts[0]
             return tf.strings.join(["[", tf.strings.join(texts, ","), "]"])
 
-    def drain(self, name="drain"):
+    def drain(self, name: str = "drain") -> tf.Operation:
         """An op that waits until the background work due when it runs is done, and fails with its error where it failed."""
         return self._each_part(lambda p: ops.multitier_drain(p.handle), name)
 
-    def compact(self, name="compact"):
+    def compact(self, name: str = "compact") -> tf.Operation:
         """An op that gives disk space of removed and superseded rows back at once. Steps run on meanwhile; it waits on a thread of
         its own, and reads and writes up to all that is stored."""
         return self._each_part(lambda p: ops.multitier_compact(p.handle), name)
 
-    def sparse_read(self, indices, name=None):
+    def sparse_read(self, indices: typing.Any, name: str | None = None) -> tf.Tensor:
         """The values of keys: indices.shape + [embedding_dim]. What `tf.gather` and TensorFlow's own lookups call."""
         from tf_multitier import lookup  # lookup.py needs this class
 

@@ -1,8 +1,11 @@
 """What a configuration needs of memory and disk, computed beforehand."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import numbers
+import typing
 
 import tensorflow as tf
 
@@ -67,12 +70,12 @@ class Memory:
     batch_bytes: int
 
     @property
-    def memory_bytes(self):
+    def memory_bytes(self) -> int:
         """Bytes of memory of all tiers, the index, filters and the batches in flight."""
         return sum(t.memory_bytes for t in self.tiers) + self.index_bytes + self.filter_bytes + self.batch_bytes
 
     @property
-    def disk_bytes(self):
+    def disk_bytes(self) -> int:
         """Bytes of disk of all tiers."""
         return sum(t.disk_bytes for t in self.tiers)
 
@@ -96,8 +99,8 @@ def _text(size):
     return f"{size:,.2f} GiB"
 
 
-def memory(rows, embedding_dim, optimizer="adagrad", storage_option=None, num_partitions=1, filter_option=None, waiting_keys=0,
-           batch_keys=0):
+def memory(rows: int, embedding_dim: int, optimizer: typing.Any = "adagrad", storage_option: options.StorageOption | None = None, num_partitions: int = 1, filter_option: typing.Any = None, waiting_keys: int = 0,
+           batch_keys: int = 0) -> Memory:
     """What an embedding variable needs at most, before it is made: rows, memory and disk of every tier.
 
         option = tf_multitier.StorageOption("DRAM_SSDHASH", "/ssd", storage_size=[4 << 30])

@@ -258,7 +258,7 @@ def minor_version() -> str:
 def source_hash(reliance: Reliance) -> str:
     """sha256 of the source that the installed TensorFlow has for it; "missing" where there is none. Our wrappers are seen through."""
     try:
-        found = functools.reduce(
+        found: typing.Any = functools.reduce(
             getattr,
             reliance.attribute.split("."),
             importlib.import_module("tensorflow.python." + reliance.module),

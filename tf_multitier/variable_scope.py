@@ -1,10 +1,15 @@
 """get_embedding_variable: making embedding variables, and finding them again, in TensorFlow's variable scopes."""
 
+from __future__ import annotations
+
+import collections.abc
 import numbers
+import typing
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
+from tf_multitier import embedding_variable
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import options
@@ -125,10 +130,10 @@ def _check_reused(variable, name, key_dtype, num_partitions, option, explicit_op
                 raise wrong(attr, value, found)
 
 
-def get_embedding_variable(name, embedding_dim, key_dtype=tf.int64, value_dtype=tf.float32, initializer=None, trainable=True,
-                           collections=None, partitioner=None, ev_option=None, regularizer=None, caching_device=None,
-                           validate_shape=True, custom_getter=None, constraint=None, steps_to_live=None,
-                           init_data_source=None):
+def get_embedding_variable(name: str, embedding_dim: int, key_dtype: typing.Any = tf.int64, value_dtype: typing.Any = tf.float32, initializer: typing.Any = None, trainable: bool = True,
+                           collections: collections.abc.Sequence[str] | None = None, partitioner: collections.abc.Callable | None = None, ev_option: options.EmbeddingVariableOption | None = None, regularizer: typing.Any = None, caching_device: typing.Any = None,
+                           validate_shape: bool = True, custom_getter: collections.abc.Callable | None = None, constraint: typing.Any = None, steps_to_live: int | None = None,
+                           init_data_source: typing.Any = None) -> embedding_variable.EmbeddingVariable | PartitionedEmbeddingVariable:
     """Gets the embedding variable of that name in the current variable scope, or makes it. Source: DeepRec's function.
 
     An embedding variable is a hash table from integer keys to embeddings that grows with the keys it is trained on. Scopes,

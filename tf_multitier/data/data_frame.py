@@ -3,7 +3,11 @@
 Same names, arguments and meaning as DeepRec's `tensorflow.python.data.experimental.ops.dataframe.DataFrame`.
 """
 
+from __future__ import annotations
+
 import collections
+import collections.abc
+import typing
 
 import tensorflow as tf
 
@@ -90,7 +94,7 @@ class DataFrame:
             return self.to_ragged().to_sparse(name) if self.nested_row_splits else self.values
 
     @classmethod
-    def to_sparse(cls, features):
+    def to_sparse(cls, features: typing.Any) -> typing.Any:
         """`features` with SparseTensors for ragged values: of a dict's values, a DataFrame.Value, a RaggedTensor or a Tensor.
 
         Raises:
@@ -99,7 +103,7 @@ class DataFrame:
         return cls._map(features, lambda ragged: ragged.to_sparse())
 
     @classmethod
-    def unbatch_and_to_sparse(cls, features):
+    def unbatch_and_to_sparse(cls, features: typing.Any) -> typing.Any:
         """As `to_sparse`, of batches of one row, and without their first dimension where they are ragged."""
         return cls._map(
             features,
@@ -131,11 +135,11 @@ def _sparse_row(row):
     return tf.SparseTensor(tf.expand_dims(tf.range(n), 1), row, tf.expand_dims(n, 0))
 
 
-def to_sparse(num_parallel_calls=None):
+def to_sparse(num_parallel_calls: typing.Any = None) -> collections.abc.Callable:
     """A stage for `Dataset.apply`: `DataFrame.to_sparse` of each element."""
     return lambda dataset: dataset.map(DataFrame.to_sparse, num_parallel_calls)
 
 
-def unbatch_and_to_sparse(num_parallel_calls=None):
+def unbatch_and_to_sparse(num_parallel_calls: typing.Any = None) -> collections.abc.Callable:
     """A stage for `Dataset.apply`: `DataFrame.unbatch_and_to_sparse` of each element."""
     return lambda dataset: dataset.map(DataFrame.unbatch_and_to_sparse, num_parallel_calls)

@@ -9,9 +9,17 @@ Each file is read by a Python generator (arrow_reader.py) that `tf.data` runs on
 Python's lock. Needs the package pyarrow.
 """
 
+from __future__ import annotations
+
+import collections.abc
 import functools
 import os
+<<<<<<< HEAD
 from typing import NamedTuple
+=======
+import typing
+from typing import NamedTuple, Optional
+>>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
 
 import tensorflow as tf
 
@@ -21,7 +29,7 @@ from tf_multitier.data.data_frame import DataFrame
 _Dataset = tf.compat.v2.data.Dataset
 
 
-class ParquetDataset(_Dataset):
+class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
     """A `tf.data.Dataset` of batches of the rows of Parquet files: dicts from column name to value.
 
     A column of numbers, booleans or strings gives a Tensor [batch]; a column of lists of one length (Arrow's fixed_size_list, or
@@ -49,6 +57,7 @@ class ParquetDataset(_Dataset):
       tf.errors.InvalidArgumentError: when it runs, for the same in another file, or a null. Messages name file and column.
     """
 
+<<<<<<< HEAD
     def __init__(
         self,
         filenames,
@@ -60,6 +69,10 @@ class ParquetDataset(_Dataset):
         num_parallel_reads=None,
         num_sequential_reads=1,
     ):
+=======
+    def __init__(self, filenames: typing.Any, batch_size: int = 1, fields: typing.Any = None, partition_count: int = 1, partition_index: int = 0, drop_remainder: bool = False,
+                 num_parallel_reads: int | None = None, num_sequential_reads: int = 1) -> None:
+>>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
         _check_integer("partition_count", partition_count, 1)
         _check_integer("partition_index", partition_index, 0)
         if partition_index >= partition_count:
@@ -93,7 +106,7 @@ class ParquetDataset(_Dataset):
         super().__init__(self._batches._variant_tensor)  # pylint: disable=protected-access
 
     @classmethod
-    def read_schema(cls, filename, fields=None, lower=False):
+    def read_schema(cls, filename: str, fields: typing.Any = None, lower: bool = False) -> tuple:
         """The `DataFrame.Field`s of a file's columns, with type and nesting.
 
         Args:
@@ -107,24 +120,24 @@ class ParquetDataset(_Dataset):
         return tuple(arrow_reader.complete_fields(filename, fields, lower))
 
     @property
-    def fields(self):
+    def fields(self) -> list:
         """The DataFrame.Fields of the columns, in order."""
         return self._fields
 
     @property
-    def partition_count(self):
+    def partition_count(self) -> int:
         return self._partition_count
 
     @property
-    def partition_index(self):
+    def partition_index(self) -> int:
         return self._partition_index
 
     @property
-    def drop_remainder(self):
+    def drop_remainder(self) -> bool:
         return self._drop_remainder
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> typing.Any:
         return self._batches.element_spec
 
     def _inputs(self):
@@ -225,6 +238,7 @@ def _chunks(path, batch_size, **options):
         yield tuple(arrays)
 
 
+<<<<<<< HEAD
 def read_parquet(
     batch_size,
     fields=None,
@@ -234,6 +248,10 @@ def read_parquet(
     num_parallel_reads=None,
     num_sequential_reads=1,
 ):
+=======
+def read_parquet(batch_size: int, fields: typing.Any = None, partition_count: int = 1, partition_index: int = 0, drop_remainder: bool = False, num_parallel_reads: int | None = None,
+                 num_sequential_reads: int = 1) -> collections.abc.Callable:
+>>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
     """A stage for `Dataset.apply`: from a Dataset of file names to the `ParquetDataset` of those files; its arguments."""
 
     def apply(filenames):

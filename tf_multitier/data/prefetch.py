@@ -10,6 +10,10 @@ While one batch trains, the stage tells the variables which ids the next one has
 trained does not change; that a step finds its rows in DRAM does.
 """
 
+from __future__ import annotations
+
+import collections.abc
+
 import tensorflow as tf
 
 from tf_multitier._library import ops
@@ -23,7 +27,7 @@ from tf_multitier.queries import timeout_us
 __all__ = ["prefetch_embeddings"]
 
 
-def prefetch_embeddings(ids_of, buffer_size=1, timeout=10.0):
+def prefetch_embeddings(ids_of: collections.abc.Callable, buffer_size: int = 1, timeout: float = 10.0) -> collections.abc.Callable:
     """A stage for `Dataset.apply`: prefetches the embeddings of each element, ahead of its use.
 
     Make it the last stage, after batching. Elements pass through unchanged and in order. Rows that the stage brought up are kept

@@ -1,5 +1,10 @@
 """One lookup in many tables, pooled by row or padded to sequences."""
 
+from __future__ import annotations
+
+import collections.abc
+import typing
+
 import numpy as np
 
 from tf_multitier import _engine
@@ -24,8 +29,8 @@ class Group:
       keys, counts: with train: lists of the members' distinct keys and their occurrences, int64; None without.
     """
 
-    def __init__(self, tables, keys, row_splits=None, combiners="sum", weights=None, max_norms=None, train=False,
-                 is_sequence=False, concat=False):
+    def __init__(self, tables: collections.abc.Sequence, keys: typing.Any, row_splits: typing.Any = None, combiners: typing.Any = "sum", weights: typing.Any = None, max_norms: typing.Any = None, train: bool = False,
+                 is_sequence: bool = False, concat: bool = False) -> None:
         """Looks up.
 
         Args:
@@ -48,7 +53,7 @@ class Group:
         if not isinstance(concat, (bool, np.bool_)):
             raise ValueError(f"concat: expected True or False, found {concat!r}")
         n = len(tables)
-        splits = [None] * n if row_splits is None else list(row_splits)
+        splits: list = [None] * n if row_splits is None else list(row_splits)
         combiners = [combiners] * n if isinstance(combiners, str) else list(combiners)
         weights = [None] * n if weights is None else list(weights)
         max_norms = [None] * n if max_norms is None else list(max_norms)
@@ -100,7 +105,7 @@ class Group:
         self.keys = [self._group.keys(i) for i in range(n)] if train else None
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
-    def apply(self, rule, grads, hyper=None, slots=None, global_step=-1):
+    def apply(self, rule: str, grads: typing.Any, hyper: dict[str, float] | None = None, slots: typing.Any = None, global_step: typing.Any = -1) -> None:
         """Updates every table once, each wholly or not at all.
 
         Args:
@@ -120,7 +125,7 @@ class Group:
                 table._table.add_slots(missing)
         self._group.apply(rule, grads, values, [names for names, _ in columns], global_step)
 
-    def weights_gradients(self, grads):
+    def weights_gradients(self, grads: typing.Any) -> list:
         """The gradients of the weights: list of float32 [n], None for a member without weights. Changes nothing.
 
         Args:

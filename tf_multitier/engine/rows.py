@@ -1,5 +1,7 @@
 """Rows outside a table."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
@@ -36,7 +38,7 @@ class Rows:
     def __len__(self):
         return len(self.keys)
 
-    def column(self, name):
+    def column(self, name: str) -> np.ndarray:
         """The named column of every row: float32 [n, its dim], a view. KeyError where there is none such."""
         begin = 0
         for column, dim, _ in self.columns:

@@ -1,5 +1,7 @@
 """Update rules: their names, slots and hyperparameters."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from tf_multitier import _engine
@@ -21,7 +23,7 @@ class Rule:
     hyperparameters: tuple
 
 
-def update_rules():
+def update_rules() -> dict:
     """All update rules: a dict from name to `Rule`."""
     return {
         name: Rule(name, tuple(entry["slots"]), tuple(entry["hyperparameters"]))

@@ -1,5 +1,7 @@
 """What is whole in the files of a table that cannot be opened."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 
@@ -32,7 +34,7 @@ class Salvaged:
     damage: list
 
 
-def salvage(path):
+def salvage(path: str) -> Salvaged:
     """Reads what is whole in the SSDHASH files of an instance that `Table.open` refuses, or whose rows are damaged.
 
     Changes nothing. `Table.import_rows` of a new table takes the rows. (Of LEVELDB files:

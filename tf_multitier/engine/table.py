@@ -1,8 +1,16 @@
 """The table."""
 
+from __future__ import annotations
+
+import collections.abc
 import json
 import numbers
 import os
+import typing
+
+import numpy.typing as npt
+
+import numpy as np
 
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
@@ -23,32 +31,32 @@ class Table:
 
     def __init__(
         self,
-        dim,
-        initializer="constant",
-        a=0.0,
-        b=0.0,
-        seed=0,
-        matrix=None,
-        slots=(),
-        filter="none",
-        filter_freq=0,
-        filter_max_elements=0,
-        filter_false_positive=0.01,
-        filter_counter_bits=32,
-        filter_probability=1.0,
-        default_value_no_permission=0.0,
-        steps_to_live=0,
-        l2_weight_threshold=-1.0,
-        storage_type="DRAM",
-        storage_path=None,
-        storage_size=(),
-        cache_strategy="DEFAULT",
-        drop_coldest=False,
-        keep=False,
-        on_corruption="error",
-        num_shards=0,
-        name="table",
-    ):
+        dim: int,
+        initializer: typing.Any = "constant",
+        a: typing.Any = 0.0,
+        b: typing.Any = 0.0,
+        seed: typing.Any = 0,
+        matrix: typing.Any = None,
+        slots: typing.Any = (),
+        filter: typing.Any = "none",
+        filter_freq: int = 0,
+        filter_max_elements: typing.Any = 0,
+        filter_false_positive: typing.Any = 0.01,
+        filter_counter_bits: typing.Any = 32,
+        filter_probability: typing.Any = 1.0,
+        default_value_no_permission: float = 0.0,
+        steps_to_live: int | None = 0,
+        l2_weight_threshold: float = -1.0,
+        storage_type: str = "DRAM",
+        storage_path: str | None = None,
+        storage_size: collections.abc.Sequence[int] | None = (),
+        cache_strategy: str = "DEFAULT",
+        drop_coldest: bool = False,
+        keep: bool = False,
+        on_corruption: str = "error",
+        num_shards: typing.Any = 0,
+        name: str | None = "table",
+    ) -> None:
         """Makes an empty table.
 
         Args:
@@ -125,7 +133,7 @@ class Table:
         self._table = _engine.Table({**options, "recover": recover, "files": files})
 
     @classmethod
-    def open(cls, path, name=None, recover=True, keep=True):
+    def open(cls, path: str, name: str | None = None, recover: bool = True, keep: bool = True) -> Table:
         """Makes the table again that an instance directory holds, with the options and columns that it had.
 
         The table's process may have closed it, or have died. Each key has its newest row that was acknowledged, or one that is
@@ -159,7 +167,7 @@ class Table:
             instance.release()
         return table
 
-    def close(self):
+    def close(self) -> None:
         """Ends the table: waits for running operations, flushes it where its files stay, and lets go of them.
 
         Every later call but this raises FailedPreconditionError. An error of the flush is raised, and the table stays open. A
@@ -175,11 +183,12 @@ class Table:
         self.close()
 
     @property
-    def path(self):
+    def path(self) -> str | None:
         """The instance directory, below the storage path; None where no tier keeps files."""
         return self._table.path or None
 
     @property
+<<<<<<< HEAD
     def recovery(self):
         """What `open` found in the files of SSDHASH; None for a table that was not opened, zeros for LEVELDB.
 
@@ -192,30 +201,33 @@ class Table:
 
     @property
     def dim(self):
+=======
+    def dim(self) -> int:
+>>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
         """Elements of a value."""
         return self._table.dim
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The table's name."""
         return self._table.name
 
     @property
-    def columns(self):
+    def columns(self) -> list:
         """The row's columns: a list of (name, dim, initial value), the value first."""
         return self._table.columns()
 
-    def lookup(self, keys):
+    def lookup(self, keys: npt.ArrayLike) -> np.ndarray:
         """The values of `keys` (integers [n]): float32 [n, dim]. An absent key reads as its initial value."""
         return self._table.lookup(arguments.integers("keys", keys))
 
-    def peek(self, keys):
+    def peek(self, keys: npt.ArrayLike) -> np.ndarray:
         """What `lookup` gives, float32 [n, dim], and nothing else: no row moves between tiers, none counts as used, and statistics
         of lookups stay as they are. For tools that look into a table without changing what it keeps in memory.
         """
         return self._table.peek(arguments.integers("keys", keys))
 
-    def apply(self, rule, keys, grads, counts=None, hyper=None, slots=None, global_step=-1):
+    def apply(self, rule: str, keys: typing.Any, grads: typing.Any, counts: typing.Any = None, hyper: dict[str, float] | None = None, slots: typing.Any = None, global_step: typing.Any = -1) -> None:
         """Updates every distinct key once, with the sum of its gradients; absent keys get a row first.
 
         Args:
@@ -264,7 +276,7 @@ class Table:
                                  f"{dims[name]}")
         return slots, missing
 
-    def add_slots(self, slots):
+    def add_slots(self, slots: typing.Any) -> None:
         """Makes sure the columns `slots`, a list of (name, dim, initial value), exist.
 
         Raises:
@@ -272,19 +284,19 @@ class Table:
         """
         self._table.add_slots(arguments.columns(slots))
 
-    def frequency(self, keys):
+    def frequency(self, keys: npt.ArrayLike) -> np.ndarray:
         """Occurrences of each key trained on: int64 [n]; 0 without a row, or the count of a key that a filter counts."""
         return self._table.frequency(arguments.integers("keys", keys))
 
-    def version(self, keys):
+    def version(self, keys: npt.ArrayLike) -> np.ndarray:
         """Step of the last update of each key: int64 [n]; -1 without a row."""
         return self._table.version(arguments.integers("keys", keys))
 
-    def lookup_tier(self, keys):
+    def lookup_tier(self, keys: npt.ArrayLike) -> np.ndarray:
         """The tier of each key: int32 [n]; 0 the first that the storage type names, and so on; -1 without a row."""
         return self._table.lookup_tier(arguments.integers("keys", keys))
 
-    def remove(self, keys):
+    def remove(self, keys: npt.ArrayLike) -> int:
         """Forgets keys; gives how many of them had a row.
 
         Keys of damaged rows are forgotten, too. Where a tier cannot record the removal, it is told again later: until then `drain`
@@ -292,19 +304,19 @@ class Table:
         """
         return self._table.remove(arguments.integers("keys", keys))
 
-    def expire(self, step):
+    def expire(self, step: typing.Any) -> int:
         """Removes the rows that steps_to_live and l2_weight_threshold call expired at `step`; gives how many."""
         return self._table.expire(arguments.integer("step", step))
 
-    def clear(self):
+    def clear(self) -> None:
         """Removes every key, in all tiers, and what filters have counted. Columns stay."""
         self._table.clear()
 
-    def export(self, all_columns=True):
+    def export(self, all_columns: bool = True) -> Rows:
         """Everything in the table as of one moment, in any order: `Rows`. all_columns False: the value column only."""
         return Rows(**self._table.export(bool(all_columns)))
 
-    def scan(self, cursor=0, max_rows=65536, all_columns=True):
+    def scan(self, cursor: int = 0, max_rows: int = 65536, all_columns: bool = True) -> tuple[Rows, int]:
         """About max_rows rows (at most a bucket more) from `cursor` on: (`Rows`, next cursor), the next cursor 0 at the end.
 
         A key that is present from the first call to the last is given exactly once; others may be.
@@ -313,7 +325,7 @@ class Table:
         rows, following = self._table.scan(cursor, max_rows, bool(all_columns))
         return Rows(**rows), following
 
-    def import_rows(self, rows):
+    def import_rows(self, rows: Rows) -> None:
         """Sets rows and counted keys, replacing what a key had. Columns that `rows` lacks get their initial value.
 
         Raises:
@@ -332,18 +344,18 @@ class Table:
                 raise ValueError(f"{name}: expected shape [{len(rows.counted_keys)}], found [{len(arrays[name])}]")
         self._table.import_rows(arrays)
 
-    def total_count(self):
+    def total_count(self) -> int:
         """Number of keys that have a row."""
         return self._table.total_count()
 
     def __len__(self):
         return self.total_count()
 
-    def stats(self):
+    def stats(self) -> dict:
         """Statistics as a dict: counts since the table was made, gauges as of now, "tiers": a list with one dict a tier."""
         return json.loads(self._table.stats_json())
 
-    def flush(self):
+    def flush(self) -> None:
         """Makes durable what was done before: writes rows that are only in memory to the last tier, and syncs it. They stay in
         memory too. Other operations run on meanwhile, but where the last tier's size is given.
 
@@ -353,7 +365,7 @@ class Table:
         """
         self._table.flush()
 
-    def set_budget(self, size):
+    def set_budget(self, size: typing.Any) -> None:
         """Changes how many bytes of row data DRAM, or PMEM alone, may hold: storage_size[0], from now on.
 
         A larger budget holds at once. A smaller one the background brings about beside training, `drain` waits for it, and
@@ -370,11 +382,12 @@ class Table:
         """
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise TypeError(f"size: expected an integer number of bytes, found {size!r}")
+        size = int(size)
         if not 0 < size < 2**63:
             raise ValueError(f"size: expected 1 to 2**63 - 1 bytes, found {size}")
         self._table.set_budget(int(size))
 
-    def compact(self):
+    def compact(self) -> None:
         """Gives disk space of removed and superseded rows back at once, which the tiers otherwise do only as far as writes make it
         necessary. Other operations run on meanwhile; it reads and writes up to all that is stored.
 
@@ -383,11 +396,11 @@ class Table:
         """
         self._table.compact()
 
-    def drain(self):
+    def drain(self) -> None:
         """Waits until the background work due now is done; raises its error where it failed."""
         self._table.drain()
 
-    def prefetch(self, keys, timeout=10.0):
+    def prefetch(self, keys: npt.ArrayLike, timeout: float = 10.0) -> int:
         """Brings rows of `keys` (integers [n]) up into DRAM and keeps them there until their next use, at most `timeout` seconds.
 
         A hint: it creates no key, and keeps no more than a quarter of the DRAM budget. A row that is kept already stays until
@@ -397,10 +410,10 @@ class Table:
             raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
         return self._table.prefetch(arguments.integers("keys", keys), int(timeout * 1e6))
 
-    def release_prefetched(self):
+    def release_prefetched(self) -> None:
         """Lets go all rows that `prefetch` keeps."""
         self._table.release_prefetched()
 
-    def pop_dropped(self):
+    def pop_dropped(self) -> np.ndarray:
         """Keys that a full last tier has dropped since the last call (see drop_coldest): int64 [n], at most the newest 2**20."""
         return self._table.pop_dropped()

@@ -1,5 +1,9 @@
 """Adagrad whose accumulator decays as training goes on, so that the step size does not go to zero."""
 
+from __future__ import annotations
+
+import typing
+
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
@@ -28,8 +32,8 @@ class AdagradDecayOptimizer(RowOptimizer):
     _RULE = "adagrad_decay"
     _SLOTS = (("accumulator", False), ("accumulator_decay_power", True))
 
-    def __init__(self, learning_rate, global_step, initial_accumulator_value=0.1, accumulator_decay_step=100000,
-                 accumulator_decay_rate=0.9, use_locking=False, name="AdagradDecay"):
+    def __init__(self, learning_rate: typing.Any, global_step: typing.Any, initial_accumulator_value: float = 0.1, accumulator_decay_step: int = 100000,
+                 accumulator_decay_rate: float = 0.9, use_locking: bool = False, name: str = "AdagradDecay") -> None:
         if initial_accumulator_value <= 0:
             raise ValueError(f"initial_accumulator_value must be positive, found {initial_accumulator_value}")
         if accumulator_decay_step < 1:
@@ -72,8 +76,8 @@ class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
 
     _RULE = "adagrad_decay_v2"
 
-    def __init__(self, learning_rate, global_step, initial_accumulator_value=0.1, accumulator_decay_step=100000,
-                 accumulator_decay_rate=0.9, use_locking=False, name="AdagradDecayV2"):
+    def __init__(self, learning_rate: typing.Any, global_step: typing.Any, initial_accumulator_value: float = 0.1, accumulator_decay_step: int = 100000,
+                 accumulator_decay_rate: float = 0.9, use_locking: bool = False, name: str = "AdagradDecayV2") -> None:
         super().__init__(learning_rate, global_step, initial_accumulator_value, accumulator_decay_step, accumulator_decay_rate,
                          use_locking, name)
 

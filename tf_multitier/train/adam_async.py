@@ -1,6 +1,9 @@
 """Adam for asynchronous training: each variable has its own beta powers."""
 
+from __future__ import annotations
+
 import collections
+import typing
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
@@ -23,8 +26,8 @@ class AdamAsyncOptimizer(RowOptimizer):
 
     _SLOTS = (("m", False), ("v", False))
 
-    def __init__(self, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, apply_sparse_rmsprop=False, use_locking=False,
-                 name="AdamAsync"):
+    def __init__(self, learning_rate: typing.Any = 0.001, beta1: typing.Any = 0.9, beta2: typing.Any = 0.999, epsilon: float = 1e-8, apply_sparse_rmsprop: bool = False, use_locking: bool = False,
+                 name: str = "AdamAsync") -> None:
         super().__init__(use_locking, name)
         self._given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
         self._beta1, self._beta2 = beta1, beta2
@@ -49,7 +52,7 @@ class AdamAsyncOptimizer(RowOptimizer):
         self._tensors = {name: self._call_or_tensor(value, name) for name, value in self._given.items()}
         self._trained = []
 
-    def hyperparameters(self, var):
+    def hyperparameters(self, var: typing.Any) -> list:
         """Scalars of the engine's rule for an embedding variable."""
         self._trained.append(var)
         order = ("learning_rate", "beta1", "beta2", "epsilon")

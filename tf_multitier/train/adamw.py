@@ -1,5 +1,9 @@
 """Adam with decoupled weight decay."""
 
+from __future__ import annotations
+
+import typing
+
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import variables as tf_variables
@@ -37,16 +41,17 @@ class AdamWOptimizer(RowOptimizer):
 
     _SLOTS = (("m", False), ("v", False))
 
-    def __init__(self, weight_decay, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, use_locking=False, name="AdamW"):
+    def __init__(self, weight_decay: typing.Any, learning_rate: typing.Any = 0.001, beta1: typing.Any = 0.9, beta2: typing.Any = 0.999, epsilon: float = 1e-8, use_locking: bool = False, name: str = "AdamW") -> None:
         if not callable(weight_decay) and not tf.is_tensor(weight_decay) and weight_decay < 0:
             raise ValueError(f"weight_decay must be at least 0, found {weight_decay}")
         super().__init__(use_locking, name)
         self._given = dict(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
         self._beta1, self._beta2 = beta1, beta2
-        self._decay_var_list = self._decaying = None
+        self._decay_var_list: typing.Any = None
+        self._decaying: set[int] | None = None
 
-    def minimize(self, loss, global_step=None, var_list=None, gate_gradients=tf.compat.v1.train.Optimizer.GATE_OP, aggregation_method=None,
-                 colocate_gradients_with_ops=False, name=None, grad_loss=None, decay_var_list=None):
+    def minimize(self, loss: typing.Any, global_step: typing.Any = None, var_list: typing.Any = None, gate_gradients: int = tf.compat.v1.train.Optimizer.GATE_OP, aggregation_method: typing.Any = None,
+                 colocate_gradients_with_ops: bool = False, name: str | None = None, grad_loss: typing.Any = None, decay_var_list: typing.Any = None) -> tf.Operation:
         """As TensorFlow's, with the variables that decay; None: all."""
         self._decay_var_list = decay_var_list
         try:
@@ -55,13 +60,13 @@ class AdamWOptimizer(RowOptimizer):
         finally:
             self._decay_var_list = None
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None, decay_var_list=None):
+    def apply_gradients(self, grads_and_vars: typing.Any, global_step: typing.Any = None, name: str | None = None, decay_var_list: typing.Any = None) -> tf.Operation:
         """As TensorFlow's, with the variables that decay; None: all."""
         chosen = self._decay_var_list if decay_var_list is None else decay_var_list
         self._decaying = None if chosen is None else {id(part) for variable in chosen for part in (variable, *_parts(variable))}
         return super().apply_gradients(grads_and_vars, global_step, name)
 
-    def weight_decay_of(self, var):
+    def weight_decay_of(self, var: typing.Any) -> typing.Any:
         """The decay of a variable, a tensor or number: 0 for one that is not in the list of those that decay."""
         decays = self._decaying is None or id(var) in self._decaying
         return self._tensors["weight_decay"] if decays else 0.0

@@ -1,5 +1,9 @@
 """Adagrad with one accumulator a row."""
 
+from __future__ import annotations
+
+import typing
+
 import tensorflow as tf
 
 from tf_multitier import rules
@@ -22,7 +26,7 @@ class RowwiseAdagradOptimizer(RowOptimizer):
 
     _SLOTS = (("accumulator", True),)
 
-    def __init__(self, learning_rate, epsilon=1e-8, initial_accumulator_value=0.0, use_locking=False, name="RowwiseAdagrad"):
+    def __init__(self, learning_rate: typing.Any, epsilon: float = 1e-8, initial_accumulator_value: float = 0.0, use_locking: bool = False, name: str = "RowwiseAdagrad") -> None:
         if epsilon < 0:
             raise ValueError(f"epsilon must be at least 0, found {epsilon}")
         if initial_accumulator_value < 0:
