@@ -14,12 +14,8 @@ from __future__ import annotations
 import collections.abc
 import functools
 import os
-<<<<<<< HEAD
-from typing import NamedTuple
-=======
 import typing
-from typing import NamedTuple, Optional
->>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -57,22 +53,17 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
       tf.errors.InvalidArgumentError: when it runs, for the same in another file, or a null. Messages name file and column.
     """
 
-<<<<<<< HEAD
     def __init__(
         self,
-        filenames,
-        batch_size=1,
-        fields=None,
-        partition_count=1,
-        partition_index=0,
-        drop_remainder=False,
-        num_parallel_reads=None,
-        num_sequential_reads=1,
-    ):
-=======
-    def __init__(self, filenames: typing.Any, batch_size: int = 1, fields: typing.Any = None, partition_count: int = 1, partition_index: int = 0, drop_remainder: bool = False,
-                 num_parallel_reads: int | None = None, num_sequential_reads: int = 1) -> None:
->>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
+        filenames: typing.Any,
+        batch_size: int = 1,
+        fields: typing.Any = None,
+        partition_count: int = 1,
+        partition_index: int = 0,
+        drop_remainder: bool = False,
+        num_parallel_reads: int | None = None,
+        num_sequential_reads: int = 1,
+    ) -> None:
         _check_integer("partition_count", partition_count, 1)
         _check_integer("partition_index", partition_index, 0)
         if partition_index >= partition_count:
@@ -238,20 +229,15 @@ def _chunks(path, batch_size, **options):
         yield tuple(arrays)
 
 
-<<<<<<< HEAD
 def read_parquet(
-    batch_size,
-    fields=None,
-    partition_count=1,
-    partition_index=0,
-    drop_remainder=False,
-    num_parallel_reads=None,
-    num_sequential_reads=1,
-):
-=======
-def read_parquet(batch_size: int, fields: typing.Any = None, partition_count: int = 1, partition_index: int = 0, drop_remainder: bool = False, num_parallel_reads: int | None = None,
-                 num_sequential_reads: int = 1) -> collections.abc.Callable:
->>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
+    batch_size: int,
+    fields: typing.Any = None,
+    partition_count: int = 1,
+    partition_index: int = 0,
+    drop_remainder: bool = False,
+    num_parallel_reads: int | None = None,
+    num_sequential_reads: int = 1,
+) -> collections.abc.Callable:
     """A stage for `Dataset.apply`: from a Dataset of file names to the `ParquetDataset` of those files; its arguments."""
 
     def apply(filenames):

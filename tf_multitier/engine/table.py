@@ -188,7 +188,6 @@ class Table:
         return self._table.path or None
 
     @property
-<<<<<<< HEAD
     def recovery(self):
         """What `open` found in the files of SSDHASH; None for a table that was not opened, zeros for LEVELDB.
 
@@ -200,10 +199,7 @@ class Table:
         return self._table.recovery
 
     @property
-    def dim(self):
-=======
     def dim(self) -> int:
->>>>>>> 6c9e63f (Type hints on everything public, and dir() with the public names)
         """Elements of a value."""
         return self._table.dim
 
