@@ -283,7 +283,7 @@ class _Threads:
             self._session.run(self._stage.close)
 
 
-class _PrefetchHook(_v1.train.SessionRunHook):  # type: ignore[name-defined]
+class _PrefetchHook(_v1.train.SessionRunHook):
     """Starts the threads of all stages of the graph when a session is made, also when it is made again after a failure."""
 
     def after_create_session(self, session, coord):
