@@ -117,18 +117,22 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
 
     @property
     def partition_count(self) -> int:
+        """In how many shares the files are read."""
         return self._partition_count
 
     @property
     def partition_index(self) -> int:
+        """Which of the `partition_count` shares this is, from 0."""
         return self._partition_index
 
     @property
     def drop_remainder(self) -> bool:
+        """Whether a last batch of fewer rows is dropped."""
         return self._drop_remainder
 
     @property
     def element_spec(self) -> typing.Any:
+        """The types of a batch, as of every `tf.data.Dataset`."""
         return self._batches.element_spec
 
     def _inputs(self):

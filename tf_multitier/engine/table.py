@@ -188,7 +188,7 @@ class Table:
         return self._table.path or None
 
     @property
-    def recovery(self):
+    def recovery(self) -> typing.Any:
         """What `open` found in the files of SSDHASH; None for a table that was not opened, zeros for LEVELDB.
 
         A dict: `files` with records; of them `listed_files`, which the tier's list of synced files names, `unsealed_files`, which a
