@@ -53,6 +53,8 @@ def test_shapes_of_lookups_with_known_and_unknown_inputs():
         assert [t.shape.as_list() for t in filled] == [[None], [None]]
         positions, parts = ops.multitier_partition_keys(unknown(shape=[9]), num_partitions=3)
         assert [t.shape.as_list() for t in positions + parts] == [[None]] * 6
+        strings = ops.multitier_gather_strings(unknown(), unknown(tf.uint8), unknown(tf.int32, [2, None]))
+        assert strings.dtype == tf.string and strings.shape.as_list() == [2, None]
 
 
 def test_shapes_of_the_other_ops():
@@ -96,6 +98,8 @@ def test_shapes_of_the_other_ops():
         (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([[1]]), 2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([1]), [2]), "rank 0"),
+        (lambda h: ops.multitier_gather_strings(keys64(1), np.zeros(1, np.uint8), [0]), "rank 1"),
+        (lambda h: ops.multitier_gather_strings(keys64([0, 1]), np.uint8(1), [0]), "rank 1"),
         (lambda h: ops.multitier_check_side_by_side([[2, 3], [2, 4]], names=["a"]), "names must have .*2.*found 1"),
         (lambda h: ops.multitier_check_side_by_side([2, 2], names=["a", "b"]), "rank 1"),
         (lambda h: ops.multitier_add_slots(h, slot_names=["a"], slot_dims=[], slot_initial_values=[1.0]),
@@ -339,3 +343,34 @@ def test_remove_expire_stats_and_drain(session):
     session.run(ops.multitier_drain(h))
     stats = json.loads(session.run(ops.multitier_stats(h)))
     assert stats["rows"] == 1 and stats["removed"] == 1 and stats["expired"] == 1 and stats["tiers"][0]["name"] == "dram"
+
+
+# Strings of Arrow's memory.
+
+
+def test_strings_are_gathered_at_any_position_and_length(session):
+    strings = [b"a", b"", b"x" * 22, b"y" * 23, b"\0\xff", b"z" * 5000]
+    offsets, text = np.cumsum([0] + [len(string) for string in strings]), np.frombuffer(b"".join(strings), np.uint8)
+    found = session.run(ops.multitier_gather_strings(offsets, text, [[5, 0, 1], [4, 3, 2]]))
+    assert found.tolist() == [[strings[5], strings[0], strings[1]], [strings[4], strings[3], strings[2]]]
+    for shape in ((0,), (2, 0)):
+        none = ops.multitier_gather_strings(keys64([0]), np.zeros(0, np.uint8), np.zeros(shape, np.int32))
+        assert session.run(none).shape == shape
+    assert session.run(ops.multitier_gather_strings(keys64([0, 0]), np.zeros(0, np.uint8), [0, 0])).tolist() == [b"", b""]
+
+
+@pytest.mark.parametrize(
+    "offsets, positions, message",
+    [
+        ([0, 2, 1], [0, 1], r"expected ascending offsets in \[0, 4\], found 2 and 1 of string 1"),
+        ([0, 5], [0], r"expected ascending offsets in \[0, 4\], found 0 and 5 of string 0"),
+        ([-1, 2], [0], r"expected ascending offsets in \[0, 4\], found -1 and 2 of string 0"),
+        ([0, 4], [1], r"expected positions in \[0, 1\), found 1"),
+        ([0, 4], [-1], r"expected positions in \[0, 1\), found -1"),
+        ([0], [0], r"expected positions in \[0, 0\), found 0"),
+        ([], [0], r"expected positions in \[0, 0\), found 0"),
+    ],
+)
+def test_offsets_and_positions_outside_of_the_strings_are_refused(session, offsets, positions, message):
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        session.run(ops.multitier_gather_strings(keys64(offsets), np.zeros(4, np.uint8), positions))

@@ -1,5 +1,6 @@
 """tf_multitier.data.ParquetDataset: what a file has comes out, batch by batch, and what cannot be read is named."""
 
+import itertools
 import subprocess
 import sys
 
@@ -91,12 +92,30 @@ def test_strings_of_every_length_come_out(tmp_path, use_dictionary, lengths):
 
 @pytest.mark.parametrize(
     "arrow_type",
-    [pa.large_string(), pa.large_binary(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
+    [
+        pa.large_string(),
+        pa.large_binary(),
+        pa.string_view(),
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.large_string()),
+    ],
 )
 def test_strings_of_every_arrow_type_come_out(tmp_path, arrow_type):
     strings = ["one", "two", "two", "a string of more than twelve bytes"]
     path = write(tmp_path / "file", {"text": pa.array(strings).cast(arrow_type)})
     assert column(read(path, 3), "text") == [string.encode() for string in strings]
+
+
+def test_strings_of_a_slice_share_arrows_memory():
+    array = pa.array(
+        ["skipped", "one", "", "a string of more than twelve bytes"], pa.large_string()
+    )
+    offsets, text = arrow_reader.offsets_and_bytes(array[1:])
+    strings = [text[begin:end].tobytes() for begin, end in itertools.pairwise(offsets)]
+    assert strings == [b"one", b"", b"a string of more than twelve bytes"]
+    _, offsets_buffer, bytes_buffer = array.buffers()
+    assert offsets.ctypes.data == offsets_buffer.address + 8
+    assert text.ctypes.data == bytes_buffer.address
 
 
 @pytest.mark.parametrize(
@@ -180,6 +199,16 @@ def test_columns_are_chosen_by_fields_in_their_order(tmp_path):
         assert list(dataset.element_spec) == ["c", "a"]
         assert [field.name for field in dataset.fields] == ["c", "a"]
         assert run(dataset) == [{"c": [2.0], "a": [1]}]
+
+
+def test_files_of_strings_of_different_arrow_types_are_read_one_after_the_other(tmp_path):
+    texts = [
+        pa.array(["a", "b"]),
+        pa.array(["c", "d"], pa.large_string()),
+        pa.array(["e", "e"]).dictionary_encode(),
+    ]
+    paths = [write(tmp_path / f"file{i}", {"text": text}) for i, text in enumerate(texts)]
+    assert column(read(paths, 1), "text") == [b"a", b"b", b"c", b"d", b"e", b"e"]
 
 
 def test_drop_remainder_leaves_out_the_last_batch_of_each_file(tmp_path):

@@ -7,11 +7,12 @@ What a column gives for a chunk of n rows, in this order:
 
     starts, ends     int32 [n], of lists of varying length only: where each row's list begins and ends in the next level
     splits, ...      int32, the row splits of further levels of nesting
-    strings          bytes, of strings only: a TensorProto of different strings, which `tf.io.parse_tensor` unpacks in C++
-    values           [n] or [n] + shape, or of lists [all elements]; of strings int32, positions in `strings`
+    offsets          int64 [m + 1], of strings only: where each of m strings begins and ends in `bytes`
+    bytes            uint8, of strings only: memory of Arrow's, which this shares
+    values           [n] or [n] + shape, or of lists [all elements]; of strings int32, which of the m strings
 
-Strings are given so because a Python object each would cost more than reading them. Where the file has them with a dictionary,
-which is Parquet's default, that dictionary is `strings`, and the strings of the rows are never made one by one in Python or Arrow.
+A batch's strings are made of these in C++ (MultitierGatherStrings): a Python object for each would cost more than reading them.
+Where the file has a column with a dictionary of few strings, the m strings are those of the dictionary.
 
 Memory: a row group as it is stored, and one chunk decoded.
 """
@@ -20,8 +21,6 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
-from tensorflow.core.framework import types_pb2
 
 from tf_multitier.data.data_frame import DataFrame
 
@@ -175,37 +174,15 @@ def _complete_field(path, schema, field, lower=False):
 # Values
 
 
-def packed_strings(array):
-    """A serialized TensorProto of the strings of an Arrow array without nulls: all lengths, then all bytes."""
+def offsets_and_bytes(array):
+    """(int64 [m + 1], uint8) of an Arrow array of m strings without nulls. Both share Arrow's memory where its types allow."""
     array = array.cast(_arrow()[0].large_binary())
     _, offsets, data = array.buffers()
     size = len(array)
-    offsets = (
-        np.frombuffer(offsets, np.int64, size + 1, 8 * array.offset)
-        if size
-        else np.zeros(1, np.int64)
-    )
-    text = (
-        data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if data is not None else b""
-    )
-    proto = tensor_pb2.TensorProto(
-        dtype=types_pb2.DT_STRING, tensor_content=_varints(np.diff(offsets)) + text
-    )
-    proto.tensor_shape.dim.add(size=size)
-    return proto.SerializeToString()
-
-
-def _varints(numbers):
-    """Protocol Buffers' encoding of integers >= 0, one after the other."""
-    if not numbers.size or numbers.max() < 128:
-        return numbers.astype(np.uint8).tobytes()
-    shifts = np.arange(0, 70, 7, dtype=np.int64)[:9]
-    groups = numbers[:, None] >> shifts  # [n, 9]: what is left after each group of 7 bits
-    used = groups > 0
-    used[:, 0] = True
-    more = np.zeros_like(used)
-    more[:, :-1] = used[:, 1:]
-    return ((groups & 127) | (more * 128)).astype(np.uint8)[used].tobytes()
+    if not size:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(offsets, np.int64, size + 1, 8 * array.offset)
+    return offsets, np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
 
 
 class _Column:
@@ -235,7 +212,7 @@ class _Column:
             array = self._without_nulls(array.flatten())
         if self._field.dtype == tf.string:
             strings, values = self._with_dictionary(array)
-            given.append(packed_strings(strings))
+            given += offsets_and_bytes(strings)
         else:
             values = array.to_numpy(zero_copy_only=False)
         return [*given, values.reshape(shape)]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_multitier._library import ops
 from tf_multitier.data import arrow_reader
 from tf_multitier.data.data_frame import DataFrame
 
@@ -183,7 +184,8 @@ class _Arrays:
         nesting = [positions] * (field.ragged_rank + 1 if field.ragged_rank else 0)
         values = tf.TensorShape([None]).concatenate(field.shape or [])
         if field.dtype == tf.string:
-            return [*nesting, tf.TensorSpec([], tf.string), tf.TensorSpec(values, tf.int32)]
+            offsets, text = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.uint8)
+            return [*nesting, offsets, text, tf.TensorSpec(values, tf.int32)]
         return [*nesting, tf.TensorSpec(values, field.dtype)]
 
     def take(self, arrays):
@@ -194,7 +196,7 @@ class _Arrays:
         ]
         strings = None
         if self._field.dtype == tf.string:
-            strings = tf.ensure_shape(tf.io.parse_tensor(next(arrays), tf.string), [None])
+            strings = _Strings(next(arrays), next(arrays))
         values = next(arrays)
         return _Part(nesting[:2] or [values], nesting[2:], values, strings)
 
@@ -202,7 +204,7 @@ class _Arrays:
         """The column's value in a batch: a Tensor or a DataFrame.Value. `rows` iterates over the batch's share of `of_rows`."""
         if not self._field.ragged_rank:
             values = next(rows)
-            return values if part.strings is None else tf.gather(part.strings, values)
+            return values if part.strings is None else part.strings.gather(values)
         starts, ends = next(rows), next(rows)
         first, last = starts[0], ends[-1]
         all_splits = [tf.concat([starts, ends[-1:]], 0) - first]
@@ -212,7 +214,7 @@ class _Arrays:
             all_splits.append(splits - first)
         values = part.values[first:last]
         return DataFrame.Value(
-            values if part.strings is None else tf.gather(part.strings, values), all_splits
+            values if part.strings is None else part.strings.gather(values), all_splits
         )
 
 
@@ -222,7 +224,17 @@ class _Part(NamedTuple):
     of_rows: list
     inner_splits: list
     values: tf.Tensor
-    strings: tf.Tensor | None
+    strings: "_Strings | None"
+
+
+class _Strings(NamedTuple):
+    """The different strings of a column of a chunk, as arrow_reader.py gives them."""
+
+    offsets: tf.Tensor
+    bytes: tf.Tensor
+
+    def gather(self, positions):
+        return ops.multitier_gather_strings(self.offsets, self.bytes, positions)
 
 
 def _chunks(path, batch_size, **options):
