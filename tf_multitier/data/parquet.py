@@ -218,15 +218,6 @@ class _Arrays:
         )
 
 
-class _Part(NamedTuple):
-    """One column of a chunk. `of_rows`: arrays with one entry a row, which batches take in turn."""
-
-    of_rows: list
-    inner_splits: list
-    values: tf.Tensor
-    strings: "_Strings | None"
-
-
 class _Strings(NamedTuple):
     """The different strings of a column of a chunk, as arrow_reader.py gives them."""
 
@@ -235,6 +226,15 @@ class _Strings(NamedTuple):
 
     def gather(self, positions):
         return ops.multitier_gather_strings(self.offsets, self.bytes, positions)
+
+
+class _Part(NamedTuple):
+    """One column of a chunk. `of_rows`: arrays with one entry a row, which batches take in turn."""
+
+    of_rows: list
+    inner_splits: list
+    values: tf.Tensor
+    strings: _Strings | None
 
 
 def _chunks(path, batch_size, **options):
