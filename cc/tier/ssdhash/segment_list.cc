@@ -91,7 +91,8 @@ Status SegmentList::Load() {
   }
   segments_.clear();
   for (uint64_t i = 0; i < n; ++i) segments_.push_back(DecodeEntry(in + kFixedBytes + i * kEntryBytes));
-  uncertain_ = false;
+  // A process that died may have renamed it and not synced the directory: the list before may come back with a loss of power.
+  uncertain_ = true;
   return OkStatus();
 }
 

@@ -59,8 +59,8 @@ class SegmentList {
  public:
   SegmentList(Env* env, std::string directory, const InstanceId& instance);
 
-  // Reads the list, in the order of ids. DataLoss where it is missing, damaged or of another instance, Unimplemented for a
-  // newer format.
+  // Reads the list, in the order of ids. Every segment is Named() until the next Replace. DataLoss where the list is missing,
+  // damaged or of another instance, Unimplemented for a newer format.
   Status Load();
   // Makes `segments` the list; OK: it survives a loss of power. Does nothing where that is the list already. After an error the
   // list before or this one may be found, and a segment of either is Named().

@@ -48,11 +48,13 @@ Status SsdHashTier::Impl::Settle(bool everything) {
   }
   Status listed;
   const auto named = [this](const auto& segment) { return list_ != nullptr && list_->Named(segment->header.id); };
+  bool leave = false;  // the list on the disk names no segment of `deletable`
   if (list_ != nullptr && synced.ok() && (everything || std::any_of(deletable.begin(), deletable.end(), named))) {
     listed = ListSegments(deletable);
+    leave = listed.ok();
   }
   for (const auto& segment : deletable) {
-    if (!listed.ok() && named(segment)) {
+    if (!leave && named(segment)) {
       std::lock_guard<std::mutex> lock(set_.mutex);
       set_.condemned.push_back(segment);
       continue;
