@@ -18,6 +18,8 @@ import time
 
 import tensorflow as tf
 
+from tf_multitier.deeprec import estimator as _estimator
+
 _v1 = tf.compat.v1
 
 # Where launchers say how many processes train together.
@@ -37,6 +39,14 @@ class _Number(int):
 
     def __call__(self):
         return int(self)
+
+
+class _Estimator(_estimator.Estimator):
+    """The Estimator of a strategy, whose methods do all that functions of `tf.estimator` do."""
+
+    def train_and_evaluate(self, train_spec, eval_spec):
+        """`tf.estimator.train_and_evaluate(self, train_spec, eval_spec)`."""
+        return _estimator.train_and_evaluate(self, train_spec, eval_spec)
 
 
 class CollectiveStrategy:
@@ -64,8 +74,8 @@ class CollectiveStrategy:
     embedding_scope = scope
 
     def estimator(self, model_fn, **kwargs):
-        """`tf.estimator.Estimator(model_fn, **kwargs)`."""
-        return _v1.estimator.Estimator(model_fn, **kwargs)
+        """`tf.estimator.Estimator(model_fn, **kwargs)`, which also has `train_and_evaluate(train_spec, eval_spec)` as a method."""
+        return _Estimator(model_fn, **kwargs)
 
     def export_saved_model(self, savedmodel_dir, checkpoint_dir=None, signature_def_fn=None, assets_extra=None, as_text=False,
                            clear_devices=True, strip_default_attrs=True):
