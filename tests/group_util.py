@@ -1,4 +1,4 @@
-"""What the tests of grouped lookups share: variables, sparse ids, members of random groups."""
+"""What the tests of grouped lookups and columns share: variables, sparse ids, features, members of random groups."""
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +47,42 @@ def sparse(rows, dtype=np.int64):
         np.array([x for row in rows for x in row], dtype),
         [len(rows), max([1] + [len(row) for row in rows])],
     )
+
+
+def normal(seed):
+    """The initializer of a column."""
+    return v1.random_normal_initializer(stddev=1.0, seed=seed)
+
+
+def features():
+    """A batch of three for columns of every kind."""
+    return {
+        "a": sparse([[1, 2], [], [-7]]),
+        "b": sparse([["x"], ["y", "x"], []], str),
+        "c": sparse([[5], [5], [6]]),
+        "d": sparse([[5, 5], [1], []]),
+        "w": sparse([[1, 1], [], [3]]),
+        "weights": sparse([[2.0, -1.0], [], [0.5]], np.float32),
+        "price": np.array([[1.0], [2.0], [3.0]], np.float32),
+        "stock": sparse([[1], [2], [3]]),
+        "hashed": sparse([["x", "z"], [], ["y"]], str),
+        "words": sparse([["no", "red"], ["no"], ["blue"]], str),
+        "first": np.array([[1, 4], [-1, -1], [4, -1]]),
+        "second": sparse([[4], [9, 1], []]),
+    }
+
+
+class NoScope:
+    """In place of `group_embedding_column_scope`: columns that name no group."""
+
+    def __init__(self, name):
+        del name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        return None
 
 
 def initialized(session):

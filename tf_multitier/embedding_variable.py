@@ -30,6 +30,9 @@ import tensorflow as tf
 from tf_multitier import graph_state
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.dense_uses import CONVERSION
+from tf_multitier.dense_uses import no_dense
+from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.queries import Queries
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import CompositeTensor
@@ -75,62 +78,6 @@ OPTION_ATTRS = (
 
 # Graph collections that every embedding variable joins in addition to those its caller names. Only deeprec adds one.
 MORE_COLLECTIONS: list = []
-
-
-def dense_use(variable, what):
-    """The error for a use of `variable` that needs a dense value."""
-    return NotImplementedError(
-        f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
-        "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer, and read everything "
-        "with export()"
-    )
-
-
-# The uses in the messages of dense_use. TensorFlow's scatter_update and similar functions read a variable before they make an op.
-SCATTER = "an assignment or scatter operation (tf.compat.v1.scatter_update and its siblings)"
-CONVERSION = "conversion to a dense tensor (tf.compat.v1.report_uninitialized_variables says whether it is initialized)"
-
-
-def no_dense(what):
-    """A method that raises dense_use."""
-
-    def refuse(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
-        raise dense_use(self, what)
-
-    refuse.__doc__ = (
-        f"NotImplementedError: {what} needs a dense value. An embedding variable has none."
-    )
-    return refuse
-
-
-class NoDenseValue:
-    """The methods of a tf.Variable that need its dense value. Each raises NotImplementedError and names what is not possible."""
-
-    value = no_dense("value()")
-    read_value = no_dense("read_value()")
-    read_value_no_copy = no_dense("reading its value")
-    initialized_value = no_dense("initialized_value()")
-    numpy = no_dense("numpy()")
-    assign = no_dense("assign()")
-    assign_add = no_dense("assign_add()")
-    assign_sub = no_dense("assign_sub()")
-    batch_scatter_update = no_dense("batch_scatter_update()")
-    count_up_to = no_dense("count_up_to()")
-    gather_nd = no_dense("gather_nd()")
-    load = no_dense("load()")
-    scatter_add = no_dense("scatter_add()")
-    scatter_div = no_dense("scatter_div()")
-    scatter_max = no_dense("scatter_max()")
-    scatter_min = no_dense("scatter_min()")
-    scatter_mul = no_dense("scatter_mul()")
-    scatter_nd_add = no_dense("scatter_nd_add()")
-    scatter_nd_sub = no_dense("scatter_nd_sub()")
-    scatter_nd_update = no_dense("scatter_nd_update()")
-    scatter_sub = no_dense("scatter_sub()")
-    scatter_update = no_dense("scatter_update()")
-    __array__ = no_dense("conversion to an array")
-    __tf_tensor__ = no_dense(CONVERSION)
-    _lazy_read = property(no_dense(SCATTER))
 
 
 def _string(value):

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from tf_multitier import graph_state
 from tf_multitier import saver
+from tf_multitier.dense_uses import no_dense
+from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import EmbeddingVariableSpec
-from tf_multitier.embedding_variable import NoDenseValue
 from tf_multitier.embedding_variable import TableOptions
-from tf_multitier.embedding_variable import no_dense
 from tf_multitier.queries import Queries
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import CompositeTensorGradient
