@@ -73,7 +73,7 @@ uint64_t SsdHashTier::Impl::WantedBytes() const { return static_cast<uint64_t>(s
 uint64_t SsdHashTier::Impl::LimitBytes() const { return WantedBytes() + SegmentBytes(); }
 
 void SsdHashTier::Impl::SetRelocator(Relocator relocator) {
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   relocator_ = std::move(relocator);
 }
 
@@ -82,7 +82,7 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
   uint64_t budget = bytes * kPaidPerByte;
   bool behind = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     // The compactor in the background begins earlier, and may make a segment of its own any time.
     const uint64_t early = options_.async_compaction ? SegmentBytes() : 0;
     if (set_.file_bytes + 2 * early <= WantedBytes() && set_.maybe_dead == 0 && has_spare_) return;
@@ -94,17 +94,17 @@ void SsdHashTier::Impl::PayCompaction(uint64_t bytes) {
     const bool served = worker_->Schedule(&compact_job_);
     if (served && !behind && has_spare_) return;
   }
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   // An error leaves things as they were, and shows as compaction debt; what matters of it (a full disk) Write will meet.
   if (!has_spare_) (void)KeepSpare();
   (void)CompactUpTo(budget);
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     behind = set_.file_bytes + std::max(bytes, SegmentBytes()) > LimitBytes() && set_.condemned_bytes > 0;
   }
   if (behind) (void)SyncAndDelete(false);
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     // Where records in use are in the way, another sweep would only copy them once more.
     behind = set_.file_bytes - set_.condemned_bytes > WantedBytes() &&
              std::none_of(set_.segments.begin(), set_.segments.end(), [](const auto& s) { return s.first->left_over; });
@@ -125,9 +125,9 @@ Status SsdHashTier::Impl::KeepSpare() {
 }
 
 bool SsdHashTier::Impl::ReclaimOnFullDisk(bool sealing_counts) {
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   const auto file_bytes = [this] {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     return set_.file_bytes;
   };
   uint64_t before = file_bytes();
@@ -152,7 +152,7 @@ Status SsdHashTier::Impl::CompactUpTo(uint64_t budget) {
   ++sweep_;
   for (uint64_t done = 0; done < budget;) {
     {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       if (set_.file_bytes - set_.condemned_bytes <= WantedBytes()) break;
     }
     MT_ASSIGN_OR_RETURN(const uint64_t step, CompactStep());
@@ -171,7 +171,7 @@ void SsdHashTier::Impl::FreeCompactBuffer() {
 }
 
 Status SsdHashTier::Impl::BeginSweepOnRequest() {
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   (void)FlushFullSegments();  // victims from now on; what cannot be written the next Write or Sync meets
   MT_RETURN_IF_ERROR(Reap());
   (void)KeepSpare();  // there may be room again
@@ -182,7 +182,7 @@ Status SsdHashTier::Impl::BeginSweepOnRequest() {
 Status SsdHashTier::Impl::Compact() {
   uint64_t left = 0;  // to be read
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     left = set_.file_bytes;
   }
   // Sweeps for as long as they help.
@@ -190,17 +190,17 @@ Status SsdHashTier::Impl::Compact() {
     MT_RETURN_IF_ERROR(BeginSweepOnRequest());
     for (uint64_t step = 1; step > 0 && left > 0; left -= std::min(left, step)) {
       {
-        std::lock_guard<std::mutex> compact(compact_mutex_);
+        MutexLock compact(compact_mutex_);
         MT_ASSIGN_OR_RETURN(step, CompactStep(kLeastGain));
       }
       std::this_thread::sleep_for(kForWriters);
     }
     MT_RETURN_IF_ERROR(SyncAndDelete(false));
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     if (set_.file_bytes >= before) break;
     before = set_.file_bytes;
   }
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   FreeCompactBuffer();
   if (!disk_full_) return OkStatus();
   return ResourceExhaustedError("ssdhash tier: compaction in '", options_.directory,
@@ -208,12 +208,12 @@ Status SsdHashTier::Impl::Compact() {
 }
 
 void SsdHashTier::Impl::CompactInBackground() {
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   if (!std::exchange(between_slices_, true)) ++sweep_;
   if (Reap().ok()) {
-    std::unique_lock<std::mutex> set(set_.mutex);
+    MutexLock set(set_.mutex);
     const bool due = set_.file_bytes - set_.condemned_bytes + 2 * SegmentBytes() > WantedBytes();
-    set.unlock();
+    set.Unlock();
     if (due) {
       const Result<uint64_t> step = CompactStep();
       if (step.ok() && *step > 0) {
@@ -278,7 +278,7 @@ Segment* SsdHashTier::Impl::ChooseVictim(double least_gain) const {
 
 Result<uint64_t> SsdHashTier::Impl::CompactStep(double least_gain) {
   if (victim_ == nullptr) {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     Segment* chosen = ChooseVictim(least_gain);
     if (chosen == nullptr) return uint64_t{0};
     victim_ = set_.Pin(chosen);
@@ -297,7 +297,7 @@ Result<uint64_t> SsdHashTier::Impl::CompactStep(double least_gain) {
   if (!slice.records.empty()) RelocateSlice(&slice);
   bool done = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     done = cursor_ >= victim_->used;
   }
   if (done) {
@@ -309,7 +309,7 @@ Result<uint64_t> SsdHashTier::Impl::CompactStep(double least_gain) {
 }
 
 void SsdHashTier::Impl::FinishPass(bool whole) {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   victim_->last_sweep = sweep_;
   if (whole) {
     victim_->unreadable = unreadable_;
@@ -324,13 +324,13 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
   const SegmentGeometry& geometry = victim_->geometry;
   bool has_tombstones = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     has_tombstones = victim_->num_tombstones > 0;
   }
   slice->tombstones_may_go = has_tombstones && TombstonesMayGo(*victim_);
   uint64_t begin = 0, end = 0;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (; cursor_ < victim_->used; ++cursor_) {
       const bool tombstone = victim_->is_tombstone(cursor_);
       if (tombstone && slice->tombstones_may_go) {
@@ -363,7 +363,7 @@ Status SsdHashTier::Impl::GatherSlice(Slice* slice) {
   for (const uint32_t slot : slice->slots) {
     RecordFields fields;
     if (!DecodeRecord(geometry, slot, compact_buffer_ + (geometry.RecordOffset(slot) - begin), true, &fields)) {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       ++set_.corrupt;
       unreadable_ += victim_->is_live(slot) || victim_->is_last(slot) ? 1 : 0;
       continue;
@@ -381,7 +381,7 @@ Status SsdHashTier::Impl::CopySlice(Slice* slice) {
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: compaction before SetLayout");
   MT_RETURN_IF_ERROR(cold_->Reserve(layout, slice->records.size()));
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     size_t kept = 0;
     for (size_t i = 0; i < slice->slots.size(); ++i) {
       const uint32_t slot = slice->slots[i];
@@ -400,7 +400,7 @@ void SsdHashTier::Impl::RelocateSlice(Slice* slice) {
   std::vector<Relocation> batch;
   std::vector<size_t> of;  // the slice's record of each relocation
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (size_t i = 0; i < slice->placements.size(); ++i) {
       Segment* to = slice->placements[i].segment;
       const uint32_t slot = slice->placements[i].slot;
@@ -422,7 +422,7 @@ void SsdHashTier::Impl::RelocateSlice(Slice* slice) {
     }
   }
   if (!batch.empty()) relocator_(Span<Relocation>(batch));
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   for (size_t r = 0; r < batch.size(); ++r) {
     Segment* to = slice->placements[of[r]].segment;
     if (batch[r].moved) {
@@ -439,7 +439,7 @@ void SsdHashTier::Impl::RelocateSlice(Slice* slice) {
 bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
   bool sync = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     if (set_.HasStrays()) return false;
     for (const auto& [other, owner] : set_.segments) {
       if (other != &segment && other->header.id < segment.tombstone_horizon && other->dead_records() > 0) return false;
@@ -447,7 +447,7 @@ bool SsdHashTier::Impl::TombstonesMayGo(const Segment& segment) {
     sync = std::exchange(set_.unlinked, false);
   }
   if (!sync || CachedFile::SyncDir(options_.env, options_.directory).ok()) return true;
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   set_.unlinked = true;
   return false;
 }
@@ -456,7 +456,7 @@ Status SsdHashTier::Impl::Reap() {
   std::vector<std::shared_ptr<Segment>> dead;
   bool synced = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     if (set_.maybe_dead == 0) return OkStatus();
     for (const auto& [segment, owner] : set_.segments) {
       // What replaced records of a synced segment may be dead by now, too, and was never synced itself: as long as the synced
@@ -470,7 +470,7 @@ Status SsdHashTier::Impl::Reap() {
   }
   if (dead.empty()) return OkStatus();
   const Status flushed = synced ? FlushHeads() : OkStatus();
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   if (!flushed.ok()) {
     ++set_.maybe_dead;
     return flushed;

@@ -7,19 +7,19 @@ namespace multitier {
 IoWorker* IoWorker::Get() { return OfThisProcess<IoWorker>(); }
 
 bool IoWorker::TakeBuffer(uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(buffer_mutex_);
+  MutexLock lock(buffer_mutex_);
   if (buffer_bytes_ + bytes > kWriteBufferBytes) return false;
   buffer_bytes_ += bytes;
   return true;
 }
 
 void IoWorker::GiveBuffer(uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(buffer_mutex_);
+  MutexLock lock(buffer_mutex_);
   buffer_bytes_ -= bytes;
 }
 
 uint64_t IoWorker::buffer_bytes() {
-  std::lock_guard<std::mutex> lock(buffer_mutex_);
+  MutexLock lock(buffer_mutex_);
   return buffer_bytes_;
 }
 

@@ -15,10 +15,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "cc/base/background.h"
+#include "cc/base/mutex.h"
 
 namespace multitier {
 
@@ -46,8 +46,8 @@ class IoWorker : public BackgroundPool {
   uint64_t buffer_bytes();
 
  private:
-  std::mutex buffer_mutex_;
-  uint64_t buffer_bytes_ = 0;  // guarded by buffer_mutex_
+  Mutex buffer_mutex_;
+  uint64_t buffer_bytes_ MT_GUARDED_BY(buffer_mutex_) = 0;
 };
 
 }  // namespace multitier

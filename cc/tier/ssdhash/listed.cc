@@ -94,7 +94,7 @@ ListedSegment SsdHashTier::Impl::EntryOf(const Segment& segment) {
 Status SsdHashTier::Impl::ListSegments(Span<const std::shared_ptr<Segment>> leaving) {
   std::vector<ListedSegment> now;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (const auto& [segment, owner] : set_.segments) {
       const ListedSegment entry = EntryOf(*segment);
       if (entry.records == 0 || std::find(leaving.begin(), leaving.end(), owner) != leaving.end()) continue;
@@ -113,7 +113,7 @@ Status SsdHashTier::Impl::CheckNames(bool list) const {
   if (id.instance != instance_) return DataLossError("'", IdPath(options_.directory), "' is of another instance");
   std::vector<std::shared_ptr<Segment>> segments;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (const auto& [segment, owner] : set_.segments) {
       if (EntryOf(*segment).records > 0) segments.push_back(owner);
     }
@@ -131,7 +131,7 @@ Status SsdHashTier::Impl::CheckName(const std::shared_ptr<Segment>& segment) con
     ListedSegment entry;
     std::shared_ptr<CachedFile> file;
     {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       entry = EntryOf(*segment);
       file = segment->file;
     }
@@ -168,7 +168,7 @@ Status SsdHashTier::Impl::CheckListedFiles(Span<const std::string> paths) const 
 }
 
 Status SsdHashTier::Impl::CheckListed(const std::string& path, const ListedSegment& listed, const Loaded& loaded) const {
-  const auto lost = [&](uint64_t offset, const auto&... what) {
+  const auto lost = [&](uint64_t offset, const auto&... what) MT_REQUIRES(files_mutex_) {
     return DataLossError("segment '", path, "' at offset ", offset, ": '", list_->path(), "' says: ", what...);
   };
   if (loaded.segment == nullptr) return lost(0, listed.records, " records; found an empty file");

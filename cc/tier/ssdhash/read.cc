@@ -53,7 +53,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
   uint64_t batch = 0;
   const uint64_t begun = options_.env->NowMicros();
   // `missing`: the file in which it was not found.
-  const auto look_up = [&](uint32_t i, const CachedFile* missing) {
+  const auto look_up = [&](uint32_t i, const CachedFile* missing) MT_REQUIRES(set_.mutex) {
     ReadRecord& out = records[i];
     uint32_t slot = 0;
     Segment* segment = set_.Find(out.location, &slot);
@@ -85,7 +85,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
   };
   for (size_t from = 0; from < records.size(); from += kLookUpBatch) {
     const size_t to = std::min(records.size(), from + kLookUpBatch);
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     if (batch == 0) batch = ++set_.read_batches;
     for (size_t i = from; i < to; ++i) look_up(static_cast<uint32_t>(i), nullptr);
   }
@@ -93,7 +93,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
   while (!gone.empty()) {
     files.clear();
     {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       for (const FileRead& read : gone) look_up(read.index, read.file);
     }
     gone.clear();
@@ -101,7 +101,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
   }
   FindKeysOfDamaged(records);
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   ++set_.read_latency[bucket];
   return OkStatus();
 }
@@ -172,7 +172,7 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
   first.push_back(static_cast<uint32_t>(files.size()));
   for (const BlockRead& read : reads) bytes += read.bytes;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     set_.reads += static_cast<int64_t>(reads.size());
     set_.read_bytes += bytes;
   }
@@ -188,7 +188,7 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
         out.status = Status(status.code(), StrCat("ssdhash tier: record", OfKey(out), ": ", status.message()));
       } else if (!DecodeRecord(record.segment->geometry, record.slot, data + (record.offset - reads[r].offset), true,
                                &fields)) {
-        std::lock_guard<std::mutex> lock(set_.mutex);
+        MutexLock lock(set_.mutex);
         ++set_.corrupt;
         out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", record.file->path(), "' at offset ",
                                    record.offset, ": the checksum does not match");
@@ -208,9 +208,9 @@ void SsdHashTier::Impl::FindKeysOfDamaged(Span<ReadRecord> records) {
     uint32_t slot = 0;
     bool sealed = false;
     {
-      std::lock_guard<std::mutex> compact(compact_mutex_);  // of the cold head
-      std::lock_guard<std::mutex> append(append_mutex_);
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock compact(compact_mutex_);  // of the cold head
+      MutexLock append(append_mutex_);
+      MutexLock lock(set_.mutex);
       Segment* const found = set_.Find(record.location, &slot);
       if (found == nullptr) continue;
       if (found != segment.get()) {
@@ -227,12 +227,12 @@ void SsdHashTier::Impl::FindKeysOfDamaged(Span<ReadRecord> records) {
 }
 
 bool SsdHashTier::Impl::IsHeld(const Segment* segment) const {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   return set_.segments.count(const_cast<Segment*>(segment)) > 0;
 }
 
 std::shared_ptr<CachedFile> SsdHashTier::Impl::FileOf(const Segment& segment) const {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   return segment.file;
 }
 
@@ -280,7 +280,7 @@ Status SsdHashTier::Impl::LoadEntries(const Segment& segment, std::vector<Footer
   uint64_t offset = 0, bytes = 0;
   std::shared_ptr<CachedFile> cached;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);  // they change together where the file is rewritten
+    MutexLock lock(set_.mutex);  // they change together where the file is rewritten
     offset = segment.footer_offset;
     bytes = segment.footer_bytes;
     cached = segment.file;
@@ -310,9 +310,9 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
   const auto look = [&] {
     views.clear();
     // No relocation is between its steps while compact_mutex_ is held, and no writer between appending and publishing.
-    std::lock_guard<std::mutex> compact(compact_mutex_);
-    std::lock_guard<std::mutex> append(append_mutex_);
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock compact(compact_mutex_);
+    MutexLock append(append_mutex_);
+    MutexLock lock(set_.mutex);
     for (const auto& [segment, owner] : set_.segments) {
       if (segment->num_live == 0) continue;
       View view{owner, segment->live, {}, !segment->sealed};

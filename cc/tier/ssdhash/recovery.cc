@@ -85,8 +85,9 @@ Status ReadHeader(Env* env, const PositionedFile& file, const std::string& path,
     MT_RETURN_IF_ERROR(file.Read(0, have, pages.data()));
     Result<SegmentHeader> decoded = SegmentHeader::Decode(pages.data(), have, path, &needed);
     if (decoded.status().code() == StatusCode::kOutOfRange && needed > have) continue;
-    if (decoded.ok()) *header = *std::move(decoded);
-    return decoded.status();
+    if (!decoded.ok()) return decoded.status();
+    *header = *std::move(decoded);
+    return OkStatus();
   }
 }
 
@@ -261,7 +262,8 @@ void SsdHashTier::Impl::LoadHeaders(Span<const std::string> paths, std::vector<L
 }
 
 void SsdHashTier::Impl::LoadSegments(std::vector<Loaded>* loaded) const {
-  RunOnHelpers(loaded->size(), kLoadHelpers, [&](size_t i) {
+  // The calling thread holds files_mutex_ for its helpers, which the analysis cannot know.
+  RunOnHelpers(loaded->size(), kLoadHelpers, [&](size_t i) MT_NO_THREAD_SAFETY_ANALYSIS {
     Loaded* const one = &(*loaded)[i];
     if (one->file != nullptr) one->status = LoadSegment(one);
   });
@@ -295,7 +297,7 @@ Status SsdHashTier::Impl::Recover() {
   if (list_ != nullptr) MT_RETURN_IF_ERROR(CheckListedFiles(paths));
   std::map<uint64_t, Status> listed;  // what came of each segment that the list names
   std::vector<std::string> empty;
-  const auto take = [&](const std::string& path, const Loaded& loaded) {
+  const auto take = [&](const std::string& path, const Loaded& loaded) MT_REQUIRES(files_mutex_) {
     if (const ListedSegment* said = ListedAt(path)) {
       // One good file of several is enough: a crash may have left a part of the next.
       const auto [was, first] = listed.emplace(said->id, OkStatus());
@@ -376,7 +378,7 @@ Status SsdHashTier::Impl::Recover() {
   if (list_ != nullptr) list_->KeepRoom();
   // What is given up for want of a layout must not come back once there is one.
   if (!headless.empty()) MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   set_.unlinked = true;  // the previous process may have deleted files
   set_.next_segment_id = max_id + 1;
   next_seq_ = max_seq + kSeqGap;
@@ -386,7 +388,7 @@ Status SsdHashTier::Impl::Recover() {
     for (const Found& found : bucket) {
       if ((found.slot & kTombstoneBit) != 0) segments[found.segment]->SetTombstone(found.slot & ~kTombstoneBit);
     }
-    ForNewest(bucket, &table, [&](const Found& found) {
+    ForNewest(bucket, &table, [&](const Found& found) MT_NO_THREAD_SAFETY_ANALYSIS {  // called with set_.mutex held
       if ((found.slot & kTombstoneBit) != 0) return;
       segments[found.segment]->SetLive(found.slot);
       set_.Hold(*segments[found.segment], 1);

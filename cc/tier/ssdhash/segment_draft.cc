@@ -1,9 +1,6 @@
 #include "cc/tier/ssdhash/segment_draft.h"
 
-#include <errno.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -13,86 +10,8 @@ namespace {
 constexpr uint64_t kSmallBufferBytes = 64 << 10;
 constexpr uint64_t kMaxBufferBytes = 2 << 20;  // of each of two
 constexpr uint64_t kGrowth = 4;
-constexpr uint64_t kCopyBytes = 1 << 20;
+constexpr uint64_t kFooterPieceBytes = 1 << 20;
 constexpr uint64_t kKeptEntryBytes = 4 << 20;
-
-Status NoMemory(uint64_t bytes) {
-  return Status(StatusCode::kResourceExhausted, StrCat("ssdhash tier: no memory for a buffer of ", bytes, " bytes"), ENOMEM);
-}
-
-// The first slot that does not end at or below `offset`.
-uint32_t FirstSlotPast(const SegmentGeometry& geometry, uint64_t offset) {
-  const uint64_t bytes = offset - geometry.header_bytes;
-  return static_cast<uint32_t>(geometry.per_block == 0 ? bytes / geometry.record_bytes
-                                                       : bytes / kBlockBytes * geometry.per_block);
-}
-
-Status CountWrite(SegmentSet* set, PositionedFile* file, uint64_t offset, const void* data, size_t bytes) {
-  {
-    std::lock_guard<std::mutex> lock(set->mutex);
-    set->written_bytes += static_cast<int64_t>(bytes);
-  }
-  return file->Write(offset, data, bytes);
-}
-
-Status WriteString(Env* env, SegmentSet* set, PositionedFile* file, uint64_t offset, const std::string& bytes) {
-  WriteBuffer pages;
-  if (!pages.Allocate(env, bytes.size(), false)) return NoMemory(bytes.size());
-  std::memcpy(pages.data(), bytes.data(), bytes.size());
-  return CountWrite(set, file, offset, pages.data(), bytes.size());
-}
-
-// Copies the records of [header, end), at most `slots`, to another file of the segment. DataLoss if held records are damaged;
-// it still copies the others. `entries` may be empty: then the keys of damaged records are unknown. *dead_damaged: the number
-// of damaged records that are not held.
-Status CopyRecords(Env* env, SegmentSet* set, const Segment& segment, const std::vector<FooterEntry>& entries, uint32_t slots,
-                   uint64_t end, const PositionedFile& from, PositionedFile* to, uint32_t* dead_damaged) {
-  const SegmentGeometry& geometry = segment.geometry;
-  // Whole records at a time, from and to block boundaries.
-  const uint64_t stride = std::max(kCopyBytes, RoundUpToBlock(geometry.record_bytes) + kBlockBytes);
-  WriteBuffer pages;
-  if (!pages.Allocate(env, stride + 2 * kBlockBytes, false)) return NoMemory(stride + 2 * kBlockBytes);
-  Status damaged;
-  uint32_t next_slot = 0;  // not looked at yet
-  for (uint64_t at = geometry.header_bytes; at < end;) {
-    const uint64_t until = std::min(at + stride, end);
-    MT_RETURN_IF_ERROR(from.Read(at, until - at, pages.data()));
-    // The next piece begins with the block of the first record that is not whole in this one.
-    const uint32_t past = FirstSlotPast(geometry, until);
-    for (; next_slot < std::min(past, slots); ++next_slot) {
-      const uint32_t slot = next_slot;
-      const uint64_t offset = geometry.RecordOffset(slot);
-      RecordFields fields;
-      if (DecodeRecord(geometry, slot, pages.data() + (offset - at), true, &fields)) continue;
-      std::lock_guard<std::mutex> lock(set->mutex);
-      if (!segment.is_live(slot) && !segment.is_last(slot)) {
-        ++*dead_damaged;
-        continue;
-      }
-      const std::string key = slot < entries.size() ? StrCat(" of key ", entries[slot].key) : "";
-      damaged = DataLossError("ssdhash tier: record", key, " in '", segment.file->path(), "' at offset ", offset,
-                              " was lost by a failed write or sync: its checksum does not match");
-    }
-    MT_RETURN_IF_ERROR(CountWrite(set, to, at, pages.data(), until - at));
-    const uint64_t next = until < end && past < slots ? RoundDownToBlock(geometry.RecordOffset(past)) : until;
-    at = next > at ? std::min(next, until) : until;
-  }
-  return damaged;
-}
-
-// The file of the segment's next rewriting. A name is not used again, whatever became of its file: one that could not be
-// deleted is deleted by its name, later; and recovery takes several of a segment.
-Result<std::shared_ptr<CachedFile>> CreateNextAttempt(const SegmentWriterOptions& options, SegmentSet* set, Segment* segment) {
-  for (;;) {
-    uint32_t attempt = 0;
-    {
-      std::lock_guard<std::mutex> lock(set->mutex);
-      attempt = ++segment->attempt;
-    }
-    Result<std::shared_ptr<CachedFile>> made = CreateSegmentFile(options, segment->header, attempt);
-    if (made.status().code() != StatusCode::kAlreadyExists) return made;
-  }
-}
 
 }  // namespace
 
@@ -108,39 +27,6 @@ Result<std::shared_ptr<CachedFile>> CreateSegmentFile(const SegmentWriterOptions
   return status;
 }
 
-WriteBuffer& WriteBuffer::operator=(WriteBuffer&& other) noexcept {
-  if (this == &other) return *this;
-  Reset();
-  env_ = other.env_;
-  data_ = std::exchange(other.data_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
-  bounded_ = std::exchange(other.bounded_, false);
-  return *this;
-}
-
-void WriteBuffer::Reset() {
-  if (data_ == nullptr) return;
-  env_->FreePages(data_, bytes_);
-  if (bounded_) IoWorker::Get()->GiveBuffer(bytes_);
-  data_ = nullptr;
-  bytes_ = 0;
-}
-
-bool WriteBuffer::Allocate(Env* env, uint64_t bytes, bool bounded) {
-  if (bounded && !IoWorker::Get()->TakeBuffer(bytes)) return false;
-  auto* data = static_cast<uint8_t*>(env->AllocatePages(bytes, false));
-  if (data == nullptr) {
-    if (bounded) IoWorker::Get()->GiveBuffer(bytes);
-    return false;
-  }
-  Reset();
-  env_ = env;
-  data_ = data;
-  bytes_ = bytes;
-  bounded_ = bounded;
-  return true;
-}
-
 SegmentDraft::SegmentDraft(const SegmentWriterOptions* options, SegmentSet* set, std::shared_ptr<Segment> segment)
     : options_(*options), set_(set), segment_(std::move(segment)), write_job_([this] { RunWrite(); }) {}
 
@@ -153,14 +39,14 @@ Status SegmentDraft::Prepare(DraftMemory recycled) {
   if (recycled.buffer.bytes() >= bytes) buffer_ = std::move(recycled.buffer);
   if (buffer_.data() == nullptr && !buffer_.Allocate(options_.env, bytes, true) &&
       !buffer_.Allocate(options_.env, bytes, false)) {
-    return NoMemory(bytes);
+    return WriteBuffer::NoMemory(bytes);
   }
   second_ = std::move(recycled.second);
   const std::string header = segment_->header.Encode();
   std::memcpy(buffer_.data(), header.data(), header.size());
   begin_ = 0;
   fill_ = header.size();
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   segment_->entries = std::move(recycled.entries);
   segment_->entries.reserve(geometry.slots);  // memory only as it fills
   segment_->buffer = buffer_.data();
@@ -176,7 +62,7 @@ Status SegmentDraft::MakeRoom(uint64_t bytes) {
     WriteBuffer larger;
     if (!larger.Allocate(options_.env, std::min(most, buffer_.bytes() * kGrowth), true)) break;
     std::memcpy(larger.data(), buffer_.data(), fill_ - begin_);
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     segment_->buffer = larger.data();
     std::swap(buffer_, larger);
     segment_->memory_bytes = buffer_bytes();
@@ -201,7 +87,7 @@ bool SegmentDraft::StartWrite() {
   in_flight_prefix_ = PrefixBelow(in_flight_fill_);
   begin_ = keep;
   {
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     segment_->in_flight = buffer_.data();
     segment_->in_flight_begin = in_flight_begin_;
     segment_->in_flight_end = in_flight_fill_;
@@ -212,7 +98,7 @@ bool SegmentDraft::StartWrite() {
     segment_->memory_bytes = buffer_bytes();
   }
   {
-    std::lock_guard<std::mutex> lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     write_state_ = WriteState::kWaiting;
   }
   IoWorker::Get()->Schedule(&write_job_);
@@ -221,7 +107,7 @@ bool SegmentDraft::StartWrite() {
 
 void SegmentDraft::RunWrite() {
   {
-    std::lock_guard<std::mutex> lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     if (write_state_ != WriteState::kWaiting) return;
     write_state_ = WriteState::kRunning;
   }
@@ -232,12 +118,12 @@ void SegmentDraft::RunWrite() {
   };
   const bool written = write().ok();
   if (written) {
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     segment_->file_end = in_flight_fill_;
     segment_->in_file = in_flight_prefix_;
     segment_->in_flight = nullptr;
   }
-  std::lock_guard<std::mutex> lock(write_mutex_);
+  MutexLock lock(write_mutex_);
   write_state_ = written ? WriteState::kDone : WriteState::kFailed;
   write_done_.notify_all();
 }
@@ -246,8 +132,10 @@ bool SegmentDraft::AwaitWrite() {
   if (in_flight_.data() == nullptr) return true;
   RunWrite();
   {
-    std::unique_lock<std::mutex> lock(write_mutex_);
-    write_done_.wait(lock, [this] { return write_state_ == WriteState::kDone || write_state_ == WriteState::kFailed; });
+    MutexLock lock(write_mutex_);
+    lock.Wait(write_done_, [this]() MT_REQUIRES(write_mutex_) {
+      return write_state_ == WriteState::kDone || write_state_ == WriteState::kFailed;
+    });
     if (write_state_ == WriteState::kFailed) return false;
     write_state_ = WriteState::kNone;
   }
@@ -273,10 +161,10 @@ Status SegmentDraft::Append(const LogRecord& record) {
 
 bool SegmentDraft::Broken() {
   if (in_flight_.data() != nullptr) {
-    std::lock_guard<std::mutex> lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     if (write_state_ == WriteState::kFailed) return true;
   }
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   return broken_ || segment_->sync_failed;
 }
 
@@ -292,8 +180,8 @@ Status SegmentDraft::Flush() {
 }
 
 Status SegmentDraft::Write(PositionedFile* file, uint64_t offset, const uint8_t* data, uint64_t bytes) {
-  MT_RETURN_IF_ERROR(CountWrite(set_, file, offset, data, bytes));
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MT_RETURN_IF_ERROR(set_->Write(file, offset, data, bytes));
+  MutexLock lock(set_->mutex);
   ++segment_->writes;
   return OkStatus();
 }
@@ -331,7 +219,7 @@ SegmentPrefix SegmentDraft::PrefixBelow(uint64_t offset) {
 void SegmentDraft::Advance(uint64_t written) {
   const uint64_t keep = RoundDownToBlock(fill_);
   const SegmentPrefix in_file = PrefixBelow(std::min(written, fill_));
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   std::memmove(buffer_.data(), buffer_.data() + (keep - begin_), fill_ - keep);
   begin_ = keep;
   segment_->buffer_begin = keep;
@@ -350,7 +238,7 @@ Status SegmentDraft::Finish() {
   }
   segment_->file->SetReadOnly();
   std::vector<FooterEntry> entries;  // freed after the lock is given back
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   segment_->buffer = nullptr;
   segment_->memory_bytes = 0;
   memory_.buffer = std::move(buffer_);
@@ -377,8 +265,8 @@ Status SegmentDraft::WriteEnd() {
     MT_RETURN_IF_ERROR(Write(file.get(), begin_, buffer_.data(), offset + footer.size() - begin_));
   } else {
     WriteBuffer pages;
-    const uint64_t piece = std::min<uint64_t>(footer.size(), kCopyBytes);
-    if (!pages.Allocate(options_.env, piece, false)) return NoMemory(piece);
+    const uint64_t piece = std::min<uint64_t>(footer.size(), kFooterPieceBytes);
+    if (!pages.Allocate(options_.env, piece, false)) return WriteBuffer::NoMemory(piece);
     for (uint64_t at = 0; at < footer.size(); at += piece) {
       const uint64_t bytes = std::min<uint64_t>(piece, footer.size() - at);
       std::memcpy(pages.data(), footer.data() + at, bytes);
@@ -388,126 +276,15 @@ Status SegmentDraft::WriteEnd() {
   MT_RETURN_IF_ERROR(file->Truncate(offset + footer.size()));
   const SegmentPrefix all = PrefixBelow(fill_);
   {
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     segment_->in_file = all;
     ++segment_->writes;  // without its length the file has no footer: a sync before this one is none of all of it
   }
   MT_RETURN_IF_ERROR(SyncIfBuffered(file.get()));
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   segment_->footer_offset = offset;
   segment_->footer_bytes = footer.size();
   set_->SetFileBytes(segment_.get(), offset + footer.size());
-  return OkStatus();
-}
-
-Status SegmentDraft::Repair() {
-  const bool write_failed = !AwaitWrite();
-  const uint64_t in_file = write_failed ? in_flight_begin_ : begin_;
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options_, set_, segment_.get()));
-  const uint64_t end = EndOfBlocks(true);
-  uint32_t dead_damaged = 0;
-  const auto copy = [&]() -> Status {
-    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
-    Status damaged;
-    if (in_file > 0) {
-      MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, segment_->file->Open());
-      MT_RETURN_IF_ERROR(WriteString(options_.env, set_, to.get(), 0, segment_->header.Encode()));
-      damaged =
-          CopyRecords(options_.env, set_, *segment_, segment_->entries, next_slot_, in_file, *from, to.get(), &dead_damaged);
-      if (!damaged.ok() && damaged.code() != StatusCode::kDataLoss) return damaged;
-    }
-    if (write_failed) {
-      const uint64_t bytes = in_flight_end_ - in_flight_begin_;
-      MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), in_flight_begin_, in_flight_.data(), bytes));
-    }
-    if (end > begin_) MT_RETURN_IF_ERROR(CountWrite(set_, to.get(), begin_, buffer_.data(), end - begin_));
-    MT_RETURN_IF_ERROR(to->Sync());
-    MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
-    return damaged;
-  };
-  const Status copied = copy();
-  if (!copied.ok() && copied.code() != StatusCode::kDataLoss) {
-    const std::string path = cached->path();
-    cached.reset();
-    set_->DeleteFile(options_.env, path);
-    return copied;
-  }
-  const std::string old_path = segment_->file->path();
-  {
-    std::lock_guard<std::mutex> lock(set_->mutex);
-    segment_->file = std::move(cached);
-    segment_->file_attempt = segment_->attempt;
-    segment_->sync_failed = false;
-    segment_->damaged = dead_damaged;
-    set_->SetFileBytes(segment_.get(), segment_->header.MaxFileBytes());
-  }
-  set_->DeleteFile(options_.env, old_path);
-  Advance(end);
-  {
-    std::lock_guard<std::mutex> lock(set_->mutex);
-    segment_->synced_writes = ++segment_->writes;
-    segment_->synced = segment_->in_file;
-    segment_->entry_synced = true;
-    segment_->in_flight = nullptr;
-  }
-  if (write_failed) second_ = std::move(in_flight_);
-  {
-    std::lock_guard<std::mutex> lock(write_mutex_);
-    write_state_ = WriteState::kNone;
-  }
-  broken_ = false;
-  return copied;
-}
-
-Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const std::shared_ptr<Segment>& segment) {
-  std::shared_ptr<CachedFile> old;
-  std::vector<FooterEntry> entries;
-  uint32_t slots = 0;
-  {
-    std::lock_guard<std::mutex> lock(set->mutex);
-    old = segment->file;
-    slots = segment->used;
-  }
-  MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> from, old->Open());
-  uint64_t footer_bytes = segment->footer_bytes;  // 0: recovery found none
-  WriteBuffer pages;
-  if (footer_bytes > 0) {
-    if (!pages.Allocate(options.env, footer_bytes, false)) return NoMemory(footer_bytes);
-    MT_RETURN_IF_ERROR(from->Read(segment->footer_offset, footer_bytes, pages.data()));
-    if (!DecodeFooter(segment->geometry.seed, pages.data(), footer_bytes, &entries)) footer_bytes = 0;  // gone by that sync
-  }
-  const uint64_t end = footer_bytes > 0 ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
-  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options, set, segment.get()));
-  uint32_t dead_damaged = 0;
-  const auto copy = [&]() -> Status {
-    MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> to, cached->Open());
-    MT_RETURN_IF_ERROR(WriteString(options.env, set, to.get(), 0, segment->header.Encode()));
-    MT_RETURN_IF_ERROR(CopyRecords(options.env, set, *segment, entries, slots, end, *from, to.get(), &dead_damaged));
-    if (footer_bytes > 0) MT_RETURN_IF_ERROR(CountWrite(set, to.get(), end, pages.data(), footer_bytes));
-    MT_RETURN_IF_ERROR(to->Truncate(end + footer_bytes));
-    MT_RETURN_IF_ERROR(to->Sync());
-    return CachedFile::SyncDir(options.env, options.directory);
-  };
-  if (Status copied = copy(); !copied.ok()) {
-    const std::string path = cached->path();
-    cached.reset();
-    set->DeleteFile(options.env, path);
-    return copied;
-  }
-  cached->SetReadOnly();
-  {
-    std::lock_guard<std::mutex> lock(set->mutex);
-    segment->file = std::move(cached);
-    segment->file_attempt = segment->attempt;
-    segment->sync_failed = false;
-    segment->damaged = dead_damaged;
-    set->SetFileBytes(segment.get(), end + footer_bytes);
-    segment->footer_bytes = footer_bytes;
-    segment->synced_writes = segment->writes;
-    segment->synced = segment->in_file;
-    segment->entry_synced = true;
-  }
-  set->DeleteFile(options.env, old->path());
   return OkStatus();
 }
 

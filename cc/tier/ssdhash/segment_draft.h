@@ -19,9 +19,9 @@
 // Buffers begin small and grow within the process's limit on write buffers (IoWorker). A draft that gets no second buffer
 // writes the first one itself.
 //
-// After a failed write or sync the file is no longer trusted. Repair reads the file, checks every held record, and writes these
-// and the records in memory to a new file at the same places; locations do not change. Until that succeeds the draft accepts no
-// records, and its records are served from the old file and from memory.
+// After a failed write or sync the file is no longer trusted. Repair (segment_repair.cc) reads the file, checks every held
+// record, and writes these and the records in memory to a new file at the same places; locations do not change. Until that
+// succeeds the draft accepts no records, and its records are served from the old file and from memory.
 //
 // Not thread-safe, except for the write in flight. The state that readers use changes under SegmentSet::mutex.
 
@@ -31,14 +31,15 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/env/env.h"
 #include "cc/tier/ssdhash/io_worker.h"
 #include "cc/tier/ssdhash/segment_format.h"
 #include "cc/tier/ssdhash/segment_set.h"
+#include "cc/tier/ssdhash/write_buffer.h"
 
 namespace multitier {
 
@@ -58,28 +59,6 @@ struct LogRecord {
   uint32_t flags = 0;
   const uint8_t* row_data = nullptr;
   uint32_t data_bytes = 0;
-};
-
-// Pages of an Env. Returns pages that count against the process's limit to it.
-class WriteBuffer {
- public:
-  WriteBuffer() = default;
-  ~WriteBuffer() { Reset(); }
-  WriteBuffer(WriteBuffer&& other) noexcept { *this = std::move(other); }
-  WriteBuffer& operator=(WriteBuffer&& other) noexcept;
-
-  // Replaces the contents by `bytes` of new pages. `bounded`: only within the limit. False: no memory, or over the limit; the
-  // old pages stay.
-  bool Allocate(Env* env, uint64_t bytes, bool bounded);
-  void Reset();
-  uint8_t* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
-
- private:
-  Env* env_ = nullptr;
-  uint8_t* data_ = nullptr;
-  uint64_t bytes_ = 0;
-  bool bounded_ = false;
 };
 
 // The memory of a finished draft, which the next draft reuses.
@@ -157,9 +136,9 @@ class SegmentDraft {
   uint64_t in_flight_fill_ = 0;                       // where its records end
   SegmentPrefix in_flight_prefix_;                    // the records up to there
   enum class WriteState { kNone, kWaiting, kRunning, kDone, kFailed };
-  std::mutex write_mutex_;
+  Mutex write_mutex_;
   std::condition_variable write_done_;
-  WriteState write_state_ = WriteState::kNone;  // guarded by write_mutex_
+  WriteState write_state_ MT_GUARDED_BY(write_mutex_) = WriteState::kNone;
   IoWorker::Job write_job_;
 };
 

@@ -261,7 +261,7 @@ TEST_F(SegmentDraftTest, SyncBeforeTheFileIsCutIsNotOneOfTheSealedSegment) {
   ASSERT_TRUE(Append(kPiece).ok());
   env_.before_truncate = [this] {
     EXPECT_TRUE(SyncAndDelete().ok());
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     segment_->entry_synced = true;
     EXPECT_FALSE(segment_->dirty());
   };

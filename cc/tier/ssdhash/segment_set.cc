@@ -88,12 +88,12 @@ void SegmentSet::Erase(Segment* segment) {
 }
 
 Status SegmentSet::Sync(Segment* segment) {
-  std::lock_guard<std::mutex> one_at_a_time(segment->sync_mutex);
+  MutexLock one_at_a_time(segment->sync_mutex);
   std::shared_ptr<CachedFile> cached;
   uint64_t written = 0;
   SegmentPrefix in_file;
   {
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     const Status& failed = segment->sync_error;
     if (segment->sync_failed) {
       return Status(failed.code(), StrCat("ssdhash tier: '", segment->file->path(),
@@ -105,7 +105,7 @@ Status SegmentSet::Sync(Segment* segment) {
   }
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
   const Status synced = file->Sync();
-  std::lock_guard<std::mutex> lock(mutex);
+  MutexLock lock(mutex);
   if (segment->file != cached) return OkStatus();  // rewritten meanwhile, and synced
   if (synced.ok()) {
     segment->synced_writes = std::max(segment->synced_writes, written);
@@ -117,13 +117,21 @@ Status SegmentSet::Sync(Segment* segment) {
   return synced;
 }
 
+Status SegmentSet::Write(PositionedFile* file, uint64_t offset, const void* data, size_t bytes) {
+  {
+    MutexLock lock(mutex);
+    written_bytes += static_cast<int64_t>(bytes);
+  }
+  return file->Write(offset, data, bytes);
+}
+
 void SegmentSet::DeleteFile(Env* env, const std::string& path) {
   {
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     ++deleting;
   }
   const Status deleted = env->DeleteFile(path);
-  std::lock_guard<std::mutex> lock(mutex);
+  MutexLock lock(mutex);
   --deleting;
   unlinked = true;
   if (!deleted.ok() && deleted.code() != StatusCode::kNotFound) undeleted.push_back(path);

@@ -17,11 +17,11 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/env/env.h"
 #include "cc/env/file_cache.h"
 #include "cc/tier/ssdhash/segment_format.h"
@@ -75,7 +75,7 @@ struct Segment {
   std::vector<FooterEntry> entries;
 
   // Held during a sync of the file, until its result is recorded. Taken before SegmentSet::mutex.
-  std::mutex sync_mutex;
+  Mutex sync_mutex;
   // `synced_writes` and `synced` survive a loss of power: all writes up to the synced one, and the records in them.
   uint64_t writes = 0, synced_writes = 0;
   SegmentPrefix in_file, synced;
@@ -127,40 +127,39 @@ struct SegmentSet {
     uint32_t first_slot = 0;
   };
 
-  // REQUIRES of all: mutex held.
   // Adds a segment and assigns units to it. ResourceExhausted if the 2^32 locations are used up (as for a full disk, deleting
   // segments helps).
-  Status Add(std::shared_ptr<Segment> segment);
-  void Erase(Segment* segment);
+  Status Add(std::shared_ptr<Segment> segment) MT_REQUIRES(mutex);
+  void Erase(Segment* segment) MT_REQUIRES(mutex);
   // The segment and slot of a location; null if it has none.
-  Segment* Find(uint32_t location, uint32_t* slot) const {
+  Segment* Find(uint32_t location, uint32_t* slot) const MT_REQUIRES(mutex) {
     const uint32_t unit = location / kUnitSlots;
     if (unit >= units.size() || units[unit].segment == nullptr) return nullptr;
     *slot = units[unit].first_slot + location % kUnitSlots;
     return *slot < units[unit].segment->used ? units[unit].segment : nullptr;
   }
-  uint32_t LocationOf(const Segment& segment, uint32_t slot) const {
+  uint32_t LocationOf(const Segment& segment, uint32_t slot) const MT_REQUIRES(mutex) {
     return segment.units[slot / kUnitSlots] * kUnitSlots + slot % kUnitSlots;
   }
-  std::shared_ptr<Segment> Pin(Segment* segment) const { return segments.at(segment); }
+  std::shared_ptr<Segment> Pin(Segment* segment) const MT_REQUIRES(mutex) { return segments.at(segment); }
   // Adds a held record to the counters (sign 1), or subtracts it (-1).
-  void Hold(const Segment& segment, int64_t sign) {
+  void Hold(const Segment& segment, int64_t sign) MT_REQUIRES(mutex) {
     rows += sign;
     row_bytes += sign * segment.geometry.row_bytes;
     live_bytes += sign * segment.geometry.file_bytes_per_slot;
   }
   // Marks a held record as dead. REQUIRES: the slot is live
-  void Release(Segment* segment, uint32_t slot);
+  void Release(Segment* segment, uint32_t slot) MT_REQUIRES(mutex);
   // As Release, but the record becomes its key's last copy.
-  void Retire(Segment* segment, uint32_t slot, int64_t key);
+  void Retire(Segment* segment, uint32_t slot, int64_t key) MT_REQUIRES(mutex);
   // Call it after a newer record or a tombstone of the key was written. Marks the key's last copy, if any, as dead.
-  void Supersede(int64_t key);
+  void Supersede(int64_t key) MT_REQUIRES(mutex);
   // Moves a last copy to another segment and slot. REQUIRES: `from` is its segment
-  void MoveLast(int64_t key, Segment* from, uint32_t from_slot, Segment* to, uint32_t to_slot);
-  void NoteIfDead(const Segment& segment) {
+  void MoveLast(int64_t key, Segment* from, uint32_t from_slot, Segment* to, uint32_t to_slot) MT_REQUIRES(mutex);
+  void NoteIfDead(const Segment& segment) MT_REQUIRES(mutex) {
     if (segment.sealed && !segment.condemned && segment.kept() == 0) ++maybe_dead;
   }
-  void SetFileBytes(Segment* segment, uint64_t bytes) {
+  void SetFileBytes(Segment* segment, uint64_t bytes) MT_REQUIRES(mutex) {
     const uint64_t more = bytes - segment->file_bytes;  // less, modulo 2^64
     file_bytes += more;
     if (segment->condemned) condemned_bytes += more;
@@ -168,34 +167,42 @@ struct SegmentSet {
   }
 
   // Whether records may be in a file that belongs to no segment. (`unlinked`: a loss of power may undo a deletion.)
-  bool HasStrays() const { return deleting > 0 || !undeleted.empty(); }
+  bool HasStrays() const MT_REQUIRES(mutex) { return deleting > 0 || !undeleted.empty(); }
 
+  // Writes to a segment's file, and counts the bytes.
+  Status Write(PositionedFile* file, uint64_t offset, const void* data, size_t bytes) MT_EXCLUDES(mutex);
   // Syncs the segment's file and records which writes are durable. The kernel reports a failed write-back to one sync only, so
-  // the segment keeps the error: every later Sync returns it until the file is rewritten. REQUIRES: mutex not held
-  Status Sync(Segment* segment);
-  // Deletes a file that may hold records. If that fails, the file stays in `undeleted`. REQUIRES: mutex not held
-  void DeleteFile(Env* env, const std::string& path);
+  // the segment keeps the error: every later Sync returns it until the file is rewritten.
+  Status Sync(Segment* segment) MT_EXCLUDES(mutex);
+  // Deletes a file that may hold records. If that fails, the file stays in `undeleted`.
+  void DeleteFile(Env* env, const std::string& path) MT_EXCLUDES(mutex);
 
-  mutable std::mutex mutex;  // guards the members below
-  std::map<Segment*, std::shared_ptr<Segment>> segments;
-  std::vector<Unit> units;
-  std::deque<uint32_t> free_units;
-  uint64_t next_segment_id = 1;
-  uint64_t read_batches = 0;
-  int64_t rows = 0;                                   // held
-  int64_t row_bytes = 0;                              // of these rows
-  int64_t live_bytes = 0;                             // file bytes of held records and last copies
-  std::unordered_map<int64_t, uint32_t> last_copies;  // by key: location
-  uint64_t file_bytes = 0;                            // of all files, preallocated space included
-  std::vector<std::string> undeleted;                 // files whose records recovery would find
-  int deleting = 0;                                   // files being deleted: they belong to no segment but may still exist
-  bool unlinked = false;                              // a file was deleted after the last sync of the directory
-  int64_t maybe_dead = 0;                             // sealed segments that may have nothing to keep
-  std::vector<std::shared_ptr<Segment>> condemned;    // deleted by the next round of SyncAndDelete
-  uint64_t condemned_bytes = 0;                       // part of file_bytes: all condemned segments not yet deleted
+  mutable Mutex mutex;
+  std::map<Segment*, std::shared_ptr<Segment>> segments MT_GUARDED_BY(mutex);
+  std::vector<Unit> units MT_GUARDED_BY(mutex);
+  std::deque<uint32_t> free_units MT_GUARDED_BY(mutex);
+  uint64_t next_segment_id MT_GUARDED_BY(mutex) = 1;
+  uint64_t read_batches MT_GUARDED_BY(mutex) = 0;
+  int64_t rows MT_GUARDED_BY(mutex) = 0;                                   // held
+  int64_t row_bytes MT_GUARDED_BY(mutex) = 0;                              // of these rows
+  int64_t live_bytes MT_GUARDED_BY(mutex) = 0;                             // file bytes of held records and last copies
+  std::unordered_map<int64_t, uint32_t> last_copies MT_GUARDED_BY(mutex);  // by key: location
+  uint64_t file_bytes MT_GUARDED_BY(mutex) = 0;                            // of all files, preallocated space included
+  std::vector<std::string> undeleted MT_GUARDED_BY(mutex);                 // files whose records recovery would find
+  int deleting MT_GUARDED_BY(mutex) = 0;                                   // files being deleted: of no segment, but may exist
+  bool unlinked MT_GUARDED_BY(mutex) = false;   // a file was deleted after the last sync of the directory
+  int64_t maybe_dead MT_GUARDED_BY(mutex) = 0;  // sealed segments that may have nothing to keep
+  std::vector<std::shared_ptr<Segment>> condemned MT_GUARDED_BY(mutex);  // deleted by the next round of SyncAndDelete
+  uint64_t condemned_bytes MT_GUARDED_BY(mutex) = 0;                     // part of file_bytes: condemned, not yet deleted
   // Counters.
-  int64_t appended_bytes = 0, written_bytes = 0, reads = 0, read_bytes = 0, relocated = 0, corrupt = 0;
-  LatencyHistogram read_latency = {}, write_latency = {};
+  int64_t appended_bytes MT_GUARDED_BY(mutex) = 0;
+  int64_t written_bytes MT_GUARDED_BY(mutex) = 0;
+  int64_t reads MT_GUARDED_BY(mutex) = 0;
+  int64_t read_bytes MT_GUARDED_BY(mutex) = 0;
+  int64_t relocated MT_GUARDED_BY(mutex) = 0;
+  int64_t corrupt MT_GUARDED_BY(mutex) = 0;
+  LatencyHistogram read_latency MT_GUARDED_BY(mutex) = {};
+  LatencyHistogram write_latency MT_GUARDED_BY(mutex) = {};
 };
 
 }  // namespace multitier

@@ -19,14 +19,14 @@ uint64_t SegmentWriter::free_slots() const {
 }
 
 uint64_t SegmentWriter::SegmentBytes() const {
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   return std::clamp(static_cast<uint64_t>(set_->live_bytes) / 64, options_.min_segment_bytes, options_.max_segment_bytes);
 }
 
 Result<std::shared_ptr<Segment>> SegmentWriter::CreateSegment(const RowLayout& layout, uint64_t bytes) {
   uint64_t id = 0;
   {
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     id = set_->next_segment_id++;
   }
   const SegmentHeader header = SegmentHeader::Make(options_.instance, id, options_.survivors, bytes, layout);
@@ -38,9 +38,9 @@ Result<std::shared_ptr<Segment>> SegmentWriter::CreateSegment(const RowLayout& l
   }
   auto segment = std::make_shared<Segment>(header, *std::move(file));
   segment->file_bytes = header.MaxFileBytes();
-  std::unique_lock<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   const Status added = set_->Add(segment);
-  lock.unlock();
+  lock.Unlock();
   if (added.ok()) return segment;
   (void)options_.env->DeleteFile(segment->file->path());
   return added;
@@ -50,7 +50,7 @@ void SegmentWriter::DropSpares(size_t keep) {
   for (; spares_.size() > keep; spares_.erase(spares_.begin() + static_cast<std::ptrdiff_t>(keep))) {
     const std::shared_ptr<Segment>& spare = spares_[keep];
     {
-      std::lock_guard<std::mutex> lock(set_->mutex);
+      MutexLock lock(set_->mutex);
       set_->Erase(spare.get());
     }
     (void)options_.env->DeleteFile(spare->file->path());  // an empty segment is harmless
@@ -90,7 +90,7 @@ Status SegmentWriter::OpenNext() {
   MT_CHECK(open_ == nullptr && !spares_.empty());
   DraftMemory recycled;
   {
-    std::lock_guard<std::mutex> lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (!spare_memory_.empty()) {
       recycled = std::move(spare_memory_.back());
       spare_memory_.pop_back();
@@ -106,7 +106,7 @@ Status SegmentWriter::OpenNext() {
 Status SegmentWriter::Append(const std::vector<LogRecord>& records, std::vector<Placement>* placements) {
   const size_t before = placements->size();
   const auto use = [this] {
-    std::lock_guard<std::mutex> lock(set_->mutex);
+    MutexLock lock(set_->mutex);
     ++open_->segment()->users;
     in_use_.push_back(open_->segment().get());
   };
@@ -125,7 +125,7 @@ Status SegmentWriter::Append(const std::vector<LogRecord>& records, std::vector<
     placements->push_back(placement);
   }
   // Slots count as used whether or not they are published; an unpublished one is dead.
-  std::lock_guard<std::mutex> lock(set_->mutex);
+  MutexLock lock(set_->mutex);
   for (size_t i = before; i < placements->size(); ++i) {
     const Placement& placement = (*placements)[i];
     placement.segment->used = std::max(placement.segment->used, placement.slot + 1);
@@ -144,7 +144,7 @@ void SegmentWriter::Published() {
 
 void SegmentWriter::HandOver() {
   {
-    std::lock_guard<std::mutex> lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     queued_bytes_ += open_->memory_bytes();
     queue_.push_back(std::move(open_));
   }
@@ -155,7 +155,7 @@ void SegmentWriter::HandOver() {
 void SegmentWriter::HelpUntil(uint64_t bytes) {
   for (;;) {
     {
-      std::lock_guard<std::mutex> lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       if (queued_bytes_ <= bytes) return;
     }
     if (!FinishOne()) return;
@@ -165,7 +165,7 @@ void SegmentWriter::HelpUntil(uint64_t bytes) {
 bool SegmentWriter::FinishOne() {
   std::unique_ptr<SegmentDraft> draft;
   {
-    std::lock_guard<std::mutex> lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (queue_.empty()) return false;
     draft = std::move(queue_.front());
     queue_.pop_front();
@@ -176,7 +176,7 @@ bool SegmentWriter::FinishOne() {
   if (good) sealed_();
   const bool scarce = worker_->buffer_bytes() > IoWorker::kWriteBufferBytes / 2;
   DraftMemory memory;  // freed outside the lock
-  std::lock_guard<std::mutex> lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   --busy_;
   queued_bytes_ -= bytes;
   if (good) {
@@ -193,13 +193,13 @@ Status SegmentWriter::Repair() {
   for (;;) {
     std::unique_ptr<SegmentDraft> draft;
     {
-      std::lock_guard<std::mutex> lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       if (failed_.empty()) break;
       draft = std::move(failed_.back());
       failed_.pop_back();
     }
     if (Status status = draft->Finish(); !status.ok()) {
-      std::lock_guard<std::mutex> lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       failed_.push_back(std::move(draft));
       return status;
     }
@@ -211,8 +211,8 @@ Status SegmentWriter::FlushFull() {
   while (FinishOne()) {
   }
   {
-    std::unique_lock<std::mutex> lock(queue_mutex_);
-    finished_.wait(lock, [this] { return busy_ == 0; });
+    MutexLock lock(queue_mutex_);
+    lock.Wait(finished_, [this]() MT_REQUIRES(queue_mutex_) { return busy_ == 0; });
   }
   return Repair();
 }

@@ -27,9 +27,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/row/row_layout.h"
 #include "cc/tier/ssdhash/segment_draft.h"
 #include "cc/tier/ssdhash/segment_set.h"
@@ -61,8 +61,9 @@ class SegmentWriter {
   // Appends reserved records, all at once or in pieces. Adds to *placements; their segments are in use until Published. After
   // an error the slots taken so far are dead, and the caller must publish none of them.
   Status Append(const std::vector<LogRecord>& records, std::vector<Placement>* placements);
-  // REQUIRES: SegmentSet::mutex held. Releases the segments of the records appended since the last call.
-  void Published();
+  // Releases the segments of the records appended since the last call. REQUIRES: SegmentSet::mutex held. (Not checked: the
+  // analysis cannot see that the caller's SegmentSet is this one.)
+  void Published() MT_NO_THREAD_SAFETY_ANALYSIS;
   Status Flush();
   Status FlushFull();
   // Seals the open segment, if any, and all earlier ones, and deletes the segments in reserve.
@@ -93,14 +94,13 @@ class SegmentWriter {
   std::vector<std::shared_ptr<Segment>> spares_;  // in reserve; the last is used next
   std::vector<Segment*> in_use_;                  // their `users` are counted until Published
 
-  std::mutex queue_mutex_;
+  Mutex queue_mutex_;
   std::condition_variable finished_;
-  // Guarded by queue_mutex_.
-  std::deque<std::unique_ptr<SegmentDraft>> queue_;
-  std::vector<std::unique_ptr<SegmentDraft>> failed_;
-  uint64_t queued_bytes_ = 0;
-  int busy_ = 0;  // drafts being finished
-  std::vector<DraftMemory> spare_memory_;
+  std::deque<std::unique_ptr<SegmentDraft>> queue_ MT_GUARDED_BY(queue_mutex_);
+  std::vector<std::unique_ptr<SegmentDraft>> failed_ MT_GUARDED_BY(queue_mutex_);
+  uint64_t queued_bytes_ MT_GUARDED_BY(queue_mutex_) = 0;
+  int busy_ MT_GUARDED_BY(queue_mutex_) = 0;  // drafts being finished
+  std::vector<DraftMemory> spare_memory_ MT_GUARDED_BY(queue_mutex_);
 
   IoWorker* const worker_;
   IoWorker::Job job_;

@@ -23,9 +23,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/tier/ssdhash/io_worker.h"
 #include "cc/tier/ssdhash/segment_list.h"
 #include "cc/tier/ssdhash/segment_set.h"
@@ -79,12 +79,11 @@ class SsdHashTier::Impl {
   // --- ssdhash_tier.cc
   std::shared_ptr<const RowLayout> layout() const;
   Status CheckRecords(const RowLayout& layout, Span<const WriteRecord> records) const;
-  // REQUIRES for these: compact_mutex_ held. They write all records of both heads to files, or seal their full segments.
-  Status FlushHeads();
-  Status FlushFullSegments();
-  // Reserves room for n records in the hot head; compacts if the disk is full. REQUIRES: append_mutex_ held by *append, which
-  // may be released and taken again
-  Status ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n, std::unique_lock<std::mutex>* append);
+  // Write all records of both heads to files, or seal their full segments.
+  Status FlushHeads() MT_REQUIRES(compact_mutex_);
+  Status FlushFullSegments() MT_REQUIRES(compact_mutex_);
+  // Reserves room for n records in the hot head; compacts if the disk is full. May release append_mutex_ and take it again.
+  Status ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n) MT_REQUIRES(append_mutex_);
   void DeleteOwnFiles();
 
   // --- read.cc
@@ -108,47 +107,44 @@ class SsdHashTier::Impl {
   Status ScanRecords(const Segment& segment, std::vector<FooterEntry>* entries) const;
 
   // --- compaction.cc
-  // REQUIRES of these: set_.mutex held.
-  uint64_t SegmentBytes() const;
-  uint64_t WantedBytes() const;  // compaction is due above this size
-  uint64_t LimitBytes() const;   // Write keeps the files below this size
+  uint64_t SegmentBytes() const MT_REQUIRES(set_.mutex);
+  uint64_t WantedBytes() const MT_REQUIRES(set_.mutex);  // compaction is due above this size
+  uint64_t LimitBytes() const MT_REQUIRES(set_.mutex);   // Write keeps the files below this size
   // The best segment to compact whose share of dead records is at least `least_gain`; null: none.
-  Segment* ChooseVictim(double least_gain) const;
+  Segment* ChooseVictim(double least_gain) const MT_REQUIRES(compact_mutex_, set_.mutex);
   // Does the compaction that is due for `bytes`, before they are appended.
   void PayCompaction(uint64_t bytes);
   // For a full disk: compacts, at any cost, until a segment is free. False: compaction frees nothing. Sealing a segment also
   // frees the unused part of its file; that counts as success if `sealing_counts`.
   bool ReclaimOnFullDisk(bool sealing_counts);
-  // The cold head's segment in reserve. REQUIRES: compact_mutex_ held
-  Status KeepSpare();
-  // REQUIRES of these: compact_mutex_ held.
+  // The cold head's segment in reserve.
+  Status KeepSpare() MT_REQUIRES(compact_mutex_);
   // One slice of work; the bytes of it, 0 where nothing is to be done. least_gain: see ChooseVictim.
-  Result<uint64_t> CompactStep(double least_gain = 0);
-  Status CompactUpTo(uint64_t budget);
-  Status BeginSweepOnRequest();  // takes compact_mutex_
+  Result<uint64_t> CompactStep(double least_gain = 0) MT_REQUIRES(compact_mutex_);
+  Status CompactUpTo(uint64_t budget) MT_REQUIRES(compact_mutex_);
+  Status BeginSweepOnRequest() MT_EXCLUDES(compact_mutex_);
   struct Slice;
-  Status GatherSlice(Slice* slice);
-  Status CopySlice(Slice* slice);
-  void RelocateSlice(Slice* slice);
-  void FinishPass(bool whole);
-  void FreeCompactBuffer();
+  Status GatherSlice(Slice* slice) MT_REQUIRES(compact_mutex_);
+  Status CopySlice(Slice* slice) MT_REQUIRES(compact_mutex_);
+  void RelocateSlice(Slice* slice) MT_REQUIRES(compact_mutex_);
+  void FinishPass(bool whole) MT_REQUIRES(compact_mutex_);
+  void FreeCompactBuffer() MT_REQUIRES(compact_mutex_);
   // Condemns sealed segments that have nothing to keep.
-  Status Reap();
+  Status Reap() MT_REQUIRES(compact_mutex_);
   // Whether tombstones of the segment may be dropped: no other segment that may hold older records has dead records.
-  bool TombstonesMayGo(const Segment& segment);
+  bool TombstonesMayGo(const Segment& segment) MT_REQUIRES(compact_mutex_);
   // Runs a slice of compaction in the background.
   void CompactInBackground();
 
   // --- sync_and_delete.cc
   // Runs a round of syncing and deleting. `everything`: after OK, all records in files at the call survive a loss of power.
-  Status SyncAndDelete(bool everything);
-  Status SyncSegments(bool everything);
-  // Writes a segment's proof. False: it could not. REQUIRES: files_mutex_ held; the segment is sealed and synced, also its
-  // directory entry
-  bool Prove(const std::shared_ptr<Segment>& segment);
+  Status SyncAndDelete(bool everything) MT_EXCLUDES(files_mutex_);
+  Status SyncSegments(bool everything) MT_REQUIRES(files_mutex_);
+  // Writes a segment's proof. False: it could not. REQUIRES: the segment is sealed and synced, also its directory entry
+  bool Prove(const std::shared_ptr<Segment>& segment) MT_REQUIRES(files_mutex_);
 
   // --- recovery.cc
-  Status Recover();
+  Status Recover() MT_REQUIRES(append_mutex_, files_mutex_);
   struct Loaded {
     Status status;
     std::shared_ptr<CachedFile> file;  // null: its making was interrupted, or headless
@@ -161,20 +157,22 @@ class SsdHashTier::Impl {
   // A segment is loaded in two steps. Between them a lease is taken on the memory of the second.
   Status LoadHeader(const std::string& path, Loaded* loaded) const;
   // REQUIRES: LoadHeader found a file
-  Status LoadSegment(Loaded* loaded) const;
+  Status LoadSegment(Loaded* loaded) const MT_REQUIRES(files_mutex_);
   // As LoadSegment, with the header of another segment that fits. If none fits: no segment, or DataLoss if the file has a proof
-  Status LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const;
+  Status LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts, Loaded* loaded) const
+      MT_REQUIRES(files_mutex_);
   // Whether the file's trailer proves that it was synced.
   Result<bool> HasProof(const std::string& path, uint64_t id) const;
   // Loads the records after the header.
-  Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const;
+  Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const
+      MT_REQUIRES(files_mutex_);
   void NoteDamage(const std::string& path, uint64_t offset);
   void LoadHeaders(Span<const std::string> paths, std::vector<Loaded>* out) const;
-  void LoadSegments(std::vector<Loaded>* loaded) const;
+  void LoadSegments(std::vector<Loaded>* loaded) const MT_REQUIRES(files_mutex_);
 
   // --- listed.cc
   // Initialises an empty directory, or recovers the files in it.
-  Status InitFiles();
+  Status InitFiles() MT_REQUIRES(append_mutex_, files_mutex_);
   // What "ssd.id" says; DataLoss where it is missing or damaged.
   struct DirectoryId {
     InstanceId instance = {};
@@ -183,55 +181,57 @@ class SsdHashTier::Impl {
   Result<DirectoryId> ReadId() const;
   // `version`: kIdWithList or kIdWithoutList
   Status WriteInstanceId(uint32_t version);
-  // Makes the list what is synced by now, less `leaving`. REQUIRES: files_mutex_ held
-  Status ListSegments(Span<const std::shared_ptr<Segment>> leaving);
+  // Makes the list what is synced by now, less `leaving`.
+  Status ListSegments(Span<const std::shared_ptr<Segment>> leaving) MT_REQUIRES(files_mutex_);
   // The entry of a segment in the list; no records: it is not to be in it. REQUIRES: set_.mutex held
   static ListedSegment EntryOf(const Segment& segment);
   // Whether recovery would find what was synced: DataLoss naming the first file that was deleted, cut, or replaced by another
-  // file under its name. `list`: the list, too, which is to be up to date. REQUIRES: files_mutex_ held
-  Status CheckNames(bool list) const;
+  // file under its name. `list`: the list, too, which is to be up to date.
+  Status CheckNames(bool list) const MT_REQUIRES(files_mutex_);
   Status CheckName(const std::shared_ptr<Segment>& segment) const;
   // What the list says of the segment of a file; null: nothing, or of a later file of it.
-  const ListedSegment* ListedAt(const std::string& path) const;
+  const ListedSegment* ListedAt(const std::string& path) const MT_REQUIRES(files_mutex_);
   // DataLoss where a file that the list names, or a later one of its segment, is missing.
-  Status CheckListedFiles(Span<const std::string> paths) const;
+  Status CheckListedFiles(Span<const std::string> paths) const MT_REQUIRES(files_mutex_);
   // DataLoss where what was read of a file is not what the list says of its segment.
-  Status CheckListed(const std::string& path, const ListedSegment& listed, const Loaded& loaded) const;
+  Status CheckListed(const std::string& path, const ListedSegment& listed, const Loaded& loaded) const
+      MT_REQUIRES(files_mutex_);
 
   SsdHashOptions options_;
   const pid_t pid_;
   bool ready_ = false;  // Init succeeded: the files are ours
   InstanceId instance_ = {};
-  uint32_t id_version_ = 0;            // of "ssd.id"; guarded by files_mutex_ once the tier is open
-  std::unique_ptr<SegmentList> list_;  // null: the tier is not kept. Guarded in the same way
+  uint32_t id_version_ MT_GUARDED_BY(files_mutex_) = 0;               // of "ssd.id"
+  std::unique_ptr<SegmentList> list_ MT_PT_GUARDED_BY(files_mutex_);  // null: the tier is not kept
   TierRecovery recovery_;
   std::vector<ColumnSpec> recovered_columns_;
   std::unique_ptr<BatchReader> reader_;
   SegmentSet set_;
   SegmentWriterOptions writer_options_;
 
-  mutable std::mutex layout_mutex_;
-  std::shared_ptr<const RowLayout> layout_;  // guarded by layout_mutex_
+  mutable Mutex layout_mutex_;
+  std::shared_ptr<const RowLayout> layout_ MT_GUARDED_BY(layout_mutex_);
 
-  std::mutex append_mutex_;
-  std::unique_ptr<SegmentWriter> hot_;  // guarded by append_mutex_
-  uint64_t next_seq_ = 1;               // guarded by append_mutex_
+  Mutex append_mutex_;
+  std::unique_ptr<SegmentWriter> hot_ MT_PT_GUARDED_BY(append_mutex_);
+  uint64_t next_seq_ MT_GUARDED_BY(append_mutex_) = 1;
 
-  std::mutex compact_mutex_;  // guards the members below
-  std::unique_ptr<SegmentWriter> cold_;
-  Relocator relocator_;
-  uint64_t sweep_ = 0;               // number of the call of CompactUpTo: one call processes a segment at most once
-  std::shared_ptr<Segment> victim_;  // being compacted
-  uint32_t unreadable_ = 0;          // unreadable records of victim_
-  uint32_t cursor_ = 0;              // next slot of victim_
-  uint8_t* compact_buffer_ = nullptr;
-  uint64_t compact_buffer_bytes_ = 0;
-  bool disk_full_ = false;       // when the cold head asked last
-  bool between_slices_ = false;  // of a sweep in the background
+  Mutex compact_mutex_;
+  std::unique_ptr<SegmentWriter> cold_ MT_PT_GUARDED_BY(compact_mutex_);
+  Relocator relocator_ MT_GUARDED_BY(compact_mutex_);
+  uint64_t sweep_ MT_GUARDED_BY(compact_mutex_) =
+      0;  // number of the call of CompactUpTo: one call processes a segment at most once
+  std::shared_ptr<Segment> victim_ MT_GUARDED_BY(compact_mutex_);  // being compacted
+  uint32_t unreadable_ MT_GUARDED_BY(compact_mutex_) = 0;          // unreadable records of victim_
+  uint32_t cursor_ MT_GUARDED_BY(compact_mutex_) = 0;              // next slot of victim_
+  uint8_t* compact_buffer_ MT_GUARDED_BY(compact_mutex_) = nullptr;
+  uint64_t compact_buffer_bytes_ MT_GUARDED_BY(compact_mutex_) = 0;
+  bool disk_full_ MT_GUARDED_BY(compact_mutex_) = false;       // when the cold head asked last
+  bool between_slices_ MT_GUARDED_BY(compact_mutex_) = false;  // of a sweep in the background
 
   std::atomic<bool> has_spare_{false};
 
-  std::mutex files_mutex_;
+  Mutex files_mutex_;
   IoWorker* const worker_;
   IoWorker::Job files_job_, compact_job_;
 };

@@ -57,7 +57,11 @@ Status SsdHashTier::Impl::Init() {
                                 options_.min_segment_bytes, " and ", options_.max_segment_bytes);
   }
   MT_ASSIGN_OR_RETURN(reader_, BatchReader::Create(options_.reader));
-  MT_RETURN_IF_ERROR(InitFiles());
+  {
+    MutexLock append(append_mutex_);
+    MutexLock round(files_mutex_);
+    MT_RETURN_IF_ERROR(InitFiles());
+  }
   writer_options_.env = options_.env;
   writer_options_.directory = options_.directory;
   writer_options_.instance = instance_;
@@ -82,7 +86,7 @@ Status SsdHashTier::Impl::CheckProcess() const {
 }
 
 std::shared_ptr<const RowLayout> SsdHashTier::Impl::layout() const {
-  std::lock_guard<std::mutex> lock(layout_mutex_);
+  MutexLock lock(layout_mutex_);
   return layout_;
 }
 
@@ -97,7 +101,7 @@ Status SsdHashTier::Impl::SetLayout(std::shared_ptr<const RowLayout> layout) {
                                    "': expected ", DTypeName(found.dtype), " x ", found.dim, ", found in the layout ",
                                    i < columns.size() ? StrCat(DTypeName(columns[i].dtype), " x ", columns[i].dim) : "none");
   }
-  std::lock_guard<std::mutex> lock(layout_mutex_);
+  MutexLock lock(layout_mutex_);
   has_spare_ = false;  // it is made for the layout before
   layout_ = std::move(layout);
   return OkStatus();
@@ -112,26 +116,25 @@ Status SsdHashTier::Impl::CheckRecords(const RowLayout& layout, Span<const Write
   return OkStatus();
 }
 
-Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n,
-                                     std::unique_lock<std::mutex>* append) {
+Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n) {
   for (bool first = true;; first = false) {
     Status status;
     if (hot_->free_slots() < n && !has_spare_) {
       // Space that is free, or has just been freed in the background, goes to compaction first: without a segment to move
       // records to it could reclaim nothing once the disk is full.
-      append->unlock();
+      append_mutex_.unlock();
       {
-        std::lock_guard<std::mutex> compact(compact_mutex_);
+        MutexLock compact(compact_mutex_);
         status = KeepSpare();
       }
-      append->lock();
+      append_mutex_.lock();
     }
     if (!IsOutOfSpace(status)) status = hot_->Reserve(layout, n);
     if (!IsOutOfSpace(status)) return status;
-    append->unlock();
+    append_mutex_.unlock();
     // A disk on which nothing can be sealed makes new files of the same segments again and again: once is enough to know.
     const bool reclaimed = ReclaimOnFullDisk(/*sealing_counts=*/first);
-    append->lock();
+    append_mutex_.lock();
     if (!reclaimed) return status;
   }
 }
@@ -144,15 +147,15 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
   const uint64_t begun = options_.env->NowMicros();
   const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
   PayCompaction(bytes);
-  std::unique_lock<std::mutex> append(append_mutex_);
+  MutexLock append(append_mutex_);
   if (options_.max_rows > 0) {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     if (set_.rows + static_cast<int64_t>(records.size()) > options_.max_rows) {
       return ResourceExhaustedError("ssdhash tier: write of ", records.size(), " records: the tier holds ", set_.rows,
                                     " rows of at most ", options_.max_rows);
     }
   }
-  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
+  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size()));
   std::vector<LogRecord> piece;  // of the batch: little enough to stay in the processor's cache
   std::vector<Placement> placements;
   placements.reserve(records.size());
@@ -165,7 +168,7 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
     MT_RETURN_IF_ERROR(hot_->Append(piece, &placements));
   }
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   ++set_.write_latency[bucket];
   for (size_t i = 0; i < placements.size(); ++i) {
     Segment* segment = placements[i].segment;
@@ -180,7 +183,7 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
 }
 
 void SsdHashTier::Impl::Free(Span<const KeyLocation> records) {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   for (const KeyLocation& record : records) {
     uint32_t slot = 0;
     Segment* segment = set_.Find(record.location, &slot);
@@ -195,8 +198,8 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: remove before SetLayout");
   const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
   PayCompaction(bytes);
-  std::unique_lock<std::mutex> append(append_mutex_);
-  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size(), &append));
+  MutexLock append(append_mutex_);
+  MT_RETURN_IF_ERROR(ReserveHot(layout, records.size()));
   std::vector<LogRecord> log(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     log[i].header.key = records[i].key;
@@ -206,7 +209,7 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   std::vector<Placement> placements;
   placements.reserve(records.size());
   MT_RETURN_IF_ERROR(hot_->Append(log, &placements));
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   for (size_t i = 0; i < placements.size(); ++i) {
     Segment* segment = placements[i].segment;
     segment->SetTombstone(placements[i].slot);
@@ -226,7 +229,7 @@ Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
 
 Status SsdHashTier::Impl::FlushHeads() {
   {
-    std::lock_guard<std::mutex> append(append_mutex_);
+    MutexLock append(append_mutex_);
     MT_RETURN_IF_ERROR(hot_->Flush());
   }
   return cold_->Flush();
@@ -234,14 +237,14 @@ Status SsdHashTier::Impl::FlushHeads() {
 
 Status SsdHashTier::Impl::FlushFullSegments() {
   {
-    std::lock_guard<std::mutex> append(append_mutex_);
+    MutexLock append(append_mutex_);
     MT_RETURN_IF_ERROR(hot_->FlushFull());
   }
   return cold_->FlushFull();
 }
 
 Status SsdHashTier::Impl::Sync() {
-  std::lock_guard<std::mutex> compact(compact_mutex_);
+  MutexLock compact(compact_mutex_);
   Status synced;
   // An open segment whose sync failed is rewritten by its head; then everything is synced once more.
   for (int attempt = 0; attempt == 0 || (attempt == 1 && !synced.ok()); ++attempt) {
@@ -252,18 +255,18 @@ Status SsdHashTier::Impl::Sync() {
   if (synced.ok()) return Reap();
   if (list_ == nullptr) return synced;
   // A file that is missing says more than the call that failed for want of it.
-  std::lock_guard<std::mutex> round(files_mutex_);
+  MutexLock round(files_mutex_);
   MT_RETURN_IF_ERROR(CheckNames(/*list=*/false));
   return synced;
 }
 
 uint64_t SsdHashTier::Impl::location_end() const {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   return uint64_t{set_.units.size()} * SegmentSet::kUnitSlots;
 }
 
 TierStats SsdHashTier::Impl::stats() const {
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   TierStats stats;
   stats.rows = set_.rows;
   stats.row_bytes = set_.row_bytes;

@@ -24,12 +24,12 @@
 namespace multitier {
 
 Status SsdHashTier::Impl::SyncAndDelete(bool everything) {
-  std::lock_guard<std::mutex> round(files_mutex_);
+  MutexLock round(files_mutex_);
   std::vector<std::shared_ptr<Segment>> condemned;
   std::vector<std::string> undeleted;
   bool was_synced = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     condemned.swap(set_.condemned);
     undeleted.swap(set_.undeleted);
     set_.deleting += static_cast<int>(undeleted.size());
@@ -37,20 +37,21 @@ Status SsdHashTier::Impl::SyncAndDelete(bool everything) {
   }
   for (const std::string& path : undeleted) {
     set_.DeleteFile(options_.env, path);
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     --set_.deleting;
   }
   const Status synced = SyncSegments(everything || was_synced);
   std::vector<std::shared_ptr<Segment>> deletable;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (auto& segment : condemned) {
       const bool may_go = synced.ok() || segment->synced_writes == 0;
       (may_go ? deletable : set_.condemned).push_back(std::move(segment));
     }
   }
   Status listed;
-  const auto named = [this](const auto& segment) { return list_ != nullptr && list_->Named(segment->header.id); };
+  const auto named = [this](const auto& segment)
+                         MT_REQUIRES(files_mutex_) { return list_ != nullptr && list_->Named(segment->header.id); };
   bool leave = false;  // the list on the disk names no segment of `deletable`
   if (list_ != nullptr && synced.ok() && (everything || std::any_of(deletable.begin(), deletable.end(), named))) {
     listed = ListSegments(deletable);
@@ -58,17 +59,17 @@ Status SsdHashTier::Impl::SyncAndDelete(bool everything) {
   }
   for (const auto& segment : deletable) {
     if (!leave && named(segment)) {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       set_.condemned.push_back(segment);
       continue;
     }
     {
-      std::lock_guard<std::mutex> lock(set_.mutex);
+      MutexLock lock(set_.mutex);
       set_.Erase(segment.get());
       ++set_.deleting;
     }
     set_.DeleteFile(options_.env, segment->file->path());
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     --set_.deleting;
   }
   if (list_ != nullptr) list_->KeepRoom();
@@ -83,7 +84,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     if (status.ok() && !s.ok()) status = s;
   };
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (const auto& [segment, owner] : set_.segments) {
       if (segment->sync_failed && segment->sealed && !segment->condemned) failed.push_back(owner);
     }
@@ -91,7 +92,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
   for (const auto& segment : failed) note(RewriteSealed(writer_options_, &set_, segment));
   bool new_entries = false;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (const auto& [segment, owner] : set_.segments) {
       const bool due = everything || (options_.keep && segment->sealed);
       if (!due || segment->condemned || segment->writes == 0 || !segment->dirty()) continue;
@@ -113,7 +114,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
   }
   std::vector<std::shared_ptr<Segment>> provable;
   {
-    std::lock_guard<std::mutex> lock(set_.mutex);
+    MutexLock lock(set_.mutex);
     for (const std::shared_ptr<Segment>& target : targets) {
       if (target != nullptr) target->entry_synced = true;
     }
@@ -144,7 +145,7 @@ bool SsdHashTier::Impl::Prove(const std::shared_ptr<Segment>& segment) {
     return to->Write(offset, block.data(), kBlockBytes);
   };
   const bool proven = prove().ok();
-  std::lock_guard<std::mutex> lock(set_.mutex);
+  MutexLock lock(set_.mutex);
   segment->proven = proven;
   if (proven) set_.written_bytes += static_cast<int64_t>(kBlockBytes);
   return proven;
