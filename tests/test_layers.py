@@ -45,7 +45,7 @@ TABLE_PARTS = [
         "victim_order",
     ),
     ("snapshot_state", "snapshot_marks"),
-    ("shard_common", "shard_rows", "shard_records", "shard"),
+    ("shard_common", "shard_rows", "shard_rows_inline", "shard_demotion", "shard_records", "shard"),
     ("shard_set", "tier_stack"),
     ("budgets", "current_snapshot", "table_base", "operation_scope"),
     ("dropped_keys", "record_mover", "record_mover_copy"),

@@ -32,6 +32,10 @@ struct ShardCommon {
 inline WordState LowerState(int level) { return level == 0 ? WordState::kLower1 : WordState::kLower2; }
 inline int LevelOf(WordState state) { return state == WordState::kLower1 ? 0 : 1; }
 inline int LevelOf(uint64_t word) { return LevelOf(ShardIndex::state(word)); }
+// Whether the word names the record at `location` of a lower tier.
+inline bool IsRecord(uint64_t word, int level, uint32_t location) {
+  return ShardIndex::state(word) == LowerState(level) && ShardIndex::location(word) == location;
+}
 // A place below memory, as one number.
 inline uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint64_t>(level) << 32 | location; }
 

@@ -1,4 +1,4 @@
-// Rows and counted keys in memory: how they come, change and go. Records: shard_records.cc.
+// Rows and counted keys in memory: how they come, change and go. Records: shard_records.cc. Demotion: shard_demotion.cc.
 
 #include "cc/table/shard_rows.h"
 
