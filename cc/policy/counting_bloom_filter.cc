@@ -71,7 +71,9 @@ Result<std::unique_ptr<CountingBloomFilter>> CountingBloomFilter::Create(Env* en
   const size_t bytes = static_cast<size_t>(num_counters) * static_cast<size_t>(counter_bytes);
   void* memory = env->AllocatePages(bytes, /*huge=*/bytes >= kHugePage);
   if (memory == nullptr) {
-    return ResourceExhaustedError("counting Bloom filter: no memory for ", num_counters, " counters (", bytes, " bytes)");
+    return ResourceExhaustedError("counting Bloom filter: no memory for ", num_counters, " counters (", bytes,
+                                  " bytes): lower max_element_size (", expected_keys,
+                                  "), the number of keys that it is expected to count");
   }
   return std::unique_ptr<CountingBloomFilter>(new CountingBloomFilter(env, num_hashes, num_counters, counter_bytes, memory));
 }

@@ -56,7 +56,9 @@ TEST(CountingBloomFilterSizeTest, BadArgumentsAreRefusedByName) {
 TEST(CountingBloomFilterSizeTest, NoMemoryIsResourceExhausted) {
   FaultEnv env(Env::Posix());
   env.FailNth(FaultKind::kAllocate, 1, ResourceExhaustedError("no memory"));
-  EXPECT_EQ(CountingBloomFilter::Create(&env, 1000, 0.01, 32).status().code(), StatusCode::kResourceExhausted);
+  const Status status = CountingBloomFilter::Create(&env, 1000, 0.01, 32).status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("lower max_element_size (1000)"), std::string::npos) << status.message();
   EXPECT_TRUE(CountingBloomFilter::Create(&env, 1000, 0.01, 32).ok());
 }
 
