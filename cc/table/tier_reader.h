@@ -14,8 +14,8 @@
 // locked once for each run of up to a thousand of them, in step 1 and again in step 3, while the buckets of the next ones are
 // on their way into the processor's cache.
 //
-// A damaged record (DataLoss) is an error, or the key starts anew or is dropped, as on_corruption and the visitor say. Its key
-// is the one the tier knows it by; where it knows none, the one that was asked for: a tag match is all there is.
+// A damaged record (DataLoss) is an error, or its key starts anew or is dropped, as on_corruption and the visitor say. The tier
+// may know whose record it was. If it does not, the record counts as that of the key that was asked for, whose tag matched.
 //
 // Owns nothing between two calls. Its callers are operations inside the gate that hold no shard's lock. Thread-safe.
 

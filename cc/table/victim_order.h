@@ -1,12 +1,12 @@
 // VictimOrder: which rows of a shard's DRAM are demoted first; and LowerOrder, the same for a bounded tier below.
 //
-// A row carries its recency itself: a lookup stores it under the shared side of the shard's lock and touches nothing else. So
-// an order learns of a use when it meets the row:
+// A row carries its recency itself. A lookup stores it there, under the shared side of the shard's lock, and changes nothing
+// else. An order therefore learns of a use only when it looks at the row:
 //
-//   exact (small shards)  a heap by (frequency,) recency with the values known when a row was last met. The values of a row
-//                         only grow, so the true first is found by looking at the top: where its row has moved on, it sinks
-//                         to its new place. Each sinking answers a touch; no scan over rows, O(log rows) a victim.
-//   policy (large ones)   cc/policy/probation_clock.h. Uses collect in two bits of the row (see NoteUse); the policy gets them
+//   exact (small shards)  a heap by recency (LFU: by frequency, then recency), with the values of the last look. Values only
+//                         grow. If the row on top has been used since, it sinks to its new place, and the next top is looked
+//                         at. Costs O(log rows) for each victim and each use; rows are not scanned.
+//   policy (large ones)   cc/policy/probation_clock.h. Two bits of the row count its uses (see NoteUse). The policy takes them
 //                         when it asks whether the row may leave.
 //   windows (large ones   a hand walks over the slab and looks at four slots for each victim; the coldest quarter leaves. Needs
 //   with LRU or LFU)      no memory.
