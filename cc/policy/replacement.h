@@ -1,4 +1,4 @@
-// Replacement: by which rule the rows of a fast tier are demoted. cc/table/victim_order.h carries it out.
+// Replacement: by which rule the rows of a fast tier are demoted. victim_order.h carries it out.
 
 #ifndef CC_POLICY_REPLACEMENT_H_
 #define CC_POLICY_REPLACEMENT_H_

@@ -1,5 +1,6 @@
-// Budgets: how many rows each tier of a table may hold. Owns the DRAM budget, which may change at run time; the other budgets
-// are options. Thread-safe.
+// Budgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them.
+//
+// Owns the DRAM budget, which may change at run time; the other budgets are options. Thread-safe.
 
 #ifndef CC_TABLE_BUDGETS_H_
 #define CC_TABLE_BUDGETS_H_

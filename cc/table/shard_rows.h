@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "cc/base/hash.h"
+#include "cc/policy/victim_order.h"
 #include "cc/row/row_slab.h"
 #include "cc/table/counted_keys.h"
 #include "cc/table/event.h"
@@ -36,7 +37,6 @@
 #include "cc/table/prefetch_pins.h"
 #include "cc/table/shard_common.h"
 #include "cc/table/snapshot_marks.h"
-#include "cc/table/victim_order.h"
 
 namespace multitier {
 

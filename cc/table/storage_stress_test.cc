@@ -1,6 +1,6 @@
-// The table over real tiers under threads, against plain models: every operation beside every other, with eviction, compaction
-// inline and on its own thread. Under SGD with learning rate 1 and gradient -1 a value is its number of updates, so any lost
-// or doubled update shows. MT_STRESS_ROUNDS makes it longer.
+// The table over real tiers under threads, against plain models: every operation while every other runs, with eviction,
+// compaction inline and on its own thread. Under SGD with learning rate 1 and gradient -1 a value is its number of updates, so
+// any lost or doubled update shows. MT_STRESS_ROUNDS makes it longer.
 
 #include <atomic>
 #include <thread>
@@ -192,7 +192,7 @@ TEST_P(StorageStress, RemovalBesideTrainingOfTheSameKeysLeavesFilesThatAgree) {
   ExpectFilesAgree(std::move(table));
 }
 
-// A scan beside trained rows that move between the tiers all the time: each key is given exactly once.
+// A scan while rows are trained and move between the tiers all the time: each key is given exactly once.
 TEST_P(StorageStress, ScanGivesEachKeyOnceWhileRowsMove) {
   constexpr int64_t kKeys = 300;
   auto table = MakeTable(Options(GetParam().last_rows));

@@ -6,7 +6,8 @@
 //   prefetch.cc          Prefetch
 //   adopt.cc             rows that a tier recovered
 //   inspection.cc        Frequency, Version, LookupTier
-//   removal.cc           Remove, Expire, Clear
+//   removal.cc           Remove, Clear
+//   expiration.cc        Expire
 //   transfer.cc          Scan, Import
 //   row_batch.cc         CopyOut, PutBack
 //   snapshot.cc          TakeSnapshot, Export

@@ -1,4 +1,4 @@
-#include "cc/table/victim_order.h"
+#include "cc/policy/victim_order.h"
 
 #include <gtest/gtest.h>
 

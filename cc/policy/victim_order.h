@@ -13,8 +13,8 @@
 //
 // Needs the shard's lock.
 
-#ifndef CC_TABLE_VICTIM_ORDER_H_
-#define CC_TABLE_VICTIM_ORDER_H_
+#ifndef CC_POLICY_VICTIM_ORDER_H_
+#define CC_POLICY_VICTIM_ORDER_H_
 
 #include <cstdint>
 #include <memory>
@@ -128,4 +128,4 @@ class LowerOrder {
 
 }  // namespace multitier
 
-#endif  // CC_TABLE_VICTIM_ORDER_H_
+#endif  // CC_POLICY_VICTIM_ORDER_H_
