@@ -49,14 +49,14 @@ bool IsOfDatabase(const std::string& name) {
 }  // namespace
 
 void LevelDbDisk::set_fault(Fault fault) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   fault_ = std::move(fault);
 }
 
 int LevelDbDisk::Inject(const char* call, const std::string& path) {
   Fault fault;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (fault_ == nullptr) return 0;
     fault = fault_;
   }
@@ -68,7 +68,7 @@ leveldb::Status LevelDbDisk::Failed(const std::string& path, int error) {
   // Never NotFound: of a key's Get that would say that the key is not there.
   const leveldb::Status status = leveldb::Status::IOError(path, std::strerror(error));
   std::string text = status.ToString();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!errors_.insert_or_assign(text, error).second) return status;
   texts_.push_back(std::move(text));
   if (texts_.size() > kTexts) {
@@ -79,13 +79,13 @@ leveldb::Status LevelDbDisk::Failed(const std::string& path, int error) {
 }
 
 int LevelDbDisk::ErrnoOf(const leveldb::Status& status) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = errors_.find(status.ToString());
   return found == errors_.end() ? 0 : found->second;
 }
 
 leveldb::Status LevelDbDisk::Lock(const std::string& path, leveldb::FileLock** lock) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  MutexLock guard(mutex_);
   if (lock_holders_ == 0) {
     const leveldb::Status status = leveldb::Env::Default()->LockFile(path, &lock_);
     if (!status.ok()) return status;
@@ -96,7 +96,7 @@ leveldb::Status LevelDbDisk::Lock(const std::string& path, leveldb::FileLock** l
 }
 
 leveldb::Status LevelDbDisk::Unlock(leveldb::FileLock* lock) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  MutexLock guard(mutex_);
   return --lock_holders_ > 0 ? leveldb::Status::OK() : leveldb::Env::Default()->UnlockFile(lock);
 }
 
@@ -111,7 +111,7 @@ int LevelDbDisk::ProbeSpace(const std::string& path, size_t bytes) {
 }
 
 void LevelDbDisk::SetWritten(const std::string& path, const Written& written) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   Written& known = files_[path];
   stored_bytes_ += written.bytes - known.bytes;
   known = written;
@@ -122,17 +122,17 @@ void LevelDbDisk::SetWritten(const std::string& path, const Written& written) {
 }
 
 void LevelDbDisk::SetSynced(const std::string& path, const Written& written) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   synced_[path] = SyncedFile{path.substr(path.rfind('/') + 1), static_cast<uint64_t>(written.bytes), written.crc};
 }
 
 void LevelDbDisk::SetClosedUnsynced(const std::string& path) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   closed_unsynced_.insert(path);
 }
 
 Result<std::vector<SyncedFile>> LevelDbDisk::SyncedFiles() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!closed_unsynced_.empty()) {
     return UnavailableError("'", *closed_unsynced_.begin(), "' could not be synced when it was closed");
   }
@@ -144,7 +144,7 @@ Result<std::vector<SyncedFile>> LevelDbDisk::SyncedFiles() {
 void LevelDbDisk::RenameWritten(const std::string& from, const std::string& to) {
   Written written;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto it = files_.find(from); it != files_.end()) written = it->second;
   }
   SetWritten(from, Written());
@@ -152,7 +152,7 @@ void LevelDbDisk::RenameWritten(const std::string& from, const std::string& to) 
 }
 
 std::map<std::string, LevelDbDisk::Written> LevelDbDisk::files() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return files_;
 }
 
@@ -193,7 +193,7 @@ leveldb::Status LevelDbDisk::CheckFiles() {
 }
 
 int64_t LevelDbDisk::log_bytes() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   int64_t total = 0;
   for (const auto& [path, written] : files_) {
     if (path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0) total += written.bytes;

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/base/status.h"
 #include "leveldb/env.h"
 #include "leveldb/status.h"
@@ -63,7 +64,7 @@ class LevelDbDisk {
   };
   void SetWritten(const std::string& path, const Written& written);  // 0 bytes: it was removed
   void RenameWritten(const std::string& from, const std::string& to);
-  // Held by whoever creates, renames or deletes a file until SetWritten knows of it.
+  // A thread that creates, renames or deletes a file holds it until SetWritten knows of the change.
   std::unique_lock<std::mutex> ChangeNames() { return std::unique_lock<std::mutex>(names_mutex_); }
   // Takes the database's files in the directory, as they are now, for written. The error of a directory that cannot be read.
   leveldb::Status FindFiles(const std::string& directory);
@@ -93,15 +94,15 @@ class LevelDbDisk {
 
   std::mutex names_mutex_;  // held over calls that change names; before mutex_
 
-  std::mutex mutex_;  // guards the members below; no file calls under it, except for the lock file
-  Fault fault_;
-  std::map<std::string, int> errors_;         // by the text of the status
-  std::deque<std::string> texts_;             // the oldest first
-  std::map<std::string, Written> files_;      // by path
-  std::map<std::string, SyncedFile> synced_;  // logs and manifests that exist, by path
-  std::set<std::string> closed_unsynced_;     // logs, by path
-  leveldb::FileLock* lock_ = nullptr;
-  int lock_holders_ = 0;
+  Mutex mutex_;  // no file calls under it, except for the lock file
+  Fault fault_ MT_GUARDED_BY(mutex_);
+  std::map<std::string, int> errors_ MT_GUARDED_BY(mutex_);         // by the text of the status
+  std::deque<std::string> texts_ MT_GUARDED_BY(mutex_);             // the oldest first
+  std::map<std::string, Written> files_ MT_GUARDED_BY(mutex_);      // by path
+  std::map<std::string, SyncedFile> synced_ MT_GUARDED_BY(mutex_);  // logs and manifests that exist, by path
+  std::set<std::string> closed_unsynced_ MT_GUARDED_BY(mutex_);     // logs, by path
+  leveldb::FileLock* lock_ MT_GUARDED_BY(mutex_) = nullptr;
+  int lock_holders_ MT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace multitier

@@ -34,7 +34,7 @@ LevelDbEnv::LevelDbEnv(LevelDbDisk* disk, bool sync_logs)
 
 LevelDbEnv::~LevelDbEnv() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
   has_job_.notify_all();
@@ -46,9 +46,9 @@ multitier::Status LevelDbEnv::Start() {
 }
 
 void LevelDbEnv::Freeze() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   frozen_ = true;
-  idle_.wait(lock, [this] { return jobs_.empty() && !running_; });
+  lock.Wait(idle_, [this]() MT_REQUIRES(mutex_) { return jobs_.empty() && !running_; });
 }
 
 int LevelDbEnv::BeginChange(const char* call, const std::string& path) {
@@ -132,23 +132,23 @@ leveldb::Status LevelDbEnv::RenameFile(const std::string& from, const std::strin
 
 void LevelDbEnv::Schedule(void (*function)(void* arg), void* arg) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     jobs_.push_back([function, arg] { function(arg); });
   }
   has_job_.notify_one();
 }
 
 void LevelDbEnv::RunJobs() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    has_job_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    lock.Wait(has_job_, [this]() MT_REQUIRES(mutex_) { return stop_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
     const std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     running_ = true;
-    lock.unlock();
+    lock.Unlock();
     job();
-    lock.lock();
+    lock.Lock();
     running_ = false;
     idle_.notify_all();
   }

@@ -19,10 +19,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/base/status.h"
 #include "cc/base/thread.h"
 #include "cc/tier/leveldb/leveldb_disk.h"
@@ -75,11 +75,11 @@ class LevelDbEnv : public leveldb::EnvWrapper {
   const bool sync_logs_;
   std::atomic<bool> frozen_{false};
 
-  std::mutex mutex_;  // guards the members below; no file calls under it
+  Mutex mutex_;  // no file calls under it
   std::condition_variable has_job_, idle_;
-  std::deque<std::function<void()>> jobs_;
-  bool running_ = false;  // a job runs
-  bool stop_ = false;
+  std::deque<std::function<void()>> jobs_ MT_GUARDED_BY(mutex_);
+  bool running_ MT_GUARDED_BY(mutex_) = false;  // a job runs
+  bool stop_ MT_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };
 

@@ -85,9 +85,9 @@ void PmemTier::SetHeld(uint32_t location, bool held) {
   held ? file.held[slot / 64] |= bit : file.held[slot / 64] &= ~bit;
 }
 
-PmemTier::Beside* PmemTier::BesideOf(uint32_t location) {
+PmemTier::Volatile* PmemTier::VolatileOf(uint32_t location) {
   File& file = files_[static_cast<size_t>(FileIndexOf(location))];
-  return &file.beside[location - file.pmem->first_location()];
+  return &file.in_memory[location - file.pmem->first_location()];
 }
 
 void PmemTier::Forget(uint32_t location) {
@@ -124,7 +124,7 @@ void PmemTier::RetireWhereUnused(File* file) {
   std::fill_n(file_of_unit_.begin() + static_cast<long>(first), file->pmem->slots() >> unit_shift_, -1);
   retired_.push_back(std::move(file->pmem));
   file->held = {};
-  file->beside = {};
+  file->in_memory = {};
 }
 
 void PmemTier::RemoveRetired() {
@@ -155,7 +155,7 @@ uint64_t PmemTier::SlotsOfNextFile(uint64_t missing) const {
 void PmemTier::Adopt(std::shared_ptr<PmemFile> pmem) {
   File file;
   file.held.resize((pmem->slots() + 63) / 64);
-  file.beside.resize(pmem->slots());
+  file.in_memory.resize(pmem->slots());
   file_of_unit_.insert(file_of_unit_.end(), pmem->slots() >> unit_shift_, static_cast<int>(files_.size()));
   // The last is taken first: rows fill the file from its beginning.
   for (uint32_t slot = pmem->slots(); slot-- > 0;) free_.push_back(pmem->first_location() + slot);
@@ -267,7 +267,7 @@ Status PmemTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
   for (size_t i = 0; i < records.size(); ++i) {
     SetHeld(locations[i], true);
     const RecordHeader& header = records[i].header;
-    *BesideOf(locations[i]) = Beside{header.below, header.recency, header.flags};
+    *VolatileOf(locations[i]) = Volatile{header.below, header.recency, header.flags};
   }
   return OkStatus();
 }
@@ -275,7 +275,7 @@ Status PmemTier::Write(Span<const WriteRecord> records, uint32_t* locations) {
 Status PmemTier::Read(Span<ReadRecord> records) {
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<Slot> slots(records.size());
-  std::vector<Beside> beside(records.size());
+  std::vector<Volatile> in_memory(records.size());
   std::shared_ptr<const RowLayout> layout;
   int epoch = 0;
   {
@@ -285,7 +285,7 @@ Status PmemTier::Read(Span<ReadRecord> records) {
     for (size_t i = 0; i < records.size(); ++i) {
       if (!IsHeld(records[i].location)) continue;
       slots[i] = SlotOf(records[i].location);
-      beside[i] = *BesideOf(records[i].location);
+      in_memory[i] = *VolatileOf(records[i].location);
     }
   }
   for (size_t i = 0; i < records.size(); ++i) {
@@ -293,9 +293,9 @@ Status PmemTier::Read(Span<ReadRecord> records) {
     record.status = slots[i].file != nullptr
                         ? slots[i].file->ReadSlot(slots[i].index, *layout, &record)
                         : NotFoundError("pmem tier: no record at location ", record.location, " for key ", record.key);
-    record.header.below = beside[i].below;
-    record.header.recency = beside[i].recency;
-    record.header.flags = beside[i].flags;
+    record.header.below = in_memory[i].below;
+    record.header.recency = in_memory[i].recency;
+    record.header.flags = in_memory[i].flags;
   }
   MutexLock lock(mutex_);
   LeaveEpoch(epoch);
@@ -319,9 +319,9 @@ Status PmemTier::Remove(Span<const KeyLocation> records) {
 
 bool PmemTier::SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
   MutexLock lock(mutex_);
-  if (!IsHeld(record.location) || BesideOf(record.location)->below != from) return false;
+  if (!IsHeld(record.location) || VolatileOf(record.location)->below != from) return false;
   if (SlotOf(record.location).file->ReadHeader(SlotOf(record.location).index).key != record.key) return false;
-  BesideOf(record.location)->below = to;
+  VolatileOf(record.location)->below = to;
   return true;
 }
 
@@ -329,12 +329,12 @@ Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t l
   MT_RETURN_IF_ERROR(CheckProcess());
   std::vector<std::pair<uint32_t, Slot>> slots;
   std::vector<RecordHeader> headers;
-  std::vector<Beside> beside;
+  std::vector<Volatile> in_memory;
   for (size_t i = 0;; ++i) {
     int epoch = 0;
     slots.clear();
     headers.clear();
-    beside.clear();
+    in_memory.clear();
     {
       MutexLock lock(mutex_);
       if (i >= file_of_unit_.size()) return OkStatus();
@@ -343,7 +343,7 @@ Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t l
       for (uint32_t location = first; location < first + (1u << unit_shift_); ++location) {
         if (!IsHeld(location)) continue;
         slots.emplace_back(location, SlotOf(location));
-        beside.push_back(*BesideOf(location));
+        in_memory.push_back(*VolatileOf(location));
       }
     }
     for (const auto& [location, slot] : slots) headers.push_back(slot.file->ReadHeader(slot.index));
@@ -352,9 +352,9 @@ Status PmemTier::Scan(const std::function<Status(const RecordHeader&, uint32_t l
       LeaveEpoch(epoch);
     }
     for (size_t k = 0; k < slots.size(); ++k) {
-      headers[k].below = beside[k].below;
-      headers[k].recency = beside[k].recency;
-      headers[k].flags = beside[k].flags;
+      headers[k].below = in_memory[k].below;
+      headers[k].recency = in_memory[k].recency;
+      headers[k].flags = in_memory[k].flags;
       MT_RETURN_IF_ERROR(visit(headers[k], slots[k].first));
     }
   }
@@ -387,7 +387,7 @@ TierStats PmemTier::stats() const {
     if (file.pmem == nullptr) continue;
     (file.pmem->is_pmem() ? stats.resident_bytes : stats.stored_bytes) += static_cast<int64_t>(file.pmem->bytes());
     stats.resident_bytes += static_cast<int64_t>(file.held.size() * sizeof(file.held[0]));
-    stats.resident_bytes += static_cast<int64_t>(file.beside.size() * sizeof(file.beside[0]));
+    stats.resident_bytes += static_cast<int64_t>(file.in_memory.size() * sizeof(file.in_memory[0]));
   }
   const size_t words = file_of_unit_.capacity() + free_.capacity() + limbo_[0].capacity() + limbo_[1].capacity();
   stats.resident_bytes += static_cast<int64_t>(words * sizeof(uint32_t));

@@ -68,16 +68,16 @@ class PmemTier : public Tier {
 
  private:
   // The fields of a row that only this process needs; they are in memory.
-  struct Beside {
+  struct Volatile {
     uint32_t below = kNoLocation;
     uint32_t recency = 0;
     uint16_t flags = 0;
   };
   struct File {
     std::shared_ptr<PmemFile> pmem;
-    std::vector<uint64_t> held;  // one bit for each slot
-    std::vector<Beside> beside;  // by slot
-    int64_t used = 0;            // slots that are reserved, held or in limbo
+    std::vector<uint64_t> held;       // one bit for each slot
+    std::vector<Volatile> in_memory;  // by slot
+    int64_t used = 0;                 // slots that are reserved, held or in limbo
   };
   struct Slot {
     PmemFile* file = nullptr;
@@ -91,7 +91,7 @@ class PmemTier : public Tier {
   Slot SlotOf(uint32_t location) const MT_REQUIRES(mutex_);
   bool IsHeld(uint32_t location) const MT_REQUIRES(mutex_);
   void SetHeld(uint32_t location, bool held) MT_REQUIRES(mutex_);
-  Beside* BesideOf(uint32_t location) MT_REQUIRES(mutex_);
+  Volatile* VolatileOf(uint32_t location) MT_REQUIRES(mutex_);
   void Forget(uint32_t location) MT_REQUIRES(mutex_);      // held -> limbo
   bool BeginEpoch() MT_REQUIRES(mutex_);                   // false: reads of the previous epoch still run
   void RetireWhereUnused(File* file) MT_REQUIRES(mutex_);  // a narrow file
