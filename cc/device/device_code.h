@@ -2,7 +2,9 @@
 //
 //   MT_SHARED(type, name)       a shared variable of the block
 //   Atomic*<order>(p, ...)      atomics of device scope with a memory order
+//   LoadFourWords(p)            one load of 16 bytes that no thread of the launch writes
 //   MT_UNROLL for (...)         a loop of constant length whose variables stay in registers
+//   MT_NO_UNROLL for (...)      a loop that would take too many registers if the compiler unrolled it
 //   MT_LAUNCH(...)              launches a kernel; returns the Status of the launch
 //
 // Rules for kernels:
@@ -22,6 +24,14 @@
 #include "cc/base/status.h"
 #include "cc/device/stream.h"
 
+namespace multitier::device {
+
+struct alignas(16) FourWords {
+  uint32_t word[4];
+};
+
+}  // namespace multitier::device
+
 #if defined(__CUDACC__)
 
 #include <cuda_runtime.h>
@@ -30,6 +40,7 @@
 
 #define MT_KERNELS_NAMESPACE cuda_kernels
 #define MT_UNROLL _Pragma("unroll")
+#define MT_NO_UNROLL _Pragma("unroll 1")
 #define MT_SHARED(type, name) __shared__ type name
 #define MT_LAUNCH(stream, grid, block, kernel, args) \
   (kernel<<<grid, block, 0, static_cast<cudaStream_t>((stream).native)>>>(args), ::multitier::device::LaunchStatus(#kernel))
@@ -47,6 +58,12 @@ __device__ constexpr cuda::std::memory_order StdOrder() {
          : order == kRelease ? cuda::std::memory_order_release
                              : cuda::std::memory_order_acq_rel;
 }
+// The compiler splits a plain load where the words are used one after the other.
+__device__ __forceinline__ FourWords LoadFourWords(const void* p) {
+  const uint4 words = __ldg(static_cast<const uint4*>(p));
+  return FourWords{{words.x, words.y, words.z, words.w}};
+}
+
 template <typename T>
 using Ref = cuda::atomic_ref<T, cuda::thread_scope_device>;
 
@@ -84,6 +101,7 @@ __device__ __forceinline__ T AtomicMin(T* p, T value) {
 
 #define MT_KERNELS_NAMESPACE emulated_kernels
 #define MT_UNROLL _Pragma("GCC unroll 8")
+#define MT_NO_UNROLL  // g++ does not unroll it
 #define MT_SHARED(type, name)        \
   static const char name##_site = 0; \
   type& name = *static_cast<type*>(::multitier::simt::SharedMemory(&name##_site, sizeof(type)))
@@ -100,6 +118,8 @@ enum Order {
   kRelease = __ATOMIC_RELEASE,
   kAcqRel = __ATOMIC_ACQ_REL
 };
+
+__forceinline__ FourWords LoadFourWords(const void* p) { return *static_cast<const FourWords*>(p); }
 
 template <Order order, typename T>
 __forceinline__ T AtomicLoad(T* p) {

@@ -87,29 +87,28 @@ __device__ __forceinline__ Lowest ReadChain(const InsertArgs& args, uint32_t hea
   return lowest;
 }
 
-// The four slots of a lane in the bucket that its warp owns.
+// The four slots of a lane in the bucket that its warp owns. Pointers to them would cost registers: they are computed.
 struct LaneSlots {
   uint32_t digests;  // four bytes
-  Slot* slots;       // [4]
-  uint32_t* uses;    // [4] or null
+  uint32_t first;    // of the table's slots
 };
 
 __device__ __forceinline__ uint32_t EmptyBytes(uint32_t digests) { return __vcmpeq4(digests, 0) & 0x01010101u; }
 
 // The priority of a slot for eviction: inverted uses first, then age. 0: it must not be evicted.
-__device__ __forceinline__ uint64_t Coldness(const LaneSlots& mine, int k, const InsertArgs& args) {
-  const uint32_t last = mine.slots[k].last_operation;
+__device__ __forceinline__ uint64_t Coldness(const Table& table, const LaneSlots& mine, int k, const InsertArgs& args) {
+  const uint32_t last = table.slots[mine.first + k].last_operation;
   if ((mine.digests >> 8 * k & 0xff) == 0 || static_cast<int32_t>(last - args.floor) >= 0) return 0;
-  const uint32_t unused = mine.uses != nullptr ? ~mine.uses[k] : 0;
+  const uint32_t unused = table.uses != nullptr ? ~table.uses[mine.first + k] : 0;
   return static_cast<uint64_t>(unused) << 32 | (args.operation - last);
 }
 
 // The slot of the bucket to evict: the coldest one; among equals, the first one. -1: none.
-__device__ __forceinline__ int ChooseVictim(const LaneSlots& mine, const InsertArgs& args) {
+__device__ __forceinline__ int ChooseVictim(const Table& table, const LaneSlots& mine, const InsertArgs& args) {
   uint64_t coldest = 0;
   int at = 0;
   MT_UNROLL for (int k = 0; k < kPerLane; ++k) {
-    const uint64_t cold = Coldness(mine, k, args);
+    const uint64_t cold = Coldness(table, mine, k, args);
     if (cold <= coldest) continue;
     coldest = cold;
     at = k;
@@ -137,7 +136,7 @@ __device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& ta
     const int byte = (__ffs(static_cast<int>(EmptyBytes(mine->digests))) - 1) / 8;
     slot = owner * kPerLane + __shfl_sync(kAllLanes, byte, owner);
   } else {
-    slot = *full ? -1 : ChooseVictim(*mine, args);
+    slot = *full ? -1 : ChooseVictim(table, *mine, args);
     *full = slot < 0;
   }
   if (slot < 0 || lane != static_cast<uint32_t>(slot) / kPerLane) return;
@@ -145,13 +144,13 @@ __device__ __forceinline__ void PlaceOne(const InsertArgs& args, const Table& ta
   if (fresh) {
     args.consumed[i] = 1;
   } else {
-    row = mine->slots[k].row;
+    row = table.slots[mine->first + k].row;
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(table.rows + static_cast<size_t>(row) * table.row_stride);
-    args.victims[i] = Victim{mine->slots[k].key, row, (header->flags & kRowDirty) != 0 ? 1u : 0u};
+    args.victims[i] = Victim{table.slots[mine->first + k].key, row, (header->flags & kRowDirty) != 0 ? 1u : 0u};
   }
   const int64_t key = args.keys[position];
-  mine->slots[k] = Slot{key, row, args.operation};
-  if (mine->uses != nullptr) mine->uses[k] = 1;
+  table.slots[mine->first + k] = Slot{key, row, args.operation};
+  if (table.uses != nullptr) table.uses[mine->first + k] = 1;
   mine->digests = (mine->digests & ~(0xffu << 8 * k)) | static_cast<uint32_t>(PlaceOf(key, table.buckets).digest) << 8 * k;
   table.slot_of_row[row] = bucket * kBucketSlots + static_cast<uint32_t>(slot);
   args.rows[position] = table.rows + static_cast<size_t>(row) * table.row_stride;
@@ -165,7 +164,7 @@ __device__ __forceinline__ void NoteOffer(const InsertArgs& args, const Table& t
   if (rank == 0) args.bases[t] = num_free - (misses < num_free ? misses : num_free);
 }
 
-__global__ void __launch_bounds__(kBlock) PlaceKernel(InsertArgs args) {
+__global__ void __launch_bounds__(kBlock, 8) PlaceKernel(InsertArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
   const uint32_t lane = threadIdx.x % 32, n = *args.num_missed;
   for (uint32_t head = warp; head < n; head += warps) {
@@ -174,16 +173,15 @@ __global__ void __launch_bounds__(kBlock) PlaceKernel(InsertArgs args) {
     const uint32_t num_free = *table.num_free, bucket = PlaceOf(args.keys[position], table.buckets).bucket;
     if (lane == 0) NoteOffer(args, table, head, t, num_free);
     if (table.heads[bucket] != head) continue;  // another warp owns the bucket
-    const size_t first = static_cast<size_t>(bucket) * kBucketSlots + lane * kPerLane;
-    uint32_t* const digests = reinterpret_cast<uint32_t*>(table.digests + first);
-    LaneSlots mine{*digests, table.slots + first, table.uses != nullptr ? table.uses + first : nullptr};
+    const uint32_t first = bucket * kBucketSlots + lane * kPerLane;
+    LaneSlots mine{*reinterpret_cast<const uint32_t*>(table.digests + first), first};
     Lowest lowest = ReadChain(args, head);
     bool full = false;
     for (uint32_t i = lowest.Min(); i != kNone; i = lowest.Min()) {
       PlaceOne(args, table, bucket, i, num_free, &mine, &full);
       lowest.Replace(i, kNone);
     }
-    *digests = mine.digests;
+    *reinterpret_cast<uint32_t*>(table.digests + first) = mine.digests;
   }
 }
 
@@ -207,7 +205,7 @@ __global__ void __launch_bounds__(kBlock) ReclaimKernel(InsertArgs args) {
     const uint64_t before = PrefixOfTile(args.scan, tile, tile_sum, &end) + in_block;
     uint32_t returned_before = static_cast<uint32_t>(before & 0x7fffffffu),
              dirty_before = static_cast<uint32_t>(before >> kHalf);
-    for (uint32_t k = 0; k < kPerThread && begin + k < n; ++k) {
+    MT_NO_UNROLL for (uint32_t k = 0; k < kPerThread && begin + k < n; ++k) {
       const uint32_t i = begin + k, position = args.missed[i];
       args.returned[i] = returned_before;
       args.outbox[i] = (dirty >> k & 1) != 0 ? dirty_before : kNone;

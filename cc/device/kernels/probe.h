@@ -11,10 +11,6 @@ namespace {
 
 constexpr int kProbeLanes = 8;  // of a key: 4 keys a warp
 
-struct alignas(16) FourWords {
-  uint32_t word[4];
-};
-
 // Bytes of `word` that are `digest`: bits 0, 8, 16, 24.
 __device__ __forceinline__ uint32_t MatchingBytes(uint32_t word, uint32_t digest) {
   return __vcmpeq4(word, digest * 0x01010101u) & 0x01010101u;
@@ -22,10 +18,9 @@ __device__ __forceinline__ uint32_t MatchingBytes(uint32_t word, uint32_t digest
 
 // The slot of the key in its bucket among those of this lane, or -1. REQUIRES: nothing in this launch writes digests or keys.
 __device__ __forceinline__ int ProbeLane(const Table& table, Place place, int64_t key, int lane) {
-  const FourWords words =
-      reinterpret_cast<const FourWords*>(table.digests + static_cast<size_t>(place.bucket) * kBucketSlots)[lane];
+  const FourWords words = LoadFourWords(table.digests + static_cast<size_t>(place.bucket) * kBucketSlots + lane * 16);
   const Slot* const slots = table.slots + static_cast<size_t>(place.bucket) * kBucketSlots;
-  for (int w = 0; w < 4; ++w) {
+  MT_UNROLL for (int w = 0; w < 4; ++w) {
     for (uint32_t bytes = MatchingBytes(words.word[w], place.digest); bytes != 0; bytes &= bytes - 1) {
       const int slot = lane * 16 + w * 4 + (__ffs(static_cast<int>(bytes)) - 1) / 8;
       if (slots[slot].key == key) return slot;
