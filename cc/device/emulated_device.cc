@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -108,7 +109,7 @@ constexpr size_t kAlignment = 256;
 struct EmulatedDevice::State {
   explicit State(const Options& o) : options(o), machine(o.simt), random(o.simt.seed * 2 + 1) {}
 
-  const Options options;
+  Options options;
   mutable HiddenMutex mutex;
   simt::Machine machine;
   std::vector<EmulatedStream*> streams;
@@ -117,6 +118,7 @@ struct EmulatedDevice::State {
   uint64_t random;
   int64_t fail_in = -1;  // calls until one fails; negative: none does
   int64_t calls = 0;
+  int64_t fail_every = 0, allocations = 0;
 
   uint64_t Random() {
     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -213,9 +215,11 @@ Result<void*> EmulatedDevice::Allocate(size_t bytes) {
   if (bytes == 0) return static_cast<void*>(nullptr);
   HiddenLock lock(&state_->mutex);
   const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const size_t free = state_->options.memory_bytes - state_->used_bytes;
+  const size_t free = state_->options.memory_bytes - std::min(state_->options.memory_bytes, state_->used_bytes);
   void* memory = nullptr;
-  if (!state_->FailsNow() && rounded <= free) memory = std::aligned_alloc(kAlignment, rounded);
+  const bool fails =
+      state_->FailsNow() || (state_->fail_every > 0 && state_->allocations++ % state_->fail_every >= state_->fail_every - 2);
+  if (!fails && rounded <= free) memory = std::aligned_alloc(kAlignment, rounded);
   if (memory == nullptr) {
     return ResourceExhaustedError("emulated device: no memory for ", bytes, " bytes; ", free, " of ",
                                   state_->options.memory_bytes, " bytes are free");
@@ -380,6 +384,17 @@ Status EmulatedDevice::Synchronize(Stream stream) {
 void EmulatedDevice::FailCall(int64_t n) {
   HiddenLock lock(&state_->mutex);
   state_->fail_in = n;
+}
+
+void EmulatedDevice::SetMemory(size_t bytes) {
+  HiddenLock lock(&state_->mutex);
+  state_->options.memory_bytes = bytes;
+}
+
+void EmulatedDevice::FailTwoAllocationsOf(int64_t n) {
+  HiddenLock lock(&state_->mutex);
+  state_->fail_every = n;
+  state_->allocations = 0;
 }
 
 int64_t EmulatedDevice::calls() const {

@@ -7,6 +7,7 @@
 // uses what another stream writes without a Wait.
 //
 // Faults: FailCall(n) makes the n-th call from now on fail, with the Status of a failed allocation, launch, copy or event.
+// SetMemory and FailTwoAllocationsOf let its memory run out.
 
 #ifndef CC_DEVICE_EMULATED_DEVICE_H_
 #define CC_DEVICE_EMULATED_DEVICE_H_
@@ -53,6 +54,10 @@ class EmulatedDevice : public Device {
 
   // Call number n from now on fails; 0 is the next call. Calls that return a Status or a Result and launches are counted.
   void FailCall(int64_t n);
+  // From now on. A device may hold more than its new size: then it has nothing free.
+  void SetMemory(size_t bytes);
+  // Of every n allocations of device memory from now on the last two find none; 0: no more.
+  void FailTwoAllocationsOf(int64_t n);
   int64_t calls() const;      // so far
   size_t used_bytes() const;  // of device memory
   simt::Stats stats() const;

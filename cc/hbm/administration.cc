@@ -71,13 +71,19 @@ Status HbmTable::HandDownAll() {
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   if (!maybe_dirty_.exchange(false)) return OkStatus();
   const uint32_t capacity = table_->view().capacity;
-  const auto chunk =
+  auto chunk =
       static_cast<uint32_t>(std::max<size_t>(1, std::min({size_t{capacity}, kChunkRows, kChunkBytes / table_->stride()})));
-  for (uint32_t first = 0; first < capacity; first += chunk) {
-    const Status status = HandDownRange(first, std::min(chunk, capacity - first));
-    if (status.ok()) continue;
-    maybe_dirty_ = true;
-    return status;
+  for (uint32_t first = 0; first < capacity;) {
+    const uint32_t n = std::min(chunk, capacity - first);
+    const Status status = HandDownRange(first, n);
+    if (status.ok()) {
+      first += n;
+    } else if (status.code() == StatusCode::kResourceExhausted && rows_below_.status().ok() && n > 1) {
+      chunk = n / 2;  // the device has no memory for so many at a time
+    } else {
+      maybe_dirty_ = true;
+      return status;
+    }
   }
   return OkStatus();
 }
@@ -94,7 +100,7 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   MT_RETURN_IF_ERROR(Check());
   if (removed != nullptr) *removed = 0;
   if (keys.empty()) return OkStatus();
-  ClosedGate closed(&gate_);
+  const Alone alone(this);
   MutexLock turn(turn_);
   Operation op(this);
   Headers found;
@@ -122,25 +128,60 @@ Status HbmTable::Expire(int64_t step, int64_t* expired) {
   MT_RETURN_IF_ERROR(Check());
   if (expired != nullptr) *expired = 0;
   if (!options().expiry.enabled()) return OkStatus();
-  ClosedGate closed(&gate_);
-  MutexLock turn(turn_);
-  MT_RETURN_IF_ERROR(HandDownAll());
-  MT_RETURN_IF_ERROR(Empty());
+  const NoSnapshot no_snapshot(this);
+  const Alone alone(this);
+  {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+    MT_RETURN_IF_ERROR(Empty());
+  }
   return below_->Expire(step, expired);
 }
 
 Status HbmTable::Clear() {
   MT_RETURN_IF_ERROR(Check());
-  std::lock_guard<std::mutex> one(one_snapshot_);
-  ClosedGate closed(&gate_);
-  MutexLock turn(turn_);
-  rows_below_.ForgetAll();
-  maybe_dirty_ = false;
-  const Status emptied = Empty();
+  const NoSnapshot no_snapshot(this);
+  const Alone alone(this);
+  Status emptied;
+  {
+    MutexLock turn(turn_);
+    rows_below_.ForgetAll();
+    maybe_dirty_ = false;
+    emptied = Empty();
+  }
   const Status cleared = below_->Clear();
   return emptied.ok() ? cleared : emptied;
 }
 
+// REQUIRES: the gate is closed, and everything was handed down
+Status HbmTable::Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then) {
+  const size_t row_bytes_before = table_->row_bytes();
+  const uint64_t bytes_before = uint64_t{table_->view().capacity} * row_bytes_before;
+  Insist([&] { return device_->Synchronize(stream_); });
+  MT_RETURN_IF_ERROR(broken());
+  {
+    MutexLock lock(enqueue_);
+    table_ = nullptr;  // there may be no room for both
+  }
+  pool_->Empty();
+  auto table = NewDeviceTable(row_bytes, bytes);
+  const Status status = table.ok() ? then() : table.status();
+  if (!status.ok()) table = NewDeviceTable(row_bytes_before, bytes_before);
+  if (!table.ok()) table = NewDeviceTable(row_bytes_before, bytes_before);  // what was freed may take a second try
+  if (!table.ok()) {
+    Break(table.status());
+    return broken();
+  }
+  {
+    MutexLock lock(enqueue_);
+    table_ = *std::move(table);
+  }
+  MutexLock turn(turn_);
+  MT_RETURN_IF_ERROR(Empty());
+  return status;
+}
+
+// REQUIRES: as Replace
 Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
   RowLayout widened = *layout();
   for (const ColumnSpec& slot : slots) {
@@ -149,33 +190,16 @@ Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
     if (!wider.ok()) return below_->AddSlots(slots);  // which says what is wrong
     widened = *std::move(wider);
   }
-  const size_t before = table_->row_bytes();
-  if (widened.row_bytes() == before) return below_->AddSlots(slots);
-  if (budget_bytes_ < widened.row_bytes()) {
-    return InvalidArgumentError("table '", options().name, "': expected a budget of tier hbm of at least one row (",
-                                widened.row_bytes(), " bytes), found ", budget_bytes_);
+  const size_t row_bytes = widened.row_bytes();
+  if (row_bytes == table_->row_bytes()) return below_->AddSlots(slots);
+  const uint64_t rows = grows_ ? static_cast<uint64_t>(std::max<int64_t>(1, TotalCount())) : 1;
+  if (budget_bytes_ / row_bytes < rows) {
+    return InvalidArgumentError("table '", options().name, "': expected a budget of tier hbm of at least ",
+                                rows == 1 ? "one" : "", rows == 1 ? "" : StrCat(rows), " row", rows == 1 ? "" : "s", " (",
+                                rows * row_bytes, " bytes), found ", budget_bytes_);
   }
-  Insist([&] { return device_->Synchronize(stream_); });
-  MT_RETURN_IF_ERROR(broken());
-  {
-    MutexLock lock(enqueue_);
-    table_ = nullptr;  // the budget has no room for both
-  }
-  pool_->Empty();
-  auto wider = NewDeviceTable(widened.row_bytes());
-  const Status status = wider.ok() ? below_->AddSlots(slots) : wider.status();
-  if (!status.ok()) wider = NewDeviceTable(before);
-  if (!wider.ok()) wider = NewDeviceTable(before);  // what was freed may take a second try
-  if (!wider.ok()) {
-    Break(wider.status());
-    return broken();
-  }
-  {
-    MutexLock lock(enqueue_);
-    table_ = *std::move(wider);
-  }
-  MT_RETURN_IF_ERROR(Empty());
-  return status;
+  const uint64_t bytes = grows_ ? std::min(budget_bytes_, uint64_t{table_->view().capacity} * row_bytes) : budget_bytes_;
+  return Replace(row_bytes, bytes, [&] { return below_->AddSlots(slots); });
 }
 
 Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
@@ -184,10 +208,12 @@ Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
   const bool all_there =
       std::all_of(slots.begin(), slots.end(), [&](const ColumnSpec& slot) { return now->Find(slot.name) >= 0; });
   if (all_there) return below_->AddSlots(slots);
-  std::lock_guard<std::mutex> one(one_snapshot_);
-  ClosedGate closed(&gate_);
-  MutexLock turn(turn_);
-  MT_RETURN_IF_ERROR(HandDownAll());
+  const NoSnapshot no_snapshot(this);
+  const Alone alone(this);
+  {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+  }
   return AddSlotsInside(slots);
 }
 
@@ -198,10 +224,13 @@ Status HbmTable::Import(const Rows& rows) {
                            rows.versions.size() == n && rows.data.size() == n * static_cast<size_t>(rows.row_elements());
   if (!well_formed) return below_->Import(rows);  // which says what is wrong
   MT_RETURN_IF_ERROR(AddSlots(Span<const ColumnSpec>(rows.columns.data() + 1, rows.columns.size() - 1)));
-  ClosedGate closed(&gate_);
-  MutexLock turn(turn_);
-  MT_RETURN_IF_ERROR(HandDownAll());
-  MT_RETURN_IF_ERROR(Empty());
+  const NoSnapshot no_snapshot(this);
+  const Alone alone(this);
+  {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+    MT_RETURN_IF_ERROR(Empty());
+  }
   return below_->Import(rows);
 }
 
@@ -217,37 +246,34 @@ Result<Rows> HbmTable::Export(bool all_columns) {
 Status HbmTable::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                               const std::function<void()>& marked) {
   MT_RETURN_IF_ERROR(Check());
-  std::lock_guard<std::mutex> one(one_snapshot_);
+  const std::lock_guard<std::mutex> one(one_snapshot_);
+  snapshot_thread_ = std::this_thread::get_id();
+  const Status status = SnapshotInside(all_columns, max_rows, visit, marked);
+  snapshot_thread_ = std::thread::id();
+  return status;
+}
+
+Status HbmTable::SnapshotInside(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
+                                const std::function<void()>& marked) {
   {
-    InsideGate inside(&gate_);
+    Inside inside(this);
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
   }
-  gate_.Close();
-  bool open = false;
-  const auto reopen = [&] {
-    if (open) return;
-    gate_.Open();
-    open = true;
-  };
-  Status status;
+  auto alone = std::make_unique<Alone>(this);
   {
     MutexLock turn(turn_);
-    status = HandDownAll();
+    MT_RETURN_IF_ERROR(HandDownAll());
   }
-  if (status.ok()) {
-    status = below_->TakeSnapshot(all_columns, max_rows, visit, [&] {
-      reopen();
-      if (marked) marked();
-    });
-  }
-  reopen();
-  return status;
+  return below_->TakeSnapshot(all_columns, max_rows, visit, [&] {
+    alone = nullptr;
+    if (marked) marked();
+  });
 }
 
 Result<Rows> HbmTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
   MT_RETURN_IF_ERROR(Check());
-  InsideGate inside(&gate_);
+  Inside inside(this);
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
@@ -258,7 +284,7 @@ Result<Rows> HbmTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns,
 Status HbmTable::Flush() {
   MT_RETURN_IF_ERROR(Check());
   {
-    InsideGate inside(&gate_);
+    Inside inside(this);
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
   }
@@ -269,7 +295,7 @@ Status HbmTable::Drain() {
   MT_RETURN_IF_ERROR(Check());
   Status status;
   {
-    InsideGate inside(&gate_);
+    Inside inside(this);
     MutexLock turn(turn_);
     status = rows_below_.Retry();
   }
@@ -283,7 +309,7 @@ TableStats HbmTable::Stats() const {
   hbm.name = "hbm";
   hbm.rows = rows_;
   hbm.row_bytes = hbm.rows * stats.row_bytes;
-  hbm.budget_bytes = static_cast<int64_t>(budget_bytes_);
+  hbm.budget_bytes = budget_bytes_ == kUnboundedBytes ? 0 : static_cast<int64_t>(budget_bytes_);
   hbm.hits = hits_;
   hbm.misses = misses_;
   {

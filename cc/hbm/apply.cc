@@ -18,13 +18,13 @@ struct HbmTable::Gradients {
 
 Status HbmTable::Apply(const ApplyRequest& request, Executor*) {
   MT_RETURN_IF_ERROR(Check());
-  InsideGate inside(&gate_);
-  if (request.keys.empty()) return below_->Apply(request);
+  if (request.keys.empty()) {
+    Inside inside(this);
+    return below_->Apply(request);
+  }
   std::vector<uint32_t> slot_offsets;
   MT_RETURN_IF_ERROR(below_->CheckApply(request, &slot_offsets));
-  Operation op(this);
-  MT_RETURN_IF_ERROR(Find(&op, request.keys));
-  return FinishApply(&op, request);
+  return RunGrowing(request.keys, [&](Operation* op) { return FinishApply(op, request); });
 }
 
 // Enqueues each key's sum of gradients and occurrences. Nothing of the table changes.
@@ -171,6 +171,7 @@ Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
   MutexLock turn(turn_);
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
+  if (AsksForRows(op, /*creates=*/true)) return OkStatus();
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {
     MutexLock lock(enqueue_);

@@ -8,10 +8,11 @@ using device::kBucketSlots;
 
 namespace {
 
-constexpr uint64_t kMostRows = uint64_t{1} << 31;
-
-// Rows / (slots of a bucket * 0.8), rounded up: a random bucket seldom fills before the rows are all used.
-uint32_t BucketsFor(uint64_t rows) { return static_cast<uint32_t>((rows * 10 + 8 * kBucketSlots - 1) / (8 * kBucketSlots)); }
+// Rows / (slots of a bucket * 0.8), rounded up: a random bucket seldom fills before the rows are all used. Or 0.5.
+uint32_t BucketsFor(uint64_t rows, SlotsOfTable slots) {
+  const uint64_t tenths = slots == SlotsOfTable::kFew ? 8 : 5;
+  return static_cast<uint32_t>((rows * 10 + tenths * kBucketSlots - 1) / (tenths * kBucketSlots));
+}
 
 }  // namespace
 
@@ -25,7 +26,7 @@ Status DeviceTable::Allocate(const std::shared_ptr<device::Device>& device, size
 }
 
 Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const std::shared_ptr<device::Device>& device, size_t row_bytes,
-                                                         uint64_t budget_bytes, bool counts_uses) {
+                                                         uint64_t budget_bytes, bool counts_uses, SlotsOfTable slots_of_table) {
   const uint64_t capacity = std::min(budget_bytes / row_bytes, kMostRows);
   if (capacity == 0) {
     return InvalidArgumentError("expected a budget of tier hbm of at least one row (", row_bytes, " bytes), found ",
@@ -33,7 +34,7 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const std::shared_ptr<d
   }
   std::unique_ptr<DeviceTable> table(new DeviceTable);
   device::Table& view = table->view_;
-  view.buckets = BucketsFor(capacity);
+  view.buckets = BucketsFor(capacity, slots_of_table);
   view.capacity = static_cast<uint32_t>(capacity);
   view.row_stride = static_cast<uint32_t>(sizeof(device::DeviceRowHeader) + row_bytes);
   const size_t slots = size_t{view.buckets} * kBucketSlots;

@@ -9,20 +9,26 @@ namespace {
 
 class Hbm : public TableAbove {
  public:
-  explicit Hbm(std::shared_ptr<device::Device> device) : device_(std::move(device)) {}
+  Hbm(std::shared_ptr<device::Device> device, uint64_t grows_from_rows)
+      : device_(std::move(device)), grows_from_rows_(grows_from_rows) {}
   Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, uint64_t budget_bytes) const override {
-    MT_ASSIGN_OR_RETURN(std::unique_ptr<HbmTable> table, HbmTable::Create({device_, budget_bytes, 0}, std::move(below)));
+    HbmOptions options;
+    options.device = device_;
+    options.budget_bytes = budget_bytes;
+    options.grows_from_rows = grows_from_rows_;
+    MT_ASSIGN_OR_RETURN(std::unique_ptr<HbmTable> table, HbmTable::Create(options, std::move(below)));
     return std::unique_ptr<TableFront>(std::move(table));
   }
 
  private:
   const std::shared_ptr<device::Device> device_;
+  const uint64_t grows_from_rows_;
 };
 
 }  // namespace
 
-std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device) {
-  return std::make_shared<Hbm>(std::move(device));
+std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows) {
+  return std::make_shared<Hbm>(std::move(device), grows_from_rows);
 }
 
 }  // namespace multitier::hbm

@@ -3,6 +3,7 @@
 #ifndef CC_HBM_HBM_ABOVE_H_
 #define CC_HBM_HBM_ABOVE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "cc/device/device.h"
@@ -10,7 +11,8 @@
 
 namespace multitier::hbm {
 
-std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device);
+// grows_from_rows: see HbmOptions.
+std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0);
 
 }  // namespace multitier::hbm
 

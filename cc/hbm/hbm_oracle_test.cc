@@ -9,11 +9,12 @@ namespace {
 
 struct HbmChain {
   ChainCase chain;
-  bool dram_alone;  // nothing below DRAM, which has no bound
+  bool dram_alone;     // nothing below DRAM, which has no bound
+  bool grows = false;  // HBM keeps every row
 };
 
 std::vector<HbmChain> HbmChains() {
-  std::vector<HbmChain> chains = {{{"HbmOverDram", true, -1, false, 0}, true}};
+  std::vector<HbmChain> chains = {{{"HbmOverDram", true, -1, false, 0}, true}, {{"HbmAlone", true, -1, false, 0}, true, true}};
   for (const ChainCase& chain : AllChains()) {
     if (!kSanitized || chain.middle_rows == 3) chains.push_back({chain, false});
   }
@@ -30,8 +31,8 @@ class HbmOracle : public testing::TestWithParam<HbmChain> {
       } else {
         PutChain(chain.chain, row_bytes, seed, options);
       }
-      options->above = HbmOver(NewEmulatedDevice(seed));
-      options->hbm_budget_bytes = 4 * row_bytes / 3;  // as much as the DRAM of the oracle
+      options->above = HbmOver(NewEmulatedDevice(seed), chain.grows ? 1 : 0);
+      options->hbm_budget_bytes = chain.grows ? kUnboundedBytes : 4 * row_bytes / 3;  // as much as the DRAM of the oracle
     };
     RunOracle(put, admission, rounds);
   }

@@ -17,10 +17,11 @@ HbmTable::HbmTable(const HbmOptions& options, std::unique_ptr<EmbeddingTable> be
     : device_(options.device),
       kernels_(options.device->kernels()),
       budget_bytes_(options.budget_bytes),
+      grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
       pid_(getpid()),
-      pool_(std::make_unique<ScratchPool>(options.device)),
+      pool_(std::make_unique<ScratchPool>(options.device, below_->options().name)),
       rows_below_(below_.get()),
       last_operation_(options.first_operation) {}
 
@@ -34,14 +35,18 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(below)));
   MT_ASSIGN_OR_RETURN(table->stream_, options.device->NewStream());
   table->has_stream_ = true;
-  MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(table->layout()->row_bytes()));
+  const size_t row_bytes = table->layout()->row_bytes();
+  const uint64_t first = table->grows_ ? options.grows_from_rows * row_bytes : options.budget_bytes;
+  const uint64_t bytes = std::min<uint64_t>(options.budget_bytes, first);
+  MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(row_bytes, bytes));
   MT_RETURN_IF_ERROR(table->table_->Reset(options.device.get(), table->stream_));
   MT_RETURN_IF_ERROR(options.device->Synchronize(table->stream_));
   return table;
 }
 
-Result<std::unique_ptr<DeviceTable>> HbmTable::NewDeviceTable(size_t row_bytes) const {
-  auto table = DeviceTable::Create(device_, row_bytes, budget_bytes_, options().cache_strategy == Replacement::kLfu);
+Result<std::unique_ptr<DeviceTable>> HbmTable::NewDeviceTable(size_t row_bytes, uint64_t bytes) const {
+  auto table = DeviceTable::Create(device_, row_bytes, bytes, options().cache_strategy == Replacement::kLfu,
+                                   grows_ ? SlotsOfTable::kTwiceTheRows : SlotsOfTable::kFew);
   if (table.ok()) return table;
   return Status(table.status().code(), StrCat("table '", options().name, "': ", table.status().message()));
 }
@@ -97,12 +102,12 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
   Output output;
   MT_RETURN_IF_ERROR(PrepareOutput(op, &output));
   const uint32_t misses = op->counted->misses;
-  lookups_ += op->n;
   if (misses == 0) {
     op->busy = true;
     MT_RETURN_IF_ERROR(kernels_.gather(stream_, output.gather));
     MT_RETURN_IF_ERROR(device_->Copy(stream_, output.pinned, output.gather.out, output.bytes));
     MT_RETURN_IF_ERROR(Synchronize(op));
+    lookups_ += op->n;
     hits_ += op->n;
     WriteOutput(*op, output, stride, out);
     return OkStatus();
@@ -110,6 +115,7 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
   MutexLock turn(turn_);
   const bool may_place = rows_below_.Retry().ok();
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
+  if (may_place && AsksForRows(op, /*creates=*/false)) return OkStatus();
   if (may_place) MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {
     MutexLock lock(enqueue_);
@@ -127,6 +133,7 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
     missed += op->missed_counts[i];
     if ((header->flags & device::kRowUnborn) != 0) absent += op->missed_counts[i];
   }
+  lookups_ += op->n;
   hits_ += op->n - missed;
   misses_ += missed;
   absent_ += absent;
@@ -138,16 +145,13 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
 Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
-  Operation op(this);
-  MT_RETURN_IF_ERROR(Find(&op, keys));
-  return FinishLookup(&op, out, stride);
+  return RunGrowing(keys, [&](Operation* op) { return FinishLookup(op, out, stride); });
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
+  Inside inside(this);
   MutexLock turn(turn_);  // no stamp keeps the rows that are found
   Operation op(this);
   MT_RETURN_IF_ERROR(FindKeys(&op, keys, /*stamp=*/false));
@@ -231,40 +235,34 @@ Status HbmTable::Facts(Span<const int64_t> keys, Report report, std::vector<int6
   return OkStatus();
 }
 
-Status HbmTable::Frequency(Span<const int64_t> keys, int64_t* out) {
+Status HbmTable::Fact(Span<const int64_t> keys, int64_t (*of)(const DeviceRowHeader&),
+                      Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
+  Inside inside(this);
   MutexLock turn(turn_);
   std::vector<int64_t> elsewhere, found;
   std::vector<size_t> positions;
-  const auto report = [&](size_t i, const DeviceRowHeader& header, bool) { out[i] = header.frequency; };
+  const auto report = [&](size_t i, const DeviceRowHeader& header, bool) { out[i] = of(header); };
   MT_RETURN_IF_ERROR(Facts(keys, report, &elsewhere, &positions));
   found.resize(elsewhere.size());
-  MT_RETURN_IF_ERROR(below_->Frequency(elsewhere, found.data()));
+  MT_RETURN_IF_ERROR((below_.get()->*below)(elsewhere, found.data()));
   for (size_t i = 0; i < found.size(); ++i) out[positions[i]] = found[i];
   return OkStatus();
 }
 
+Status HbmTable::Frequency(Span<const int64_t> keys, int64_t* out) {
+  return Fact(keys, [](const DeviceRowHeader& header) { return int64_t{header.frequency}; }, &EmbeddingTable::Frequency, out);
+}
+
 Status HbmTable::Version(Span<const int64_t> keys, int64_t* out) {
-  MT_RETURN_IF_ERROR(Check());
-  if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
-  MutexLock turn(turn_);
-  std::vector<int64_t> elsewhere, found;
-  std::vector<size_t> positions;
-  const auto report = [&](size_t i, const DeviceRowHeader& header, bool) { out[i] = header.version; };
-  MT_RETURN_IF_ERROR(Facts(keys, report, &elsewhere, &positions));
-  found.resize(elsewhere.size());
-  MT_RETURN_IF_ERROR(below_->Version(elsewhere, found.data()));
-  for (size_t i = 0; i < found.size(); ++i) out[positions[i]] = found[i];
-  return OkStatus();
+  return Fact(keys, [](const DeviceRowHeader& header) { return header.version; }, &EmbeddingTable::Version, out);
 }
 
 Status HbmTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
+  Inside inside(this);
   MutexLock turn(turn_);
   std::vector<int64_t> elsewhere;
   std::vector<int32_t> found;
@@ -282,7 +280,7 @@ Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t
   MT_RETURN_IF_ERROR(Check());
   if (pinned != nullptr) *pinned = 0;
   if (keys.empty()) return OkStatus();
-  InsideGate inside(&gate_);
+  Inside inside(this);
   std::vector<int64_t> elsewhere;
   std::vector<size_t> positions;
   {

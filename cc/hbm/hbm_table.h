@@ -28,11 +28,17 @@
 // An apply of keys that a filter has not admitted is one of the table below, before anything changes in HBM: counting and birth
 // are its own.
 //
-// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below.
+// Growing (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
+// free rows leaves, and closes the gate. It hands everything down, replaces the memory in HBM by twice as much, and begins
+// again. Rows come up again when they are used.
+//
+// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. A snapshot's visitor may need
+// all of them but the first. So nothing waits for a snapshot while it holds one of the others: operations wait before the gate
+// (Inside, Alone), and what closes the gate for many rows (an expiry, an import) waits until no snapshot is taken.
 //
 // Values, facts and errors are those of EmbeddingTable, bit for bit. What differs: ApplyRequest::places are not used; rules
-// without a kernel are refused (device_rule.h); the visitor of a snapshot calls no operation of this table; an expiry, an
-// import and new slots leave HBM empty; Prefetch brings rows up to the table below, not into HBM.
+// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty; Prefetch brings rows up to
+// the table below, not into HBM.
 //
 // Thread-safe.
 
@@ -48,6 +54,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cc/base/gate.h"
@@ -60,10 +67,15 @@
 
 namespace multitier::hbm {
 
+constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget of a table that grows as long as the device has memory
+
 struct HbmOptions {
   std::shared_ptr<device::Device> device;
   uint64_t budget_bytes = 0;     // of row data in HBM; at least one row
   uint64_t first_operation = 0;  // of tests: the numbers of operations wrap at 2^32
+  // Not 0: it takes memory for so many rows at first and for more as rows come, up to the budget, and keeps every row in HBM.
+  // An apply whose new rows would need more gets ResourceExhausted.
+  uint64_t grows_from_rows = 0;
 };
 
 class HbmTable : public TableFront {
@@ -114,6 +126,10 @@ class HbmTable : public TableFront {
   Status FinishApply(Operation* operation, const ApplyRequest& request);
 
  private:
+  class Inside;      // an operation's place inside the gate
+  class Alone;       // keeps the gate closed
+  class NoSnapshot;  // keeps snapshots of other threads from being taken
+
   struct Headers {
     std::vector<int64_t> keys;
     std::vector<device::DeviceRowHeader> headers;
@@ -146,16 +162,31 @@ class HbmTable : public TableFront {
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
   // Calls report(i, header) for each key in HBM, or owed; the rest in `elsewhere`, with their positions.
+  Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
+              Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
       MT_REQUIRES(turn_);
 
   // --- administration.cc
+  Status SnapshotInside(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
+                        const std::function<void()>& marked);
   Status HandDownAll() MT_REQUIRES(turn_);
   Status HandDownRange(uint32_t first, uint32_t n) MT_REQUIRES(turn_);
   Status Empty() MT_REQUIRES(turn_);
-  Status AddSlotsInside(Span<const ColumnSpec> slots) MT_REQUIRES(turn_);
-  Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes) const;
+  Status AddSlotsInside(Span<const ColumnSpec> slots);
+  Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
+  // Frees the table in HBM, makes one of this shape and calls `then`. Where either fails, makes one as before.
+  Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
+
+  // --- growth.cc
+  // Calls part(operation) with an operation whose keys are found, and again with a new one where it asked for rows and got
+  // them. Where there are none, an operation that creates rows fails; another one evicts.
+  Status RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part);
+  // Whether the operation asks for more rows: then nothing of it may happen now. REQUIRES: CopyOutMisses
+  bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
+  Status Grow(uint64_t rows);
+  uint64_t MostRows() const;
 
   // --- apply.cc
   struct Gradients;
@@ -170,7 +201,8 @@ class HbmTable : public TableFront {
 
   const std::shared_ptr<device::Device> device_;
   const device::DeviceKernels& kernels_;
-  const uint64_t budget_bytes_;
+  const uint64_t budget_bytes_;  // where it grows: of the largest table
+  const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
   const pid_t pid_;
@@ -180,7 +212,8 @@ class HbmTable : public TableFront {
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
 
-  std::mutex one_snapshot_;  // held by a snapshot, and by operations that must not run during one
+  std::mutex one_snapshot_;                         // held by a snapshot, and by operations that must not run during one
+  std::atomic<std::thread::id> snapshot_thread_{};  // that takes one
   Gate gate_;
   Mutex turn_;
   mutable Mutex enqueue_;  // work of one part of an operation is enqueued together

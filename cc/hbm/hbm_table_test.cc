@@ -400,7 +400,7 @@ TEST(HbmTable, ThreeOperationsInAnyOrderOfTheirPartsLoseNoUpdate) {
   }
 }
 
-TEST(HbmTable, ThreadsThatTrainLookUpAndSaveSeeWholeRows) {
+TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
   auto table = MakeHbmTable(TieredOptions(8, 10, std::make_shared<MemoryTier>()), 20, NewEmulatedDevice());
   MT_ASSERT_OK(Train(Sgd(Range(0, 40), 0.0f, 8), table.get()));
   const std::vector<float> initial = LookupAll(table.get(), Range(0, 40));
@@ -427,6 +427,9 @@ TEST(HbmTable, ThreadsThatTrainLookUpAndSaveSeeWholeRows) {
   });
   threads.emplace_back([&] {
     for (int i = 0; i < 3; ++i) EXPECT_EQ(table->Export(true)->keys.size(), 40u);
+  });
+  threads.emplace_back([&] {
+    for (int i = 0; i < kSteps; ++i) MT_EXPECT_OK(table->Prefetch(Range(i, i + 20), 1000000, nullptr));
   });
   for (std::thread& thread : threads) thread.join();
   std::vector<int64_t> frequencies(40);

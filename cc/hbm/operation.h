@@ -3,7 +3,11 @@
 #ifndef CC_HBM_OPERATION_H_
 #define CC_HBM_OPERATION_H_
 
+#include <mutex>
+#include <thread>
+
 #include "cc/hbm/hbm_table.h"
+#include "cc/table/current_snapshot.h"
 
 namespace multitier::hbm {
 
@@ -52,6 +56,51 @@ class HbmTable::Operation {
   uint8_t* outbox_rows = nullptr;  // pinned [misses, stride]
   int64_t* outbox_keys = nullptr;  // pinned [misses]
   bool placed = false;             // rows may have been placed: what left has to come down
+
+  bool may_ask = false;        // for more rows of HBM: see RunGrowing
+  uint64_t asks_for_rows = 0;  // in all
+  bool creates_rows = false;
+};
+
+// An operation of many at a time. It waits for a snapshot that is far behind before it enters, and not inside.
+class HbmTable::Inside {
+ public:
+  explicit Inside(HbmTable* table) : gate_(Awaited(table)) {}
+
+ private:
+  static Gate* Awaited(HbmTable* table) {
+    table->below_->AwaitSnapshot();
+    return &table->gate_;
+  }
+  const InsideGate gate_;
+  const WithoutAwait without_await_;
+};
+
+// The only operation. The same.
+class HbmTable::Alone {
+ public:
+  explicit Alone(HbmTable* table) : gate_(Awaited(table)) {}
+
+ private:
+  static Gate* Awaited(HbmTable* table) {
+    table->below_->AwaitSnapshot();
+    return &table->gate_;
+  }
+  const ClosedGate gate_;
+  const WithoutAwait without_await_;
+};
+
+// Waits until no other thread takes a snapshot, and keeps the next one waiting. The visitor of a snapshot does not wait for
+// itself.
+class HbmTable::NoSnapshot {
+ public:
+  explicit NoSnapshot(HbmTable* table) {
+    if (table->snapshot_thread_.load() != std::this_thread::get_id())
+      lock_ = std::unique_lock<std::mutex>(table->one_snapshot_);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
 };
 
 template <typename Call>

@@ -26,7 +26,9 @@ Result<device::Buffer> ScratchPool::Take(bool pinned, size_t bytes) {
     }
   }
   const size_t rounded = size_t{1} << log2;
-  return pinned ? device::Buffer::Pinned(device_, rounded) : device::Buffer::OnDevice(device_, rounded);
+  auto buffer = pinned ? device::Buffer::Pinned(device_, rounded) : device::Buffer::OnDevice(device_, rounded);
+  if (buffer.ok()) return buffer;
+  return Status(buffer.status().code(), StrCat("table '", table_, "': tier hbm: ", buffer.status().message()));
 }
 
 void ScratchPool::GiveBack(bool pinned, device::Buffer buffer) {

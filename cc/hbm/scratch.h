@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,10 @@ namespace multitier::hbm {
 
 class ScratchPool {
  public:
-  explicit ScratchPool(std::shared_ptr<device::Device> device) : device_(std::move(device)) {}
+  ScratchPool(std::shared_ptr<device::Device> device, std::string table)
+      : device_(std::move(device)), table_(std::move(table)) {}
 
+  // ResourceExhausted names the table.
   Result<device::Buffer> Take(bool pinned, size_t bytes);
   void GiveBack(bool pinned, device::Buffer buffer);
   // Keeps memory that the device may still use, until the pool ends.
@@ -31,6 +34,7 @@ class ScratchPool {
  private:
   static constexpr int kSizes = 48;
   const std::shared_ptr<device::Device> device_;
+  const std::string table_;
   Mutex mutex_;
   std::vector<device::Buffer> free_[2][kSizes] MT_GUARDED_BY(mutex_);  // by kind and log2 of bytes
   std::vector<device::Buffer> buried_ MT_GUARDED_BY(mutex_);

@@ -2,7 +2,9 @@
 //
 // Rows that change before the snapshot comes to them are copied, and the copies wait for its visitor. Where they are many,
 // operations that change rows wait at their start (Await), or between two slices of what they do to many rows, where they hold
-// nothing; jobs of the background, which must not wait, look at far_behind() and come back later.
+// nothing; jobs of the background, which must not wait, look at far_behind() and come back later. A holder above the table
+// (table_above.h) awaits before it takes locks of its own, which the visitor may need; then it asks the table inside a
+// WithoutAwait.
 //
 // Owns the place of the SnapshotState. Thread-safe.
 
@@ -18,6 +20,23 @@
 #include "cc/table/snapshot_state.h"
 
 namespace multitier {
+
+// While one exists, Await() of this thread does not wait, in any table.
+class WithoutAwait {
+ public:
+  WithoutAwait() : before_(std::exchange(here(), true)) {}
+  ~WithoutAwait() { here() = before_; }
+  WithoutAwait(const WithoutAwait&) = delete;
+  WithoutAwait& operator=(const WithoutAwait&) = delete;
+
+  static bool& here() {
+    thread_local bool here = false;
+    return here;
+  }
+
+ private:
+  const bool before_;
+};
 
 class CurrentSnapshot {
  public:
@@ -56,7 +75,7 @@ class CurrentSnapshot {
   }
   // Waits while it is far behind; not the visitor's own thread. REQUIRES: the thread holds no lock, pin or pending word
   void Await() const {
-    if (!taken_) return;
+    if (!taken_ || WithoutAwait::here()) return;
     const std::shared_ptr<SnapshotState> state = this->state();
     if (state == nullptr || state->thread == std::this_thread::get_id()) return;
     MutexLock lock(state->mutex);

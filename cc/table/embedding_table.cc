@@ -134,4 +134,6 @@ void EmbeddingTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t>
   impl_->CountInFilter(keys, counts, take_back);
 }
 
+void EmbeddingTable::AwaitSnapshot() const { impl_->AwaitSnapshot(); }
+
 }  // namespace multitier

@@ -267,7 +267,7 @@ class EmbeddingTable {
 
   // Copies rows to a holder above this table (row_batch.h). A key without a row gets what its row would begin with. Like Lookup
   // it creates no key. An error is a lower tier's: then facts and data are arbitrary. REQUIRES: rows.keys are distinct; of this
-  // and the next four methods: the table has nothing above it
+  // and the next five methods: the table has nothing above it
   Status CopyOut(const RowBatch& rows, CopyOutAs as);
   // Sets rows, frequencies and versions as that holder has them now. A key without a row gets one; no filter is asked. Like an
   // apply it happens wholly or not at all, and has the errors of one. REQUIRES: rows.keys are distinct
@@ -280,6 +280,10 @@ class EmbeddingTable {
   // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
   // nothing with any other filter. counts: [keys]
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
+
+  // Waits while a snapshot is far behind, as operations that change rows do at their start. A holder calls it before it takes
+  // locks that a visitor may need, and then this table's methods inside a WithoutAwait (current_snapshot.h), where none waits.
+  void AwaitSnapshot() const;
 
   // Keys that the last tier dropped since the last call (see drop_coldest), at most the newest 1 Mi of them.
   std::vector<int64_t> PopDropped();

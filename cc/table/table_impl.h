@@ -59,6 +59,7 @@ class EmbeddingTable::Impl {
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
   int64_t NoteApply(int64_t global_step);
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
+  void AwaitSnapshot() const { snapshot_.Await(); }
   Status CopyOut(const RowBatch& rows, CopyOutAs as);
   Status PutBack(const RowBatch& rows);
   TableStats Stats();

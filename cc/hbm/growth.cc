@@ -1,0 +1,72 @@
+// Growth: a table that keeps every row in HBM takes more memory as rows come. hbm_table.h says how.
+
+#include <algorithm>
+
+#include "cc/hbm/operation.h"
+
+namespace multitier::hbm {
+
+using device::DeviceRowHeader;
+
+Status HbmTable::RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part) {
+  for (bool may_ask = grows_;;) {
+    uint64_t rows = 0;
+    bool creates_rows = false;
+    {
+      Inside inside(this);
+      Operation op(this);
+      op.may_ask = may_ask;
+      MT_RETURN_IF_ERROR(Find(&op, keys));
+      const Status status = part(&op);
+      rows = op.asks_for_rows;
+      creates_rows = op.creates_rows;
+      if (rows == 0) return status;
+    }
+    const Status grown = Grow(rows);
+    may_ask = grown.ok();
+    if (!may_ask && (creates_rows || grown.code() != StatusCode::kResourceExhausted)) return grown;
+  }
+}
+
+bool HbmTable::AsksForRows(Operation* op, bool creates) const {
+  if (!op->may_ask) return false;
+  uint64_t unborn = 0;
+  for (uint32_t i = 0; i < op->counted->misses; ++i) {
+    const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
+    unborn += (header->flags & device::kRowUnborn) != 0;
+  }
+  op->creates_rows = creates && unborn > 0;
+  // Under a filter some of the absent keys stay absent: they ask for no memory, but only where all of them would fit.
+  uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - unborn;
+  if (op->creates_rows) {
+    const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn;
+    if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : unborn), total);
+  }
+  if (rows <= table_->view().capacity) return false;
+  op->asks_for_rows = rows;
+  return true;
+}
+
+uint64_t HbmTable::MostRows() const { return std::min(budget_bytes_ / table_->row_bytes(), DeviceTable::kMostRows); }
+
+Status HbmTable::Grow(uint64_t rows) {
+  const Alone alone(this);
+  const size_t row_bytes = table_->row_bytes();
+  const uint64_t capacity = table_->view().capacity, most = MostRows();
+  if (capacity >= rows) return OkStatus();  // another operation has made the room
+  if (rows > most) {
+    return ResourceExhaustedError("table '", options().name, "': tier hbm: expected room for ", rows, " rows (",
+                                  rows * row_bytes, " bytes), found a size of ", budget_bytes_, " bytes, which holds ", most);
+  }
+  {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+  }
+  const auto nothing = [] { return OkStatus(); };
+  Status status = Replace(row_bytes, std::min(most, std::max(rows, 2 * capacity)) * row_bytes, nothing);
+  if (status.code() == StatusCode::kResourceExhausted && rows < 2 * capacity)
+    status = Replace(row_bytes, rows * row_bytes, nothing);
+  return status;
+}
+
+}  // namespace multitier::hbm
