@@ -12,6 +12,8 @@
   python3 configure.py tsan [args]     the engine's tests under ThreadSanitizer; args of both go to `bazel test`
   python3 configure.py bench           build the C++ benchmarks and say how to run them
   python3 configure.py compile_commands  write compile_commands.json, for editors and clang's tools
+  python3 configure.py --cuda ...      any of these with the GPU tier, for machines with and without a GPU; needs nvcc. Without
+                                       --cuda nothing of CUDA is used, but `test` also builds with it where nvcc is found
 
 It prints a line for each step with the time that took. What apt, pip, Bazel and the compiler print goes to configure.log.
 
@@ -28,7 +30,7 @@ supports, of this one and those on PATH.
 import os
 import sys
 
-from build_tools import bazel, checks, compile_commands, environment, steps, wheels
+from build_tools import bazel, checks, compile_commands, environment, machine, steps, wheels
 from build_tools.steps import ROOT, Failure, say, step
 
 PICTURE = "train_dcnv2.png"
@@ -82,6 +84,9 @@ def command_test(arguments):
     variables = dict(os.environ)
     if stress:
         variables["TF_MULTITIER_STRESS"] = "1"
+    if machine.find_nvcc() is not None:
+        environment.install_cuda_tools()
+        variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()
     status = steps.run(
         [environment.VENV_PYTHON, "-m", "pytest"] + (arguments or ["tests"]), env=variables
     )
@@ -178,6 +183,9 @@ def main(argv):
     if argv and argv[0] in ("-h", "--help", "help"):
         print(__doc__.strip())
         return 0
+    if argv[:1] == ["--cuda"]:
+        environment.use_cuda()
+        argv = argv[1:]
     name = argv[0] if argv else None
     if name is not None and name not in COMMANDS_BY_NAME:
         raise Failure(

@@ -5,7 +5,8 @@ import os
 import shutil
 import tempfile
 
-from build_tools.environment import VENV
+from build_tools import machine
+from build_tools.environment import VENV, cuda_options, cuda_version
 from build_tools.steps import ROOT, Failure, logged, output_of, step, write_if_changed
 
 PACKAGE = os.path.join(ROOT, "tf_multitier")
@@ -56,6 +57,20 @@ def build_libraries(facts):
     write_build_info(PACKAGE, facts["TF_MULTITIER_TF_VERSION"])
 
 
+def build_cuda_libraries():
+    """Builds the libraries with CUDA, for tests: tf_multitier/ keeps its own. Returns their folder."""
+    cuda = machine.find_nvcc()
+    folder = os.path.join(ROOT, "build", "cuda")
+    os.makedirs(folder, exist_ok=True)
+    with step("C++ with CUDA " + cuda["TF_MULTITIER_CUDA_VERSION"]):
+        bazel("build", cuda_options(cuda) + ["//:libraries"], "the build with CUDA failed")
+        for library in _LIBRARIES:
+            _place(
+                os.path.join(_outputs(), library), os.path.join(folder, os.path.basename(library))
+            )
+    return folder
+
+
 def build_one(library, path, facts):
     """Builds one of the libraries for another TensorFlow or Python than .venv's: `facts` as --repo_env. Places it at `path`."""
     options = ["--repo_env=%s=%s" % fact for fact in sorted(facts.items())]
@@ -69,11 +84,13 @@ def _outputs():
 
 
 def write_build_info(package, tensorflow_version):
-    """Records in a package folder which TensorFlow its ops are for."""
+    """Records in a package folder which TensorFlow its ops are for, and which CUDA they have."""
+    cuda = '"%s"' % cuda_version() if cuda_version() else "None"
     write_if_changed(
         os.path.join(package, "_build_info.py"),
-        '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n'
-        % tensorflow_version,
+        '"""Written by configure.py."""\n\n# The TensorFlow that the ops were built against.\nTF_VERSION = "%s"\n\n'
+        "# The CUDA that they were built with; None: types with HBM are refused.\nCUDA_VERSION = %s\n"
+        % (tensorflow_version, cuda),
     )
 
 

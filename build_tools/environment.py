@@ -13,6 +13,7 @@ VENV_PYTHON = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "tf_multitier.json")
 BAZELRC = os.path.join(ROOT, ".tf_configure.bazelrc")
 REQUIREMENTS = os.path.join(ROOT, "requirements.txt")
+REQUIREMENTS_CUDA = os.path.join(ROOT, "requirements_cuda.txt")
 REQUIREMENTS_NO_DEPS = os.path.join(ROOT, "requirements_no_deps.txt")
 
 # Runs in a Python with TensorFlow. Prints the facts that Bazel needs about it, as JSON.
@@ -40,6 +41,45 @@ print(json.dumps({
 """
 
 
+_cuda = {}  # facts about CUDA, in a build with it
+
+
+def use_cuda():
+    """Makes this run of configure.py build with CUDA."""
+    facts = machine.find_nvcc()
+    if facts is None:
+        raise Failure("--cuda needs nvcc: none is on PATH or in /usr/local/cuda/bin.")
+    _cuda.update(facts)
+
+
+def cuda_version():
+    """The version of CUDA that the libraries are built with, such as "13.0"; None without CUDA."""
+    return _cuda.get("TF_MULTITIER_CUDA_VERSION")
+
+
+def cuda_options(facts):
+    """Bazel's options for a build with CUDA."""
+    return ["--define=multitier_cuda=1"] + [
+        "--repo_env=%s=%s" % item for item in sorted(facts.items())
+    ]
+
+
+def install_cuda_tools():
+    """Installs requirements_cuda.txt in .venv, unless that was done."""
+    with open(REQUIREMENTS_CUDA, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    stamp = read_stamp()
+    if stamp.get("requirements_cuda") == digest:
+        return
+    with step("Python packages of requirements_cuda.txt"):
+        logged(
+            pip_install(VENV_PYTHON) + ["--no-deps", "--requirement", REQUIREMENTS_CUDA],
+            "pip could not install requirements_cuda.txt in .venv",
+        )
+    stamp.update(requirements_cuda=digest)
+    write_if_changed(STAMP, json.dumps(stamp, indent=1) + "\n")
+
+
 def configure():
     """Everything that must hold before Bazel runs. Returns probe_environment()'s facts."""
     if any(character.isspace() for character in ROOT):
@@ -60,6 +100,8 @@ def configure():
 def write_bazelrc(facts):
     lines = ["# Written by configure.py: what it found on this machine."]
     lines += ['build --repo_env="%s=%s"' % item for item in sorted(facts.items())]
+    if _cuda:
+        lines += ["build " + option for option in cuda_options(_cuda)]
     write_if_changed(BAZELRC, "\n".join(lines) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,42 @@ header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
 print(json.dumps({"version": sys.version_info[:2], "executable": sys.executable, "include": sysconfig.get_paths()["include"],
     "venv": importlib.util.find_spec("ensurepip") is not None, "headers": os.path.exists(header)}))
 """
+
+
+CUDA_AT_LEAST = (12, 5)
+
+
+def find_nvcc():
+    """The facts about CUDA's compiler for Bazel, {name: value} for --repo_env; None if there is none.
+
+    Raises:
+      Failure: it is too old, or CUDA's static runtime is not installed with it.
+    """
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        return None
+    _, stdout, _ = output_of([nvcc, "--version"])
+    release = re.search(r"release (\d+)\.(\d+)", stdout)
+    found = tuple(int(number) for number in release.groups()) if release else (0, 0)
+    if found < CUDA_AT_LEAST:
+        raise Failure(
+            "expected CUDA %d.%d or newer; %s is of %d.%d" % (CUDA_AT_LEAST + (nvcc,) + found)
+        )
+    # With --dryrun it says where its parts are: "#$ TOP=/usr/local/cuda-13.0/bin/.."
+    _, stdout, stderr = output_of([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull])
+    top = re.search(r"^#\$ TOP=(.*)$", stdout + stderr, re.MULTILINE)
+    folder = os.path.realpath(top.group(1)) if top else ""
+    for lib in ("lib64", "lib", "targets/x86_64-linux/lib"):
+        runtime = os.path.join(folder, lib, "libcudart_static.a")
+        if os.path.exists(runtime):
+            return {
+                "TF_MULTITIER_NVCC": nvcc,
+                "TF_MULTITIER_CUDART": runtime,
+                "TF_MULTITIER_CUDA_VERSION": "%d.%d" % found,
+            }
+    raise Failure(
+        "%s is installed without libcudart_static.a, which is looked for in %s" % (nvcc, folder)
+    )
 
 
 def python_facts(python):

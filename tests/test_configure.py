@@ -199,3 +199,31 @@ def test_what_configure_runs_before_it_has_a_python_is_written_for_any_python_3(
         assert {module.split(".")[0] for module in modules} <= set(sys.stdlib_module_names) | {
             "build_tools"
         }
+
+
+def test_cuda_without_its_compiler_is_refused(monkeypatch):
+    monkeypatch.setattr(machine.shutil, "which", lambda command, path=None: None)
+    with pytest.raises(steps.Failure, match="--cuda needs nvcc: none is on PATH"):
+        environment.use_cuda()
+
+
+def test_a_cuda_that_is_too_old_is_refused_with_its_version(monkeypatch):
+    monkeypatch.setattr(machine.shutil, "which", lambda command, path=None: "/bin/nvcc")
+    monkeypatch.setattr(
+        machine, "output_of", lambda command: (0, "Cuda compilation tools, release 11.8, V1", "")
+    )
+    with pytest.raises(steps.Failure, match="expected CUDA 12.5 or newer; /bin/nvcc is of 11.8"):
+        machine.find_nvcc()
+
+
+def test_bazel_hears_of_cuda_only_where_it_is_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "BAZELRC", str(tmp_path / "bazelrc"))
+    environment.write_bazelrc({"A": "1"})
+    assert "cuda" not in (tmp_path / "bazelrc").read_text().lower()
+    monkeypatch.setattr(environment, "_cuda", {"TF_MULTITIER_NVCC": "/bin/nvcc"})
+    environment.write_bazelrc({"A": "1"})
+    written = (tmp_path / "bazelrc").read_text().splitlines()
+    assert written[-2:] == [
+        "build --define=multitier_cuda=1",
+        "build --repo_env=TF_MULTITIER_NVCC=/bin/nvcc",
+    ]

@@ -156,7 +156,6 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
         (dict(device="cuda"), ValueError, "device: expected emulated.* found 'cuda'"),
         (dict(device=3), ValueError, "device: expected a name, found 3"),
         (dict(device=None), NotImplementedError, "HBM_DRAM: its HBM tier needs.*; use DRAM"),
-        (dict(storage_type="HBM"), NotImplementedError, "expected a tier below HBM"),
         (
             dict(storage_size=[64, 64], drop_coldest=True),
             ValueError,
@@ -173,6 +172,62 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
 def test_what_hbm_cannot_do_is_refused_by_name(arguments, error, message):
     with pytest.raises(error, match=message):
         engine.Table(**{"dim": 4, "storage_type": "HBM_DRAM", "device": "emulated", **arguments})
+
+
+# ---- HBM alone: it grows, and keeps every row
+
+
+def hbm_alone(path, **options):
+    return engine.Table(
+        dim=4,
+        initializer="uniform",
+        a=-1.0,
+        b=1.0,
+        storage_type="HBM",
+        slots=[("accumulator", 4, 0.1)],
+        device="emulated",
+        **options,
+    )
+
+
+def test_hbm_alone_keeps_every_row_and_has_the_bits_of_dram(tmp_path):
+    plain, hbm = table("DRAM", tmp_path), hbm_alone(tmp_path)
+    train([plain, hbm])
+    keys = np.arange(100, 2500)  # more than HBM has room for at first
+    for one in (plain, hbm):
+        one.apply("adagrad", keys, np.ones((len(keys), 4), np.float32), hyper=HYPER)
+    train([plain, hbm], seed=2)
+    assert_same(plain, hbm)
+    np.testing.assert_array_equal(hbm.lookup(keys), plain.lookup(keys))
+    assert (hbm.lookup_tier(keys) == 0).all()
+    tiers = hbm.stats()["tiers"]
+    assert [tier["name"] for tier in tiers] == ["hbm", "dram"]  # the host's copies
+    assert tiers[0]["rows"] == hbm.total_count() and tiers[0]["budget_bytes"] == 0
+    assert plain.remove(keys[:9]) == hbm.remove(keys[:9]) == 9
+    assert_same(plain, hbm)
+
+
+def test_hbm_alone_of_a_given_size_refuses_rows_beyond_it(tmp_path):
+    hbm = hbm_alone(tmp_path, storage_size=[10 * 32])
+    ones = np.ones((12, 4), np.float32)
+    hbm.apply("adagrad", np.arange(10), ones[:10], hyper=HYPER)
+    with pytest.raises(
+        engine.ResourceExhaustedError,
+        match="tier hbm: expected room for 12 rows .* found a size of 320 bytes, which holds 10",
+    ):
+        hbm.apply("adagrad", np.arange(12), ones, hyper=HYPER)
+    hbm.apply("adagrad", np.arange(10), ones[:10], hyper=HYPER)
+    assert hbm.frequency(np.arange(12)).tolist() == [2] * 10 + [0] * 2
+
+
+def test_hbm_alone_takes_over_the_rows_of_another_table(tmp_path):
+    plain, hbm = table("DRAM", tmp_path), hbm_alone(tmp_path)
+    train([plain])
+    hbm.import_rows(plain.export())
+    train([plain, hbm], seed=2)
+    assert_same(plain, hbm)
+    with pytest.raises(ValueError, match="keep: expected a storage_type with files, found HBM"):
+        hbm_alone(tmp_path, keep=True)
 
 
 def test_a_bad_device_in_the_environment_is_named(monkeypatch):

@@ -228,6 +228,25 @@ def test_the_memory_of_hbm_is_what_was_computed(monkeypatch, strategy):
     assert "memory of the GPU" in str(computed)
 
 
+@pytest.mark.parametrize("rows, size", [(100, None), (5000, None), (3000, 3000 * 64)])
+def test_the_memory_of_hbm_alone_has_room_for_the_rows(monkeypatch, rows, size):
+    monkeypatch.setenv("TF_MULTITIER_DEVICE", "emulated")
+    sizes = [size] if size else None
+    option = tf_multitier.StorageOption("HBM", None, sizes)
+    computed = tf_multitier.memory(rows, 8, "adagrad", option)
+    with engine.Table(
+        dim=8, storage_type="HBM", storage_size=sizes or [], slots=[("accumulator", 8, 0.1)]
+    ) as table:
+        for keys in np.array_split(np.arange(rows), 5):
+            grads = np.ones((len(keys), 8), np.float32)
+            table.apply("adagrad", keys, grads, hyper=dict(learning_rate=0.1))
+        table.lookup(np.arange(rows))
+        hbm = table.stats()["tiers"][0]
+    assert [tier.name for tier in computed.tiers] == ["HBM", "DRAM"]
+    assert hbm["rows"] == rows == computed.tiers[0].rows
+    assert hbm["resident_bytes"] <= computed.hbm_bytes <= 2.1 * hbm["resident_bytes"] + 2048
+
+
 def test_the_environment_says_the_storage_where_no_option_does(monkeypatch):
     monkeypatch.setenv("TF_MULTITIER_STORAGE_TYPE", "DRAM_LEVELDB")
     monkeypatch.setenv("TF_MULTITIER_STORAGE_PATH", "/nowhere")

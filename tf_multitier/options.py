@@ -116,8 +116,9 @@ class StorageOption(_Option):
     """The tiers of a variable. Source: DeepRec's `tf.StorageOption`.
 
     Args:
-      storage_type: a `StorageType`, its number or its name. None: DRAM. Types with HBM are refused when a variable is made,
-        because this build has no GPU tier; for tests, the environment variable TF_MULTITIER_DEVICE=emulated makes them work.
+      storage_type: a `StorageType`, its number or its name. None: DRAM. Types with HBM need a build with CUDA
+        and a GPU, and are refused without; for tests, the environment variable TF_MULTITIER_DEVICE=emulated makes them work
+        on any machine.
       storage_path: directory for the files of PMEM, LEVELDB and SSDHASH tiers, on the machine that holds the variable. Required by
         every type with such a tier. It is created if its parent exists. Variables, partitions, sessions and processes may share it.
       storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0, at most one per tier. A tier
@@ -433,6 +434,15 @@ _SAME_TIERS = {
 }
 
 
+def _built_with_cuda():
+    """Whether types with HBM are left to the machine that holds the variable: it refuses them where it has no GPU."""
+    try:
+        from tf_multitier import _build_info
+    except ImportError:
+        return False
+    return getattr(_build_info, "CUDA_VERSION", None) is not None
+
+
 def check_storage_available(name, storage):
     """The storage type that the variable gets. Types with the same tiers give the same type.
 
@@ -440,11 +450,7 @@ def check_storage_available(name, storage):
       NotImplementedError: this build has no tiers for the type. The message names the type, the reason and the available types.
     """
     kind = _SAME_TIERS.get(storage.storage_type, storage.storage_type)
-    if os.environ.get(ENV_DEVICE) == "emulated":
-        if kind == StorageType.HBM:
-            raise NotImplementedError(
-                f"embedding variable '{name}': storage type HBM needs a tier below HBM; use HBM_DRAM"
-            )
+    if os.environ.get(ENV_DEVICE) == "emulated" or _built_with_cuda():
         return kind
     if kind not in AVAILABLE_STORAGE_TYPES:
         available = ", ".join(t.name for t in AVAILABLE_STORAGE_TYPES if t not in _SAME_TIERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import os
 import typing
 
 import tensorflow as tf
@@ -19,7 +20,8 @@ _HUGE_PAGE = 2 * _MIB
 _PIECE = 64 * _KIB  # bytes of a piece of a slab in files
 _DEFAULT_SIZE = _GIB  # bytes of a tier without a size that is not the last
 _DEFAULT_EMULATED_HBM = _MIB  # bytes of HBM without a size, on the emulated device
-_HBM_BUCKET = 128  # slots; at most 80 % of the slots of a table in HBM are used
+_HBM_BUCKET = 128  # slots
+_FIRST_HBM_ROWS = 1024  # of HBM alone
 _ONE_SHARD_ROWS = (
     64 * _KIB
 )  # tables with fewer rows of DRAM have one shard and an exact order of rows
@@ -42,7 +44,8 @@ class TierMemory:
       memory_bytes: bytes of resident memory. DRAM: rows, their headers and the replacement order. File tiers: the data in memory
         about the files.
       disk_bytes: bytes of its files.
-      hbm_bytes: bytes of the GPU's memory: rows with their headers, and the index of HBM. All of it is taken when the table is made.
+      hbm_bytes: bytes of the GPU's memory: rows with their headers, and the index of HBM. All of it is taken when the table is made;
+        HBM alone takes it as rows come.
     """
 
     name: str
@@ -179,8 +182,14 @@ def memory(
         share = min(share, sum(budgets))
     above = []
     if names[0] == "HBM":
-        above = [_hbm(rows, budgets[0], bytes_per_row, parts, storage)]
-        names, budgets = names[1:], budgets[1:]
+        if len(names) == 1:  # it grows by doubling; the host keeps copies
+            most = max(_FIRST_HBM_ROWS, 2 * share)
+            most = most if budgets[0] is None else min(most, budgets[0])
+            above = [_hbm(rows, most, bytes_per_row, parts, storage, load=0.5)]
+            names, budgets = ("DRAM",), [None]
+        else:
+            above = [_hbm(rows, budgets[0], bytes_per_row, parts, storage, load=0.8)]
+            names, budgets = names[1:], budgets[1:]
     in_place = names[0] == "PMEM"  # rows are used in place, in mapped files
     has_lower = len(names) > 1 or (names[0] in _LOWER and not in_place)
     in_dram = budgets[0] if names[0] == "DRAM" or in_place else 0
@@ -272,7 +281,8 @@ def _budgets(storage, names, bytes_per_row):
         if not given and i + 1 == len(names):
             budgets.append(None)
             continue
-        default = _DEFAULT_EMULATED_HBM if names[i] == "HBM" else _DEFAULT_SIZE
+        emulated = names[i] == "HBM" and os.environ.get(options.ENV_DEVICE) == "emulated"
+        default = _DEFAULT_EMULATED_HBM if emulated else _DEFAULT_SIZE
         size = storage.storage_size[i] if given else default
         if size < bytes_per_row:
             raise ValueError(
@@ -282,9 +292,9 @@ def _budgets(storage, names, bytes_per_row):
     return budgets
 
 
-def _hbm(rows, budget, bytes_per_row, parts, storage):
-    """The TierMemory of HBM. Its memory has room for `budget` rows, however many there are."""
-    buckets = -(-budget * 10 // (8 * _HBM_BUCKET))
+def _hbm(rows, budget, bytes_per_row, parts, storage, load):
+    """The TierMemory of HBM. Its memory has room for `budget` rows, however many there are. `load`: rows a slot."""
+    buckets = math.ceil(budget / load / _HBM_BUCKET)
     slot = 1 + 16 + (4 if storage.cache_strategy == options.CacheStrategy.LFU else 0)
     size = buckets * (_HBM_BUCKET * slot + 4) + budget * (bytes_per_row + 16 + 8) + _KIB
     most = min(rows, budget * parts)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cc/base/memory_reserve.h"
+#include "cc/device/default_device.h"
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/kernels.h"
 #include "cc/env/env.h"
@@ -22,8 +23,9 @@ namespace {
 
 constexpr int64_t kDefaultBytes = int64_t{1} << 30;
 constexpr int64_t kDefaultEmulatedBytes = int64_t{1} << 20;  // of HBM: each row costs the emulator time
-constexpr int64_t kMaxBytes = int64_t{1} << 60;
-constexpr size_t kScratchBytes = size_t{1} << 20;  // what making the tiers needs, without the rows of a recovered one
+constexpr uint64_t kFirstRows = 1024;                        // of HBM alone, which grows
+constexpr int64_t kMaxBytes = int64_t{1} << 60;              // also hbm::kUnboundedBytes
+constexpr size_t kScratchBytes = size_t{1} << 20;            // what making the tiers needs, without the rows of a recovered one
 
 std::string Joined(const std::vector<std::string>& names) {
   std::string all;
@@ -62,12 +64,11 @@ Result<std::string> DeviceOf(const StorageSpec& spec) {
 Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
   MT_ASSIGN_OR_RETURN(const std::string device, DeviceOf(spec));
   if (device.empty()) {
-    return UnimplementedError("storage_type ", spec.type,
-                              ": its HBM tier needs a build with CUDA and a GPU, and this build has no ", "GPU tier; use ",
-                              tiers == 1 ? "DRAM" : spec.type.substr(4));
-  }
-  if (tiers == 1) {
-    return UnimplementedError("storage_type HBM: expected a tier below HBM, found none; use HBM_DRAM");
+    const Status gpu = device::DefaultDevice().status();
+    if (!gpu.ok()) {
+      return Status(gpu.code(), StrCat("storage_type ", spec.type, ": its HBM tier needs a build with CUDA and a GPU: ",
+                                       gpu.message(), "; use ", tiers == 1 ? "DRAM" : spec.type.substr(4)));
+    }
   }
   if (spec.drop_coldest) {
     return InvalidArgumentError("drop_coldest: expected a storage_type without HBM, found ", spec.type,
@@ -76,12 +77,27 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
   return OkStatus();
 }
 
-// HBM on an emulated device of its own: tables do not wait for each other, and a forked child finds no lock held.
-std::shared_ptr<const TableAbove> EmulatedHbm() {
+// An emulated device is the table's own: tables do not wait for each other, and a forked child finds no lock held.
+std::shared_ptr<device::Device> NewEmulatedDevice() {
   device::EmulatedDevice::Options options;
   options.memory_bytes = size_t{16} << 30;
   options.simt.max_switches = uint64_t{1} << 40;  // a large batch is slow, and no error
-  return hbm::HbmOver(std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels()));
+  return std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels());
+}
+
+Status ComposeHbm(const StorageSpec& spec, bool alone, TableOptions* options) {
+  MT_ASSIGN_OR_RETURN(const std::string name, DeviceOf(spec));
+  const bool emulated = name == "emulated";
+  std::shared_ptr<device::Device> device;
+  if (emulated) {
+    device = NewEmulatedDevice();
+  } else {
+    MT_ASSIGN_OR_RETURN(device, device::DefaultDevice());
+  }
+  const int64_t without_size = alone ? kMaxBytes : emulated ? kDefaultEmulatedBytes : kDefaultBytes;
+  options->above = hbm::HbmOver(std::move(device), alone ? kFirstRows : 0);
+  options->hbm_budget_bytes = static_cast<uint64_t>(spec.sizes.empty() ? without_size : spec.sizes[0]);
+  return OkStatus();
 }
 
 // An object with files in the instance's directory keeps the instance open for its own lifetime.
@@ -188,10 +204,11 @@ Status ValidateStorage(const StorageSpec& spec) {
       return InvalidArgumentError("storage_sizes[", i, "]: expected 1 to ", kMaxBytes, " bytes, found ", spec.sizes[i]);
     }
   }
-  if (spec.path.empty() && tiers.back() != "DRAM") {
+  const bool without_files = tiers.back() == "DRAM" || tiers.back() == "HBM";
+  if (spec.path.empty() && !without_files) {
     return InvalidArgumentError("storage_path: expected a directory for the files of storage_type ", spec.type, ", found ''");
   }
-  if (spec.keep && tiers.back() == "DRAM") {
+  if (spec.keep && without_files) {
     return InvalidArgumentError("keep: expected a storage_type with files, found ", spec.type);
   }
   if ((spec.keep || spec.recover != nullptr) && tiers.back() == "PMEM") {
@@ -218,10 +235,14 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->above = nullptr;
   options->hbm_budget_bytes = 0;
   if (names[0] == "HBM") {
-    options->above = EmulatedHbm();
-    options->hbm_budget_bytes = static_cast<uint64_t>(spec.sizes.empty() ? kDefaultEmulatedBytes : spec.sizes[0]);
+    const bool alone = names.size() == 1;  // it keeps every row; the host has copies, in DRAM without a bound
+    MT_RETURN_IF_ERROR(ComposeHbm(spec, alone, options));
     names.erase(names.begin());
     budgets.erase(budgets.begin());
+    if (alone) {
+      names = {"DRAM"};
+      budgets = {0};
+    }
   }
   const bool in_place = names[0] == "PMEM";  // its rows are the slab, as those of DRAM are
   const bool dram_named = names[0] == "DRAM" || in_place;

@@ -121,7 +121,10 @@ TEST_F(StorageTest, HbmIsOnTheDeviceOfTheSpecOrOfTheEnvironment) {
   spec.drop_coldest = true;
   spec.sizes = {64, 64, 64};
   EXPECT_THAT(Compose(spec).message(), HasSubstr("without HBM, found HBM_DRAM_SSDHASH"));
-  EXPECT_THAT(Compose(Spec("HBM")).message(), HasSubstr("use HBM_DRAM"));
+  spec = Spec("HBM", {1 << 20});
+  ASSERT_TRUE(Compose(spec, &options).ok());
+  EXPECT_EQ(options.hbm_budget_bytes, uint64_t{1} << 20);
+  EXPECT_EQ(options.dram_budget_bytes, 0u);
   setenv(kDeviceVariable, "tpu", 1);
   EXPECT_THAT(Compose(Spec("DRAM")).message(), HasSubstr("TF_MULTITIER_DEVICE: expected emulated, or unset"));
   spec = Spec("HBM_DRAM");

@@ -1,4 +1,4 @@
-"""Repositories for what is installed on this machine: TensorFlow, Python's headers, pybind11's headers.
+"""Repositories for what is installed on this machine: TensorFlow, Python's headers, pybind11's headers, CUDA.
 
 configure.py finds them and passes them as --repo_env variables in .tf_configure.bazelrc. Each repository links the directories
 and declares one cc_library per use. Nothing is copied, so a repository costs nothing until a target needs it.
@@ -86,5 +86,37 @@ def _local_pybind11_impl(repository_ctx):
 local_pybind11 = repository_rule(
     implementation = _local_pybind11_impl,
     environ = ["TF_MULTITIER_PYBIND11_INCLUDE"],
+    local = True,
+)
+
+# nvcc finds its own parts by its path, so it is called where it is.
+_CUDA = _HEADER + """
+exports_files(["nvcc"])
+
+cc_library(
+    name = "cudart",
+    srcs = ["libcudart_static.a"],
+    linkopts = [
+        "-ldl",
+        "-lrt",
+        "-lpthread",
+    ],
+)
+"""
+
+def _local_cuda_impl(repository_ctx):
+    nvcc = _env(repository_ctx, "TF_MULTITIER_NVCC")
+    repository_ctx.file("nvcc", "#!/bin/sh\nexec %s \"$@\"\n" % nvcc)
+    repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_CUDART"), "libcudart_static.a")
+    repository_ctx.file("VERSION", _env(repository_ctx, "TF_MULTITIER_CUDA_VERSION") + "\n")
+    repository_ctx.file("BUILD", _CUDA)
+
+local_cuda = repository_rule(
+    implementation = _local_cuda_impl,
+    environ = [
+        "TF_MULTITIER_CUDART",
+        "TF_MULTITIER_CUDA_VERSION",
+        "TF_MULTITIER_NVCC",
+    ],
     local = True,
 )
