@@ -1,0 +1,70 @@
+"""The suites of savers, prefetch and grouped lookups again, over HBM: the first tier of variables without a storage_option.
+
+The device is emulated. HBM holds a few rows, so that rows come and go in every step.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from storage_util import HBM_TYPES
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+SIZES = {"HBM_DRAM": "4096", "HBM_DRAM_SSDHASH": "4096,8192"}  # bytes of each tier but the last
+
+# (file, -k expression). Left out: optimizers without a kernel for HBM, which are refused there by name, and tests that say in
+# which tier each row is without HBM. test_storage.py has both for HBM.
+SUITES = [
+    ("test_saver.py", ""),
+    ("test_group_lookup.py", ""),
+    ("test_group_updates.py", "not adadelta"),
+    ("test_group_columns.py", ""),
+    ("test_group_concat.py", ""),
+    ("test_group_errors.py", ""),
+    ("test_group_graph.py", ""),
+    ("test_group_stock.py", ""),
+    ("test_deeprec_programs.py", "gpu"),  # with tf.device('/GPU:0') and no GPU
+]
+
+# The same of tests whose variables have types of their own: HBM is put above those with DRAM (storage_util.option).
+WITH_OPTIONS = [
+    ("test_prefetch.py", ""),
+    (
+        "test_storage.py",
+        "not adadelta and not adagrad_decay and not drops and not by_hand and not definition and not statistics",
+    ),
+]
+
+RUNS = [(kind, *suite) for kind in HBM_TYPES for suite in SUITES]
+RUNS += [("HBM_DRAM_SSDHASH", *suite) for suite in WITH_OPTIONS]
+
+
+def run_of(kind, file, selection):
+    """The parameters of a run. Each suite runs over one type always, and over both with TF_MULTITIER_STRESS."""
+    always = "HBM_DRAM_SSDHASH" if file in ("test_saver.py", *dict(WITH_OPTIONS)) else "HBM_DRAM"
+    stress = pytest.mark.skipif(
+        kind != always and not os.environ.get("TF_MULTITIER_STRESS"),
+        reason="takes minutes: set TF_MULTITIER_STRESS",
+    )
+    return pytest.param(kind, file, selection, marks=stress, id=f"{kind}-{file}")
+
+
+@pytest.mark.parametrize("kind, file, selection", [run_of(*run) for run in RUNS])
+def test_suite_passes_over_hbm(kind, file, selection, tmp_path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    run = subprocess.run(
+        [*command, os.path.join(_HERE, file), "-k", selection],
+        env=dict(
+            os.environ,
+            TF_MULTITIER_DEVICE="emulated",
+            TF_MULTITIER_STORAGE_TYPE=kind,
+            TF_MULTITIER_STORAGE_PATH=str(tmp_path),
+            TF_MULTITIER_STORAGE_SIZE=SIZES[kind],
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
