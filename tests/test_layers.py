@@ -34,7 +34,15 @@ LAYERS = [
 
 # The parts of cc/table. A file may include its own part and those before it.
 TABLE_PARTS = [
-    ("rows", "row_batch.h", "embedding_table.h", "key_batch", "demotion_pool", "option_names"),
+    (
+        "rows",
+        "row_batch.h",
+        "embedding_table.h",
+        "table_snapshot",
+        "key_batch",
+        "demotion_pool",
+        "option_names",
+    ),
     (
         "counted_keys",
         "event",
@@ -67,7 +75,7 @@ TABLE_PARTS = [
         "snapshot",
         "transfer",
     ),
-    ("stats_json",),
+    ("stats_json", "group_snapshot"),
 ]
 
 # Only these may include TensorFlow's headers, and nothing outside them may include theirs.

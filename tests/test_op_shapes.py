@@ -81,6 +81,10 @@ def test_shapes_of_the_other_ops():
         assert ops.multitier_pop_dropped(h).shape.as_list() == [None]
         exported = ops.multitier_export(h)
         assert [t.shape.as_list() for t in exported] == [[None], [None, DIM], [None], [None]]
+        group = ops.multitier_save_group()
+        assert group.shape.as_list() == []
+        assert ops.multitier_saved_part(group, h).shape.as_list() == []
+        assert ops.multitier_save_part(h, "p").shape.as_list() == []
         saved = ops.multitier_export_rows(h)
         assert [t.shape.as_list() for t in saved] == [
             [],
@@ -127,6 +131,11 @@ def test_shapes_of_the_other_ops():
         (lambda h: sparse(h, [1], [0], [1]), "rank 0"),
         (lambda h: sparse(h, [1], [0], 1, combiner="max"), "combiner"),
         (lambda h: ops.multitier_lookup(tf.stack([h, h]), keys64([1])), "rank 0"),
+        (
+            lambda h: ops.multitier_saved_part(ops.multitier_save_group(), tf.stack([h, h])),
+            "rank 0",
+        ),
+        (lambda h: ops.multitier_write_save_group(ops.multitier_save_group(), ["p"]), "rank 0"),
         (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([[1]]), 2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([1]), [2]), "rank 0"),

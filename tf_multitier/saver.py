@@ -7,8 +7,9 @@ A checkpoint has, for a variable `<name>` in n parts (n = 1: not partitioned):
     <name>/part_<i>-of-<n>/manifest         string: format version, columns, number of rows, initializer, name of the file (JSON)
     <prefix>.data-<5 letters>-of-<5 letters>  one file per part: the rows, with slots, frequencies, versions, counts
 
-Saving: the op that returns the manifest also streams the rows of its part to the file, as of one moment (cc/table/snapshot.cc). So
-memory does not grow with the table. TensorFlow's own clean-up, copies and SavedModels include the file because of its name. The
+Saving: one op writes the files of all parts of the Saver on one device, as of one moment (cc/table/group_snapshot.h). A Saver asks
+for one part after the other, so each part joins that op's group while the graph is built, and reads its manifest afterwards. Memory
+grows neither with the tables nor with their number. TensorFlow's own clean-up, copies and SavedModels include the file because of its name. The
 checkpoint exists once TensorFlow has written its index. The machine that holds a variable must see the checkpoint's directory, as
 for TensorFlow's sharded savers.
 
@@ -27,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier._library import ops
+from tf_multitier.tensorflow_internals import add_control_input
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import saver_prefix
 from tf_multitier.tensorflow_internals import SaveSpec
@@ -89,7 +91,7 @@ class SaveSpecs(list):
 
     def _manifest(self):
         with colocate_with(self._variable.handle, ignore_existing=True):
-            return ops.multitier_save_part(self._variable.handle, _save_prefix(self._variable))
+            return _saved_part(self._variable.handle, _save_prefix(self._variable))
 
 
 class PartsSpecs(list):
@@ -126,6 +128,24 @@ def _save_prefix(variable):
             "name of a Saver in the current name scope"
         )
     return prefix
+
+
+def _saved_part(handle, prefix):
+    """The manifest of a part, which is saved as of one moment with all other parts of this Saver on its device."""
+    write = next(
+        (
+            op
+            for op in prefix.consumers()
+            if op.type == "MultitierWriteSaveGroup" and op.device == handle.op.device
+        ),
+        None,
+    )
+    if write is None:
+        write = ops.multitier_write_save_group(ops.multitier_save_group(), prefix)
+    group = write.inputs[0]
+    add_control_input(write, ops.multitier_join_save_group(group, handle))
+    with tf.control_dependencies([write]):
+        return ops.multitier_saved_part(group, handle)
 
 
 def restore_op(variable, prefix, variable_name, name="restore"):

@@ -212,6 +212,11 @@ def container_of(graph):
     return graph._container or ""
 
 
+def add_control_input(op, before):
+    """Lets `op`, which no session has run, wait for the op `before`, which was made after it."""
+    op._add_control_input(before)
+
+
 def saver_prefix():
     """The tensor of the checkpoint's prefix while the Saver of the current name scope is being built; else None."""
     graph = tf.compat.v1.get_default_graph()

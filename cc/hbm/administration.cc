@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "cc/hbm/operation.h"
 
@@ -234,41 +236,65 @@ Status HbmTable::Import(const Rows& rows) {
   return below_->Import(rows);
 }
 
-Result<Rows> HbmTable::Export(bool all_columns) {
-  Rows all;
-  MT_RETURN_IF_ERROR(TakeSnapshot(all_columns, INT64_MAX, [&](Rows* rows) {
-    all = std::move(*rows);
+class HbmTable::Snapshot : public TableSnapshot {
+ public:
+  explicit Snapshot(HbmTable* table) : table_(table), turn_(&table->one_snapshot_) {}
+
+  // Most of what is dirty goes down before the gate closes.
+  Status Prepare(SnapshotRequest request) {
+    {
+      Inside inside(table_);
+      MutexLock turn(table_->turn_);
+      MT_RETURN_IF_ERROR(table_->HandDownAll());
+    }
+    MT_ASSIGN_OR_RETURN(below_, table_->below_->PrepareSnapshot(std::move(request)));
     return OkStatus();
-  }));
-  return all;
-}
+  }
 
-Status HbmTable::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                              const std::function<void()>& marked) {
+  Status Hold() override {
+    held_since_ = std::chrono::steady_clock::now();
+    alone_ = std::make_unique<Alone>(table_);
+    const Status status = HoldBelow();
+    if (!status.ok()) alone_ = nullptr;
+    return status;
+  }
+  void Mark() override { below_->Mark(); }
+  void Release() override {
+    below_->Release();
+    alone_ = nullptr;
+    const auto held = std::chrono::steady_clock::now() - held_since_;
+    table_->snapshot_held_us_ = std::chrono::duration_cast<std::chrono::microseconds>(held).count();
+  }
+  Status Run() override {
+    table_->snapshot_thread_ = std::this_thread::get_id();
+    const Status status = below_->Run();
+    table_->snapshot_thread_ = std::thread::id();
+    return status;
+  }
+  Status GiveCopies() override { return below_->GiveCopies(); }
+  size_t copied_bytes() const override { return below_->copied_bytes(); }
+
+ private:
+  Status HoldBelow() {
+    {
+      MutexLock turn(table_->turn_);
+      MT_RETURN_IF_ERROR(table_->HandDownAll());
+    }
+    return below_->Hold();
+  }
+
+  HbmTable* const table_;
+  const TurnHold turn_;  // given back after the snapshot below has ended
+  std::unique_ptr<TableSnapshot> below_;
+  std::unique_ptr<Alone> alone_;  // from Hold to Release, by one thread
+  std::chrono::steady_clock::time_point held_since_;
+};
+
+Result<std::unique_ptr<TableSnapshot>> HbmTable::PrepareSnapshot(SnapshotRequest request) {
   MT_RETURN_IF_ERROR(Check());
-  const std::lock_guard<std::mutex> one(one_snapshot_);
-  snapshot_thread_ = std::this_thread::get_id();
-  const Status status = SnapshotInside(all_columns, max_rows, visit, marked);
-  snapshot_thread_ = std::thread::id();
-  return status;
-}
-
-Status HbmTable::SnapshotInside(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                                const std::function<void()>& marked) {
-  {
-    Inside inside(this);
-    MutexLock turn(turn_);
-    MT_RETURN_IF_ERROR(HandDownAll());
-  }
-  auto alone = std::make_unique<Alone>(this);
-  {
-    MutexLock turn(turn_);
-    MT_RETURN_IF_ERROR(HandDownAll());
-  }
-  return below_->TakeSnapshot(all_columns, max_rows, visit, [&] {
-    alone = nullptr;
-    if (marked) marked();
-  });
+  auto snapshot = std::make_unique<Snapshot>(this);
+  MT_RETURN_IF_ERROR(snapshot->Prepare(std::move(request)));
+  return std::unique_ptr<TableSnapshot>(std::move(snapshot));
 }
 
 Result<Rows> HbmTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
@@ -325,6 +351,7 @@ TableStats HbmTable::Stats() const {
   stats.lookups = lookups_;
   stats.absent = absent_;
   stats.updates += updates_;
+  stats.snapshot_held_us = snapshot_held_us_;
   for (const Status& error : {rows_below_.status(), broken()}) {
     if (!error.ok()) stats.sticky_error = error;
   }

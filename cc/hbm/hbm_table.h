@@ -49,9 +49,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -59,6 +57,7 @@
 
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
+#include "cc/base/turn.h"
 #include "cc/hbm/device_table.h"
 #include "cc/hbm/rows_below.h"
 #include "cc/hbm/scratch.h"
@@ -104,10 +103,8 @@ class HbmTable : public TableFront {
   Status Remove(Span<const int64_t> keys, int64_t* removed) override;
   Status Expire(int64_t step, int64_t* expired) override;
   Status Clear() override;
-  Result<Rows> Export(bool all_columns) override;
   // Rows go down while operations run, then the gate closes and the rest goes down: operations wait for that rest.
-  Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                      const std::function<void()>& marked = nullptr) override;
+  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
   Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) override;
   Status Import(const Rows& rows) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
@@ -169,8 +166,7 @@ class HbmTable : public TableFront {
       MT_REQUIRES(turn_);
 
   // --- administration.cc
-  Status SnapshotInside(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                        const std::function<void()>& marked);
+  class Snapshot;
   Status HandDownAll() MT_REQUIRES(turn_);
   Status HandDownRange(uint32_t first, uint32_t n) MT_REQUIRES(turn_);
   Status Empty() MT_REQUIRES(turn_);
@@ -212,8 +208,8 @@ class HbmTable : public TableFront {
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
 
-  std::mutex one_snapshot_;                         // held by a snapshot, and by operations that must not run during one
-  std::atomic<std::thread::id> snapshot_thread_{};  // that takes one
+  Turn one_snapshot_;                               // held by a snapshot, and by operations that must not run during one
+  std::atomic<std::thread::id> snapshot_thread_{};  // that runs one
   Gate gate_;
   Mutex turn_;
   mutable Mutex enqueue_;  // work of one part of an operation is enqueued together
@@ -224,6 +220,7 @@ class HbmTable : public TableFront {
   std::atomic<bool> maybe_dirty_{false};  // an apply ran since everything was handed down
   std::atomic<int64_t> rows_{0};          // in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
+  std::atomic<int64_t> snapshot_held_us_{0};
   std::atomic<int64_t> removed_new_{0};  // rows that were born here and removed before the table below had them
 };
 

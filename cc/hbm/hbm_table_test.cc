@@ -249,7 +249,7 @@ void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, devic
   expect(table->Version(std::vector<int64_t>{1, 2}, facts.data()));
   if (expect(table->Remove(std::vector<int64_t>{2, 77}, nullptr)))
     MT_ASSERT_OK(plain->Remove(std::vector<int64_t>{2}, nullptr));
-  expect(table->Export(true).status());
+  expect(ExportAll(table).status());
   device->FailCall(-1);
 }
 
@@ -426,7 +426,7 @@ TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
     }
   });
   threads.emplace_back([&] {
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(table->Export(true)->keys.size(), 40u);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(ExportAll(table.get())->keys.size(), 40u);
   });
   threads.emplace_back([&] {
     for (int i = 0; i < kSteps; ++i) MT_EXPECT_OK(table->Prefetch(Range(i, i + 20), 1000000, nullptr));

@@ -3,7 +3,7 @@
 #ifndef CC_HBM_OPERATION_H_
 #define CC_HBM_OPERATION_H_
 
-#include <mutex>
+#include <optional>
 #include <thread>
 
 #include "cc/hbm/hbm_table.h"
@@ -95,12 +95,11 @@ class HbmTable::Alone {
 class HbmTable::NoSnapshot {
  public:
   explicit NoSnapshot(HbmTable* table) {
-    if (table->snapshot_thread_.load() != std::this_thread::get_id())
-      lock_ = std::unique_lock<std::mutex>(table->one_snapshot_);
+    if (table->snapshot_thread_.load() != std::this_thread::get_id()) turn_.emplace(&table->one_snapshot_);
   }
 
  private:
-  std::unique_lock<std::mutex> lock_;
+  std::optional<TurnHold> turn_;
 };
 
 template <typename Call>

@@ -37,7 +37,7 @@ class SnapshotVisitor : public testing::Test {
     std::atomic<pid_t> worker{0};
     std::thread thread;
     int64_t rows = 0;
-    MT_EXPECT_OK(table_->TakeSnapshot(true, 16, [&](Rows* chunk) {
+    MT_EXPECT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
       if (rows == 0) {
         thread = std::thread([&] {
           worker = ThisThread();
@@ -114,7 +114,7 @@ TEST_F(SnapshotVisitor, ExpiresAndImportsItself) {
   rows.frequencies = rows.versions = {7};
   rows.data.assign(kWide, 1.0f);
   int64_t given = 0, expired = 0;
-  MT_ASSERT_OK(table_->TakeSnapshot(true, 16, [&](Rows* chunk) {
+  MT_ASSERT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
     if (given == 0) {
       MT_EXPECT_OK(table_->Expire(table_->NewestStep() + 100, &expired));
       MT_EXPECT_OK(table_->Import(rows));

@@ -1,22 +1,16 @@
-// Kernels that export and save the whole contents of a variable.
-//
-// A save streams the rows to a part file next to TensorFlow's files (checkpoint/part_file.h). It gives TensorFlow's Saver the
-// manifest, which contains the name of the part file. The checkpoint is complete once TensorFlow has written its index.
+// Kernels that export the whole contents of a variable. save_kernels.cc saves, restore_kernel.cc restores.
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "cc/checkpoint/part_file.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/part_writer.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/env.h"
 
 namespace multitier {
 namespace {
@@ -46,17 +40,6 @@ absl::Status SetRows(OpKernelContext* context, int index, const std::vector<int6
   float* next = out->flat<float>().data();
   for (const int64_t i : order) next = std::copy_n(rows.data.data() + i * elements, elements, next);
   return absl::OkStatus();
-}
-
-constexpr int64_t kChunkRows = 16 * 1024;  // of a snapshot
-
-// The description of a part, without its rows.
-Manifest ManifestOf(const VariableState& state) {
-  Manifest manifest;
-  manifest.partition_index = state.partition_index;
-  manifest.num_partitions = state.num_partitions;
-  manifest.initializer = state.table->options().initializer;
-  return manifest;
 }
 
 class ExportKernel : public OpKernel {
@@ -129,60 +112,8 @@ class ExportRowsKernel : public OpKernel {
   }
 };
 
-// Streams the table to its part file. The output, which goes into TensorFlow's bundle, is the manifest.
-class SavePartKernel : public OpKernel {
- public:
-  explicit SavePartKernel(OpKernelConstruction* context) : OpKernel(context) {}
-
-  void Compute(OpKernelContext* context) override {
-    std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
-    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
-    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
-    OP_REQUIRES_OK(context, ToAbsl(state->table->Expire(state->table->NewestStep(), nullptr)));
-    Manifest manifest = ManifestOf(*state);
-    manifest.file = NewPartFileName();
-    const std::string path = absl::StrCat(prefix, ".", manifest.file);
-    const absl::Status written = Write(context->env(), path, state->table.get(), &manifest);
-    if (!written.ok()) context->env()->DeleteFile(path).IgnoreError();
-    OP_REQUIRES_OK(context, written);
-    Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
-    out->scalar<tensorflow::tstring>()() = manifest.ToJson();
-  }
-
- private:
-  // Matches data-?????-of-?????, and is never a name that TensorFlow uses.
-  static std::string NewPartFileName() {
-    std::random_device random;
-    std::string name = "data-.....-of-.....";
-    for (char& c : name) {
-      if (c == '.') c = static_cast<char>('a' + random() % 26);
-    }
-    return name;
-  }
-
-  static absl::Status Write(tensorflow::Env* env, const std::string& path, EmbeddingTable* table, Manifest* manifest) {
-    std::unique_ptr<tensorflow::WritableFile> file;
-    if (env->FileExists(path).ok()) return absl::AlreadyExistsError(absl::StrCat("checkpoint part ", path));
-    TF_RETURN_IF_ERROR(env->NewWritableFile(path, &file));
-    PartFileWriter writer([&](const std::string& bytes) { return FromAbsl(file->Append(bytes)); });
-    TF_RETURN_IF_ERROR(ToAbsl(writer.Begin(manifest->initializer, table->dim())));
-    TF_RETURN_IF_ERROR(ToAbsl(table->TakeSnapshot(/*all_columns=*/true, kChunkRows, [&](Rows* rows) {
-      manifest->columns = rows->columns;
-      manifest->applies = rows->applies;
-      return writer.Add(*rows);
-    })));
-    manifest->num_rows = writer.rows();
-    TF_RETURN_IF_ERROR(ToAbsl(writer.End()));
-    TF_RETURN_IF_ERROR(file->Sync());
-    return file->Close();
-  }
-};
-
 REGISTER_KERNEL_BUILDER(Name("MultitierExport").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierExportRows").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportRowsKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSavePart").Device(DEVICE_CPU), SavePartKernel);
 
 }  // namespace
 }  // namespace multitier

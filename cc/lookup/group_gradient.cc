@@ -11,6 +11,7 @@
 #include "cc/base/multiversion.h"
 #include "cc/lookup/group_lookup.h"
 #include "cc/lookup/group_tasks.h"
+#include "cc/table/group_snapshot.h"
 
 namespace multitier {
 namespace group_internal {
@@ -253,6 +254,7 @@ void GradientOfGroup(const GroupPlan& plan, const GroupGradients& gradients, Exe
 
 Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
                    Executor* executor) {
+  const UpdateOfSeveral together;
   return GroupGradient::Update(plan, gradients, updates, executor);
 }
 

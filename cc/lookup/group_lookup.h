@@ -194,7 +194,8 @@ struct UnitUpdate {
 
 // Trains the tables. Only grads and strides of `gradients` are used. A table gets the same bits as from a GradientOfGroup and a
 // separate EmbeddingTable::Apply. Each table is updated completely or not at all. If the update of a table fails, the other
-// tables are still updated; the first error is returned. REQUIRES: each table occurs once
+// tables are still updated; the first error is returned. A snapshot of several tables (table/group_snapshot.h) has all updates
+// of a call, or none. REQUIRES: each table occurs once
 Status UpdateGroup(const GroupPlan& plan, const GroupGradients& gradients, std::vector<UnitUpdate>* updates,
                    Executor* executor = nullptr);
 

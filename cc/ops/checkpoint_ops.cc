@@ -45,6 +45,20 @@ absl::Status SavePartShape(InferenceContext* c) {
   return c->WithRank(c->input(1), 0, &prefix);
 }
 
+absl::Status SaveGroupShape(InferenceContext* c) {
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
+// Inputs: the group, and a handle or a prefix.
+absl::Status OfSaveGroupShape(InferenceContext* c) {
+  ShapeHandle scalar;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &scalar));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &scalar));
+  if (c->num_outputs() > 0) c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
 absl::Status RestoreShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(HandleOnly(c));
   ShapeHandle shape, prefix;
@@ -107,10 +121,54 @@ Writes the contents of a checkpoint of this variable (or partition), as a consis
 
 First removes the rows that are expired at the newest step of the table (options steps_to_live, l2_weight_threshold). Memory
 use does not grow with the table. The file is new. Its name is `<prefix>.data-?????-of-?????` with letters for the question
-marks, so that tools that delete or copy a checkpoint include it. On an error the file is removed. Other operations on the
-variable wait until the op ends.
+marks, so that tools that delete or copy a checkpoint include it. On an error the file is removed. Other operations run
+while the op writes. MultitierSaveGroup saves several variables as of one moment.
 
 prefix: of the checkpoint, as passed to the saver.
+manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer, name of the file.
+)doc");
+
+REGISTER_OP("MultitierSaveGroup").Output("group: variant").SetIsStateful().SetShapeFn(SaveGroupShape).Doc(R"doc(
+Makes the group of the variables (or partitions) that one save writes as of one moment.
+
+group: a scalar. It belongs to one run of the graph and cannot leave its device.
+)doc");
+
+REGISTER_OP("MultitierJoinSaveGroup")
+    .Input("group: variant")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(OfSaveGroupShape)
+    .Doc(R"doc(
+Adds the variable (or partition) to the group, which must not have been written.
+)doc");
+
+REGISTER_OP("MultitierWriteSaveGroup")
+    .Input("group: variant")
+    .Input("prefix: string")
+    .SetIsStateful()
+    .SetShapeFn(OfSaveGroupShape)
+    .Doc(R"doc(
+Writes every variable of the group, all as of one moment, to files next to the checkpoint.
+
+First removes the rows that are expired at the newest step of each table (options steps_to_live, l2_weight_threshold). Then it
+holds operations on all variables of the group back for the moment. Afterwards operations run while it writes; those that change
+rows faster than they are written wait. Memory use does not grow with the tables or their number. Each variable has a new file.
+Its name is `<prefix>.data-?????-of-?????` with letters for the question marks, so that tools that delete or copy a checkpoint
+include it. On an error all files are removed.
+
+prefix: of the checkpoint, as passed to the saver.
+)doc");
+
+REGISTER_OP("MultitierSavedPart")
+    .Input("group: variant")
+    .Input("handle: resource")
+    .Output("manifest: string")
+    .SetIsStateful()
+    .SetShapeFn(OfSaveGroupShape)
+    .Doc(R"doc(
+Returns what the group has written for the variable (or partition).
+
 manifest: JSON object: format version, columns, number of rows, partition, count of applies, initializer, name of the file.
 )doc");
 

@@ -13,10 +13,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "cc/base/mutex.h"
+#include "cc/base/turn.h"
 #include "cc/table/snapshot_state.h"
 
 namespace multitier {
@@ -41,7 +41,7 @@ class WithoutAwait {
 class CurrentSnapshot {
  public:
   // Held by a snapshot from its beginning to its end, and by an operation that must not run during one. Taken before the gate.
-  std::mutex& one_at_a_time() { return one_at_a_time_; }
+  Turn& one_at_a_time() { return one_at_a_time_; }
 
   // REQUIRES: the table's gate is closed
   void Begin(std::shared_ptr<SnapshotState> state) {
@@ -66,27 +66,29 @@ class CurrentSnapshot {
     const std::shared_ptr<SnapshotState> state = this->state();
     return state != nullptr && state->thread == std::this_thread::get_id();
   }
+  // How long the last one held operations back: from closing the gate to opening it again.
+  void set_held_us(int64_t us) { held_us_ = us; }
+  int64_t held_us() const { return held_us_; }
   // More copies wait than its visitor should find at once.
   bool far_behind() const {
     const std::shared_ptr<SnapshotState> state = this->state();
     if (state == nullptr) return false;
-    MutexLock lock(state->mutex);
-    return !state->over && state->is_far_behind();
+    return !state->over && state->waiting->far_behind();
   }
   // Waits while it is far behind; not the visitor's own thread. REQUIRES: the thread holds no lock, pin or pending word
   void Await() const {
     if (!taken_ || WithoutAwait::here()) return;
     const std::shared_ptr<SnapshotState> state = this->state();
     if (state == nullptr || state->thread == std::this_thread::get_id()) return;
-    MutexLock lock(state->mutex);
-    lock.Wait(state->changed, [&]() MT_REQUIRES(state->mutex) { return state->over || !state->is_far_behind(); });
+    state->waiting->Await(state->over);
   }
 
  private:
-  std::mutex one_at_a_time_;
+  Turn one_at_a_time_;
   mutable Mutex mutex_;
   std::shared_ptr<SnapshotState> state_ MT_GUARDED_BY(mutex_);
   std::atomic<bool> taken_{false};
+  std::atomic<int64_t> held_us_{0};
 };
 
 }  // namespace multitier

@@ -88,11 +88,27 @@ Status EmbeddingTable::Clear() {
   return WithMemory(0, [&](auto& table) { return table.Clear(); });
 }
 Result<Rows> EmbeddingTable::Export(bool all_columns) {
-  return WithMemory(0, [&](auto& table) { return table.Export(all_columns); });
+  Rows all;
+  MT_RETURN_IF_ERROR(TakeSnapshot(all_columns, INT64_MAX, [&](Rows* rows) {
+    all = std::move(*rows);
+    return OkStatus();
+  }));
+  return all;
 }
 Status EmbeddingTable::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                                     const std::function<void()>& marked) {
-  return WithMemory(0, [&](auto& table) { return table.TakeSnapshot(all_columns, max_rows, visit, marked); });
+  return WithMemory(0, [&](auto& table) -> Status {
+    MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot,
+                        table.PrepareSnapshot(SnapshotRequest{all_columns, max_rows, visit, nullptr}));
+    MT_RETURN_IF_ERROR(snapshot->Hold());
+    snapshot->Mark();
+    snapshot->Release();
+    if (marked) marked();
+    return snapshot->Run();
+  });
+}
+Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::PrepareSnapshot(SnapshotRequest request) {
+  return WithMemory(0, [&](auto& table) { return table.PrepareSnapshot(std::move(request)); });
 }
 Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
   return WithMemory(0, [&](auto& table) { return table.Scan(cursor, max_rows, all_columns, next); });

@@ -66,6 +66,7 @@
 #include "cc/row/row_memory.h"
 #include "cc/table/row_batch.h"
 #include "cc/table/rows.h"
+#include "cc/table/table_snapshot.h"
 #include "cc/tier/tier.h"
 
 namespace multitier {
@@ -181,9 +182,10 @@ struct TableStats {
   int64_t false_matches = 0;  // records read whose key was another
   int64_t index_bytes = 0;
   int64_t filter_bytes = 0;
-  int64_t snapshot_bytes = 0;  // of rows that changed before a snapshot came to them, and wait for its visitor
-  int64_t row_bytes = 0;       // of one row
-  int64_t stride_bytes = 0;    // of one row with header and padding
+  int64_t snapshot_bytes = 0;    // of rows that changed before a snapshot came to them, and wait for its visitor
+  int64_t snapshot_held_us = 0;  // for so long the last snapshot held operations back
+  int64_t row_bytes = 0;         // of one row
+  int64_t stride_bytes = 0;      // of one row with header and padding
   int num_shards = 0;
   Status sticky_error;
 };
@@ -257,6 +259,9 @@ class EmbeddingTable {
   // `marked` (may be null) is called when the moment is marked.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                       const std::function<void()>& marked = nullptr);
+  // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (group_snapshot.h). Waits for the one that is
+  // being taken. InvalidArgument if max_rows < 1.
+  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
   // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the
   // end. A key that is present from the first call to the last is given exactly once; a key that comes or leaves in between may
   // be given. A damaged record is an error, or is left out if on_corruption says so (as in Export).

@@ -16,7 +16,6 @@
 #ifndef CC_TABLE_OPERATION_SCOPE_H_
 #define CC_TABLE_OPERATION_SCOPE_H_
 
-#include <mutex>
 #include <utility>
 
 #include "cc/table/table_base.h"
@@ -63,12 +62,12 @@ class ExclusiveScope {
   }
 
  private:
-  explicit ExclusiveScope(TableBase* base) : no_snapshot_(base->snapshot.one_at_a_time()), gate_(&base->gate) {
+  explicit ExclusiveScope(TableBase* base) : no_snapshot_(&base->snapshot.one_at_a_time()), gate_(&base->gate) {
     gate_->Close();
   }
 
-  std::unique_lock<std::mutex> no_snapshot_;  // released after the gate is open
-  Gate* gate_;                                // null once it is open
+  TurnHold no_snapshot_;  // released after the gate is open
+  Gate* gate_;            // null once it is open
 };
 
 }  // namespace multitier

@@ -25,13 +25,14 @@ class OperationScopeTest : public ::testing::Test {
     return inside.inside();
   }
   bool snapshot_may_begin() {
-    const std::unique_lock<std::mutex> lock(base_.snapshot.one_at_a_time(), std::try_to_lock);
-    return lock.owns_lock();
+    const bool free = base_.snapshot.one_at_a_time().TryTake();
+    if (free) base_.snapshot.one_at_a_time().GiveBack();
+    return free;
   }
   // A snapshot, taken by the thread that calls this, with more copies than its visitor should find at once.
   std::shared_ptr<SnapshotState> BeginSnapshotThatIsFarBehind() {
     auto state = std::make_shared<SnapshotState>();
-    state->copies.data.resize(SnapshotState::kFarBehindBytes / sizeof(float) + 1);
+    state->waiting->Add(WaitingCopies::kFarBehindBytes + 1);
     base_.snapshot.Begin(state);
     return state;
   }
@@ -91,12 +92,8 @@ TEST_F(OperationScopeTest, AChangeWaitsForASnapshotThatIsFarBehindAndAReadDoesNo
     EXPECT_TRUE(OperationScope::EnterToChange(&base_).ok());
     EXPECT_TRUE(caught_up);
   });
-  {
-    MutexLock lock(state->mutex);
-    caught_up = true;
-    state->copies = Rows();
-    state->changed.notify_all();
-  }
+  caught_up = true;
+  state->waiting->Remove(1);
   changer.join();
   base_.snapshot.End();
 }

@@ -30,9 +30,11 @@
 // time. An operation that changes the layout, or that closes the gate for long, waits for it.
 
 #include <algorithm>
+#include <chrono>
 
 #include "cc/table/row_export.h"
 #include "cc/table/table_impl.h"
+#include "cc/table/table_snapshot.h"
 
 namespace multitier {
 namespace {
@@ -46,19 +48,22 @@ constexpr uint32_t kSliceSlots = 16 * kSliceRows;    // looked at, at most
 
 // --- The snapshot.
 
-class EmbeddingTable::Impl::Snapshot {
+class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
  public:
-  Snapshot(Impl* table, bool all_columns, size_t max_rows, const std::function<Status(Rows*)>& visit)
-      : table_(table), layout_(table->layout()), state_(std::make_shared<SnapshotState>()), max_rows_(max_rows), visit_(visit) {
-    state_->all_columns = all_columns;
+  Snapshot(Impl* table, SnapshotRequest request)
+      : table_(table),
+        turn_(&table->snapshot_.one_at_a_time()),
+        layout_(table->layout()),
+        state_(std::make_shared<SnapshotState>()),
+        max_rows_(static_cast<size_t>(request.max_rows)),
+        visit_(std::move(request.visit)) {
+    if (request.waiting != nullptr) state_->waiting = std::move(request.waiting);
+    state_->all_columns = request.all_columns;
     state_->leaves_out_damaged = table->options_.on_corruption != OnCorruption::kError;
   }
-  ~Snapshot() {
-    {
-      MutexLock lock(state_->mutex);
-      state_->over = true;
-      state_->changed.notify_all();
-    }
+  ~Snapshot() override {
+    Release();
+    state_->End();
     table_->snapshot_.End();
     for (auto& shard : table_->shards_) {
       Shard::Locked(shard)->EndSnapshot();
@@ -66,8 +71,14 @@ class EmbeddingTable::Impl::Snapshot {
     Shard::Locked(table_->shards_[0])->counters.corrupt += corrupt_;
   }
 
-  // REQUIRES: the gate is closed
-  void MarkAll() {
+  Status Hold() override {
+    held_since_ = std::chrono::steady_clock::now();
+    table_->base_.gate.Close();
+    holds_ = true;
+    return OkStatus();
+  }
+
+  void Mark() override {
     applies_ = table_->applies_.load();
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
     for (auto& shard : table_->shards_) {
@@ -79,11 +90,40 @@ class EmbeddingTable::Impl::Snapshot {
     table_->snapshot_.Begin(state_);
   }
 
+  void Release() override {
+    if (!std::exchange(holds_, false)) return;
+    table_->base_.gate.Open();
+    const auto held = std::chrono::steady_clock::now() - held_since_;
+    table_->snapshot_.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(held).count());
+  }
+
+  Status GiveCopies() override {
+    Rows copies = state_->TakeCopies();
+    if (copies.keys.empty() && copies.counted_keys.empty()) return OkStatus();
+    SetColumns(&copies);
+    rows_given_ += static_cast<int64_t>(copies.keys.size());
+    counted_given_ += static_cast<int64_t>(copies.counted_keys.size());
+    return visit_(&copies);
+  }
+
+  size_t copied_bytes() const override {
+    MutexLock lock(state_->mutex);
+    return state_->copied_bytes();
+  }
+
+  Status Run() override {
+    const MemoryLease lease(ScratchBytes());
+    if (!lease.ok()) return lease.Refusal(StrCat("table '", table_->options_.name, "': reading all rows"));
+    state_->thread = std::this_thread::get_id();
+    return GiveAll();
+  }
+
+ private:
   // What Run needs at most: one chunk, what operations hand over (a vector that grows is there twice), and one read.
   size_t ScratchBytes() const {
     const size_t row_bytes = layout_->row_bytes(), rows = static_cast<size_t>(state_->rows);
     const size_t chunk = ChunkCapacity() * (row_bytes + kFactsBytes);
-    const size_t handed_over = 3 * std::min<size_t>(SnapshotState::kFarBehindBytes, rows * (row_bytes + kFactsBytes));
+    const size_t handed_over = 3 * std::min<size_t>(WaitingCopies::kFarBehindBytes, rows * (row_bytes + kFactsBytes));
     size_t read = 0;
     for (int level = 0; level < table_->levels_.count; ++level) {
       read = std::max(read, std::min<size_t>(ReadAtOnce(), table_->tiers_.location_end(level)));
@@ -92,7 +132,7 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   // REQUIRES: memory for ScratchBytes
-  Status Run() {
+  Status GiveAll() {
     Begin();
     for (auto& shard : table_->shards_) {
       MT_RETURN_IF_ERROR(Counted(shard.get()));
@@ -113,7 +153,6 @@ class EmbeddingTable::Impl::Snapshot {
     return visit_(&chunk_);
   }
 
- private:
   // Of everything, the last chunk included.
   Status CheckComplete() const {
     const int64_t left_out = state_->left_out.load();
@@ -127,15 +166,19 @@ class EmbeddingTable::Impl::Snapshot {
 
   void Begin() {
     chunk_ = Rows();
-    for (const Column& column : layout_->columns()) {
-      chunk_.columns.push_back(column);
-      if (!state_->all_columns) break;
-    }
+    SetColumns(&chunk_);
     const size_t rows = ChunkCapacity();
     chunk_.keys.reserve(rows);
     chunk_.frequencies.reserve(rows);
     chunk_.versions.reserve(rows);
     chunk_.data.reserve(rows * static_cast<size_t>(chunk_.row_elements()));
+  }
+
+  void SetColumns(Rows* rows) const {
+    for (const Column& column : layout_->columns()) {
+      rows->columns.push_back(column);
+      if (!state_->all_columns) break;
+    }
   }
 
   // Rows of one chunk, of those that were not given yet.
@@ -169,12 +212,7 @@ class EmbeddingTable::Impl::Snapshot {
 
   // The copies that wait.
   Status TakeAlong() {
-    Rows rows;
-    {
-      MutexLock lock(state_->mutex);
-      std::swap(rows, state_->copies);
-      state_->changed.notify_all();
-    }
+    const Rows rows = state_->TakeCopies();
     const size_t elements = rows.keys.empty() ? 0 : rows.data.size() / rows.keys.size();
     for (size_t i = 0; i < rows.keys.size(); ++i) {
       chunk_.keys.push_back(rows.keys[i]);
@@ -274,10 +312,13 @@ class EmbeddingTable::Impl::Snapshot {
   }
 
   Impl* const table_;
+  const TurnHold turn_;  // given back after everything else
   const std::shared_ptr<const RowLayout> layout_;
   const std::shared_ptr<SnapshotState> state_;
   const size_t max_rows_;
-  const std::function<Status(Rows*)>& visit_;
+  const std::function<Status(Rows*)> visit_;
+  bool holds_ = false;  // the gate is closed
+  std::chrono::steady_clock::time_point held_since_;
   Rows chunk_;
   std::vector<uint8_t> read_;      // row data of the records of one read
   SnapshotState::MoveMark moves_;  // before that read
@@ -287,28 +328,12 @@ class EmbeddingTable::Impl::Snapshot {
   int64_t rows_given_ = 0, counted_given_ = 0;  // in all chunks
 };
 
-Status EmbeddingTable::Impl::TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                                          const std::function<void()>& marked) {
-  if (max_rows < 1) {
-    return InvalidArgumentError("table '", options_.name, "': snapshot: expected max_rows >= 1, found ", max_rows);
+Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(SnapshotRequest request) {
+  if (request.max_rows < 1) {
+    return InvalidArgumentError("table '", options_.name, "': snapshot: expected max_rows >= 1, found ", request.max_rows);
   }
-  MT_ASSIGN_OR_RETURN(ExclusiveScope alone, ExclusiveScope::Enter(&base_));
-  Snapshot snapshot(this, all_columns, static_cast<size_t>(max_rows), visit);
-  snapshot.MarkAll();
-  alone.OpenGate();
-  if (marked) marked();
-  const MemoryLease lease(snapshot.ScratchBytes());
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options_.name, "': reading all rows"));
-  return snapshot.Run();
-}
-
-Result<Rows> EmbeddingTable::Impl::Export(bool all_columns) {
-  Rows all;
-  MT_RETURN_IF_ERROR(TakeSnapshot(all_columns, INT64_MAX, [&](Rows* rows) {
-    all = std::move(*rows);
-    return OkStatus();
-  }));
-  return all;
+  MT_RETURN_IF_ERROR(base_.CheckProcess());
+  return std::unique_ptr<TableSnapshot>(std::make_unique<Snapshot>(this, std::move(request)));
 }
 
 }  // namespace multitier

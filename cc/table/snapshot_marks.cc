@@ -17,9 +17,8 @@ void SnapshotMarks::End() {
 }
 
 void SnapshotMarks::Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data) {
-  MutexLock lock(state_->mutex);
-  if (state_->over) return;
-  AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, &state_->copies);
+  state_->AddCopies(
+      [&](Rows* copies) { AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, copies); });
 }
 
 void SnapshotMarks::RowChanges(uint32_t slot) {
@@ -31,8 +30,7 @@ void SnapshotMarks::RowChanges(uint32_t slot) {
 
 void SnapshotMarks::CountedChanges(uint32_t counted) {
   if (!counted_marks_.Take(counted)) return;
-  MutexLock lock(state_->mutex);
-  if (!state_->over) AppendCounted(*counted_->at(counted), &state_->copies);
+  state_->AddCopies([&](Rows* copies) { AppendCounted(*counted_->at(counted), copies); });
 }
 
 void SnapshotMarks::RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data) {

@@ -6,7 +6,7 @@
 // an operation is about to change or take away is copied first; the copy waits here until the snapshot takes it.
 //
 // Owned by the snapshot, its shards and CurrentSnapshot together. Thread-safe. A location's bit changes under the lock of its
-// key's shard. `mutex` is taken inside a shard's lock; nothing is taken inside it.
+// key's shard. `mutex` is taken inside a shard's lock; inside it only the lock of WaitingCopies.
 
 #ifndef CC_TABLE_SNAPSHOT_STATE_H_
 #define CC_TABLE_SNAPSHOT_STATE_H_
@@ -15,7 +15,9 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/base/mutex.h"
@@ -53,28 +55,26 @@ class LocationBits {
  public:
   LocationBits() = default;
   ~LocationBits() {
-    for (auto& chunk : chunks_) delete chunk.load();
+    for (auto& group : groups_) {
+      if (group.load() == nullptr) continue;
+      for (auto& chunk : group.load()->chunks) delete chunk.load();
+      delete group.load();
+    }
   }
   LocationBits(const LocationBits&) = delete;
   LocationBits& operator=(const LocationBits&) = delete;
 
   bool has(uint32_t location) const {
-    const Chunk* chunk = chunks_[location >> kShift].load(std::memory_order_acquire);
+    const Group* group = groups_[location >> kGroupShift].load(std::memory_order_acquire);
+    if (group == nullptr) return false;
+    const Chunk* chunk = group->chunks[ChunkOf(location)].load(std::memory_order_acquire);
     return chunk != nullptr && (chunk->words[Word(location)].load(std::memory_order_relaxed) & Bit(location)) != 0;
   }
   // Gives what it was.
   bool Set(uint32_t location, bool value) {
-    std::atomic<Chunk*>& place = chunks_[location >> kShift];
-    Chunk* chunk = place.load(std::memory_order_acquire);
-    if (chunk == nullptr) {
-      if (!value) return false;
-      Chunk* made = new Chunk();
-      if (place.compare_exchange_strong(chunk, made)) {
-        chunk = made;
-      } else {
-        delete made;
-      }
-    }
+    Group* group = Made(&groups_[location >> kGroupShift], value);
+    Chunk* chunk = group == nullptr ? nullptr : Made(&group->chunks[ChunkOf(location)], value);
+    if (chunk == nullptr) return false;
     std::atomic<uint64_t>& word = chunk->words[Word(location)];
     const uint64_t bit = Bit(location);
     const uint64_t was =
@@ -83,14 +83,55 @@ class LocationBits {
   }
 
  private:
-  static constexpr int kShift = 20;
+  static constexpr int kShift = 20, kGroupShift = 26;
   struct Chunk {
     std::atomic<uint64_t> words[(size_t{1} << kShift) / 64];
   };
+  struct Group {
+    std::atomic<Chunk*> chunks[size_t{1} << (kGroupShift - kShift)];
+  };
+  // What is at the place; where nothing is and it `is_needed`, a new one.
+  template <typename T>
+  static T* Made(std::atomic<T*>* place, bool is_needed) {
+    T* there = place->load(std::memory_order_acquire);
+    if (there != nullptr || !is_needed) return there;
+    T* made = new T();
+    if (place->compare_exchange_strong(there, made)) return made;
+    delete made;
+    return there;
+  }
+  static size_t ChunkOf(uint32_t location) { return (location >> kShift) & ((1u << (kGroupShift - kShift)) - 1); }
   static size_t Word(uint32_t location) { return (location & ((1u << kShift) - 1)) / 64; }
   static uint64_t Bit(uint32_t location) { return uint64_t{1} << (location % 64); }
 
-  std::atomic<Chunk*> chunks_[size_t{1} << (32 - kShift)] = {};
+  std::atomic<Group*> groups_[size_t{1} << (32 - kGroupShift)] = {};
+};
+
+// How many bytes of copies wait, of all tables whose snapshots have the same moment. Operations that change rows wait while
+// they are many. Thread-safe.
+class WaitingCopies {
+ public:
+  static constexpr size_t kFarBehindBytes = 32u << 20;
+
+  void Add(size_t bytes) { bytes_ += bytes; }
+  // They were taken; 0: a snapshot is over. Wakes whoever waits.
+  void Remove(size_t bytes) {
+    MutexLock lock(mutex_);
+    bytes_ -= bytes;
+    changed_.notify_all();
+  }
+  size_t bytes() const { return bytes_; }
+  bool far_behind() const { return bytes_ > kFarBehindBytes; }
+  // Waits while it is far behind, but not once the snapshot is `over`.
+  void Await(const std::atomic<bool>& over) {
+    MutexLock lock(mutex_);
+    lock.Wait(changed_, [&] { return over.load() || !far_behind(); });
+  }
+
+ private:
+  Mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<size_t> bytes_{0};
 };
 
 // Locations, both ends included.
@@ -141,11 +182,36 @@ struct SnapshotState {
     return false;
   }
 
-  // Whether too many copies wait: operations then wait for the snapshot before they change more.
-  bool is_far_behind() const MT_REQUIRES(mutex) { return copied_bytes() > kFarBehindBytes; }
   size_t copied_bytes() const MT_REQUIRES(mutex) {
     const size_t keys = copies.keys.size() + copies.counted_keys.size();
     return copies.data.size() * sizeof(float) + keys * kKeyBytes;
+  }
+  // Adds copies by append(&copies), while somebody takes them.
+  template <typename Append>
+  void AddCopies(Append append) {
+    MutexLock lock(mutex);
+    if (over) return;
+    const size_t before = copied_bytes();
+    append(&copies);
+    waiting->Add(copied_bytes() - before);
+  }
+  // The copies that wait.
+  Rows TakeCopies() {
+    Rows taken;
+    MutexLock lock(mutex);
+    const size_t bytes = copied_bytes();
+    std::swap(taken, copies);
+    if (bytes > 0) waiting->Remove(bytes);
+    return taken;
+  }
+  // Nobody takes copies any more.
+  void End() {
+    {
+      MutexLock lock(mutex);
+      over = true;
+    }
+    (void)TakeCopies();
+    waiting->Remove(0);
   }
 
   LocationBits given[2];             // by lower tier
@@ -156,17 +222,17 @@ struct SnapshotState {
   std::atomic<uint64_t> moves{0};    // of records still to be given; counted with the mutex held
   std::atomic<bool> in_dram{true};   // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
-  const std::thread::id thread = std::this_thread::get_id();  // of the snapshot: it cannot wait for itself
+  std::atomic<bool> over{false};  // nobody takes copies any more; set with the mutex held
+  // Of the snapshot: it cannot wait for itself.
+  std::atomic<std::thread::id> thread{std::this_thread::get_id()};
+  std::shared_ptr<WaitingCopies> waiting = std::make_shared<WaitingCopies>();  // replaced before the snapshot begins
 
   static constexpr uint32_t kRunGap = 64;
-  static constexpr size_t kFarBehindBytes = 32u << 20;  // bytes
-  static constexpr size_t kKeyBytes = 24;               // with its frequency and version
+  static constexpr size_t kKeyBytes = 24;  // with its frequency and version
 
   Mutex mutex;
   std::vector<LocationRun> moved[2] MT_GUARDED_BY(mutex);  // by lower tier: where records still to be given came to stand
-  std::condition_variable changed;                         // copies were taken, or it is over
   Rows copies MT_GUARDED_BY(mutex);                        // of rows that changed before their turn
-  bool over MT_GUARDED_BY(mutex) = false;                  // nobody takes copies any more
 };
 
 }  // namespace multitier

@@ -65,6 +65,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("index_bytes", Json::Int(stats.index_bytes));
   out.Set("filter_bytes", Json::Int(stats.filter_bytes));
   out.Set("snapshot_bytes", Json::Int(stats.snapshot_bytes));
+  out.Set("snapshot_held_us", Json::Int(stats.snapshot_held_us));
   out.Set("row_bytes", Json::Int(stats.row_bytes));
   out.Set("stride_bytes", Json::Int(stats.stride_bytes));
   out.Set("num_shards", Json::Int(stats.num_shards));

@@ -13,7 +13,6 @@
 #define CC_TABLE_TABLE_ABOVE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,9 +38,7 @@ class TableFront {
   virtual Status Remove(Span<const int64_t> keys, int64_t* removed) = 0;
   virtual Status Expire(int64_t step, int64_t* expired) = 0;
   virtual Status Clear() = 0;
-  virtual Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                              const std::function<void()>& marked) = 0;
-  virtual Result<Rows> Export(bool all_columns) = 0;
+  virtual Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) = 0;
   virtual Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) = 0;
   virtual Status Import(const Rows& rows) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;

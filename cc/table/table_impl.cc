@@ -250,6 +250,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     MutexLock lock(state->mutex);
     stats.snapshot_bytes = static_cast<int64_t>(state->copied_bytes());
   }
+  stats.snapshot_held_us = snapshot_.held_us();
   stats.sticky_error = demoter_.sticky_error();
   return stats;
 }

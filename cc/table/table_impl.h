@@ -10,7 +10,7 @@
 //   expiration.cc        Expire
 //   transfer.cc          Scan, Import
 //   row_batch.cc         CopyOut, PutBack
-//   snapshot.cc          TakeSnapshot, Export
+//   snapshot.cc          PrepareSnapshot
 //
 // What they stand on: ApplyOperation, TierReader, Demoter, TableBase (the order of locks), TierStack, Shard.
 
@@ -50,9 +50,7 @@ class EmbeddingTable::Impl {
   Status Remove(Span<const int64_t> keys, int64_t* removed);
   Status Expire(int64_t step, int64_t* expired);
   Status Clear();
-  Result<Rows> Export(bool all_columns);
-  Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
-                      const std::function<void()>& marked = nullptr);
+  Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
   Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
   Status Import(const Rows& rows);
   // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.

@@ -1,0 +1,101 @@
+#include "cc/kernels/part_writer.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cc/env/env.h"
+#include "cc/kernels/status_bridge.h"
+#include "cc/table/group_snapshot.h"
+#include "tensorflow/core/platform/path.h"
+
+namespace multitier {
+namespace {
+
+// Matches data-?????-of-?????, and is never a name that TensorFlow uses.
+std::string NewPartFileName() {
+  std::random_device random;
+  std::string name = "data-.....-of-.....";
+  for (char& c : name) {
+    if (c == '.') c = static_cast<char>('a' + random() % 26);
+  }
+  return name;
+}
+
+Manifest NewManifest(const VariableState& state) {
+  Manifest manifest = ManifestOf(state);
+  manifest.file = NewPartFileName();
+  return manifest;
+}
+
+// Other file systems have no directories to sync.
+Status SyncDirectoryOf(const std::string& prefix) {
+  if (absl::StrContains(prefix, "://")) return OkStatus();
+  const std::string directory(tensorflow::io::Dirname(prefix));
+  return Env::Posix()->SyncDir(directory.empty() ? "." : directory);
+}
+
+}  // namespace
+
+Manifest ManifestOf(const VariableState& state) {
+  Manifest manifest;
+  manifest.partition_index = state.partition_index;
+  manifest.num_partitions = state.num_partitions;
+  manifest.initializer = state.table->options().initializer;
+  return manifest;
+}
+
+PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state)
+    : env_(env),
+      state_(std::move(state)),
+      manifest_(NewManifest(*state_)),
+      path_(absl::StrCat(prefix, ".", manifest_.file)),
+      writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {}
+
+Status PartWriter::Open() {
+  if (env_->FileExists(path_).ok()) return AlreadyExistsError("checkpoint part ", path_);
+  MT_RETURN_IF_ERROR(FromAbsl(env_->NewWritableFile(path_, &file_)));
+  made_ = true;
+  return writer_.Begin(manifest_.initializer, table()->dim());
+}
+
+Status PartWriter::Add(const Rows& rows) {
+  if (!made_) MT_RETURN_IF_ERROR(Open());
+  manifest_.columns = rows.columns;
+  manifest_.applies = rows.applies;  // the last chunk has it
+  return writer_.Add(rows);
+}
+
+Status PartWriter::Finish() {
+  manifest_.num_rows = writer_.rows();
+  MT_RETURN_IF_ERROR(writer_.End());
+  MT_RETURN_IF_ERROR(FromAbsl(file_->Sync()));
+  return FromAbsl(file_->Close());
+}
+
+void PartWriter::Remove() {
+  file_.reset();
+  if (made_) env_->DeleteFile(path_).IgnoreError();
+}
+
+absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix,
+                        const std::vector<std::unique_ptr<PartWriter>>& parts) {
+  const auto write = [&]() -> Status {
+    std::vector<TableInGroup> group;
+    for (const std::unique_ptr<PartWriter>& part : parts) {
+      MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
+      group.push_back(
+          TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); }, [&part] { return part->Finish(); }});
+    }
+    MT_RETURN_IF_ERROR(SnapshotTogether(group));
+    return SyncDirectoryOf(prefix);
+  };
+  const Status status = write();
+  if (!status.ok()) {
+    for (const std::unique_ptr<PartWriter>& part : parts) part->Remove();
+  }
+  return ToAbsl(status);
+}
+
+}  // namespace multitier

@@ -1,0 +1,61 @@
+// PartWriter: the file of one part of a checkpoint that is being saved, next to TensorFlow's files (checkpoint/part_file.h).
+//
+// WriteParts: the files of several parts, as of one moment (table/group_snapshot.h). When it returns OK, every file is complete
+// and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards, and with
+// it the checkpoint exists.
+//
+// Not thread-safe.
+
+#ifndef CC_KERNELS_PART_WRITER_H_
+#define CC_KERNELS_PART_WRITER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc/checkpoint/part_file.h"
+#include "cc/checkpoint/table_part.h"
+#include "cc/kernels/embedding_variable.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/file_system.h"
+
+namespace multitier {
+
+// The description of a part, without its rows.
+Manifest ManifestOf(const VariableState& state);
+
+class PartWriter {
+ public:
+  // A file with a new name, `<prefix>.data-?????-of-?????`; see docs/formats/table_part.md.
+  PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state);
+  PartWriter(const PartWriter&) = delete;
+  PartWriter& operator=(const PartWriter&) = delete;
+
+  // Makes the file at the first call.
+  Status Add(const Rows& rows);
+  // Completes, syncs and closes the file.
+  Status Finish();
+  // Deletes the file if there is one.
+  void Remove();
+
+  EmbeddingTable* table() const { return state_->table.get(); }
+  const Manifest& manifest() const { return manifest_; }
+
+ private:
+  Status Open();
+
+  tensorflow::Env* const env_;
+  const std::shared_ptr<VariableState> state_;
+  Manifest manifest_;
+  const std::string path_;
+  std::unique_ptr<tensorflow::WritableFile> file_;
+  PartFileWriter writer_;
+  bool made_ = false;
+};
+
+absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts);
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_PART_WRITER_H_

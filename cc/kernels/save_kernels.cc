@@ -1,0 +1,190 @@
+// Kernels that save variables: the rows go to part files next to TensorFlow's files, and TensorFlow's Saver gets the manifests,
+// which have the names of the files. The checkpoint is complete once TensorFlow has written its index.
+//
+// All variables of one save on one device are saved as of one moment. A Saver asks for one variable after the other while it
+// builds its graph, so the ops of a save are
+//
+//   MultitierSaveGroup --+--> MultitierJoinSaveGroup (one for each part)
+//                        +--> MultitierWriteSaveGroup, after all joins: the moment, and the files
+//                        +--> MultitierSavedPart (one for each part), after the write: its manifest
+//
+// The group is a variant tensor, so it lives as long as one run of the save.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cc/base/helpers.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/part_writer.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// The parts of one save. Thread-safe.
+class SaveGroup {
+ public:
+  absl::Status Join(std::shared_ptr<VariableState> state) {
+    absl::MutexLock lock(&mutex_);
+    if (written_) return absl::FailedPreconditionError("MultitierJoinSaveGroup: the group was written before");
+    states_.push_back(std::move(state));
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(tensorflow::Env* env, const std::string& prefix) {
+    absl::MutexLock lock(&mutex_);
+    if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
+    written_ = true;
+    for (const auto& state : states_) parts_.push_back(std::make_unique<PartWriter>(env, prefix, state));
+    const absl::Status status = WriteParts(env, prefix, parts_);
+    if (!status.ok()) parts_.clear();
+    return status;
+  }
+
+  absl::Status ManifestOf(const VariableState& state, std::string* json) const {
+    absl::MutexLock lock(&mutex_);
+    for (const std::unique_ptr<PartWriter>& part : parts_) {
+      if (part->table() != state.table.get()) continue;
+      *json = part->manifest().ToJson();
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat("embedding variable '", state.table->options().name,
+                                                      "' was initialized or restored while it was saved: save again"));
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<std::shared_ptr<VariableState>> states_;  // guarded by mutex_, as all that follows
+  std::vector<std::unique_ptr<PartWriter>> parts_;
+  bool written_ = false;
+};
+
+class SaveGroupVariant {
+ public:
+  SaveGroupVariant() = default;
+  explicit SaveGroupVariant(std::shared_ptr<SaveGroup> group) : group_(std::move(group)) {}
+  const std::shared_ptr<SaveGroup>& group() const { return group_; }
+  std::string TypeName() const { return "tf_multitier::SaveGroup"; }
+  std::string DebugString() const { return "the variables of one save"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<SaveGroup> group_;
+};
+
+// The group in input 0.
+absl::Status GetGroup(OpKernelContext* context, std::shared_ptr<SaveGroup>* group) {
+  TF_RETURN_IF_ERROR(CheckRank(context, "group", context->input(0), 0));
+  const auto* found = context->input(0).scalar<tensorflow::Variant>()().get<SaveGroupVariant>();
+  if (found == nullptr || found->group() == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(context->op_kernel().type_string(), ": expected the group of a save, found another variant"));
+  }
+  *group = found->group();
+  return absl::OkStatus();
+}
+
+absl::Status SetManifest(OpKernelContext* context, const std::string& json) {
+  Tensor* out = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
+  out->scalar<tensorflow::tstring>()() = json;
+  return absl::OkStatus();
+}
+
+class SaveGroupKernel : public OpKernel {
+ public:
+  explicit SaveGroupKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
+    out->scalar<tensorflow::Variant>()() = SaveGroupVariant(std::make_shared<SaveGroup>());
+  }
+};
+
+class JoinSaveGroupKernel : public OpKernel {
+ public:
+  explicit JoinSaveGroupKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<SaveGroup> group;
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetGroup(context, &group));
+    OP_REQUIRES_OK(context, GetState(context, 1, &state));
+    OP_REQUIRES_OK(context, group->Join(std::move(state)));
+  }
+};
+
+// It waits for snapshots that other steps take of the same variables, and for the files: on a thread of its own, so that steps
+// go on with any number of inter-op threads.
+class WriteSaveGroupKernel : public AsyncOpKernel {
+ public:
+  explicit WriteSaveGroupKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {}
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    std::shared_ptr<SaveGroup> group;
+    OP_REQUIRES_OK_ASYNC(context, GetGroup(context, &group), done);
+    OP_REQUIRES_OK_ASYNC(context, CheckRank(context, "prefix", context->input(1), 0), done);
+    const auto write = [context, group = std::move(group), done = std::move(done)] {
+      const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix), done);
+      done();
+    };
+    if (!RunApart(write)) write();
+  }
+};
+
+class SavedPartKernel : public OpKernel {
+ public:
+  explicit SavedPartKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<SaveGroup> group;
+    std::shared_ptr<VariableState> state;
+    std::string json;
+    OP_REQUIRES_OK(context, GetGroup(context, &group));
+    OP_REQUIRES_OK(context, GetState(context, 1, &state));
+    OP_REQUIRES_OK(context, group->ManifestOf(*state, &json));
+    OP_REQUIRES_OK(context, SetManifest(context, json));
+  }
+};
+
+// A save of one variable alone: in graphs of earlier releases.
+class SavePartKernel : public OpKernel {
+ public:
+  explicit SavePartKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
+    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    std::vector<std::unique_ptr<PartWriter>> parts;
+    parts.push_back(std::make_unique<PartWriter>(context->env(), prefix, std::move(state)));
+    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts));
+    OP_REQUIRES_OK(context, SetManifest(context, parts[0]->manifest().ToJson()));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierSaveGroup").Device(DEVICE_CPU), SaveGroupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierJoinSaveGroup").Device(DEVICE_CPU), JoinSaveGroupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierWriteSaveGroup").Device(DEVICE_CPU), WriteSaveGroupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierSavedPart").Device(DEVICE_CPU), SavedPartKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierSavePart").Device(DEVICE_CPU), SavePartKernel);
+
+}  // namespace
+}  // namespace multitier
