@@ -1,5 +1,7 @@
 """Programs that find no memory, at each stage: an error or none, never an abort, and no row is lost."""
 
+import signal
+
 import pytest
 from attack_util import MODEL
 from attack_util import SECONDS
@@ -272,14 +274,15 @@ def test_eight_threads_count_exactly_while_requests_fail(kind, calls, tmp_path):
     assert said["failed"] > 10 and said["updates"] > 1000, said
 
 
-# The same over a kept table that is flushed meanwhile, with a limit of address space, and then kill -9. `begun` lies in a file:
-# the updates that were called. `flushed.npy` has what was done before the last flush that succeeded.
+# The same over a kept table that is flushed meanwhile, with a limit of address space. At the end it waits to be killed, or all
+# requests of `least` bytes or more fail. `begun` lies in a file: the updates that were called; the last number counts those of
+# all keys. `flushed` has what was done before the last flush that succeeded.
 KILLED = """
 import resource, signal, threading
-kind, folder, seconds = arguments
+kind, folder, seconds, least = arguments
 THREADS, KEYS = 4, 4000
 table = make(kind, folder, rows=300, dim=16, keep=True)
-begun = np.memmap(folder + "/begun", np.int64, "w+", shape=(KEYS,))
+begun = np.memmap(folder + "/begun", np.int64, "w+", shape=(KEYS + 1,))
 done = np.zeros(KEYS, np.int64)
 batches = [[np.random.default_rng([t, i]).choice(np.arange(t, KEYS, THREADS), 100, replace=False) for i in range(40)]
            for t in range(THREADS)]
@@ -287,7 +290,7 @@ ones = np.full((100, 16), -1.0, np.float32)
 
 def trainer(t):
     step = 0
-    while True:
+    while not stop.is_set():
         keys = batches[t][step % 40]
         step += 1
         begun[keys] += 1
@@ -297,7 +300,9 @@ def trainer(t):
         except ERRORS:
             begun[keys] -= 1
 
-for t in range(THREADS): threading.Thread(target=trainer, args=(t,), daemon=True).start()
+stop = threading.Event()
+trainers = [threading.Thread(target=trainer, args=(t,), daemon=True) for t in range(THREADS)]
+for one in trainers: one.start()
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + (8 << 20), resource.RLIM_INFINITY))
 attack("malloc", -20, 0, errno.ENOMEM, "", 1 << 10)
@@ -313,34 +318,68 @@ while time.time() < end or flushes == 0:
     except ERRORS:
         pass
 say({"path": table.path, "failed": calm(), "flushes": flushes})
-attack("malloc", -20, 0, errno.ENOMEM, "", 1 << 10)
-wait()
+if least == 0:
+    attack("malloc", -20, 0, errno.ENOMEM, "", 1 << 10)
+    wait()
+# One operation is granted what it may need, and then no request is: all of the reserve is given back in vain.
+stop.set()
+for one in trainers: one.join()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+keys, many = np.arange(KEYS), np.full((KEYS, 16), -1.0, np.float32)
+attack("malloc", -1, 0, errno.ENOMEM, "", least)
+while True:
+    begun[KEYS] += 1
+    try:
+        table.apply("sgd", keys, many, hyper={"learning_rate": 1.0})
+    except ERRORS:
+        begun[KEYS] -= 1
 """
 
 RECOVERED = """
 path, folder = arguments
 found = engine.Table.open(path, recover=True).lookup(np.arange(4000))[:, 0]
 flushed, begun = (np.fromfile(folder + "/" + name, np.int64) for name in ("flushed", "begun"))
+begun = begun[:4000] + begun[4000]
 wrong = (found < flushed) | (found > begun)
 say({"wrong": [np.flatnonzero(wrong)[:5].tolist(), flushed[wrong][:5].tolist(), found[wrong][:5].tolist(), begun[wrong][:5].tolist()],
      "sum": int(flushed.sum())})
 """
 
 
-@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
-def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, tmp_path):
+def flushing(kind, calls, folder, least):
+    """A process that has flushed; what it said."""
     process = Process(
         MODEL + KILLED,
         kind,
-        str(tmp_path),
+        str(folder),
         SECONDS / 8 if STRESS else 1.5,
+        least,
         environment={"LD_PRELOAD": calls, "ATTACK_TIMEOUT": str(SECONDS + 25)},
     )
     said = process.hear()
-    process.kill()
     assert said["failed"] > 0 and said["flushes"] > 0, said
-    found = run(RECOVERED, said["path"], str(tmp_path))
+    return process, said
+
+
+def expect_flushed_rows(said, folder):
+    found = run(RECOVERED, said["path"], str(folder))
     assert found["wrong"] == [[], [], [], []] and found["sum"] > 0, (said, found)
+
+
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, tmp_path):
+    process, said = flushing(kind, calls, tmp_path, 0)
+    process.kill()
+    expect_flushed_rows(said, tmp_path)
+
+
+# Nothing is left for operations that have begun, nor in the reserve: the engine ends the process, as docs/errors.md says.
+@pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_a_process_that_the_engine_ends_loses_no_flushed_row(kind, calls, tmp_path, capfd):
+    process, said = flushing(kind, calls, tmp_path, 1 << 14)
+    assert process.popen.wait(60) == -signal.SIGABRT
+    assert "tf_multitier: no memory is left in the middle of an operation" in capfd.readouterr().err
+    expect_flushed_rows(said, tmp_path)
 
 
 # TensorFlow's own small requests may find none either: they take from the engine's reserve.

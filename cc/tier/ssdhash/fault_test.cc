@@ -324,6 +324,37 @@ TEST_P(LeftOverSpaceTest, FullDiskIsCompactedWithWhatIsInReserve) {
   tier_.reset();
 }
 
+// New segments become larger as the log grows. What was kept in reserve before is smaller than the segments that are compacted
+// with it, and earlier segments free less than a new one needs.
+class GrownLogTest : public FaultTest, public testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Keys, GrownLogTest, testing::Range<int64_t>(20000, 42000, 2000));
+
+TEST_P(GrownLogTest, FullDiskIsCompacted) {
+  min_segment_bytes_ = 8 << 10;
+  Start();
+  const int64_t keys = GetParam();
+  for (int64_t from = 0; from < keys; from += 500) ASSERT_TRUE(owner_->Put(Range(from, from + 500), 1).ok());
+  ASSERT_TRUE(tier_->Sync().ok());
+  env_->LimitSpace(static_cast<uint64_t>(tier_->stats().stored_bytes) * 21 / 20);
+  std::mt19937_64 random(5);
+  int accepted = 0;
+  for (uint64_t generation = 2; generation < 400; ++generation) {
+    std::set<int64_t> batch;
+    while (batch.size() < 200) batch.insert(static_cast<int64_t>(random() % static_cast<uint64_t>(keys)));
+    const Status put = owner_->Put(std::vector<int64_t>(batch.begin(), batch.end()), generation);
+    ASSERT_TRUE(put.ok() || put.code() == StatusCode::kResourceExhausted) << put.ToString();
+    accepted += put.ok() ? 1 : 0;
+  }
+  EXPECT_GT(accepted, 300) << "the log has room for 5 % of garbage, and three segments";
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  env_->LimitSpace(0);
+  ASSERT_TRUE(owner_->Put(Range(0, keys), 502).ok());
+  EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
+  std::printf("%d of 398 batches accepted\n", accepted);
+  owner_->Detach();
+  tier_.reset();
+}
+
 // What compaction makes room on is a disk, not a table of descriptors: the error comes at once, nothing is read or moved.
 TEST_F(FaultTest, WantOfDescriptorsOrMemoryIsNoFullDisk) {
   for (const int error : {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT}) {
