@@ -1,6 +1,5 @@
 """Each mistake raises one error that states what was expected and what was found."""
 
-import os
 
 import numpy as np
 import pytest
@@ -109,31 +108,20 @@ def test_reuse_with_something_else(graph, ev, parted):
             tf_multitier.get_embedding_variable(name, 4)
 
 
-def test_eager_and_functions_are_refused_in_one_sentence(ev):
+def test_functions_of_a_graph_are_refused_in_one_sentence(ev):
     def create():
         return tf_multitier.get_embedding_variable("other", 4)
 
     with refused(
         RuntimeError,
-        "get_embedding_variable works in graphs and Sessions only, not inside tf.function",
+        "get_embedding_variable of a v1 graph works outside of functions only, found it in the tf.function",
     ):
         tf.function(create).get_concrete_function()
     with refused(
         RuntimeError,
-        "looking up an embedding variable works in graphs and Sessions only, not inside tf.function",
+        "a lookup of embedding variable 'ev' of a v1 graph works outside of functions only, found it in the tf.function",
     ):
         tf.function(lambda: tf.nn.embedding_lookup(ev, [1])).get_concrete_function()
-
-
-@pytest.mark.skipif(
-    os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1",
-    reason="eager execution is off in v1 behaviour",
-)
-def test_eager_creation_is_refused_in_one_sentence():
-    with refused(
-        RuntimeError, "get_embedding_variable works in graphs and Sessions only, not eagerly"
-    ):
-        tf_multitier.get_embedding_variable("eager", 4)
 
 
 # ---- lookups

@@ -232,11 +232,3 @@ def test_arguments_are_in_deeprecs_order():
         "name",
     ]
     assert names(fc.group_embedding_column_scope)[:2] == ["name", "params_num_per_group"]
-
-
-def test_eager_execution_is_refused(graph):
-    del graph
-    with tf.init_scope():
-        if tf.executing_eagerly():
-            with pytest.raises(RuntimeError, match="graphs and Sessions only"):
-                nn.group_embedding_lookup_sparse([], [], [])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_multitier
 
-MODULES = ["checkpoint", "nn", "train", "data", "feature_column", "engine"]
+MODULES = ["checkpoint", "nn", "optimizers", "train", "data", "feature_column", "engine"]
 
 
 def public_objects():

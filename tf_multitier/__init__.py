@@ -4,7 +4,7 @@
     ev = tf_multitier.get_embedding_variable("user", embedding_dim=16)
     pooled = tf.nn.embedding_lookup_sparse(ev, sparse_ids, None, combiner="mean")
 
-Embedding variables work in graphs and Sessions only: see `get_embedding_variable`. `import tf_multitier.v1 as tf` gives
+Embedding variables work eagerly, in tf.functions, and in graphs and Sessions of tf.compat.v1. `import tf_multitier.v1 as tf` gives
 tf.compat.v1 with our names added.
 """
 
@@ -16,6 +16,8 @@ from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup
 from tf_multitier import nn
+from tf_multitier import object_checkpoint  # registers how tf.train.Checkpoint saves embedding variables
+from tf_multitier import optimizers
 from tf_multitier import options
 from tf_multitier import patches
 from tf_multitier import train
@@ -72,6 +74,7 @@ __all__ = [
     "lookup",
     "memory",
     "nn",
+    "optimizers",
     "options",
     "train",
 ]

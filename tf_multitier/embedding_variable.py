@@ -8,12 +8,15 @@
       initializer: makes the table, then adds slots         routes whole keys to the part that owns them
       count: what Session.run(variable) gives
 
-Life:
+Life in a v1 graph:
 1. Creation adds the handle, initialize and count ops.
 2. An optimizer asks for slots. This adds an AddSlots op after the initializer.
 3. The initializer, or a Saver's restore, makes the table.
 4. Lookups read rows. Applies create and update them.
 5. The table is deleted with the resources of the Session.
+
+Life in eager execution: creation makes the table, an optimizer's first update adds slots, and the table is deleted with the object.
+eager.py has what differs.
 
 The static shape is [0, embedding_dim]. The number of rows is not known when the graph is built, but TensorFlow's optimizers need
 a full shape to make slots. `total_count()` counts the rows. An embedding variable has no dense value: `value()`, `assign()`,
@@ -27,6 +30,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier import graph_state
 from tf_multitier import saver
 from tf_multitier._library import ops
@@ -37,11 +41,14 @@ from tf_multitier.queries import Queries
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import container_of
+from tf_multitier.tensorflow_internals import EagerTensor
+from tf_multitier.tensorflow_internals import custom_gradient_that_asks
 from tf_multitier.tensorflow_internals import name_from_scope_name
 from tf_multitier.tensorflow_internals import prepend_name_scope
 from tf_multitier.tensorflow_internals import resource_variable_ops
 from tf_multitier.tensorflow_internals import SaveableObject
 from tf_multitier.tensorflow_internals import strip_name_scope
+from tf_multitier.tensorflow_internals import variable_accessed
 from tf_multitier.tensorflow_internals import variable_pb2
 
 HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
@@ -151,10 +158,12 @@ class EmbeddingVariable(
     """One hash table of embeddings, or one partition of a PartitionedEmbeddingVariable. `get_embedding_variable` makes it.
 
     TensorFlow's lookups, `tf.compat.v1.train` optimizers, savers and feature columns accept it as a variable. Its gradient is an
-    IndexedSlices whose indices are keys. It works in graphs and Sessions only.
+    IndexedSlices whose indices are keys.
 
-    Threads: any number of threads may run lookups, updates and queries of one variable in one Session. Two updates of the same key
-    never overlap.
+    In eager execution, the object owns its table: when it is deleted, so are the table's memory and files. Names are for messages
+    and checkpoints; two variables of one name are two tables.
+
+    Threads: any number of threads may run lookups, updates and queries of one variable. Two updates of the same key never overlap.
     """
 
     # Without this the metaclass would bind positional arguments to tf.Variable's signature.
@@ -165,13 +174,16 @@ class EmbeddingVariable(
         self,
         *,
         handle: typing.Any,
-        initializer_op: typing.Any,
-        graph_element: typing.Any,
         trainable: bool,
+        initializer_op: typing.Any = None,
+        graph_element: typing.Any = None,
         in_graph_mode: bool = True,
+        attrs: dict | None = None,
+        name: str | None = None,
     ) -> None:
-        attrs = attrs_of_handle(handle)
-        name = handle.op.name
+        """attrs, name: None: those of the handle op, which an eager handle lacks."""
+        attrs = attrs_of_handle(handle) if attrs is None else attrs
+        name = handle.op.name if name is None else name
         super().__init__(
             trainable=trainable,
             shape=attrs["shape"],
@@ -191,10 +203,12 @@ class EmbeddingVariable(
         # Names of the columns that optimizers of an imported meta graph have.
         self.imported_columns = frozenset(
             column.decode()
-            for op in handle.consumers()
+            for op in ([] if isinstance(handle, EagerTensor) else handle.consumers())
             if op.type in ("MultitierAddSlots", "MultitierApply")
             for column in op.get_attr("slot_names")
         )
+        # The name before the slash in the names of slot columns. After a restore, that of the variable that was saved.
+        self.column_owner = self.variable_name
         if attrs["num_partitions"] > 1:
             self._set_save_slice_info(_WholeName(self.variable_name))
 
@@ -213,13 +227,13 @@ class EmbeddingVariable(
     @property
     def variable_name(self) -> str:
         """The variable's name in checkpoints: without ":0" and without a partition suffix."""
-        name = self.handle.op.name
+        name = self._shared_name
         suffix = f"/part_{self.partition_index}"
         return name[: -len(suffix)] if self.num_partitions > 1 and name.endswith(suffix) else name
 
     @property
     def _shared_name(self):
-        return self.handle.op.name
+        return self._handle_name[:-2]  # without ":0"
 
     @property
     def partition_index(self) -> int:
@@ -303,8 +317,8 @@ class EmbeddingVariable(
                     f"slot '{column}' of embedding variable '{self.variable_name}' has dim {have[0]} and initial "
                     f"value {have[1]}, found dim {dim} and initial value {value}"
                 )
-        if not new:
-            return
+        if not new or not self._in_graph_mode:
+            return  # an eager variable has no initializer: its first update adds the columns
         columns, dims, values = zip(*new)
         with (
             tf.init_scope(),
@@ -376,6 +390,22 @@ class EmbeddingVariable(
 
     # ---- dense uses
 
+    def __tf_tensor__(self, dtype: typing.Any = None, name: str | None = None) -> tf.Tensor:
+        """NotImplementedError, except for tf.custom_gradient outside of v1 graphs, which passes a gradient through the tensor.
+
+        That tensor is a lookup of no keys. Its gradient is that of the variable: see gradients.py.
+        """
+        asked_by = None if self._in_graph_mode else custom_gradient_that_asks()
+        if asked_by is None:
+            raise dense_use(self, CONVERSION)
+        if asked_by == "recompute_grad":
+            raise NotImplementedError(
+                f"embedding variable '{self.variable_name}' cannot be looked up inside of tf.recompute_grad, which makes gradients "
+                "dense: look up outside of it, and pass it the values"
+            )
+        variable_accessed(self)
+        return ops.multitier_lookup(self.handle, tf.zeros([0], tf.int64), dtype=self.dtype)
+
     __getitem__ = no_dense("slicing it")
     __iter__ = no_dense("iterating over it")
     __bool__ = __nonzero__ = no_dense("its truth value")
@@ -391,8 +421,27 @@ def is_handle(tensor):
     )
 
 
+def _initialize(handle, attrs, matrix):
+    """The op that makes the table of `handle`; eagerly, it makes the table now."""
+    rows = tf.zeros([0, attrs["shape"][1]], attrs["dtype"]) if matrix is None else matrix()
+    options = {name: value for name, value in attrs.items() if name != "dtype"}  # given by rows
+    return ops.multitier_initialize(handle, rows, name="Initialize", **options)
+
+
+def make_eager_variable(name, attrs, matrix, trainable):
+    """An EmbeddingVariable that owns its table, which exists at once. For the arguments see make_variable."""
+    handle = eager.make_handle(name, attrs["shape"], attrs["dtype"])
+    _initialize(handle, attrs, matrix)
+    attrs = dict(attrs, shape=tf.TensorShape(attrs["shape"]))
+    variable = EmbeddingVariable(
+        handle=handle, trainable=trainable, in_graph_mode=False, attrs=attrs, name=name
+    )
+    eager.end_with(variable, handle)
+    return variable
+
+
 def make_variable(name, attrs, matrix, trainable, collections):
-    """Builds the ops of one table and adds the variable to its collections.
+    """Builds the ops of one table in a v1 graph and adds the variable to its collections.
 
     Args:
       name: name of the variable or part.
@@ -412,15 +461,7 @@ def make_variable(name, attrs, matrix, trainable, collections):
                 container=container_of(graph), shared_name=full_name, name=scope, **attrs
             )
             with tf.compat.v1.name_scope("Initializer"), colocate_with(handle):
-                rows = (
-                    tf.zeros([0, attrs["shape"][1]], attrs["dtype"]) if matrix is None else matrix()
-                )
-                options = {
-                    name: value for name, value in attrs.items() if name != "dtype"
-                }  # the op takes it from rows
-                initializer_op = ops.multitier_initialize(
-                    handle, rows, name="Initialize", **options
-                )
+                initializer_op = _initialize(handle, attrs, matrix)
             with colocate_with(handle):
                 count = ops.multitier_count(handle, name="Count")
     variable = EmbeddingVariable(

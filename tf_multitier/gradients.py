@@ -5,7 +5,7 @@ The gradient of a table is an IndexedSlices. Its indices are keys, and its stati
 The gradient of a dense lookup has one entry per id, as for TensorFlow's gather. The gradient of a pooled lookup has one entry per
 distinct key, summed in order of occurrence. TensorFlow's sparse lookup does the same, so clipping by norm gives the same result.
 
-For a pooled lookup, graph_state.py also keeps the unsummed form and the occurrence counts. If an optimizer gets the gradient
+For a pooled lookup, origins.py also keeps the unsummed form and the occurrence counts. If an optimizer gets the gradient
 unchanged, it passes the unsummed form to the apply op, which does the sum. Then the summed form is never computed.
 
 Training through a lookup inside a loop is refused when the graph is built. Inside tf.cond it needs control flow v2.
@@ -13,16 +13,20 @@ Training through a lookup inside a loop is refused when the graph is built. Insi
 
 import collections
 import contextlib
+import typing
 
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier import graph_state
+from tf_multitier import origins
 from tf_multitier._library import ops
 from tf_multitier.queries import partition_keys
 from tf_multitier.queries import route
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import control_flow_context
 from tf_multitier.tensorflow_internals import control_flow_util
+from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import FuncGraph
 from tf_multitier.tensorflow_internals import order_of
 from tf_multitier.tensorflow_internals import resource_variable_ops
@@ -30,12 +34,6 @@ from tf_multitier.tensorflow_internals import WhileBodyFuncGraph
 from tf_multitier.tensorflow_internals import WhileCondFuncGraph
 
 _Part = collections.namedtuple("_Part", ["handle"])
-
-# The unsummed form of one lookup's gradient: int64 keys [n], float32 grads [n, dim]. indices_name is the name of the tensor of
-# summed keys, handle_name that of the variable's handle. The unsummed form may replace a gradient only if both names match.
-RawGradient = collections.namedtuple(
-    "RawGradient", ["keys", "grads", "indices_name", "handle_name"]
-)
 
 _VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", "MultitierEmbeddingVariableHandle")
 
@@ -53,11 +51,12 @@ def _is_in_while_context(op):
 
 
 def _refuse_control_flow(op):
-    """NotImplementedError for a lookup in a loop, in a branch of control flow v1, or under a tf.GradientTape (op is no operation)."""
-    if not isinstance(op, tf.Operation):
-        raise NotImplementedError(
-            "tf.GradientTape has no gradient of an embedding variable: use tf.gradients or an optimizer"
-        )
+    """NotImplementedError for a lookup in a loop that is trained through, or in a branch of control flow v1.
+
+    A tape hands over no operation. It records the operations of one loop body, and so never goes through a loop.
+    """
+    if not isinstance(op, tf.Operation) or _is_within_its_loop(op):
+        return
     context = control_flow_context(op)
     graph = op.graph
     in_while = _is_in_while_context(op)
@@ -73,6 +72,28 @@ def _refuse_control_flow(op):
         )
 
 
+def _is_within_its_loop(op):
+    """Whether a function takes the gradient inside of the loop body that has the lookup: each step of the loop is trained by itself."""
+    if not eager.is_outside_of_graphs():
+        return False
+    here, loops = set(), set()
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        here.add(id(graph))
+        graph = getattr(graph, "outer_graph", None)
+    graph = op.graph
+    while graph is not None:
+        if isinstance(graph, (WhileBodyFuncGraph, WhileCondFuncGraph)):
+            loops.add(id(graph))
+        graph = getattr(graph, "outer_graph", None)
+    return loops <= here
+
+
+def _text(value):
+    """A string attribute: an operation has bytes, a tape has what the caller gave."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _slices(values, keys, dim):
     shape = graph_state.shared(
         ("gradient shape", dim, values.device), lambda: tf.constant([0, dim], tf.int32)
@@ -83,38 +104,49 @@ def _slices(values, keys, dim):
 def _summed(keys, grads, dim, handle, op):
     """IndexedSlices with one entry per distinct key. Also records the counts and the unsummed form. op: the lookup.
 
-    In a function the gradient is an output of the function's graph, where a record would not be found. There the result has one
-    entry per occurrence, so that the update counts occurrences: the first occurrence of a key has the sum, the others are zeros.
+    Eagerly, and in a function, TensorFlow may concatenate the gradient with others, or take it to another graph, where a record of
+    its counts would not be found. There the result has one entry per occurrence, so that the update counts occurrences: the first
+    occurrence of a key has the sum, the others are zeros.
     """
-    graph = tf.compat.v1.get_default_graph()
     unique, index, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
     values = tf.math.unsorted_segment_sum(grads, index, tf.size(unique))
     values.set_shape([None, dim])
-    if graph.building_function:
+    if not origins.is_v1_graph():
         first = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), index, tf.size(unique))
-        return _slices(tf.scatter_nd(first[:, None], values, tf.shape(grads)), keys, dim)
-    state = graph_state.state_of(graph)
-    state.orders[unique.name] = (order_of(op), 0, False)
-    state.counts[unique.name] = counts
-    state.raw_gradients[values.name] = RawGradient(keys, grads, unique.name, handle.name)
+        values = tf.scatter_nd(first[:, None], values, tf.shape(grads))
+        entries = tf.reshape(keys, [-1])  # an op of the gradient's graph, not of the lookup's
+        origins.record_raw(values, keys, grads, entries, handle, _order(op))
+        return _slices(values, entries, dim)
+    graph_state.state_of(unique.graph).counts[unique.name] = counts
+    origins.record_raw(values, keys, grads, unique, handle, _order(op))
     return _slices(values, unique, dim)
 
 
+def _order(op, part=0, is_grouped=False):
+    """The place of a lookup among the lookups of a graph, for sorting gradients. None eagerly."""
+    if not isinstance(op, tf.Operation):
+        output = op.outputs[0]
+        if isinstance(output, EagerTensor):
+            return None
+        op = output.op
+    return order_of(op), part, is_grouped
+
+
 def _lookup_grad(op, grad):
+    if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape == [0]:
+        return grad, None  # tf.custom_gradient computed the variable's gradient: EmbeddingVariable.__tf_tensor__
     _refuse_control_flow(op)
     dim = op.outputs[0].shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
     values = tf.reshape(grad, [-1, dim])
-    graph = tf.compat.v1.get_default_graph()
-    if not graph.building_function:  # it is its own unsummed form, with one gradient per key
-        state = graph_state.state_of(graph)
-        state.orders[keys.name] = (order_of(op), 0, False)
-        state.raw_gradients[values.name] = RawGradient(keys, values, keys.name, op.inputs[0].name)
+    origins.record_raw(values, keys, values, keys, op.inputs[0], _order(op))
     return _slices(values, keys, dim), None
 
 
 def _depends_on_variables(tensor):
     """True if a tensor depends on a variable, which may then be trained through it."""
+    if isinstance(tensor, EagerTensor):
+        return False  # this gradient runs before any update of the tape's caller
     seen, queue = set(), [tensor.op]
     while queue:
         op = queue.pop()
@@ -156,7 +188,7 @@ def _weights_grad(values, rows, weights, grad, combiner):
 def _lookup_sparse_grad(op, grad):
     _refuse_control_flow(op)
     num_parts, dim = op.get_attr("N"), op.get_attr("dim")
-    combiner, max_norm = op.get_attr("combiner").decode(), op.get_attr("max_norm")
+    combiner, max_norm = _text(op.get_attr("combiner")), op.get_attr("max_norm")
     handles = list(op.inputs[:num_parts])
     keys, rows, weights, _ = op.inputs[num_parts:]
     has_weights = op.get_attr("has_weights")
@@ -168,7 +200,7 @@ def _lookup_sparse_grad(op, grad):
     if max_norm >= 0:
         values = _read(handles, keys, grad.dtype, dim)
         clipped = ops.multitier_clip_by_norm(values, max_norm=max_norm)
-        grads = tf.gradients(clipped, values, grad_ys=grads)[0]
+        grads = _gradient_of_clip(values, max_norm, grads)
         if has_weights:
             weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
     elif has_weights:
@@ -190,12 +222,24 @@ def _lookup_sparse_grad(op, grad):
     return slices + [None, None, weights_grad, None]
 
 
+def _gradient_of_clip(values, max_norm, grad):
+    """The gradient of MultitierClipByNorm, which is that of tf.clip_by_norm.
+
+    values [..., dim] are scaled by max_norm / norm where their norm is above max_norm.
+    """
+    if origins.is_v1_graph():
+        values = tf.identity(values)
+        return tf.gradients(
+            tf.clip_by_norm(values, max_norm, axes=[-1]), values, grad_ys=grad
+        )[0]
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        clipped = tf.clip_by_norm(values, max_norm, axes=[-1])
+    return tape.gradient(clipped, values, output_gradients=grad)
+
+
 def _clip_grad(op, grad):
-    """The gradient of MultitierClipByNorm, which is that of tf.clip_by_norm."""
-    values = tf.identity(op.inputs[0])
-    return tf.gradients(
-        tf.clip_by_norm(values, op.get_attr("max_norm"), axes=[-1]), values, grad_ys=grad
-    )[0]
+    return _gradient_of_clip(op.inputs[0], op.get_attr("max_norm"), grad)
 
 
 def _refuse_second_derivative(op, *unused_grads):
@@ -234,64 +278,110 @@ def _entry_per_occurrence(sums, keys, counts, dim):
     return sums, tf.concat([keys, repeated], 0)
 
 
+class GroupLookup(typing.NamedTuple):
+    """A MultitierGroupLookup as its gradient sees it, in a graph or on a tape.
+
+    inputs: the op's inputs, in order. plan: its output. op: the operation; None eagerly.
+    The other fields are the op's attributes.
+    """
+
+    inputs: typing.Any
+    plan: typing.Any
+    op: typing.Any
+    sources: typing.Any
+    units: typing.Any
+    weighted: typing.Any
+    dims: typing.Any
+    joins: typing.Any
+    num_handles: int
+
+    @classmethod
+    def of(cls, op):
+        """The GroupLookup of an operation."""
+        attr = op.get_attr
+        num_values = attr("N")
+        sources = [_text(source) for source in attr("sources")]
+        joins = attr("joins") or [1] * num_values
+        return cls(
+            list(op.inputs), op.outputs[num_values], op, sources, attr("units"), attr("weighted"), attr("dims"), joins, attr("H")
+        )
+
+
 def _group_lookup_grad(op, *grads):
-    """The gradient of MultitierGroupLookup. Members without a gradient are not trained, as with separate lookups."""
+    """The gradient of MultitierGroupLookup as an operation of a graph."""
     _refuse_control_flow(op)
-    num_values, num_handles = op.get_attr("N"), op.get_attr("H")
-    sources, units, weighted = op.get_attr("sources"), op.get_attr("units"), op.get_attr("weighted")
-    dims = op.get_attr("dims")
-    joins = op.get_attr("joins") or [1] * num_values
-    values = [i for i in range(num_values) if not _is_no_gradient(op, i, grads[i])]
+    values = [i for i in range(op.get_attr("N")) if not _is_no_gradient(op, i, grads[i])]
+    return group_gradient(GroupLookup.of(op), values, grads)
+
+
+def group_gradient(lookup, values, grads):
+    """The gradients of the inputs of a grouped lookup. Members without a gradient are not trained, as with separate lookups.
+
+    Args:
+      lookup: GroupLookup.
+      values: the numbers of the outputs that have a gradient.
+      grads: the gradients of all outputs.
+    """
+    units, weighted, joins = lookup.units, lookup.weighted, lookup.joins
     members = [member for i in values for member in range(sum(joins[:i]), sum(joins[: i + 1]))]
-    input_grads = [None] * len(op.inputs)
+    input_grads = [None] * len(lookup.inputs)
     if not members:
         return input_grads
-    graph = tf.compat.v1.get_default_graph()
+    grads = [tf.convert_to_tensor(grads[i]) for i in values]
+    joins = [joins[i] for i in values]
     # Place the gradient op on the device of the plan. In a function, ops are placed with the caller's anyway.
     with (
-        contextlib.nullcontext()
-        if graph.building_function
-        else colocate_with(op, ignore_existing=True)
+        colocate_with(lookup.op, ignore_existing=True)
+        if origins.is_v1_graph()
+        else contextlib.nullcontext()
     ):
         result = ops.multitier_group_lookup_grad(
-            op.outputs[num_values],
-            [tf.convert_to_tensor(grads[i]) for i in values],
+            lookup.plan,
+            grads,
             members=members,
             units=[units[i] for i in members],
             weighted=[weighted[i] for i in members],
-            joins=[joins[i] for i in values],
+            joins=joins,
             U=sum(units[i] for i in members),
             W=sum(weighted[i] for i in members),
         )
-    state = None if graph.building_function else graph_state.state_of(graph)
-    first_input = group_inputs(sources, units, num_handles)
-    weights_input = len(op.inputs) - sum(weighted)
+    group = origins.GroupGradient.of_result(result, lookup.plan, grads, members, joins)
+    first_input = group_inputs(lookup.sources, units, lookup.num_handles)
+    weights_input = len(lookup.inputs) - sum(weighted)
     unit = weight = 0
     for i in members:
         for part in range(units[i]):
-            source = op.inputs[first_input[i] + part]
+            number = first_input[i] + part
+            source = lookup.inputs[number]
             keys, sums, counts = result.keys[unit], result.sums[unit], result.counts[unit]
-            sums.set_shape([None, dims[i]])
+            sums.set_shape([None, lookup.dims[i]])
             unit += 1
-            if sources[i] == b"table":
-                if state is None:
-                    sums, keys = _entry_per_occurrence(sums, keys, counts, dims[i])
-                input_grads[first_input[i] + part] = _slices(sums, keys, dims[i])
-                if state is not None:
-                    state.orders[keys.name] = (order_of(op), first_input[i] + part, True)
-                    state.counts[keys.name] = counts
-                    state.raw_gradients[sums.name] = RawGradient(keys, sums, keys.name, source.name)
-            elif sources[i] == b"variable":
-                shape = resource_variable_ops.variable_shape(source)
-                input_grads[first_input[i] + part] = tf.IndexedSlices(sums, keys, dense_shape=shape)
-            else:
-                input_grads[first_input[i] + part] = tf.IndexedSlices(
-                    sums, keys, dense_shape=tf.shape(source)
+            if lookup.sources[i] == "table":
+                at = origins.GroupUnit(group, sum(units[:i]) + part, i, True, [])
+                input_grads[number] = _table_gradient(
+                    keys, sums, counts, lookup, number, at, lookup.dims[i]
                 )
+            elif lookup.sources[i] == "variable":
+                shape = resource_variable_ops.variable_shape(source)
+                input_grads[number] = tf.IndexedSlices(sums, keys, dense_shape=shape)
+            else:
+                input_grads[number] = tf.IndexedSlices(sums, keys, dense_shape=tf.shape(source))
         if weighted[i]:
             input_grads[weights_input + sum(weighted[:i])] = result.weights_grads[weight]
             weight += 1
     return input_grads
+
+
+def _table_gradient(keys, sums, counts, lookup, number, unit, dim):
+    """The IndexedSlices of one part of an embedding variable, with a record of its origin. number: of the input that is its handle."""
+    handle = lookup.inputs[number]
+    if not origins.is_v1_graph():
+        values, entries = _entry_per_occurrence(sums, keys, counts, dim)
+        origins.record_group_unit(values, entries, handle, keys, sums, unit)
+        return _slices(values, entries, dim)
+    graph_state.state_of(keys.graph).counts[keys.name] = counts
+    origins.record_raw(sums, keys, sums, keys, handle, (order_of(lookup.op), number, True))
+    return _slices(sums, keys, dim)
 
 
 def checked_in_loops(values):
@@ -300,6 +390,8 @@ def checked_in_loops(values):
     The wrapping op refuses to be trained through. Without it, TensorFlow would fail before it asks the lookup for its gradient, with
     a message about the plan.
     """
+    if isinstance(values[0], EagerTensor):
+        return values
     op = values[0].op
     if not _is_in_while_context(op):
         return values
@@ -311,7 +403,7 @@ def group_inputs(sources, units, num_handles):
     """For each member of a MultitierGroupLookup, the number of the op's input that is its first part."""
     first, handles, matrices = [], 0, num_handles
     for source, count in zip(sources, units):
-        if source == b"tensor":
+        if _text(source) == "tensor":
             first.append(matrices)
             matrices += count
         else:

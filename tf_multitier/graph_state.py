@@ -21,8 +21,10 @@ class GraphState:
     orders: {indices tensor name: (id of the lookup's op, number of its part, whether it is grouped)} for gradients of lookups. They
       sort gradients by the order in which the lookups were built.
     counts: {indices tensor name: occurrence counts, int64 of the same length} for gradients whose keys are distinct.
-    raw_gradients: {values tensor name: gradients.RawGradient}: the unsummed form of a lookup's gradient. The optimizer uses it if
+    raw_gradients: {values tensor name: origins.RawGradient}: the unsummed form of a lookup's gradient. The optimizer uses it if
       the values, the indices and the variable are those of the gradient.
+    group_sums: {values tensor name: (indices tensor name, keys, sums)}: in a function, the distinct keys and sums of a gradient of
+      a grouped lookup, which there has an entry for each occurrence.
     shared: {key: tensor}, see `shared`.
     """
 
@@ -32,6 +34,7 @@ class GraphState:
         self.orders = {}
         self.counts = {}
         self.raw_gradients = {}
+        self.group_sums = {}
         self.shared = {}
 
 
@@ -61,7 +64,7 @@ def state_of(graph):
 
 
 def shared(key, make):
-    """Returns the tensor make() of the default graph. All callers with the same key share it.
+    """Returns the tensor make() of the default graph. All callers with the same key share it. Eagerly, each call makes another.
 
     Use it for tensors that hundreds of gradients and updates would otherwise each make. Do not use it for the ops of a variable:
     they stay in the variable's name scope, so that the scope can be exported.
@@ -69,6 +72,8 @@ def shared(key, make):
     Each control-flow context and each set of control dependencies has its own tensor. The tensor is therefore computed at the same
     point as one that the caller would make itself. If the device matters, the key must contain it.
     """
+    if tf.executing_eagerly():
+        return make()
     graph = tf.compat.v1.get_default_graph()
     context = control_flow_context(graph)
     before = frozenset(op.name for op in control_dependencies_of(graph))

@@ -15,6 +15,7 @@ from tf_multitier.queries import accessed
 from tf_multitier.queries import checked_keys
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import PartitionedVariable
+from tf_multitier.tensorflow_internals import variable_accessed
 
 # The op's inputs and attributes for one member.
 #   where: the member's name in error messages.
@@ -95,6 +96,8 @@ def resolve(param, number):
                 f"{where}: expected an embedding variable, or a float32 variable or its parts, found {param!r}"
             ) from None
     for part in parts:
+        if source == "variable" and part.trainable:
+            variable_accessed(part)  # the op reads the handle, which says nothing to a tape
         if part.dtype.base_dtype != tf.float32:
             raise TypeError(
                 f"{where}: variables must be float32, found {part.dtype.base_dtype.name}"

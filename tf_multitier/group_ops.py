@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import gradients
+from tf_multitier import group_tape
 from tf_multitier import lookup
+from tf_multitier import origins
 from tf_multitier import side_by_side
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import colocate_with
@@ -92,34 +94,35 @@ def _one_op(members, joins):
     anchors += [
         _anchor(part) for member in members for part in member.parts if member.source == "tensor"
     ]
+    inputs = dict(
+        handles=[
+            part.handle for member in members if member.source != "tensor" for part in member.parts
+        ],
+        matrices=[
+            part for member in members if member.source == "tensor" for part in member.parts
+        ],
+        keys=[member.keys for member in members],
+        indices=[member.indices for member in members if member.indices is not None],
+        shapes=[member.shape for member in members if member.shape is not None],
+        weights=[member.weights for member in members if member.weights is not None],
+    )
+    attrs = dict(
+        N=len(joins),
+        members=[member.where for member in members],
+        sources=[member.source for member in members],
+        strategies=[member.strategy for member in members],
+        units=[len(member.parts) for member in members],
+        forms=[member.form for member in members],
+        combiners=[member.combiner for member in members],
+        dims=[member.dim for member in members],
+        weighted=[member.weights is not None for member in members],
+        max_norms=[member.max_norm for member in members],
+        joins=joins if max(joins) > 1 else [],
+    )
     with colocate_with(anchors[0], ignore_existing=True):
-        values = ops.multitier_group_lookup(
-            handles=[
-                part.handle
-                for member in members
-                if member.source != "tensor"
-                for part in member.parts
-            ],
-            matrices=[
-                part for member in members if member.source == "tensor" for part in member.parts
-            ],
-            keys=[member.keys for member in members],
-            indices=[member.indices for member in members if member.indices is not None],
-            shapes=[member.shape for member in members if member.shape is not None],
-            weights=[member.weights for member in members if member.weights is not None],
-            N=len(joins),
-            members=[member.where for member in members],
-            sources=[member.source for member in members],
-            strategies=[member.strategy for member in members],
-            units=[len(member.parts) for member in members],
-            forms=[member.form for member in members],
-            combiners=[member.combiner for member in members],
-            dims=[member.dim for member in members],
-            weighted=[member.weights is not None for member in members],
-            max_norms=[member.max_norm for member in members],
-            joins=joins if max(joins) > 1 else [],
-        ).values
-    return gradients.checked_in_loops(values)
+        if origins.is_v1_graph():
+            return gradients.checked_in_loops(ops.multitier_group_lookup(**inputs, **attrs).values)
+        return group_tape.look_up(inputs, attrs)
 
 
 def _brought_together(member):

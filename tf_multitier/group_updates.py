@@ -24,11 +24,12 @@ import tensorflow as tf
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import before_finish
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import EagerTensor
 
 # A recorded update of one variable.
-#   gradient_op: the MultitierGroupLookupGrad that gives its keys. unit: the number of the variable's part in the group. member: the
-#   number of the lookup's member.
-#   sums: [keys, dim], or None if they are the unchanged output of gradient_op.
+#   group: the origins.GroupGradient that gives its keys. unit: the number of the variable's part in the group. member: the number
+#   of the lookup's member.
+#   sums: [keys, dim], or None if they are the unchanged output of the group's gradient op.
 #   before: operations that must run first, because the caller put them before the gradient.
 #   step: tensor. hyper: scalars: tensors, variables or numbers. slots: names of the columns. rule: the op's attributes that all
 #   updates of an op share: rule, slot_initial_values, use_locking.
@@ -36,7 +37,7 @@ Update = collections.namedtuple(
     "Update",
     [
         "variable",
-        "gradient_op",
+        "group",
         "unit",
         "member",
         "sums",
@@ -51,26 +52,26 @@ Update = collections.namedtuple(
 
 def later(optimizer, update):
     """Records an Update. It takes the place of an op in the optimizer's list of update ops until `_finish`."""
-    before_finish(optimizer, _made)
+    before_finish(optimizer, made)
     return update
 
 
-def _made(update_ops):
+def made(update_ops):
     """`update_ops` with each Update replaced by an op."""
     groups = collections.OrderedDict()
     seen = collections.Counter()
     for place, update in enumerate(update_ops):
         if isinstance(update, Update):
             # If the caller passed a variable twice, its updates go into different ops.
-            key, variable = _key(update), update.variable.handle.name
+            key, variable = _key(update), id(update.variable)
             groups.setdefault((key, seen[key, variable]), []).append(place)
             seen[key, variable] += 1
-    made = list(update_ops)
+    replaced = list(update_ops)
     for places in groups.values():
         op = _one_op([update_ops[place] for place in places])
         for place in places:
-            made[place] = op
-    return made
+            replaced[place] = op
+    return replaced
 
 
 def _key(update):
@@ -80,10 +81,9 @@ def _key(update):
         for name, value in update.rule.items()
     }
     return (
-        id(update.gradient_op.graph),
-        update.gradient_op.name,
+        update.group.key,
         update.variable.handle.device,
-        update.step.name,
+        _identity(update.step),
         tuple(sorted(rule.items())),
     )
 
@@ -92,7 +92,8 @@ def _identity(scalar):
     """A key that is equal for hyperparameters of one graph that are the same tensor, variable or number."""
     if isinstance(scalar, numbers.Number):
         return repr(float(scalar))
-    return scalar.name if isinstance(scalar, tf.Tensor) else id(scalar)
+    is_in_graph = isinstance(scalar, tf.Tensor) and not isinstance(scalar, EagerTensor)
+    return scalar.name if is_in_graph else id(scalar)
 
 
 def _hyperparameters(updates):
@@ -108,10 +109,10 @@ def _hyperparameters(updates):
 def _one_op(updates):
     first = updates[0]
     grads, members, joins = _gradients_of(
-        first.gradient_op, {u.member for u in updates if u.sums is None}
+        first.group, {u.member for u in updates if u.sums is None}
     )
     with tf.compat.v1.name_scope(
-        f"update_{first.variable.op.name}" if len(updates) == 1 else "update_group"
+        f"update_{first.variable._shared_name}" if len(updates) == 1 else "update_group"
     ):
         with colocate_with(first.variable.handle):
             hyper = _hyperparameters(updates)
@@ -120,7 +121,7 @@ def _one_op(updates):
             ):
                 return ops.multitier_group_apply(
                     [u.variable.handle for u in updates],
-                    first.gradient_op.inputs[0],
+                    first.group.plan,
                     [u.sums for u in updates if u.sums is not None],
                     grads,
                     first.step,
@@ -134,15 +135,15 @@ def _one_op(updates):
                 )
 
 
-def _gradients_of(gradient_op, wanted):
+def _gradients_of(group, wanted):
     """The inputs of a MultitierGroupLookupGrad with gradients of the members `wanted`.
 
     Returns:
       (the inputs, the members whose gradients they have, the number of members of each input).
     """
-    members, joins = gradient_op.get_attr("members"), gradient_op.get_attr("joins")
+    members, joins = group.members, group.joins
     grads, of, counts, first = [], [], [], 0
-    for tensor, count in zip(gradient_op.inputs[1:], joins or [1] * len(members)):
+    for tensor, count in zip(group.grads, joins or [1] * len(members)):
         joined = members[first : first + count]
         first += count
         if not wanted.isdisjoint(joined):

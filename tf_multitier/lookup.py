@@ -25,7 +25,6 @@ from tf_multitier import gradients
 from tf_multitier import lookup_routes
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
-from tf_multitier.graph_state import refuse_eager
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
@@ -88,11 +87,11 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
       float32, ids.shape + [embedding_dim]. A key without a row reads as its initial value. The lookup creates no key.
 
     Raises:
-      RuntimeError: called in eager mode or in a tf.function.
+      RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
+      NotImplementedError: the call is in a tf.function with jit_compile=True.
       TypeError: the ids are not integers, or max_norm is not a number.
       ValueError: variable is a list of parts, or max_norm is negative.
     """
-    refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
     max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
@@ -217,12 +216,12 @@ def embedding_lookup_sparse(
       float32 [batch, embedding_dim]. A row without ids is zeros.
 
     Raises:
-      RuntimeError: called in eager mode or in a tf.function.
+      RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
+      NotImplementedError: the call is in a tf.function with jit_compile=True.
       TypeError: the ids are not integers, or sp_ids or sp_weights has the wrong type.
       ValueError: the rank is not 2, sp_weights has another length than sp_ids, or the combiner is unknown.
       tf.errors.InvalidArgumentError, when run: lengths differ, or row indices are out of order or out of range.
     """
-    refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
@@ -266,7 +265,6 @@ def safe_embedding_lookup_sparse(
     Raises:
       See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer.
     """
-    refuse_eager("looking up an embedding variable")
     variable = one_variable(variable)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)

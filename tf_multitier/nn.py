@@ -28,7 +28,6 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier import graph_state
 from tf_multitier import group_members
 from tf_multitier import group_ops
 from tf_multitier import lookup
@@ -76,13 +75,13 @@ def group_embedding_lookup_sparse(
       ragged ids. Rows without ids, and places without an entry, are zeros.
 
     Raises:
-      RuntimeError: called in eager mode or in a tf.function.
+      RuntimeError: a variable belongs to a v1 graph and the call is eager, or the reverse.
+      NotImplementedError: the call is in a tf.function with jit_compile=True.
       TypeError, ValueError: a bad argument. The message names the member: lists of different lengths, an unknown combiner, ids that
         are not integers or do not match the variable's key_dtype, weights of another shape, or members that cannot be concatenated.
       tf.errors.InvalidArgumentError, when run: the message names the member: lengths differ, rows are out of order or out of range,
         or a static variable has no row for an id.
     """
-    graph_state.refuse_eager("a grouped lookup")
     params = _as_list(params, "params")
     sp_ids = _as_list(sp_ids, "sp_ids", len(params))
     combiners = _as_list(
@@ -165,7 +164,6 @@ def group_embedding_lookup(
     Raises:
       See group_embedding_lookup_sparse.
     """
-    graph_state.refuse_eager("a grouped lookup")
     params = _as_list(params, "params")
     ids = _as_list(ids, "ids", len(params))
     max_norms = _as_list(

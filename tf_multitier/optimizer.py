@@ -12,17 +12,17 @@ Slots have TensorFlow's names (`ev/Adagrad`, `ev/RMSProp_1`), without the partit
 number of partitions.
 """
 
-import collections
-
 import tensorflow as tf
 
 from tf_multitier import gradients
 from tf_multitier import graph_state
 from tf_multitier import group_updates
+from tf_multitier import origins
 from tf_multitier import rules
 from tf_multitier._library import ops
 from tf_multitier.queries import KEY_TYPES
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import is_gradient_gate
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import OptimizableVariable
@@ -172,36 +172,48 @@ class EmbeddingProcessor(OptimizableVariable):
             slot_initial_values=initial_values,
             use_locking=bool(optimizer_setting(optimizer, "use_locking")),
         )
-        found = group_unit_of(g, variable.handle)
-        if found is not None:
-            return group_updates.later(
-                optimizer,
-                group_updates.Update(
-                    variable,
-                    found.gradient_op,
-                    found.unit,
-                    found.member,
-                    None if found.unchanged else g.values,
-                    found.before,
-                    _global_step(variable),
-                    hyper,
-                    names,
-                    rule,
-                ),
-            )
-        hyper = [tf.cast(h, tf.float32) for h in hyper]
-        keys, grads, counts, before = unsummed(g, variable.handle)
-        with tf.control_dependencies(before):
-            return ops.multitier_apply(
-                variable.handle,
-                tf.cast(keys, tf.int64),
-                grads,
-                counts,
-                _global_step(variable),
-                hyper,
-                slot_names=names,
-                **rule,
-            )
+        made = _update_of(variable, g, _global_step(variable), hyper, names, rule)
+        return group_updates.later(optimizer, made) if isinstance(made, group_updates.Update) else made
+
+
+def update(variable, g, step, hyper, columns, rule):
+    """The update of one table, for optimizers of TensorFlow 2: an op that has run or is in the function, or an Update for its group.
+
+    Args:
+      variable: EmbeddingVariable.
+      g: its gradient, IndexedSlices.
+      step: int64 scalar: the version that updated rows get.
+      hyper: the rule's hyperparameters, float32 scalars.
+      columns: names of the rule's slots.
+      rule: {attribute of MultitierApply: value}: rule, slot_initial_values, use_locking.
+
+    Raises:
+      TypeError: see EmbeddingProcessor.update_op.
+    """
+    return _update_of(variable, _checked_gradient(variable, g), step, hyper, columns, rule)
+
+
+def _update_of(variable, g, step, hyper, columns, rule):
+    handle = origins.in_this_graph(variable.handle)
+    found = group_unit_of(g, handle)
+    if found is not None:
+        sums = None if found.unchanged else g.values
+        return group_updates.Update(
+            variable, found.group, found.unit, found.member, sums, found.before, step, hyper, columns, rule
+        )
+    keys, grads, counts, before = unsummed(g, handle)
+    hyper = [tf.cast(h, tf.float32) for h in hyper]
+    with tf.control_dependencies(before):
+        return ops.multitier_apply(
+            handle,
+            tf.cast(keys, tf.int64),
+            grads,
+            counts,
+            step,
+            hyper,
+            slot_names=columns,
+            **rule,
+        )
 
 
 def _checked_gradient(variable, g):
@@ -222,6 +234,8 @@ def _checked_gradient(variable, g):
         raise TypeError(
             f"{what} must have values of dtype {variable.dtype.name}, found {g.values.dtype.name}"
         )
+    if isinstance(g.indices, EagerTensor):
+        return g
     if _skip_identities(g.indices, []).op.type == "SparseAccumulatorTakeGradient":
         raise NotImplementedError(
             f"{what} comes from a SparseConditionalAccumulator, which SyncReplicasOptimizer creates for each variable. The accumulator "
@@ -343,20 +357,18 @@ def _leaves(values, indices, handle, state, before):
     return None
 
 
-# The part of a grouped lookup that a gradient belongs to. gradient_op: the MultitierGroupLookupGrad. unit, member: numbers of the
-# part and of the member. unchanged: whether the values are that op's sums. before: operations to run before the update.
-_GroupUnit = collections.namedtuple(
-    "_GroupUnit", ["gradient_op", "unit", "member", "unchanged", "before"]
-)
-
-
 def group_unit_of(g, handle):
-    """The _GroupUnit of a gradient whose keys are those of one member of a grouped lookup of this variable; otherwise None.
+    """The GroupUnit of a gradient whose keys are those of one member of a grouped lookup of this variable; otherwise None.
 
-    The values may have been changed.
+    The values may have been changed (not eagerly, nor in functions).
     """
+    if isinstance(g.values, EagerTensor):
+        return origins.eager_group_unit(g.values, g.indices, handle)
     before = []
-    keys = _skip_identities(g.indices, before)
+    values, keys = _skip_identities(g.values, before), _skip_identities(g.indices, before)
+    known = graph_state.state_of(values.graph).group_sums.get(values.name)
+    if known is not None and known[0] == keys.name:
+        _, keys, values = known
     op = keys.op
     if op.type != "MultitierGroupLookupGrad" or keys.value_index >= op.get_attr("U"):
         return None
@@ -372,9 +384,10 @@ def group_unit_of(g, handle):
         part -= units[member]
     if forward.inputs[first_input[member] + part].name != handle.name:
         return None
-    values = _skip_identities(g.values, before)
     unchanged = values.op is op and values.value_index == op.get_attr("U") + keys.value_index
-    return _GroupUnit(op, sum(units[:member]) + part, member, unchanged, before + op.control_inputs)
+    group = origins.GroupGradient.of_op(op)
+    before += op.control_inputs
+    return origins.GroupUnit(group, sum(units[:member]) + part, member, unchanged, before)
 
 
 def _in_order(leaves, orders):
@@ -425,6 +438,10 @@ def unsummed(g, handle):
       (keys int64 [n], grads float32 [n, dim], counts int64 [n], or [0] if each entry is one occurrence, operations to run before
       the update).
     """
+    if isinstance(g.values, EagerTensor):
+        raw = origins.eager_raw(g.values, g.indices, handle)
+        keys, grads = (g.indices, g.values) if raw is None else (raw.keys, raw.grads)
+        return keys, grads, tf.zeros([0], tf.int64), []
     state = graph_state.state_of(g.values.graph)
     before = []
     leaves = _leaves(g.values, g.indices, handle, state, before)

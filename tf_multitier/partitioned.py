@@ -17,6 +17,7 @@ from tf_multitier.embedding_variable import TableOptions
 from tf_multitier.queries import Queries
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import CompositeTensorGradient
+from tf_multitier.tensorflow_internals import register_dispatchable_type
 from tf_multitier.tensorflow_internals import SaveableObject
 
 
@@ -33,8 +34,9 @@ class _RefuseGradient(CompositeTensorGradient):
         raise NotImplementedError
 
 
+@register_dispatchable_type
 class PartitionedEmbeddingVariable(
-    NoDenseValue, Queries, TableOptions, CompositeTensor, SaveableObject, collections.abc.Sequence
+    NoDenseValue, Queries, TableOptions, SaveableObject, collections.abc.Sequence
 ):
     """An embedding variable that is split into several tables. It routes each key to the table that owns it.
 
@@ -42,8 +44,6 @@ class PartitionedEmbeddingVariable(
     named `<name>/part_<i>`. The graph's collections contain the parts. The object is a sequence of its parts, so
     `minimize(var_list=[ev])` and `Saver([ev])` accept it. If the parts are on several devices, use `list(ev)` in a Saver's dict.
     """
-
-    __composite_gradient__ = _RefuseGradient()
 
     def __init__(self, name: str, parts: collections.abc.Sequence) -> None:
         self._name = name
@@ -133,7 +133,7 @@ class PartitionedEmbeddingVariable(
 
     @property
     def _in_graph_mode(self):
-        return True
+        return self._parts[0]._in_graph_mode
 
     @property
     def initializer(self) -> tf.Operation:
@@ -190,6 +190,24 @@ class PartitionedEmbeddingVariable(
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = no_dense("arithmetic on it")
 
 
+class GraphPartitions(PartitionedEmbeddingVariable, CompositeTensor):
+    """A partitioned embedding variable of a v1 graph. TensorFlow's sparse lookups read a composite tensor by `sparse_read`."""
+
+    __composite_gradient__ = _RefuseGradient()
+
+    @property
+    def _type_spec(self):
+        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
+
+
+class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Trackable):
+    """A partitioned embedding variable outside of v1 graphs. Modules, tapes and checkpoints take it as the sequence of its parts."""
+
+    def __new__(cls, name, parts=None):
+        """nest builds the result for a sequence by calling its class: `tape.gradient(loss, variable)` is the list of gradients."""
+        return super().__new__(cls) if parts is not None else list(name)
+
+
 class StoredParts(list):
     """A partitioned variable as TensorFlow's variable store keeps it: the list of its parts.
 
@@ -244,6 +262,6 @@ def embedding_variables(graph: tf.Graph | None = None) -> list:
                 f"{[p.partition_index for p in parts]} in the graph"
             )
         if name not in state.partitioned:
-            state.partitioned[name] = PartitionedEmbeddingVariable(name, parts)
+            state.partitioned[name] = GraphPartitions(name, parts)
         result.append(state.partitioned[name])
     return result

@@ -53,6 +53,11 @@ def on_linear_weights(prepare):
 def _get_processor(original):
     def get_processor(v):
         if isinstance(v, embedding_variable.EmbeddingVariable):
+            if not v._in_graph_mode:
+                raise NotImplementedError(
+                    f"embedding variable '{v.variable_name}', which was created eagerly, cannot be trained by optimizers of "
+                    "tf.compat.v1.train (AdagradOptimizer and its siblings): use tf_multitier.optimizers.Adagrad or its siblings"
+                )
             return optimizer.EmbeddingProcessor(v)
         if _is_partitioned(v):
             raise ValueError(

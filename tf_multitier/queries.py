@@ -12,7 +12,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tf_multitier import graph_state
+from tf_multitier import eager
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import variable_accessed
@@ -95,10 +95,15 @@ def route(parts, keys, read, tail_shape=()):
 
 
 def accessed(variable):
-    """Records in TensorFlow that the function that is being built reads `variable`.
+    """Tells TensorFlow that tapes, and the function that is being traced, read `variable`. Every lookup calls this first.
 
-    tf.custom_gradient and tf.recompute_grad then refuse it. Otherwise they would silently not train it.
+    Otherwise its gradient would silently be None. In v1 graphs, tf.custom_gradient and tf.recompute_grad would silently not train
+    it; so they refuse it.
+
+    Raises:
+      RuntimeError, NotImplementedError: see eager.check_use.
     """
+    eager.check_use(variable, "a lookup of embedding variable")
     for part in variable.parts:
         if part.trainable:
             variable_accessed(part)
@@ -115,10 +120,9 @@ def lookup_values(variable, ids):
       float32 ids.shape + [embedding_dim]. A key without a row reads as its initial value; no key is created.
 
     Raises:
-      RuntimeError: in eager execution or in a tf.function.
+      RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       TypeError: for ids that are not integers.
     """
-    graph_state.refuse_eager("looking up an embedding variable")
     accessed(variable)
     return route(
         variable.parts,
@@ -150,7 +154,8 @@ MAX_TIMEOUT = 365 * 24 * 3600
 class Queries:
     """Methods of EmbeddingVariable and PartitionedEmbeddingVariable.
 
-    Each method builds ops; run the result in a Session. No method needs an optimizer. Methods that take `ids` raise TypeError if
+    In a v1 graph, each method builds ops; run the result in a Session. Eagerly, each method answers at once, and a method that is
+    said to return an op returns None. No method needs an optimizer. Methods that take `ids` raise TypeError if
     the ids are not integers. A class that uses this mixin has `parts`, `variable_name`, `key_dtype`, `embedding_dim` and `handle`.
     """
 

@@ -17,7 +17,9 @@ import functools
 import hashlib
 import importlib
 import inspect
+import os
 import re
+import sys
 import typing
 
 import tensorflow as tf
@@ -28,11 +30,14 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.experimental import ops as experimental_data_ops
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute as eager_execute
+from tensorflow.python.eager import record as tape_record
 from tensorflow.python.eager.tape import variable_accessed
 from tensorflow.python.feature_column import feature_column as feature_column_v1
 from tensorflow.python.feature_column import feature_column_v2
 from tensorflow.python.feature_column import sequence_feature_column
 from tensorflow.python.feature_column.utils import sequence_length_from_sparse_tensor
+from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.composite_tensor_gradient import CompositeTensorGradient
@@ -44,7 +49,9 @@ from tensorflow.python.framework.ops import prepend_name_scope
 from tensorflow.python.framework.ops import strip_name_scope
 from tensorflow.python.framework.tensor_util import constant_value_as_shape
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import custom_gradient
 from tensorflow.python.ops import embedding_ops
+from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import rnn_cell_impl
 from tensorflow.python.ops import variable_scope
@@ -54,6 +61,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
 from tensorflow.python.ops.init_ops_v2 import TruncatedNormal as TruncatedNormalV2
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 from tensorflow.python.ops.variables import PartitionedVariable
+from tensorflow.python.saved_model.registration import register_checkpoint_saver
 from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer
@@ -64,6 +72,7 @@ from tensorflow.python.training.saving.saveable_object import SaveSpec
 from tensorflow.python.util.deprecation import silence as deprecations_silenced
 from tensorflow.python.util.dispatch import register_dispatchable_type
 
+EagerTensor = framework_ops.EagerTensor
 OptimizableVariable = optimizer._OptimizableVariable
 
 # ---- functions that patches.py wraps
@@ -229,6 +238,77 @@ def saver_prefix():
     return None
 
 
+# ---- eager execution and tf.function
+
+
+def eager_seed():
+    """The seed of `tf.random.set_seed`, or None."""
+    return eager_context.global_seed()
+
+
+def eager_mode():
+    """A context in which ops run eagerly, whatever graph is being built."""
+    return eager_context.eager_mode()
+
+
+def set_handle_shape(handle, shape, dtype):
+    """Sets the static shape and dtype of what an eager resource handle refers to. Functions that capture the handle see them."""
+    handle_data_util.set_handle_data(handle, handle_data_util.create_handle_data(shape, dtype))
+
+
+def register_reads(op_types):
+    """Says of these op types that they only read their resources. In a tf.function, reads of a resource run side by side."""
+    for op_type in op_types:
+        auto_control_deps_utils.register_read_only_resource_op(op_type)
+
+
+def is_compiled_by_xla(graph):
+    """Whether the function whose graph is being built has jit_compile=True, or a caller of it has."""
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def run_eagerly(op_type, num_outputs, inputs, attrs):
+    """Runs an op eagerly with these attributes, none of which is inferred from the inputs. Returns the list of its outputs.
+
+    TensorFlow records nothing on tapes.
+    """
+    pairs = [item for pair in attrs.items() for item in pair]
+    return eager_execute.execute(
+        op_type.encode(), num_outputs, inputs, tuple(pairs), eager_context.context()
+    )
+
+
+def record_on_tapes(name, outputs, inputs, backward):
+    """Records on the tapes of this thread that outputs were computed from inputs. backward: function of the outputs' gradients."""
+    tape_record.record_operation(name, outputs, inputs, backward)
+
+
+def unrecorded():
+    """A context in which tapes record nothing."""
+    return tape_record.stop_recording()
+
+
+def custom_gradient_that_asks():
+    """ "custom_gradient" or "recompute_grad" if it called the caller's caller, without a function of another package in between.
+
+    Otherwise None.
+    """
+    folder = os.path.dirname(tf.__file__)
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(folder):
+        if frame.f_code.co_name in ("_eager_mode_decorator", "_graph_mode_decorator"):
+            code = getattr(frame.f_locals.get("f"), "__code__", None)
+            is_own = code is not None and code.co_filename == custom_gradient.__file__
+            return "recompute_grad" if is_own else "custom_gradient"
+        frame = frame.f_back
+    return None
+
+
+def a_tape_records():
+    """Whether a tf.GradientTape of this thread records now."""
+    return tape_record.could_possibly_record()
+
+
 # ---- assumptions
 
 
@@ -326,6 +406,20 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("4f0c0e585108b816", "framework.ops:Graph._current_control_dependencies", "graph_state.py",
      "the ops that a new op waits for"),
     ("1a938f99a13e45b3", "framework.func_graph:FuncGraph.__init__", "graph_state.py", "a graph of a function has outer_graph"),
+    ("6717cb36031a93d2", "eager.record:record_operation", "group_tape.py", "records outputs, inputs and the function of their gradients"),
+    ("3ed89958f959dd54", "eager.record:stop_recording", "group_tape.py", "tapes record nothing inside"),
+    ("d029c914c1642f46", "eager.execute:quick_execute", "group_tape.py", "takes all attributes, and records nothing"),
+    ("c21b7844c8f3872d", "eager.backprop:_MockOp", "gradients.py", "stands for the operation on a tape: get_attr, inputs, outputs"),
+    ("7690f57fa30f6fd2", "framework.auto_control_deps_utils:register_read_only_resource_op", "eager.py",
+     "ops of this type do not wait for each other in a function"),
+    ("b0289e9408fe7847", "ops.handle_data_util:set_handle_data", "eager.py", "an eager handle has _handle_data, which captures copy"),
+    ("144a23c08793ec3d", "ops.control_flow_util:GraphOrParentsInXlaContext", "eager.py", "whether jit_compile=True is being traced"),
+    ("069868de412ff016", "eager.polymorphic_function.polymorphic_function:OptionalXlaContext", "eager.py",
+     "a function with jit_compile=True is traced in a context of XLA"),
+    ("42f6bee6552d4497", "ops.custom_gradient:_eager_mode_decorator", "embedding_variable.py",
+     "makes tensors of the variables that f uses, and records the gradient for them"),
+    ("72791bee0d014a4b", "ops.custom_gradient:_graph_mode_decorator", "embedding_variable.py",
+     "makes tensors of the variables that f uses, and records the gradient for them"),
     ("c05dac9be1fdbd9c", "feature_column.feature_column:_internal_input_layer", "patches.py",
      "the columns of one input_layer call; wrapped"),
     ("fd81c18099cb67fb", "feature_column.feature_column:_FCLinearWrapper.build", "patches.py",

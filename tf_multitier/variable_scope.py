@@ -8,16 +8,21 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier import embedding_variable
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import options
+from tf_multitier.embedding_variable import make_eager_variable
 from tf_multitier.embedding_variable import make_variable
-from tf_multitier.graph_state import refuse_eager
 from tf_multitier.partitioned import is_embedding_variable
+from tf_multitier.partitioned import GraphPartitions
+from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.saver import NUM_BUCKETS
+from tf_multitier.tensorflow_internals import eager_seed
+from tf_multitier.tensorflow_internals import name_from_scope_name
 
 MAX_DIM = 2**20  # of a column of the engine
 
@@ -113,7 +118,9 @@ def _make(
         initializer, full_name, dim, option.init_option.default_value_dim
     )
     storage = option.storage_option or options.storage_option_from_environment()
-    seed = initializers.table_seed(value.seed, tf.compat.v1.get_default_graph().seed, full_name)
+    is_eager = tf.executing_eagerly()
+    its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
+    seed = initializers.table_seed(value.seed, its_seed, full_name)
     attrs = dict(
         dtype=value_dtype,
         key_dtype=key_dtype,
@@ -127,8 +134,14 @@ def _make(
         num_partitions=num_partitions,
         **options.option_attrs(full_name, option, storage),
     )
+
+    def make(name, attrs, matrix):
+        if is_eager:
+            return make_eager_variable(name, attrs, matrix, trainable)
+        return make_variable(name, attrs, matrix, trainable, collections)
+
     if num_partitions == 1:
-        return make_variable(full_name, attrs, value.matrix, trainable, collections)
+        return make(full_name, attrs, value.matrix)
     matrix = None
     if value.matrix is not None:
         drawn = []  # all partitions share one matrix
@@ -139,12 +152,12 @@ def _make(
             return drawn[0]
 
     parts = [
-        make_variable(
-            f"{full_name}/part_{i}", dict(attrs, partition_index=i), matrix, trainable, collections
-        )
+        make(f"{full_name}/part_{i}", dict(attrs, partition_index=i), matrix)
         for i in range(num_partitions)
     ]
-    variable = PartitionedEmbeddingVariable(full_name, parts)
+    if is_eager:
+        return OwnedPartitions(full_name, parts)
+    variable = GraphPartitions(full_name, parts)
     graph_state.state_of(variable.graph).partitioned[full_name] = variable
     return variable
 
@@ -190,10 +203,14 @@ def get_embedding_variable(
     custom_getter: collections.abc.Callable | None = None,
     steps_to_live: int | None = None,
 ) -> embedding_variable.EmbeddingVariable | PartitionedEmbeddingVariable:
-    """Creates an embedding variable, or returns the existing one of that name in a reusing scope.
+    """Creates an embedding variable. In a reusing scope of a v1 graph, returns the existing one of that name.
 
-    An embedding variable is a hash table from integer keys to embeddings. It gets a row for each key that it is trained on. Scopes,
-    `reuse`, custom getters and templates work as in `tf.compat.v1.get_variable`. Source: DeepRec's `get_embedding_variable`.
+    An embedding variable is a hash table from integer keys to embeddings. It gets a row for each key that it is trained on. In v1
+    graphs, scopes, `reuse`, custom getters and templates work as in `tf.compat.v1.get_variable`. Source: DeepRec's
+    `get_embedding_variable`.
+
+    In eager execution, and in the first trace of a tf.function, each call creates a variable, which owns its table. The name is for
+    messages and checkpoints; the current tf.name_scope is put in front of it.
 
     Args:
       name: name within the variable scope.
@@ -202,13 +219,14 @@ def get_embedding_variable(
       value_dtype: must be tf.float32.
       initializer: a TensorFlow initializer. None: the scope's; if it has none, truncated normal with mean 0 and standard deviation
         1. An initializer in InitializerOption takes precedence. The initial value of a key depends only on the key, the seed and
-        the initializer. If the initializer has no seed, the seed is derived from the graph's seed and the variable's full name.
+        the initializer. If the initializer has no seed, the seed is derived from the graph's seed (eagerly, that of
+        `tf.random.set_seed`) and the variable's full name.
       trainable: whether the variable joins TRAINABLE_VARIABLES.
-      collections: names of graph collections; None: GLOBAL_VARIABLES.
+      collections: names of graph collections; None: GLOBAL_VARIABLES. Eagerly, there are none, and it has no effect.
       partitioner: a partitioner as for `tf.compat.v1.get_variable`, called with shape [1024, embedding_dim]. None: the scope's.
         With n > 1 partitions, the returned object routes each key to one of n tables.
       ev_option: an EmbeddingVariableOption, or None for the defaults.
-      custom_getter: as for `tf.compat.v1.get_variable`.
+      custom_getter: as for `tf.compat.v1.get_variable`. In v1 graphs only.
       steps_to_live: DeepRec's older form of `GlobalStepEvict`, in steps. Not together with `ev_option.evict_option`.
 
     A scope's regularizer and caching device do not apply to embedding variables.
@@ -217,11 +235,13 @@ def get_embedding_variable(
       An EmbeddingVariable, or, with n > 1 partitions, a PartitionedEmbeddingVariable. Its static shape is [0, embedding_dim].
 
     Raises:
-      RuntimeError: called in eager mode or in a tf.function.
+      RuntimeError: called in a tf.function of a v1 graph.
       TypeError, ValueError: a bad argument, or the existing variable has another dim, dtype, partitioning or other options.
       NotImplementedError: this build has no tier for the storage type.
     """
-    refuse_eager("get_embedding_variable")
+    is_eager = eager.is_outside_of_graphs()
+    if not is_eager:
+        eager.refuse_function("get_embedding_variable")
     dim, key_dtype, value_dtype = _check_arguments(name, embedding_dim, key_dtype, value_dtype)
     option = option_in_force(name, ev_option, steps_to_live)
     scope = tf.compat.v1.get_variable_scope()
@@ -231,6 +251,24 @@ def get_embedding_variable(
         initializer = scope.initializer
     scope_partitioner = scope.partitioner
     num_partitions = _number_of_partitions(name, partitioner or scope_partitioner, dim)
+    if is_eager:
+        if custom_getter is not None:
+            raise ValueError(
+                f"embedding variable '{name}': expected custom_getter=None in eager execution, found {custom_getter!r}: it works in "
+                "v1 graphs only"
+            )
+        with tf.init_scope(), tf.name_scope(name) as its_scope:
+            return _make(
+                name_from_scope_name(its_scope),
+                dim,
+                key_dtype,
+                value_dtype,
+                initializer,
+                option,
+                num_partitions,
+                trainable,
+                None,
+            )
 
     def creator(unused_next_creator, **kwargs):
         made = _make(

@@ -143,25 +143,36 @@ absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<Vari
   return absl::IsNotFound(found) ? absl::OkStatus() : found;
 }
 
+std::string NoTable(const tensorflow::ResourceHandle& handle) {
+  const std::string variable = absl::StrCat("embedding variable '", handle.name(), "' ");
+  if (handle.IsRefCounting()) {
+    return absl::StrCat(variable, "has no table any more, because its Python object was deleted: keep the object, for example as ",
+                        "an attribute of a tf.Module, as long as functions use it");
+  }
+  return absl::StrCat(variable, "is not initialized: run its initializer (tf.compat.v1.global_variables_initializer()) first");
+}
+
 absl::Status GetState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
   TF_RETURN_IF_ERROR(FindState(context, input, state));
   if (*state != nullptr) return absl::OkStatus();
   tensorflow::ResourceHandle handle;
   TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
-  return absl::FailedPreconditionError(
-      absl::StrCat("embedding variable '", handle.name(),
-                   "' is not initialized: run its initializer (tf.compat.v1.global_variables_initializer()) first"));
+  return absl::FailedPreconditionError(NoTable(handle));
 }
 
 absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<VariableState> state) {
   tensorflow::ResourceHandle handle;
   TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
   tensorflow::core::RefCountPtr<EmbeddingVariable> variable;
-  TF_RETURN_IF_ERROR(
-      tensorflow::LookupOrCreateResource<EmbeddingVariable>(context, handle, &variable, [](EmbeddingVariable** made) {
-        *made = new EmbeddingVariable;
-        return absl::OkStatus();
-      }));
+  if (handle.IsRefCounting()) {
+    TF_RETURN_IF_ERROR(tensorflow::LookupResource(context, handle, &variable));
+  } else {
+    TF_RETURN_IF_ERROR(
+        tensorflow::LookupOrCreateResource<EmbeddingVariable>(context, handle, &variable, [](EmbeddingVariable** made) {
+          *made = new EmbeddingVariable;
+          return absl::OkStatus();
+        }));
+  }
   variable->set_state(std::move(state));
   return absl::OkStatus();
 }

@@ -10,7 +10,8 @@
 // have to switch threads in every step, also if no row is missing. Ops that are expected to wait are asynchronous:
 // MultitierPrefetch, MultitierDrain and MultitierCompact. With MultitierPrefetch a step need not wait for reads.
 //
-// The resource manager owns the resource under (container, shared_name). Sessions of one server share it.
+// In graphs, the resource manager owns the resource under (container, shared_name). Sessions of one server share it. A variable of
+// eager execution belongs to its handle, which counts references.
 //
 // Thread-safe: all methods.
 
@@ -68,6 +69,8 @@ struct VariableOptions {
   static absl::Status FromAttrs(tensorflow::OpKernelConstruction* context, VariableOptions* options);
 };
 
+// The message for a variable that has no table.
+std::string NoTable(const tensorflow::ResourceHandle& handle);
 // The state of the variable whose handle is input `input`. FailedPrecondition if it is not initialised.
 absl::Status GetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // GetState, but null if the variable is not initialised.

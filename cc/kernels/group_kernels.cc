@@ -17,6 +17,7 @@
 #include "cc/lookup/group_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
 
 namespace multitier {
 
@@ -435,6 +436,15 @@ class GroupLookupGradKernel : public OpKernel {
   std::vector<bool> weighted_;
   int num_units_ = 0;
 };
+
+// A tape around a tf.function asks for zeros of each output of the function, also of the plan. The gradient does not read them.
+absl::Status NoPlan(OpKernelContext*, const GroupPlanVariant&, GroupPlanVariant* zeros) {
+  *zeros = GroupPlanVariant();
+  return absl::OkStatus();
+}
+
+using tensorflow::TypeIndex;  // the macro expects the name here
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, GroupPlanVariant, NoPlan);
 
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupLookupKernel);

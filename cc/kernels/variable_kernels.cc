@@ -40,6 +40,41 @@ class HandleKernel : public OpKernel {
   Tensor handle_;
 };
 
+// Makes another variable, which its handle owns, each time.
+class OwnedHandleKernel : public OpKernel {
+ public:
+  explicit OwnedHandleKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dtype", &content_.dtype));
+    OP_REQUIRES_OK(context, context->GetAttr("shape", &content_.shape));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckRank(context, "variable_name", context->input(0), 0));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
+    tensorflow::ResourceHandle handle = tensorflow::ResourceHandle::MakeRefCountingHandle(
+        new EmbeddingVariable, context->device()->name(), {content_});
+    handle.set_name(context->input(0).scalar<tensorflow::tstring>()());
+    out->scalar<tensorflow::ResourceHandle>()() = std::move(handle);
+  }
+
+  bool IsExpensive() override { return false; }
+
+ private:
+  tensorflow::DtypeAndPartialTensorShape content_;
+};
+
+class DestroyKernel : public OpKernel {
+ public:
+  explicit DestroyKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, FindState(context, 0, &state));
+    if (state != nullptr) OP_REQUIRES_OK(context, SetState(context, 0, nullptr));
+  }
+};
+
 class InitializeKernel : public OpKernel {
  public:
   explicit InitializeKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -125,6 +160,8 @@ class IsInitializedKernel : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierEmbeddingVariableHandle").Device(DEVICE_CPU), HandleKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierOwnedEmbeddingVariableHandle").Device(DEVICE_CPU), OwnedHandleKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierDestroy").Device(DEVICE_CPU), DestroyKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierInitialize").Device(DEVICE_CPU), InitializeKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierAddSlots").Device(DEVICE_CPU), AddSlotsKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierIsInitialized").Device(DEVICE_CPU), IsInitializedKernel);

@@ -28,6 +28,12 @@ absl::Status HandleShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status OwnedHandleShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  return HandleShape(c);
+}
+
 absl::Status InitializeShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(HandleOnly(c));
   ShapeHandle shape, matrix;
@@ -120,6 +126,34 @@ on_corruption: for a row whose record in a lower tier is damaged: error (operati
   reinit (the key gets its initial value), drop (the key is removed).
 partition_index: the number of this partition of a partitioned variable.
 num_partitions: the number of partitions.
+)doc");
+
+REGISTER_OP("MultitierOwnedEmbeddingVariableHandle")
+    .Input("variable_name: string")
+    .Output("handle: resource")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("shape: shape")
+    .SetIsStateful()
+    .SetShapeFn(OwnedHandleShape)
+    .Doc(R"doc(
+Creates an embedding variable that belongs to its handle, for eager execution.
+
+Every run creates another variable, also for the same name. MultitierInitialize or MultitierRestore creates its table. The table is
+deleted by MultitierDestroy, or with the last copy of the handle.
+
+variable_name: scalar: the variable's name in messages.
+handle: scalar; its static shape is [0, dim].
+dtype, shape: see MultitierEmbeddingVariableHandle.
+)doc");
+
+REGISTER_OP("MultitierDestroy")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc(R"doc(
+Deletes the variable's table with its memory and files. Does nothing if there is none.
+
+Operations that are running on the table finish on it.
 )doc");
 
 REGISTER_OP("MultitierInitialize")

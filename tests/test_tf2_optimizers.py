@@ -1,0 +1,216 @@
+"""tf_multitier.optimizers: every rule gives the bits of the v1 optimizer, and what they refuse."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from worlds import OPTIMIZERS
+from worlds import WORLDS
+from worlds import make_world
+from worlds import needs_eager
+from worlds import parts_of
+from worlds import same_bits
+
+pytestmark = needs_eager
+optimizers = tf_multitier.optimizers
+STORAGES = ["DRAM", "DRAM_SSDHASH", "DRAM_PMEM_LEVELDB"]
+
+
+def make(name="ev", dim=4, option=None, **kwargs):
+    return tf_multitier.get_embedding_variable(
+        name, dim, initializer=tf.random_uniform_initializer(-1, 1, seed=3), ev_option=option, **kwargs
+    )
+
+
+def storage(name, path):
+    sizes = {"DRAM": None, "DRAM_SSDHASH": [512], "DRAM_PMEM_LEVELDB": [512, 1024]}[name]
+    option = tf_multitier.StorageOption(
+        storage_type=getattr(tf_multitier.StorageType, name),
+        storage_path=None if name == "DRAM" else str(path),
+        storage_size=sizes,
+    )
+    return tf_multitier.EmbeddingVariableOption(storage_option=option)
+
+
+def loss(variables, batch):
+    values = tf.nn.embedding_lookup(variables[0], batch[0])
+    return tf.reduce_sum((values - 0.5) ** 2) + tf.reduce_sum(values[0] ** 3)
+
+
+@pytest.mark.parametrize("storage_type", STORAGES)
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_each_rule_gives_the_same_bits_in_each_world(rule, storage_type, tmp_path):
+    rng = np.random.default_rng(1)
+    batches = [[rng.integers(-30, 30, 24)] for _ in range(20)]
+    results = []
+    for name in WORLDS:
+        world = make_world(name)
+        world.variables(lambda: [make(option=storage(storage_type, tmp_path / name))])
+        world.train(loss, rule, batches)
+        # Rows with slots, frequencies and versions; the manifest has the names of the columns.
+        results.append(world.ask(lambda variables: tuple(variables[0].export_rows())))
+    keys, rows = results[0][1:3]
+    assert keys.size > 50 and rows.shape[1] >= 4
+    same_bits(results[0][1:], results[1][1:])
+    same_bits(results[0][1:], results[2][1:])
+
+
+def train(variables, optimizer, ids=(1, 2)):
+    with tf.GradientTape() as tape:
+        total = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(ev, list(ids))) for ev in variables])
+    parts = parts_of(variables)
+    return optimizer.apply_gradients(zip(tape.gradient(total, parts), parts))
+
+
+# ---- TensorFlow 2's formulas, on dense variables of the same rows
+
+KERAS = {
+    "SGD": ({}, {}),
+    "Momentum": (dict(momentum=0.9), dict(momentum=0.9)),
+    "Adagrad": ({}, {}),
+    "Adam": ({}, {}),
+    "AdamW": (dict(weight_decay=0.1), dict(weight_decay=0.1)),
+    "RMSprop": ({}, {}),
+    "RMSprop centered": (dict(centered=True, momentum=0.5), dict(centered=True, momentum=0.5)),
+    "Ftrl": (dict(l2_regularization_strength=0.01), dict(l2_regularization_strength=0.01)),
+    "Adadelta": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_rows_follow_the_optimizer_of_keras(name):
+    ours, theirs = KERAS[name]
+    keras_name = {"Momentum": "SGD"}.get(name, name.split()[0])
+    row_optimizer = getattr(optimizers, name.split()[0])(0.05, **ours)
+    optimizer = getattr(tf.keras.optimizers, keras_name)(0.05, **theirs)
+    ev, ids = make(), tf.range(6, dtype=tf.int64)
+    dense = tf.Variable(tf.nn.embedding_lookup(ev, ids))
+    for step in range(10):
+        target = tf.sin(tf.range(24.0) + step)
+        with tf.GradientTape() as tape:
+            rows = tf.nn.embedding_lookup(ev, ids)
+            value = tf.reduce_sum((tf.reshape(rows, [24]) - target) ** 2)
+            value += tf.reduce_sum((tf.reshape(dense, [24]) - target) ** 2)
+        gradients = tape.gradient(value, [ev, dense])
+        row_optimizer.apply_gradients([(gradients[0], ev)])
+        optimizer.apply_gradients([(gradients[1], dense)])
+    np.testing.assert_allclose(tf.nn.embedding_lookup(ev, ids), dense, rtol=1e-4, atol=1e-5)
+
+
+def test_defaults_are_those_of_keras():
+    for name in ("SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Ftrl", "Adadelta"):
+        ours = getattr(optimizers, name)().get_config()
+        theirs = getattr(tf.keras.optimizers, name)().get_config()
+        for key in set(ours) - {"name", "weight_decay" if name != "AdamW" else ""}:
+            assert ours[key] == pytest.approx(theirs[key]), (name, key)
+
+
+# ---- learning rates, state
+
+
+def test_a_learning_rate_is_a_number_a_callable_a_schedule_or_a_variable():
+    rates = [
+        0.5,
+        lambda: 0.5,
+        tf.Variable(0.5),
+        tf.keras.optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.1]),
+    ]
+    for rate in rates:
+        ev = make()
+        before = tf.nn.embedding_lookup(ev, [1])
+        train([ev], optimizers.SGD(rate))
+        same_bits(tf.nn.embedding_lookup(ev, [1]), before - 0.5)
+    with pytest.raises(TypeError, match="learning_rate must be a number, a callable"):
+        optimizers.SGD("fast")
+
+
+def test_an_assigned_learning_rate_holds_in_a_traced_function():
+    ev, optimizer = make(), optimizers.SGD(1.0)
+    step = tf.function(lambda: train([ev], optimizer))
+    step()
+    optimizer.learning_rate = 0.0
+    before = tf.nn.embedding_lookup(ev, [1])
+    step()
+    same_bits(tf.nn.embedding_lookup(ev, [1]), before)
+    assert optimizer.iterations == 2
+
+
+def test_state_and_hyperparameters_are_tracked():
+    names = {v.name for v in optimizers.AdamW().variables}
+    expected = "iterations learning_rate beta_1 beta_2 epsilon beta_1_power beta_2_power weight_decay"
+    assert names == {f"{name}:0" for name in expected.split()}
+
+
+def test_versions_are_iterations_and_expire_by_them():
+    option = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.GlobalStepEvict(2))
+    ev, optimizer = make(option=option), optimizers.SGD()
+    train([ev], optimizer, [1])
+    for _ in range(3):
+        train([ev], optimizer, [2])
+    assert ev.get_version([1, 2]).numpy().tolist() == [0, 3]
+    assert ev.expire(optimizer.iterations) == 1 and ev.get_version([1]) == -1
+
+
+def test_variables_of_a_group_are_updated_by_one_op():
+    a, b, optimizer = make("a"), make("b"), optimizers.Adagrad()
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            values = tf_multitier.nn.group_embedding_lookup([a, b], [[1], [2]], concat=True)
+            value = tf.reduce_sum(values)
+        optimizer.apply_gradients(zip(tape.gradient(value, [a, b]), [a, b]))
+
+    types = [op.type for op in step.get_concrete_function().graph.get_operations()]
+    assert types.count("MultitierGroupApply") == 1 and "MultitierApply" not in types
+
+
+# ---- refusals
+
+
+def test_no_gradient_for_one_variable_and_for_all():
+    a, b, optimizer = make("a"), make("b"), optimizers.Adam()
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(tf.nn.embedding_lookup(a, [1]))
+    gradients = tape.gradient(value, [a, b])
+    assert gradients[1] is None
+    optimizer.apply_gradients(zip(gradients, [a, b]))
+    assert (a.total_count(), b.total_count()) == (1, 0)
+    with pytest.raises(ValueError, match="no gradients for any of the embedding variables"):
+        optimizer.apply_gradients([(None, b)])
+
+
+def test_an_empty_batch_makes_no_row():
+    ev, optimizer = make(), optimizers.Adam()
+    train([ev], optimizer, np.zeros([0], np.int64).tolist())
+    assert ev.total_count() == 0 and optimizer.iterations == 1
+
+
+def test_bad_gradients_and_variables_are_refused_by_name():
+    ev, optimizer = make(), optimizers.SGD()
+    keys = tf.constant([1], tf.int64)
+    with pytest.raises(TypeError, match="'ev' must be IndexedSlices of keys, found a dense tensor"):
+        optimizer.apply_gradients([(tf.ones([1, 4]), ev)])
+    with pytest.raises(TypeError, match="values of dtype float32, found float64"):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, 4], tf.float64), keys), ev)])
+    with pytest.raises(TypeError, match="trains embedding variables only, found 'dense:0'"):
+        optimizer.apply_gradients([(tf.ones([1]), tf.Variable([1.0], name="dense"))])
+    parts = make("parts", partitioner=tf.compat.v1.fixed_size_partitioner(2))
+    with pytest.raises(TypeError, match="must be a list of the gradients of its 2 parts"):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, 4]), keys), parts)])
+
+
+def test_an_optimizer_in_a_graph_is_refused():
+    with tf.Graph().as_default():
+        with pytest.raises(RuntimeError, match="optimizers.SGD works eagerly and in tf.functions only"):
+            optimizers.SGD()
+
+
+def test_bad_hyperparameters_are_refused():
+    with pytest.raises(ValueError, match="initial_accumulator_value must be above 0, found 0"):
+        optimizers.Adagrad(initial_accumulator_value=0)
+    ev = make()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="beta1"):
+        train([ev], optimizers.Adam(beta_1=2.0))
+    assert ev.total_count() == 0

@@ -1,0 +1,432 @@
+"""Optimizers of embedding variables for TensorFlow 2: eager execution and tf.function.
+
+    optimizer = tf_multitier.optimizers.Adagrad(0.1)
+    with tf.GradientTape() as tape:
+        loss = ...
+    variables = [user, item]
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+They have the argument names and defaults of `tf.keras.optimizers` and the update rules of the engine (cc/optimizer/), which are lazy:
+a step changes the rows that have a gradient, and no other. A key's gradients of a step are summed first, so each row is updated once
+in a step. Variables that were looked up as one group are updated by one op.
+
+`iterations`, which also gives the versions of rows, the hyperparameters and the beta powers are tf.Variables, so tf.train.Checkpoint
+saves them. The slots are columns of the rows and are saved with the embedding variables. Their names are those of the
+`tf.compat.v1.train` optimizers (`user/Adagrad`), so checkpoints of both can be exchanged.
+
+Dense variables need an optimizer of their own, for example one of `tf.keras.optimizers`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+import tensorflow as tf
+
+from tf_multitier import eager
+from tf_multitier import group_updates
+from tf_multitier import optimizer as updates
+from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.partitioned import is_embedding_variable
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Ftrl",
+    "Momentum",
+    "RMSprop",
+    "RowOptimizer",
+    "RowwiseAdagrad",
+]
+
+
+def _scalar(value, name):
+    """A number as a variable that is saved; a variable, schedule or callable unchanged.
+
+    Raises:
+      TypeError: another type.
+    """
+    if isinstance(value, tf.Variable) or callable(value):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must be a number, a callable, a schedule or a tf.Variable, found {value!r}"
+        ) from None
+    return tf.Variable(number, trainable=False, dtype=tf.float32, name=name)
+
+
+def _takes_a_step(function):
+    """Whether a callable takes the step, as a schedule does."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+class RowOptimizer(tf.Module):
+    """Base class. A subclass names a rule of the engine, its slots and its hyperparameters.
+
+    Threads: steps may run at the same time in several threads. Each counts as one of `iterations`.
+    """
+
+    # Name of the engine's rule.
+    _RULE = ""
+    # (initial value, whether the slot has one element per row), in the rule's order.
+    _SLOTS: tuple = ()
+    # Name of the v1 optimizer, which gives the columns their names.
+    _V1_NAME = ""
+
+    def __init__(self, learning_rate: typing.Any, name: str | None, **hyper: typing.Any) -> None:
+        super().__init__(name=type(self).__name__)
+        if not eager.is_outside_of_graphs():
+            raise RuntimeError(
+                f"tf_multitier.optimizers.{type(self).__name__} works eagerly and in tf.functions only, found a tf.Graph: use "
+                "tf.compat.v1.train or tf_multitier.train"
+            )
+        self._column_name = name or self._V1_NAME
+        with tf.init_scope():
+            self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
+            self._learning_rate = _scalar(learning_rate, "learning_rate")
+            self.hyperparameters = {key: _scalar(value, key) for key, value in hyper.items()}
+
+    @property
+    def learning_rate(self) -> typing.Any:
+        """The learning rate as it was given; a number is a tf.Variable."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: typing.Any) -> None:
+        if isinstance(self._learning_rate, tf.Variable) and not callable(value):
+            self._learning_rate.assign(value)
+        else:
+            self._learning_rate = _scalar(value, "learning_rate")
+
+    def _now(self, value):
+        if isinstance(value, tf.Variable):
+            return tf.cast(value, tf.float32)
+        value = value(self.iterations) if _takes_a_step(value) else value()
+        return tf.cast(value, tf.float32)
+
+    def _hyper(self, learning_rate):
+        """The hyperparameters of the rule, in its order, as float32 scalars."""
+        return [learning_rate, *[self._now(value) for value in self.hyperparameters.values()]]
+
+    def _argument(self, name):
+        """The argument of the constructor that has this name, as the optimizer keeps it."""
+        if name == "name":
+            return self._column_name
+        return self.hyperparameters[name] if name in self.hyperparameters else getattr(self, name)
+
+    def arguments(self) -> dict:
+        """{name: value} of the constructor's arguments. A number that is tracked is its tf.Variable."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: self._argument(name) for name in names}
+
+    def get_config(self) -> dict:
+        """The constructor's arguments as numbers, strings and schedules, for Keras."""
+        number = lambda v: float(v.numpy()) if isinstance(v, tf.Variable) else v
+        return {name: number(value) for name, value in self.arguments().items()}
+
+    @classmethod
+    def from_config(cls, config: dict) -> RowOptimizer:
+        """An optimizer of this class with these arguments."""
+        return cls(**config)
+
+    def twin(self) -> RowOptimizer:
+        """An optimizer that shares the hyperparameters of this one, and counts its own steps."""
+        return type(self)(**self.arguments())
+
+    def _step_done(self):
+        """Changes the state of the optimizer after a step."""
+
+    def _columns(self, variable):
+        """(names, dims, initial values) of the slots of a variable."""
+        base = f"{variable.column_owner}/{self._column_name}"
+        names = [base + (f"_{i}" if i else "") for i in range(len(self._SLOTS))]
+        dims = [1 if per_row else variable.embedding_dim for _, per_row in self._SLOTS]
+        return names, dims, self._initial_values()
+
+    def _initial_values(self):
+        return [value for value, _ in self._SLOTS]
+
+    def apply_gradients(
+        self, grads_and_vars: typing.Any, name: str | None = None, learning_rate: typing.Any = None
+    ) -> tf.Tensor:
+        """Updates embedding variables.
+
+        Args:
+          grads_and_vars: pairs of a gradient, as a tape gives it for the variable, and the variable. The gradient of a partitioned
+            variable is the list of the gradients of its parts. A variable whose gradient is None is not updated.
+          name: name scope of the ops.
+          learning_rate: a number or scalar tensor for this step. None: that of the optimizer.
+
+        Returns:
+          int64 scalar: `iterations` after the step.
+
+        Raises:
+          TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
+          ValueError: no variable has a gradient.
+        """
+        pairs = _pairs(grads_and_vars, type(self).__name__)
+        with tf.name_scope(name or type(self).__name__):
+            step = tf.identity(self.iterations)
+            rate = self._now(self._learning_rate) if learning_rate is None else learning_rate
+            hyper = self._hyper(tf.cast(rate, tf.float32))
+            made = []
+            for grad, variable in pairs:
+                eager.check_use(variable, "an update of embedding variable")
+                names, dims, values = self._columns(variable)
+                variable.ensure_slots(list(zip(names, dims, values)))
+                rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
+                made.append(updates.update(variable, grad, step, hyper, names, rule))
+            group_updates.made(made)
+            self._step_done()
+            return self.iterations.assign_add(1, read_value=True)
+
+
+def _pairs(grads_and_vars, optimizer):
+    """[(gradient, EmbeddingVariable)] without partitioned variables and variables without a gradient. Errors: see apply_gradients."""
+    pairs: list = []
+    given = list(grads_and_vars)
+    for grad, variable in given:
+        if not is_embedding_variable(variable):
+            raise TypeError(
+                f"tf_multitier.optimizers.{optimizer} trains embedding variables only, found "
+                f"{getattr(variable, 'name', variable)!r}: train it with another optimizer, for example of tf.keras.optimizers"
+            )
+        if isinstance(variable, EmbeddingVariable):
+            pairs.append((grad, variable))
+        elif grad is not None:
+            if not isinstance(grad, (list, tuple)) or len(grad) != len(variable.parts):
+                raise TypeError(
+                    f"the gradient of embedding variable '{variable.variable_name}' must be a list of the gradients of its "
+                    f"{len(variable.parts)} parts, found {type(grad).__name__}"
+                )
+            pairs += zip(grad, variable.parts)
+    trained = [(grad, variable) for grad, variable in pairs if grad is not None]
+    if not trained:
+        names = [variable.name for _, variable in given]
+        raise ValueError(f"no gradients for any of the embedding variables {names}: the loss does not depend on a lookup")
+    return trained
+
+
+class SGD(RowOptimizer):
+    """w -= learning_rate * g. See tf.keras.optimizers.SGD; with momentum, use Momentum."""
+
+    _RULE, _V1_NAME = "sgd", "GradientDescent"
+
+    def __init__(self, learning_rate: typing.Any = 0.01, name: str | None = None) -> None:
+        super().__init__(learning_rate, name)
+
+
+class Momentum(RowOptimizer):
+    """m = momentum * m + g; w -= learning_rate * m. See tf.keras.optimizers.SGD with momentum."""
+
+    _RULE, _V1_NAME, _SLOTS = "momentum", "Momentum", ((0.0, False),)
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.01,
+        momentum: typing.Any = 0.9,
+        nesterov: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name, momentum=momentum)
+        self.nesterov = bool(nesterov)
+
+    def _hyper(self, learning_rate):
+        return [*super()._hyper(learning_rate), tf.constant(1.0 if self.nesterov else 0.0)]
+
+
+class Adagrad(RowOptimizer):
+    """accumulator += g * g; w -= learning_rate * g / sqrt(accumulator). See tf.keras.optimizers.Adagrad.
+
+    The accumulator has no epsilon added: its initial value must be above 0.
+    """
+
+    _RULE, _V1_NAME, _SLOTS = "adagrad", "Adagrad", ((0.1, False),)
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        initial_accumulator_value: float = 0.1,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name)
+        if not initial_accumulator_value > 0:
+            raise ValueError(
+                f"initial_accumulator_value must be above 0, found {initial_accumulator_value}"
+            )
+        self.initial_accumulator_value = float(initial_accumulator_value)
+
+    def _initial_values(self):
+        return [self.initial_accumulator_value]
+
+
+class RowwiseAdagrad(RowOptimizer):
+    """Adagrad with one accumulator per row: accumulator += mean(g * g); w -= learning_rate * g / (sqrt(accumulator) + epsilon).
+
+    Source: FBGEMM's EXACT_ROWWISE_ADAGRAD.
+    """
+
+    _RULE, _V1_NAME = "rowwise_adagrad", "RowwiseAdagrad"
+    _SLOTS = ((0.0, True),)
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.01,
+        epsilon: typing.Any = 1e-8,
+        initial_accumulator_value: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name, epsilon=epsilon)
+        if not initial_accumulator_value >= 0:
+            raise ValueError(
+                f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}"
+            )
+        self.initial_accumulator_value = float(initial_accumulator_value)
+
+    def _initial_values(self):
+        return [self.initial_accumulator_value]
+
+
+class Adam(RowOptimizer):
+    """Adam. A row's moments change in steps that have a gradient for it only. See tf.keras.optimizers.Adam; without amsgrad."""
+
+    _RULE, _V1_NAME = "adam", "Adam"
+    _SLOTS = ((0.0, False), (0.0, False))
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.999,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
+        # beta_1 and beta_2 to the power of the next step, as products, which is how v1's Adam computes them.
+        with tf.init_scope():
+            betas = [self._now(self.hyperparameters[key]) for key in ("beta_1", "beta_2")]
+            self.beta_1_power = tf.Variable(betas[0], trainable=False, name="beta_1_power")
+            self.beta_2_power = tf.Variable(betas[1], trainable=False, name="beta_2_power")
+
+    def _hyper(self, learning_rate):
+        powers = [tf.identity(self.beta_1_power), tf.identity(self.beta_2_power)]
+        return [*super()._hyper(learning_rate), *powers]
+
+    def _step_done(self):
+        self.beta_1_power.assign(self.beta_1_power * self._now(self.hyperparameters["beta_1"]))
+        self.beta_2_power.assign(self.beta_2_power * self._now(self.hyperparameters["beta_2"]))
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: w -= learning_rate * weight_decay * w, in rows that have a gradient.
+
+    See tf.keras.optimizers.AdamW; without amsgrad.
+    """
+
+    _RULE, _V1_NAME = "adamw", "AdamW"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        weight_decay: typing.Any = 0.004,
+        beta_1: typing.Any = 0.9,
+        beta_2: typing.Any = 0.999,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name)
+        with tf.init_scope():
+            self.weight_decay = _scalar(weight_decay, "weight_decay")
+
+    def _hyper(self, learning_rate):
+        # The rule multiplies the decay by the bias-corrected rate, alpha. This cancels the correction.
+        rate, beta_1, beta_2, epsilon, power_1, power_2 = super()._hyper(learning_rate)
+        decay = self._now(self.weight_decay) * (1 - power_1) / tf.sqrt(1 - power_2)
+        return [rate, beta_1, beta_2, epsilon, power_1, power_2, decay]
+
+
+class RMSprop(RowOptimizer):
+    """RMSprop, plain or centered, with momentum. See tf.keras.optimizers.RMSprop."""
+
+    _V1_NAME = "RMSProp"
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        rho: typing.Any = 0.9,
+        momentum: typing.Any = 0.0,
+        epsilon: typing.Any = 1e-7,
+        centered: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name, rho=rho, momentum=momentum, epsilon=epsilon)
+        self.centered = bool(centered)
+        self._RULE = "centered_rmsprop" if centered else "rmsprop"
+        self._SLOTS = ((0.0, False),) * (3 if centered else 2)
+
+
+class Ftrl(RowOptimizer):
+    """FTRL-Proximal. See tf.keras.optimizers.Ftrl."""
+
+    _RULE, _V1_NAME = "ftrl", "Ftrl"
+    _SLOTS = ((0.1, False), (0.0, False))
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        learning_rate_power: typing.Any = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: typing.Any = 0.0,
+        l2_regularization_strength: typing.Any = 0.0,
+        l2_shrinkage_regularization_strength: typing.Any = 0.0,
+        beta: typing.Any = 0.0,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            name,
+            learning_rate_power=learning_rate_power,
+            l1_regularization_strength=l1_regularization_strength,
+            l2_regularization_strength=l2_regularization_strength,
+            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
+        )
+        if not initial_accumulator_value >= 0:
+            raise ValueError(
+                f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}"
+            )
+        self.initial_accumulator_value = float(initial_accumulator_value)
+        with tf.init_scope():
+            self.beta = _scalar(beta, "beta")
+
+    def _initial_values(self):
+        return [self.initial_accumulator_value, 0.0]
+
+    def _hyper(self, learning_rate):
+        rate, power, l1, l2, shrinkage = super()._hyper(learning_rate)
+        return [rate, power, l1, l2 + self._now(self.beta) / (2 * rate), shrinkage]
+
+
+class Adadelta(RowOptimizer):
+    """Adadelta. See tf.keras.optimizers.Adadelta."""
+
+    _RULE, _V1_NAME = "adadelta", "Adadelta"
+    _SLOTS = ((0.0, False), (0.0, False))
+
+    def __init__(
+        self,
+        learning_rate: typing.Any = 0.001,
+        rho: typing.Any = 0.95,
+        epsilon: typing.Any = 1e-7,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name, rho=rho, epsilon=epsilon)
