@@ -1,6 +1,5 @@
 """Each mistake raises one error that states what was expected and what was found."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf

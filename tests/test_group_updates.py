@@ -201,7 +201,7 @@ def test_updates_of_two_graphs_of_the_same_names_share_no_op(monkeypatch):
     monkeypatch.setattr(group_updates, "_one_op", lambda updates: [u.variable for u in updates])
     some = [noted[0], noted[4], noted[2]]
     a, b_of_another, c = [update.variable for update in some]
-    assert group_updates._made(some) == [[a, c], [b_of_another], [a, c]]
+    assert group_updates.made(some) == [[a, c], [b_of_another], [a, c]]
 
 
 def test_a_variable_that_is_given_twice_is_in_no_op_twice(session):

@@ -58,7 +58,9 @@ def untyped(function):
 
 
 def test_dir_shows_the_public_names_alone():
-    assert dir(tf_multitier) == sorted([*tf_multitier.__all__, "checkpoint", "deeprec", "engine"])
+    assert dir(tf_multitier) == sorted(
+        [*tf_multitier.__all__, "checkpoint", "deeprec", "engine", "keras"]
+    )
     assert all(getattr(tf_multitier, name) is not None for name in dir(tf_multitier))
 
 

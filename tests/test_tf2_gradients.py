@@ -109,11 +109,15 @@ def test_each_path_counts_occurrences_wherever_the_tape_is(path, where):
         optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
 
     (tf.function(step) if where == "inside" else step)()
-    if path == "ragged v1" and where != "inside":  # TensorFlow's own code: it looks up distinct keys
+    if (
+        path == "ragged v1" and where != "inside"
+    ):  # TensorFlow's own code: it looks up distinct keys
         assert ev.get_frequency([1, 2, 3]).numpy().tolist() == [1, 1, 1]
         return
     assert ev.get_frequency([1, 2, 3]).numpy().tolist() == PATHS[path][1]
-    assert set(ev.get_version([1, 2]).numpy()) == {0}  # one update, also of a key in several lookups
+    assert set(ev.get_version([1, 2]).numpy()) == {
+        0
+    }  # one update, also of a key in several lookups
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -232,6 +236,7 @@ def custom_loss(ev):
 @pytest.mark.parametrize("where", ["eager", "inside", "around"])
 def test_custom_gradient_around_a_lookup_trains_the_variable(where):
     ev = make()
+
     def gradient():
         with tf.GradientTape() as tape:
             loss = tf.function(lambda: custom_loss(ev))() if where == "around" else custom_loss(ev)
@@ -245,7 +250,9 @@ def test_custom_gradient_around_a_lookup_trains_the_variable(where):
 def test_recompute_grad_around_a_lookup_is_refused_and_around_the_rest_works():
     ev = make()
     recomputed = tf.recompute_grad(lambda ids: tf.nn.embedding_lookup(ev, ids) ** 2)
-    with pytest.raises(NotImplementedError, match="'ev' cannot be looked up inside of tf.recompute_grad"):
+    with pytest.raises(
+        NotImplementedError, match="'ev' cannot be looked up inside of tf.recompute_grad"
+    ):
         with tf.GradientTape():
             recomputed(tf.constant([1, 2]))
     squared = tf.recompute_grad(lambda values: values**2)
@@ -297,7 +304,9 @@ def test_a_loop_of_steps_trains_each_step():
 def test_loops_in_evaluation_work():
     ev = make()
     expected = tf.nn.embedding_lookup(ev, [4, 5])
-    mapped = tf.map_fn(lambda i: tf.nn.embedding_lookup(ev, i), tf.constant([4, 5]), fn_output_signature=tf.float32)
+    mapped = tf.map_fn(
+        lambda i: tf.nn.embedding_lookup(ev, i), tf.constant([4, 5]), fn_output_signature=tf.float32
+    )
     same_bits(mapped, expected)
 
     @tf.function
@@ -356,7 +365,9 @@ def test_eager_steps_leave_nothing_behind():
     def step():
         with tf.GradientTape() as tape:
             x, y = nn.group_embedding_lookup_sparse([a, b], [SPARSE, RAGGED], "sum")
-            loss = tf.reduce_sum(x * y) + tf.reduce_sum(tf.nn.embedding_lookup_sparse(a, SPARSE, None))
+            loss = tf.reduce_sum(x * y) + tf.reduce_sum(
+                tf.nn.embedding_lookup_sparse(a, SPARSE, None)
+            )
         optimizer.apply_gradients(zip(tape.gradient(loss, [a, b]), [a, b]))
 
     for _ in range(5):

@@ -19,7 +19,11 @@ STORAGES = ["DRAM", "DRAM_SSDHASH", "DRAM_PMEM_LEVELDB"]
 
 def make(name="ev", dim=4, option=None, **kwargs):
     return tf_multitier.get_embedding_variable(
-        name, dim, initializer=tf.random_uniform_initializer(-1, 1, seed=3), ev_option=option, **kwargs
+        name,
+        dim,
+        initializer=tf.random_uniform_initializer(-1, 1, seed=3),
+        ev_option=option,
+        **kwargs,
     )
 
 
@@ -138,7 +142,9 @@ def test_an_assigned_learning_rate_holds_in_a_traced_function():
 
 def test_state_and_hyperparameters_are_tracked():
     names = {v.name for v in optimizers.AdamW().variables}
-    expected = "iterations learning_rate beta_1 beta_2 epsilon beta_1_power beta_2_power weight_decay"
+    expected = (
+        "iterations learning_rate beta_1 beta_2 epsilon beta_1_power beta_2_power weight_decay"
+    )
     assert names == {f"{name}:0" for name in expected.split()}
 
 
@@ -203,7 +209,9 @@ def test_bad_gradients_and_variables_are_refused_by_name():
 
 def test_an_optimizer_in_a_graph_is_refused():
     with tf.Graph().as_default():
-        with pytest.raises(RuntimeError, match="optimizers.SGD works eagerly and in tf.functions only"):
+        with pytest.raises(
+            RuntimeError, match="optimizers.SGD works eagerly and in tf.functions only"
+        ):
             optimizers.SGD()
 
 

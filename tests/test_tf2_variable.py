@@ -1,6 +1,7 @@
 """Embedding variables outside of v1 graphs: creation, life, tracking, queries, and refusals."""
 
 import gc
+import json
 import os
 import re
 
@@ -102,9 +103,11 @@ def folders(path):
     return sum(len(names) for _, names, _ in os.walk(path))
 
 
-def on_disk(path):
+def on_disk(path, size=128):
     storage = tf_multitier.StorageOption(
-        storage_type=tf_multitier.StorageType.DRAM_SSDHASH, storage_path=str(path), storage_size=[128]
+        storage_type=tf_multitier.StorageType.DRAM_SSDHASH,
+        storage_path=str(path),
+        storage_size=[size],
     )
     return tf_multitier.EmbeddingVariableOption(storage_option=storage)
 
@@ -147,9 +150,29 @@ def test_a_function_names_a_variable_whose_object_is_gone():
     holder.clear()
     gc.collect()
     with pytest.raises(
-        tf.errors.FailedPreconditionError, match="'short_lived' has no table any more.*keep the object"
+        tf.errors.FailedPreconditionError,
+        match="'short_lived' has no table any more.*keep the object",
     ):
         look_up()
+
+
+def test_a_dataset_prefetches_rows_eagerly(tmp_path):
+    ev, optimizer = make(ev_option=on_disk(tmp_path, 64 * 16)), tf_multitier.optimizers.SGD(0.5)
+    for ids in np.arange(1000).reshape(10, 100):
+        train(ev, ids, optimizer)
+    ev.drain()
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(40)).batch(4)
+    ahead = dataset.apply(tf_multitier.data.prefetch_embeddings(lambda ids: {ev: ids}, timeout=100))
+    assert [ids.numpy().tolist() for ids in ahead] == np.arange(40).reshape(10, 4).tolist()
+    assert (
+        json.loads(ev.stats().numpy())["prefetched"] > 0
+    )  # rows are pinned and wait for their use
+    with tf.Graph().as_default():
+        other = make("other")
+    with pytest.raises(
+        RuntimeError, match="'other': expected a dataset that is made in a v1 graph"
+    ):
+        dataset.apply(tf_multitier.data.prefetch_embeddings(lambda ids: {other: ids}))
 
 
 # ---- the other world, and XLA
@@ -179,13 +202,17 @@ def test_a_variable_of_a_graph_used_eagerly_is_refused():
 
 def test_xla_is_refused_in_one_sentence():
     ev = make()
-    with pytest.raises(NotImplementedError, match="'ev' cannot be compiled by XLA: use tf.function"):
+    with pytest.raises(
+        NotImplementedError, match="'ev' cannot be compiled by XLA: use tf.function"
+    ):
         tf.function(lambda: tf.nn.embedding_lookup(ev, [1]), jit_compile=True)()
 
 
 def test_v1_optimizers_are_refused_by_name():
     ev = make()
-    with pytest.raises(NotImplementedError, match="AdagradOptimizer.*tf_multitier.optimizers.Adagrad"):
+    with pytest.raises(
+        NotImplementedError, match="AdagradOptimizer.*tf_multitier.optimizers.Adagrad"
+    ):
         train(ev, [1], v1.train.AdagradOptimizer(0.1))
 
 

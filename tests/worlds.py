@@ -1,9 +1,9 @@
 """The three ways to run a TensorFlow program, for tests that must give the same bits in each: a Session, eagerly, and tf.function.
 
-    world = make_world("function")
-    world.variables(lambda: [tf_multitier.get_embedding_variable(...)])
-    world.train(loss, optimizer, batches)      loss: function of (variables, batch) -> scalar
-    world.ask(lambda variables: variables[0].export())
+world = make_world("function")
+world.variables(lambda: [tf_multitier.get_embedding_variable(...)])
+world.train(loss, optimizer, batches)      loss: function of (variables, batch) -> scalar
+world.ask(lambda variables: variables[0].export())
 """
 
 import numpy as np

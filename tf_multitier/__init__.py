@@ -16,7 +16,9 @@ from tf_multitier import config_pb2
 from tf_multitier import data
 from tf_multitier import lookup
 from tf_multitier import nn
-from tf_multitier import object_checkpoint  # registers how tf.train.Checkpoint saves embedding variables
+from tf_multitier import (
+    object_checkpoint,
+)  # registers how tf.train.Checkpoint saves embedding variables
 from tf_multitier import optimizers
 from tf_multitier import options
 from tf_multitier import patches
@@ -79,11 +81,11 @@ __all__ = [
     "train",
 ]
 
-_LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine"}
+_LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine", "keras"}
 
 
 def __getattr__(name):
-    """`tf_multitier.checkpoint`, `tf_multitier.deeprec` and `tf_multitier.engine`, loaded when they are first used."""
+    """`tf_multitier.checkpoint`, `deeprec`, `engine` and `keras`, loaded when they are first used."""
     if name in _LOADED_WHEN_USED:
         return importlib.import_module("tf_multitier." + name)
     raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")

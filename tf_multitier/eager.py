@@ -23,6 +23,7 @@ from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import eager_mode
 from tf_multitier.tensorflow_internals import FuncGraph
 from tf_multitier.tensorflow_internals import is_compiled_by_xla
+from tf_multitier.tensorflow_internals import keep_from_autograph
 from tf_multitier.tensorflow_internals import register_reads
 from tf_multitier.tensorflow_internals import set_handle_shape
 
@@ -44,6 +45,7 @@ _READS = (
     "MultitierPrefetch",
 )
 register_reads(_READS)
+keep_from_autograph("tf_multitier")
 
 
 def is_outside_of_graphs() -> bool:

@@ -26,15 +26,18 @@ a full shape to make slots. `total_count()` counts the rows. An embedding variab
 from __future__ import annotations
 
 import collections.abc
+import itertools
 import typing
 
 import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier import graph_state
+from tf_multitier import saved_objects
 from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.dense_uses import CONVERSION
+from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.queries import Queries
@@ -147,6 +150,10 @@ class TableOptions:
         return self.option_attrs["steps_to_live"]
 
 
+_NUMBERS = itertools.count()  # of eager variables, whose names need not differ
+
+
+@saved_objects.register("EmbeddingVariable")
 class EmbeddingVariable(
     NoDenseValue,
     Queries,
@@ -191,7 +198,7 @@ class EmbeddingVariable(
             handle=handle,
             name=name,
             handle_name=name,
-            unique_id=name,
+            unique_id=name if in_graph_mode else f"{name}_{next(_NUMBERS)}",
             graph_element=graph_element,
             initializer_op=initializer_op,
             in_graph_mode=in_graph_mode,
@@ -384,9 +391,29 @@ class EmbeddingVariable(
 
     def _serialize_to_tensors(self):
         raise NotImplementedError(
-            f"embedding variable '{self.variable_name}' cannot be saved by tf.train.Checkpoint: use "
-            "tf.compat.v1.train.Saver"
+            f"embedding variable '{self.variable_name}' of a v1 graph, or a part of a partitioned one, cannot be saved by "
+            "tf.train.Checkpoint: use tf.compat.v1.train.Saver, or give the checkpoint the whole variable, created eagerly"
         )
+
+    # ---- SavedModel: see saved_objects.py
+
+    def _write_object_proto(self, proto, options):
+        saved_objects.write_object_proto(proto)
+
+    def _serialize_to_proto(self, object_proto=None, **kwargs):
+        return saved_objects.description(self)
+
+    @classmethod
+    def _deserialize_from_proto(cls, proto=None, **kwargs):
+        name, attrs = saved_objects.read_description(proto)
+        return make_eager_variable(name, attrs, None, trainable=False)
+
+    def _export_to_saved_model_graph(
+        self, object_map=None, tensor_map=None, options=None, **kwargs
+    ):
+        tensor_map[self.handle] = saved_objects.exported_handle(self)
+        object_map[self] = self  # the traced functions that save and restore refer to this object
+        return [self.handle]
 
     # ---- dense uses
 

@@ -134,7 +134,10 @@ def _order(op, part=0, is_grouped=False):
 
 def _lookup_grad(op, grad):
     if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape == [0]:
-        return grad, None  # tf.custom_gradient computed the variable's gradient: EmbeddingVariable.__tf_tensor__
+        return (
+            grad,
+            None,
+        )  # tf.custom_gradient computed the variable's gradient: EmbeddingVariable.__tf_tensor__
     _refuse_control_flow(op)
     dim = op.outputs[0].shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
@@ -229,9 +232,7 @@ def _gradient_of_clip(values, max_norm, grad):
     """
     if origins.is_v1_graph():
         values = tf.identity(values)
-        return tf.gradients(
-            tf.clip_by_norm(values, max_norm, axes=[-1]), values, grad_ys=grad
-        )[0]
+        return tf.gradients(tf.clip_by_norm(values, max_norm, axes=[-1]), values, grad_ys=grad)[0]
     with tf.GradientTape() as tape:
         tape.watch(values)
         clipped = tf.clip_by_norm(values, max_norm, axes=[-1])
@@ -303,7 +304,15 @@ class GroupLookup(typing.NamedTuple):
         sources = [_text(source) for source in attr("sources")]
         joins = attr("joins") or [1] * num_values
         return cls(
-            list(op.inputs), op.outputs[num_values], op, sources, attr("units"), attr("weighted"), attr("dims"), joins, attr("H")
+            list(op.inputs),
+            op.outputs[num_values],
+            op,
+            sources,
+            attr("units"),
+            attr("weighted"),
+            attr("dims"),
+            joins,
+            attr("H"),
         )
 
 

@@ -98,9 +98,7 @@ def _one_op(members, joins):
         handles=[
             part.handle for member in members if member.source != "tensor" for part in member.parts
         ],
-        matrices=[
-            part for member in members if member.source == "tensor" for part in member.parts
-        ],
+        matrices=[part for member in members if member.source == "tensor" for part in member.parts],
         keys=[member.keys for member in members],
         indices=[member.indices for member in members if member.indices is not None],
         shapes=[member.shape for member in members if member.shape is not None],

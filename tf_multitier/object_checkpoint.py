@@ -49,18 +49,25 @@ def tensors_of(variable: typing.Any, names: typing.Any, prefix: typing.Any) -> l
       A list of (name, slice, tensor).
     """
     entries: list = []
-    parts, count = variable.parts, len(variable.parts)
-    for i, part in enumerate(parts):
+    for part in variable.parts:
         with colocate_with(part.handle, ignore_existing=True):
             manifest = ops.multitier_save_part(part.handle, prefix)
-        begin, end = (p * saver.NUM_BUCKETS // count for p in (i, i + 1))
-        index = tf.constant(np.full(end - begin, i, np.int32))
         for name in names:
-            where = f"{saver.NUM_BUCKETS} {begin},{end - begin}"
-            entries.append((f"{name}/partition_of_bucket", where, index))
-            entries.append((f"{name}/part_{i}-of-{count}/manifest", "", manifest))
-    empty = tf.zeros([0, variable.embedding_dim], variable.dtype)
-    return entries + [(name, "", empty) for name in names]
+            entries += entries_of_part(
+                name, part.partition_index, part.num_partitions, part.embedding_dim, manifest
+            )
+    return entries
+
+
+def entries_of_part(name: str, index: int, count: int, dim: int, manifest: typing.Any) -> list:
+    """The (name, slice, tensor) of part `index` of `count` of variable `name` in a checkpoint's bundle."""
+    begin, end = (p * saver.NUM_BUCKETS // count for p in (index, index + 1))
+    owners = tf.constant(np.full(end - begin, index, np.int32))
+    entries = [
+        (f"{name}/partition_of_bucket", f"{saver.NUM_BUCKETS} {begin},{end - begin}", owners),
+        (f"{name}/part_{index}-of-{count}/manifest", "", manifest),
+    ]
+    return entries + ([(name, "", tf.zeros([0, dim]))] if index == 0 else [])
 
 
 def _save(trackables, file_prefix):
@@ -79,7 +86,10 @@ def write_bundle(prefix: typing.Any, entries: list) -> None:
     """Writes a list of (name, slice, tensor) as the bundle of a checkpoint."""
     names, slices, tensors = zip(*entries)
     tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=list(names), shape_and_slices=list(slices), tensors=list(tensors)
+        prefix=prefix,
+        tensor_names=list(names),
+        shape_and_slices=list(slices),
+        tensors=list(tensors),
     )
 
 
@@ -90,6 +100,8 @@ def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
     """
     for part in variable.parts:
         saver.restore_op(part, prefix, name)
+    if not tf.executing_eagerly():
+        return  # the function of a SavedModel that restores
     owner = _column_owner(tf.train.load_checkpoint(tf.get_static_value(prefix).decode()), name)
     for part in variable.parts:
         part.column_owner = owner or part.variable_name

@@ -173,7 +173,9 @@ class EmbeddingProcessor(OptimizableVariable):
             use_locking=bool(optimizer_setting(optimizer, "use_locking")),
         )
         made = _update_of(variable, g, _global_step(variable), hyper, names, rule)
-        return group_updates.later(optimizer, made) if isinstance(made, group_updates.Update) else made
+        return (
+            group_updates.later(optimizer, made) if isinstance(made, group_updates.Update) else made
+        )
 
 
 def update(variable, g, step, hyper, columns, rule):
@@ -199,7 +201,16 @@ def _update_of(variable, g, step, hyper, columns, rule):
     if found is not None:
         sums = None if found.unchanged else g.values
         return group_updates.Update(
-            variable, found.group, found.unit, found.member, sums, found.before, step, hyper, columns, rule
+            variable,
+            found.group,
+            found.unit,
+            found.member,
+            sums,
+            found.before,
+            step,
+            hyper,
+            columns,
+            rule,
         )
     keys, grads, counts, before = unsummed(g, handle)
     hyper = [tf.cast(h, tf.float32) for h in hyper]

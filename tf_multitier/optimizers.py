@@ -67,7 +67,10 @@ def _takes_a_step(function):
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return any(
+        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        for p in parameters
+    )
 
 
 class RowOptimizer(tf.Module):
@@ -213,7 +216,9 @@ def _pairs(grads_and_vars, optimizer):
     trained = [(grad, variable) for grad, variable in pairs if grad is not None]
     if not trained:
         names = [variable.name for _, variable in given]
-        raise ValueError(f"no gradients for any of the embedding variables {names}: the loss does not depend on a lookup")
+        raise ValueError(
+            f"no gradients for any of the embedding variables {names}: the loss does not depend on a lookup"
+        )
     return trained
 
 

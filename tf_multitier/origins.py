@@ -115,7 +115,11 @@ def record_group_unit(values, indices, handle, keys, sums, unit):
 def eager_raw(values, indices, handle):
     """The RawGradient of an unchanged eager gradient of a pooled lookup of this variable, or None."""
     origin = getattr(values, _ATTRIBUTE, None)
-    if isinstance(origin, RawGradient) and origin.indices_name is indices and origin.handle_name is handle:
+    if (
+        isinstance(origin, RawGradient)
+        and origin.indices_name is indices
+        and origin.handle_name is handle
+    ):
         return origin
     return None
 
@@ -123,7 +127,11 @@ def eager_raw(values, indices, handle):
 def eager_group_unit(values, indices, handle):
     """The GroupUnit of an unchanged eager gradient of a grouped lookup of this variable, or None."""
     origin = getattr(values, _ATTRIBUTE, None)
-    if isinstance(origin, _EagerGroupUnit) and origin.indices is indices and origin.handle is handle:
+    if (
+        isinstance(origin, _EagerGroupUnit)
+        and origin.indices is indices
+        and origin.handle is handle
+    ):
         return origin.unit
     return None
 

@@ -207,6 +207,14 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         """nest builds the result for a sequence by calling its class: `tape.gradient(loss, variable)` is the list of gradients."""
         return super().__new__(cls) if parts is not None else list(name)
 
+    def _export_to_saved_model_graph(
+        self, object_map=None, tensor_map=None, options=None, **kwargs
+    ):
+        raise NotImplementedError(
+            f"partitioned embedding variable '{self._name}' cannot be saved in a SavedModel: create it without a partitioner, and "
+            "restore a checkpoint of it"
+        )
+
 
 class StoredParts(list):
     """A partitioned variable as TensorFlow's variable store keeps it: the list of its parts.

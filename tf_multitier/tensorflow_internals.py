@@ -23,10 +23,12 @@ import sys
 import typing
 
 import tensorflow as tf
+from google.protobuf.wrappers_pb2 import StringValue
 from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.experimental import ops as experimental_data_ops
 from tensorflow.python.eager import context as eager_context
@@ -62,6 +64,7 @@ from tensorflow.python.ops.init_ops_v2 import TruncatedNormal as TruncatedNormal
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 from tensorflow.python.ops.variables import PartitionedVariable
 from tensorflow.python.saved_model.registration import register_checkpoint_saver
+from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer
@@ -267,6 +270,14 @@ def is_compiled_by_xla(graph):
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
+def keep_from_autograph(package):
+    """Makes AutoGraph call the functions of this package as they are. It would rewrite them in each function that is traced."""
+    autograph_config.CONVERSION_RULES = (
+        autograph_config.DoNotConvert(package),
+        *autograph_config.CONVERSION_RULES,
+    )
+
+
 def run_eagerly(op_type, num_outputs, inputs, attrs):
     """Runs an op eagerly with these attributes, none of which is inferred from the inputs. Returns the list of its outputs.
 
@@ -385,7 +396,7 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("9a569f63652fbc6e", "ops.resource_variable_ops:ResourceVariable.from_proto", "patches.py",
      "makes a variable of a meta graph; wrapped"),
     ("d74a04064307727d", "ops.resource_variable_ops:BaseResourceVariable.__init__", "embedding_variable.py",
-     "its arguments; keeps _graph_element and _initializer_op"),
+     "its arguments; keeps _graph_element, _initializer_op and _handle_name"),
     ("5bc3e74aab05a93c", "ops.resource_variable_ops:VariableSpec", "embedding_variable.py", "a composite tensor of one handle"),
     ("a91a2ccc0d131a87", "ops.resource_variable_ops:ResourceVariableGradient", "embedding_variable.py",
      "the gradient of a variable is that of its handle"),
@@ -420,6 +431,11 @@ RELIED_ON = tuple(Reliance(*row) for row in (
      "makes tensors of the variables that f uses, and records the gradient for them"),
     ("72791bee0d014a4b", "ops.custom_gradient:_graph_mode_decorator", "embedding_variable.py",
      "makes tensors of the variables that f uses, and records the gradient for them"),
+    ("2a6f6ed3185b047a", "autograph.impl.conversion:is_allowlisted", "eager.py", "reads CONVERSION_RULES; the first rule that applies holds"),
+    ("d38843d855ce5ba9", "saved_model.registration.registration:register_checkpoint_saver", "object_checkpoint.py",
+     "calls save_fn(trackables, file_prefix) and restore_fn(trackables, merged_prefix)"),
+    ("284b428becaca4e9", "checkpoint.functional_saver:registered_saver_filename", "object_checkpoint.py",
+     "adds -package.name to the prefix of the checkpoint"),
     ("c05dac9be1fdbd9c", "feature_column.feature_column:_internal_input_layer", "patches.py",
      "the columns of one input_layer call; wrapped"),
     ("fd81c18099cb67fb", "feature_column.feature_column:_FCLinearWrapper.build", "patches.py",

@@ -146,7 +146,8 @@ absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<Vari
 std::string NoTable(const tensorflow::ResourceHandle& handle) {
   const std::string variable = absl::StrCat("embedding variable '", handle.name(), "' ");
   if (handle.IsRefCounting()) {
-    return absl::StrCat(variable, "has no table any more, because its Python object was deleted: keep the object, for example as ",
+    return absl::StrCat(variable,
+                        "has no table any more, because its Python object was deleted: keep the object, for example as ",
                         "an attribute of a tf.Module, as long as functions use it");
   }
   return absl::StrCat(variable, "is not initialized: run its initializer (tf.compat.v1.global_variables_initializer()) first");

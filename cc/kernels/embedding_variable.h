@@ -10,8 +10,8 @@
 // have to switch threads in every step, also if no row is missing. Ops that are expected to wait are asynchronous:
 // MultitierPrefetch, MultitierDrain and MultitierCompact. With MultitierPrefetch a step need not wait for reads.
 //
-// In graphs, the resource manager owns the resource under (container, shared_name). Sessions of one server share it. A variable of
-// eager execution belongs to its handle, which counts references.
+// In graphs, the resource manager owns the resource under (container, shared_name). Sessions of one server share it. A variable
+// of eager execution belongs to its handle, which counts references.
 //
 // Thread-safe: all methods.
 

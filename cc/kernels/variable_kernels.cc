@@ -52,8 +52,8 @@ class OwnedHandleKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckRank(context, "variable_name", context->input(0), 0));
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
-    tensorflow::ResourceHandle handle = tensorflow::ResourceHandle::MakeRefCountingHandle(
-        new EmbeddingVariable, context->device()->name(), {content_});
+    tensorflow::ResourceHandle handle =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(new EmbeddingVariable, context->device()->name(), {content_});
     handle.set_name(context->input(0).scalar<tensorflow::tstring>()());
     out->scalar<tensorflow::ResourceHandle>()() = std::move(handle);
   }

@@ -146,11 +146,7 @@ handle: scalar; its static shape is [0, dim].
 dtype, shape: see MultitierEmbeddingVariableHandle.
 )doc");
 
-REGISTER_OP("MultitierDestroy")
-    .Input("handle: resource")
-    .SetIsStateful()
-    .SetShapeFn(HandleOnly)
-    .Doc(R"doc(
+REGISTER_OP("MultitierDestroy").Input("handle: resource").SetIsStateful().SetShapeFn(HandleOnly).Doc(R"doc(
 Deletes the variable's table with its memory and files. Does nothing if there is none.
 
 Operations that are running on the table finish on it.

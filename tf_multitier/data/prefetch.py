@@ -15,8 +15,8 @@ import collections.abc
 
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier._library import ops
-from tf_multitier.graph_state import refuse_eager
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import as_keys
@@ -38,7 +38,7 @@ def prefetch_embeddings(
     timeout counts, and the first use releases the row. At most a quarter of a variable's rows in DRAM are pinned. If a prefetch fails
     (a disk error), the error is ignored, and the step reads the row itself.
 
-    Requirements: use `tf.compat.v1.data.make_initializable_iterator`, because a one-shot iterator cannot hold variables. The
+    Eagerly, and in Keras' `fit`, it needs nothing more. Requirements in v1 graphs: use `tf.compat.v1.data.make_initializable_iterator`, because a one-shot iterator cannot hold variables. The
     variables must exist before the stage; if feature columns make them, first build the model with placeholders, in a
     `tf.make_template`. The variables must be on the machine of the input pipeline; for variables of a parameter server, run
     `ev.prefetch(ids)`.
@@ -54,7 +54,7 @@ def prefetch_embeddings(
       A function from dataset to dataset.
 
     Raises:
-      RuntimeError: when applied in eager mode.
+      RuntimeError: when iterated: a variable of a v1 graph in a dataset that is made eagerly, or the reverse.
       TypeError, ValueError: a bad argument; when applied: ids_of does not return variables and ids, or a variable is on another
         machine.
     """
@@ -67,11 +67,15 @@ def prefetch_embeddings(
     microseconds = timeout_us(timeout)
 
     def apply(dataset):
-        refuse_eager("prefetch_embeddings")
-        here = tf.no_op(name="prefetch_embeddings").device
+        is_eager = eager.is_outside_of_graphs()
+        if tf.executing_eagerly():
+            here = tf.constant(0).device
+        else:
+            here = tf.no_op(name="prefetch_embeddings").device
 
         def prefetch(*element):
             for variable, ids in _pairs(ids_of(*element)):
+                _check_world(variable, is_eager)
                 _check_place(variable, here)
                 keys = _flat_keys(variable, ids)
                 parts = variable.parts
@@ -123,6 +127,16 @@ def _flat_keys(variable, ids):
     elif isinstance(ids, tf.RaggedTensor):
         ids = ids.flat_values
     return tf.reshape(as_keys(variable, ids), [-1])
+
+
+def _check_world(variable, is_eager):
+    """RuntimeError for a variable of a v1 graph in a dataset that is iterated eagerly, or the reverse."""
+    if variable._in_graph_mode == is_eager:
+        worlds = ("in a v1 graph", "eagerly")
+        raise RuntimeError(
+            f"embedding variable '{variable.variable_name}': expected a dataset that is made {worlds[not is_eager]}, as the "
+            f"variable is, found one that is made {worlds[is_eager]}"
+        )
 
 
 def _check_place(variable, here):

@@ -1,0 +1,146 @@
+"""Embedding variables in tf.train.Checkpoint and CheckpointManager, and checkpoints that v1 and TensorFlow 2 exchange."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from worlds import needs_eager
+from worlds import same_bits
+
+pytestmark = needs_eager
+v1 = tf.compat.v1
+
+
+def make(name, parts=1, **kwargs):
+    return tf_multitier.get_embedding_variable(
+        name,
+        4,
+        initializer=tf.random_uniform_initializer(-1, 1, seed=2),
+        partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None,
+        **kwargs,
+    )
+
+
+def model(name="user", parts=3):
+    module = tf.Module()
+    module.user, module.parts = make(name), make(f"{name}_parts", parts)
+    module.optimizer = tf_multitier.optimizers.Adam(0.1)
+    return module
+
+
+def train(module, ids=range(50)):
+    variables = [module.user, *module.parts.parts]
+    with tf.GradientTape() as tape:
+        values = [tf.nn.embedding_lookup(ev, list(ids)) for ev in (module.user, module.parts)]
+        loss = tf.reduce_sum(values[0] ** 2) + tf.reduce_sum(values[1] ** 3)
+    module.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+def content(module):
+    return [module.user.export(), module.parts.export()]
+
+
+def trained(**kwargs):
+    module = model(**kwargs)
+    train(module)
+    train(module)
+    return module
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_a_model_of_other_names_and_partitions_goes_on_with_the_same_bits(tmp_path, parts):
+    saved = trained()
+    path = tf.train.Checkpoint(model=saved).save(tmp_path / "ck")
+    other = model("client", parts)
+    tf.train.Checkpoint(model=other).restore(path).assert_consumed()
+    same_bits(content(other), content(saved))
+    train(saved)
+    train(other)  # with the slots and the optimizer's state
+    same_bits(content(other), content(saved))
+    assert other.optimizer.iterations == 3
+
+
+def test_a_variable_that_is_made_after_the_restore_gets_its_rows(tmp_path):
+    saved = trained()
+    path = tf.train.Checkpoint(model=saved).save(tmp_path / "ck")
+    late = tf.Module()
+    status = tf.train.Checkpoint(model=late).restore(path)
+    late.user = make("late")
+    same_bits(late.user.export(), saved.user.export())
+    status.expect_partial()
+
+
+def test_a_manager_removes_every_file_of_old_checkpoints(tmp_path):
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=trained()), tmp_path, 1)
+    for _ in range(3):
+        manager.save()
+    names = [name for name in os.listdir(tmp_path) if name != "checkpoint"]
+    assert len(names) > 4 and all(name.startswith("ckpt-3.") for name in names)
+
+
+def test_v1_and_tensorflow_2_read_each_others_checkpoints(tmp_path):
+    saved = trained()
+    path = tf.train.Checkpoint(model=saved).save(tmp_path / "ck")
+    with tf.Graph().as_default():
+        user, parts = make("user"), make("user_parts", 2)
+        saver = v1.train.Saver([user, *parts.parts])
+        with v1.Session() as session:
+            saver.restore(session, path)
+            same_bits(session.run([user.export(), parts.export()]), content(saved))
+            again = saver.save(session, str(tmp_path / "v1"))
+    other = model()
+    other.user.restore_from(again)
+    other.parts.restore_from(again)
+    same_bits(content(other), content(saved))
+
+
+def test_a_restore_that_fails_changes_nothing(tmp_path):
+    saved = trained()
+    path = tf.train.Checkpoint(user=saved.user).save(tmp_path / "ck")
+    for name in os.listdir(tmp_path):
+        if "-of-0" not in name and ".data-" in name:
+            os.truncate(tmp_path / name, 100)
+    other = trained()
+    before = content(other)
+    with pytest.raises(tf.errors.OpError):
+        tf.train.Checkpoint(user=other.user).restore(path)
+    with pytest.raises(tf.errors.OpError):
+        other.user.restore_from(str(tmp_path / "absent"))
+    same_bits(content(other), before)
+
+
+KILLED = """
+import sys, tensorflow as tf
+sys.path.insert(0, {tests!r})
+import test_tf2_checkpoints as t
+module = t.trained()
+checkpoint = tf.train.Checkpoint(model=module)
+manager = tf.train.CheckpointManager(checkpoint, {folder!r}, 2)
+while True:
+    t.train(module)
+    print(manager.save(), flush=True)
+"""
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_a_checkpoint_that_restores(tmp_path):
+    rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
+    for number in range(rounds):
+        folder = str(tmp_path / str(number))
+        code = KILLED.format(tests=os.path.dirname(os.path.abspath(__file__)), folder=folder)
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            for _ in range(2 + number % 3):
+                process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+        other = model()
+        latest = tf.train.latest_checkpoint(folder)
+        tf.train.Checkpoint(model=other).restore(latest).expect_partial()
+        assert other.user.total_count() == other.parts.total_count() == 50
+        assert np.unique(other.user.export()[2]).size == 1  # one version: rows of one moment

@@ -1,0 +1,315 @@
+"""Keras 3 layers and optimizers over embedding variables."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from worlds import needs_eager
+from worlds import same_bits
+
+pytestmark = needs_eager
+kt = pytest.importorskip("tf_multitier.keras")
+optimizers = tf_multitier.optimizers
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(0, 40, (128, 3))
+Y = RNG.normal(size=(128, 1)).astype("float32")
+
+
+def model(optimizer=None, **kwargs):
+    keras.utils.set_random_seed(7)
+    ids = keras.Input((3,), dtype="int64")
+    settings = {"combiner": "sum", "optimizer": optimizer, "name": "emb", **kwargs}
+    pooled = kt.Embedding(4, **settings)(ids)
+    return keras.Model(ids, keras.layers.Dense(1)(pooled))
+
+
+def tables(trained):
+    return trained.get_layer("emb").tables
+
+
+def fit(trained, optimizer="adam", epochs=1, **kwargs):
+    if optimizer is not None:
+        trained.compile(optimizer, "mse", **kwargs)
+    return trained.fit(X, Y, batch_size=32, epochs=epochs, shuffle=False, verbose=0).history["loss"]
+
+
+def predicted(trained):
+    return trained.predict(X, verbose=0)
+
+
+# ---- layers
+
+
+def test_dense_ragged_and_sparse_ids_give_the_same_embeddings():
+    layer, pooling = kt.Embedding(4, name="a"), kt.Embedding(4, combiner="sum", name="a")
+    dense = layer(X[:5])
+    assert dense.shape == (5, 3, 4) and layer.compute_output_shape((None, 3)) == (None, 3, 4)
+    same_bits(layer(tf.RaggedTensor.from_tensor(X[:5])).to_tensor(), dense)
+    pooled = pooling(X[:5])
+    same_bits(pooling(tf.RaggedTensor.from_tensor(X[:5])), pooled)
+    same_bits(pooling(tf.sparse.from_dense(X[:5] + 1)), pooling(X[:5] + 1))
+    np.testing.assert_allclose(pooled.numpy().shape, (5, 4))
+
+
+def test_padding_is_masked_and_left_out_of_pooling():
+    layer = kt.Embedding(4, mask_zero=True, name="a")
+    assert layer.compute_mask(tf.constant([[1, 0]])).numpy().tolist() == [[True, False]]
+    pooling = kt.Embedding(4, mask_zero=True, combiner="sum", name="a")
+    same_bits(pooling(np.array([[5, 0], [0, 0]])), tf.stack([layer(np.array([5]))[0], tf.zeros(4)]))
+
+
+def test_a_half_precision_policy_gives_half_precision_output():
+    assert kt.Embedding(4, dtype="mixed_bfloat16")(X[:2]).dtype == tf.bfloat16
+
+
+def test_a_group_gives_a_dict_or_one_tensor_by_one_op():
+    inputs = {name: keras.Input((3,), dtype="int64", name=name) for name in "ab"}
+    features = {"a": kt.Embedding(4, combiner="sum"), "b": {"output_dim": 6}}
+    for concat in (False, True):
+        group = kt.GroupEmbedding(features, concat=concat, optimizer=optimizers.SGD(0.1))
+        outputs = group(inputs)
+        shapes = tf.nest.map_structure(lambda t: t.shape, outputs) if not concat else outputs.shape
+        assert shapes == ((None, 10) if concat else {"a": (None, 4), "b": (None, 6)})
+    trained = keras.Model(inputs, keras.layers.Dense(1)(outputs))
+    trained.compile("sgd", "mse")
+    trained.fit({"a": X, "b": X}, Y, batch_size=32, verbose=0)
+    assert [int(t.total_count()) for t in group.tables] == [np.unique(X).size] * 2
+    function = tf.function(lambda x: group({"a": x, "b": x})).get_concrete_function(tf.constant(X))
+    types = [op.type for op in function.graph.get_operations()]
+    assert types.count("MultitierGroupLookup") == 1
+
+
+def test_summary_counts_the_rows_that_exist():
+    trained = model(optimizers.SGD(0.1))
+    assert trained.get_layer("emb").count_params() == 0
+    fit(trained)
+    assert trained.get_layer("emb").count_params() == np.unique(X).size * 4
+
+
+# ---- training
+
+
+def static_twin(trained):
+    """A model of Keras' own Embedding with the initial rows of `trained`."""
+    keras.utils.set_random_seed(7)
+    ids = keras.Input((3,), dtype="int64")
+    layer = keras.layers.Embedding(40, 4)
+    pooled = keras.layers.Lambda(lambda v: tf.reduce_sum(v, 1), output_shape=(4,))(layer(ids))
+    twin = keras.Model(ids, keras.layers.Dense(1)(pooled))
+    layer.embeddings.assign(tf.nn.embedding_lookup(tables(trained)[0], list(range(40))))
+    twin.layers[-1].set_weights(trained.layers[-1].get_weights())
+    return twin
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "RMSprop", "Adadelta", "Ftrl"])
+def test_losses_are_those_of_static_tables(name):
+    trained = model(name="emb")
+    twin = static_twin(trained)
+    x = np.arange(120).reshape(40, 3) % 40  # every id in every batch
+    losses = []
+    for one, optimizer in (
+        (trained, kt.with_rows(getattr(keras.optimizers, name)(0.01))),
+        (twin, getattr(keras.optimizers, name)(0.01)),
+    ):
+        one.compile(optimizer, "mse")
+        history = one.fit(x, Y[:40], batch_size=40, epochs=10, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("how", ["function", "eagerly", "steps"])
+def test_each_way_of_running_steps_trains_the_same_bits(how):
+    settings = {
+        "function": {},
+        "eagerly": {"run_eagerly": True},
+        "steps": {"steps_per_execution": 2},
+    }
+    first, second = (model(optimizers.Adam(0.01)) for _ in range(2))
+    fit(first, "sgd")
+    fit(second, "sgd", **settings[how])
+    same_bits(tables(first)[0].export(), tables(second)[0].export())
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+def test_a_shared_layer_counts_steps_and_occurrences(with_model):
+    layer = kt.Embedding(4, optimizer=None if with_model else optimizers.SGD(0.1), combiner="sum")
+    a, b = keras.Input((3,), dtype="int64"), keras.Input((3,), dtype="int64")
+    trained = keras.Model([a, b], keras.layers.Dense(1)(layer(a) + layer(b)))
+    trained.compile(kt.with_rows("adam") if with_model else "adam", "mse")
+    x = np.tile([[1, 2, 2]], (64, 1))
+    trained.fit([x, x], Y[:64], batch_size=32, verbose=0)
+    [table] = layer.tables
+    assert table.get_version([1, 2]).numpy().tolist() == [1, 1]  # two steps: 0 and 1
+    assert table.get_frequency([1, 2]).numpy().tolist() == [128, 256]
+
+
+@pytest.mark.parametrize("clip", ["clipnorm", "clipvalue", "global_clipnorm"])
+def test_rows_are_clipped_with_the_model(clip):
+    trained = model()
+    before = tf.nn.embedding_lookup(tables(trained)[0], list(range(40)))
+    dense = trained.layers[-1].get_weights()
+    fit(trained, kt.with_rows(keras.optimizers.SGD(1.0, **{clip: 1e-3})), epochs=1)
+    moved = tf.nn.embedding_lookup(tables(trained)[0], list(range(40))) - before
+    steps = 128 // 32
+    if clip == "clipvalue":
+        assert 0 < tf.reduce_max(tf.abs(moved)) <= steps * 1e-3 * 1.001
+        return
+    parts = (
+        [moved]
+        if clip == "clipnorm"
+        else [moved, *np.subtract(trained.layers[-1].get_weights()[0], dense[0])]
+    )
+    assert (
+        0 < tf.linalg.global_norm([tf.cast(p, tf.float32) for p in parts]) <= steps * 1e-3 * 1.001
+    )
+
+
+def test_a_partitioned_layer_trains_the_same_rows():
+    first, second = model(optimizers.SGD(0.1)), model(optimizers.SGD(0.1), partitions=3)
+    fit(first), fit(second)
+    same_bits(
+        sorted(first.get_layer("emb").embeddings.export()[0].numpy()),
+        sorted(second.get_layer("emb").embeddings.export()[0].numpy()),
+    )
+    np.testing.assert_allclose(predicted(first), predicted(second), rtol=1e-5)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_stock_optimizer_without_a_row_optimizer_is_refused_naming_both_ways(name):
+    with pytest.raises(ValueError, match="optimizer=tf_multitier.optimizers.Adagrad.*with_rows"):
+        fit(model(), name)
+
+
+@pytest.mark.parametrize("setting", [{"use_ema": True}, {"gradient_accumulation_steps": 2}])
+def test_averages_and_accumulation_are_refused_by_name(setting):
+    for optimizer in (
+        keras.optimizers.SGD(**setting),
+        kt.with_rows(keras.optimizers.Adam(**setting)),
+    ):
+        with pytest.raises(NotImplementedError, match=f"'emb'.*{next(iter(setting))}"):
+            fit(model(optimizers.SGD()), optimizer)
+
+
+def test_loss_scaling_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match="'emb'.*LossScaleOptimizer: compile"):
+        fit(model(optimizers.SGD()), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
+
+
+def test_optimizers_without_a_rule_are_refused_by_name():
+    with pytest.raises(
+        NotImplementedError, match="with_rows has no rule for Lion; supported: Adadelta"
+    ):
+        kt.with_rows(keras.optimizers.Lion())
+    with pytest.raises(NotImplementedError, match="weight_decay of Adam"):
+        fit(model(), kt.with_rows(keras.optimizers.Adam(weight_decay=0.1)))
+    with pytest.raises(TypeError, match="optimizer must be one of tf_multitier.optimizers"):
+        kt.Embedding(4, optimizer=keras.optimizers.Adam())
+
+
+# ---- saving
+
+
+def option(path):
+    storage = tf_multitier.StorageOption(
+        storage_type=tf_multitier.StorageType.DRAM_SSDHASH,
+        storage_path=str(path),
+        storage_size=[256],
+    )
+    return tf_multitier.EmbeddingVariableOption(
+        storage_option=storage, filter_option=tf_multitier.CounterFilter(2)
+    )
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+def test_a_saved_model_goes_on_with_the_same_bits(tmp_path, with_model):
+    saved = model(None if with_model else optimizers.Adam(0.01), ev_option=option(tmp_path))
+    fit(saved, kt.with_rows("adam") if with_model else "adam")
+    saved.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    same_bits(tables(loaded)[0].export(), tables(saved)[0].export())
+    assert tables(loaded)[0].storage_type == "DRAM_SSDHASH"
+    fit(saved, None), fit(loaded, None)
+    same_bits(tables(loaded)[0].export(), tables(saved)[0].export())
+
+
+def test_weights_and_checkpoints_of_keras_restore(tmp_path):
+    saved = model(optimizers.Adagrad(0.1), partitions=2)
+    fit(saved)
+    expected = predicted(saved)
+    saved.save_weights(tmp_path / "w.weights.h5")
+    tf.train.Checkpoint(saved).save(tmp_path / "ck")
+    for restore in (
+        lambda m: m.load_weights(tmp_path / "w.weights.h5"),
+        lambda m: tf.train.Checkpoint(m).restore(tf.train.latest_checkpoint(tmp_path)),
+    ):
+        other = model(optimizers.Adagrad(0.1), partitions=2)
+        restore(other)
+        same_bits(predicted(other), expected)
+
+
+def test_model_checkpoint_and_backup_run(tmp_path):
+    saved = model(optimizers.Adagrad(0.1))
+    saved.compile("adam", "mse")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss"),
+        keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+    ]
+    saved.fit(X, Y, epochs=2, verbose=0, callbacks=callbacks)
+    loaded = keras.models.load_model(tmp_path / "best.keras")
+    same_bits(tables(loaded)[0].export()[0], tables(saved)[0].export()[0])
+
+
+def test_a_group_is_saved_and_cloned(tmp_path):
+    inputs = {name: keras.Input((3,), dtype="int64", name=name) for name in "ab"}
+    features = {"a": kt.Embedding(4, combiner="sum"), "b": {"output_dim": 6}}
+    group = kt.GroupEmbedding(features, concat=True, optimizer=optimizers.Adam(0.1))
+    saved = keras.Model(inputs, keras.layers.Dense(1)(group(inputs)))
+    saved.compile("adam", "mse")
+    saved.fit({"a": X, "b": X}, Y, verbose=0)
+    saved.save(tmp_path / "g.keras")
+    loaded = keras.models.load_model(tmp_path / "g.keras")
+    same_bits(
+        loaded.predict({"a": X, "b": X}, verbose=0), saved.predict({"a": X, "b": X}, verbose=0)
+    )
+    cloned = keras.models.clone_model(saved)
+    assert cloned.predict({"a": X, "b": X}, verbose=0).shape == (128, 1)
+
+
+def test_weights_of_another_model_are_refused_before_a_row_changes(tmp_path):
+    saved, other = model(optimizers.SGD(0.1)), model(optimizers.SGD(0.1), partitions=2)
+    fit(saved), fit(other)
+    saved.save_weights(tmp_path / "w.weights.h5")
+    before = [table.export() for table in tables(other)]
+    with pytest.raises(ValueError, match="expected 2 tables in the archive, found 1"):
+        other.load_weights(tmp_path / "w.weights.h5")
+    same_bits([table.export() for table in tables(other)], before)
+
+
+# ---- what Keras makes of features
+
+
+def test_hashing_and_string_lookup_feed_the_layer():
+    words = tf.constant([["a", "b"], ["c", "a"]])
+    hashed = keras.layers.Hashing(1000)(words)
+    looked_up = keras.layers.StringLookup(vocabulary=["a", "b", "c"])(words)
+    for ids in (hashed, looked_up):
+        assert kt.Embedding(4, combiner="mean")(ids).shape == (2, 4)
+
+
+def test_another_backend_is_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    source = os.path.join(os.path.dirname(kt.__file__), "__init__.py")
+    with open(source, encoding="utf-8") as file:
+        with pytest.raises(
+            ImportError, match="TensorFlow backend, found Keras 3.*with the backend 'jax'"
+        ):
+            exec(compile(file.read(), source, "exec"), {"__name__": "tf_multitier.keras"})

@@ -1,0 +1,103 @@
+"""tf.saved_model.save and load of embedding variables: in the same process, in another one, and in a v1 Session."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from worlds import needs_eager
+from worlds import same_bits
+
+pytestmark = needs_eager
+v1 = tf.compat.v1
+IDS = [1, 2, 99]  # 99 has no row
+
+
+class Model(tf.Module):
+    """Two variables of one name, one of them with a matrix of initial values, looked up alone and as a group."""
+
+    def __init__(self):
+        super().__init__()
+        matrix = np.arange(21, dtype=np.float32).reshape(7, 3)
+        self.a = tf_multitier.get_embedding_variable(
+            "user", 4, initializer=tf.random_uniform_initializer(-1, 1, seed=2)
+        )
+        self.b = tf_multitier.get_embedding_variable("user", 3, initializer=matrix)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def serve(self, ids):
+        grouped = tf_multitier.nn.group_embedding_lookup([self.a, self.b], [ids, ids], concat=True)
+        return {"alone": tf.nn.embedding_lookup(self.a, ids), "grouped": grouped}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = Model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model.serve(tf.constant([1, 2], tf.int64))["grouped"])
+    gradients = tape.gradient(loss, [model.a, model.b])
+    tf_multitier.optimizers.Adagrad(1.0).apply_gradients(zip(gradients, [model.a, model.b]))
+    folder = str(tmp_path / "model")
+    tf.saved_model.save(model, folder, signatures=model.serve)
+    return folder, model.serve(tf.constant(IDS, tf.int64))
+
+
+def test_it_loads_twice_in_one_process(saved):
+    folder, expected = saved
+    for _ in range(2):
+        loaded = tf.saved_model.load(folder)
+        same_bits(loaded.serve(tf.constant(IDS, tf.int64)), expected)
+        same_bits(loaded.signatures["serving_default"](tf.constant(IDS, tf.int64)), expected)
+        assert loaded.a.total_count() == 2 and not loaded.a.trainable
+
+
+def test_it_loads_in_a_session(saved):
+    folder, expected = saved
+    with tf.Graph().as_default(), v1.Session() as session:
+        meta = v1.saved_model.load(session, ["serve"], folder)
+        signature = meta.signature_def["serving_default"]
+        [ids] = signature.inputs.values()
+        for name, info in signature.outputs.items():
+            same_bits(session.run(info.name, {ids.name: IDS}), expected[name])
+
+
+def test_it_loads_in_another_process_and_one_without_the_package_says_so(saved):
+    folder, expected = saved
+    code = (
+        "import sys, tensorflow as tf; {}m = tf.saved_model.load(sys.argv[1]); "
+        "print(m.serve(tf.constant([1, 2, 99], tf.int64))['alone'].numpy().tolist())"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    run = lambda text: subprocess.run(
+        [sys.executable, "-c", text, folder], capture_output=True, text=True, cwd=root, check=False
+    )
+    found = run(code.format("import tf_multitier; "))
+    assert found.stdout.strip() == str(expected["alone"].numpy().tolist()), found.stderr
+    without = run(code.format(""))
+    assert without.returncode != 0 and "Multitier" in without.stderr
+
+
+def test_training_a_loaded_model_is_refused(saved):
+    loaded = tf.saved_model.load(saved[0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded.serve(tf.constant(IDS, tf.int64))["alone"])
+    gradient = tape.gradient(loss, loaded.a)
+    with pytest.raises(ValueError, match="no gradients for any of the embedding variables"):
+        tf_multitier.optimizers.SGD().apply_gradients([(gradient, loaded.a)])
+
+
+def test_a_partitioned_variable_is_refused_by_name(tmp_path):
+    module = tf.Module()
+    module.parts = tf_multitier.get_embedding_variable(
+        "parts", 4, partitioner=v1.fixed_size_partitioner(2)
+    )
+    module.f = tf.function(
+        lambda ids: tf.nn.embedding_lookup(module.parts, ids),
+        input_signature=[tf.TensorSpec([None], tf.int64)],
+    )
+    with pytest.raises(NotImplementedError, match="'parts' cannot be saved in a SavedModel"):
+        tf.saved_model.save(module, str(tmp_path / "model"))

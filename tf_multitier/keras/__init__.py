@@ -1,0 +1,23 @@
+"""Keras 3 layers over embedding variables, and optimizers that train them with a model.
+
+    from tf_multitier.keras import Embedding, GroupEmbedding, with_rows
+
+    Embedding(16, optimizer=tf_multitier.optimizers.Adagrad(0.1))     the layer trains its rows; the model has any optimizer
+    model.compile(with_rows(keras.optimizers.Adam(1e-3)))             the model's optimizer trains rows and dense weights
+
+Importing this module changes nothing of Keras. It needs Keras 3 with the TensorFlow backend.
+"""
+
+import keras
+
+if keras.__version__.split(".")[0] != "3" or keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"tf_multitier.keras needs Keras 3 with the TensorFlow backend, found Keras {keras.__version__} with the backend "
+        f"'{keras.backend.backend()}': set KERAS_BACKEND=tensorflow before Keras is imported"
+    )
+
+from tf_multitier.keras.layers import Embedding
+from tf_multitier.keras.layers import GroupEmbedding
+from tf_multitier.keras.optimizers import with_rows
+
+__all__ = ["Embedding", "GroupEmbedding", "with_rows"]

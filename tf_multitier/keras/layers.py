@@ -1,0 +1,320 @@
+"""Keras layers whose weights are embedding variables."""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_multitier import lookup
+from tf_multitier import nn
+from tf_multitier import optimizers as row_optimizers
+from tf_multitier import options
+from tf_multitier.keras import option_configs
+from tf_multitier.keras import storing
+from tf_multitier.keras.rows import Rows
+from tf_multitier.variable_scope import get_embedding_variable
+
+_SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
+
+
+class _RowsLayer(keras.layers.Layer):
+    """What both layers share: their tables, and how these are saved."""
+
+    def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_jit = False  # else Keras gives our ops to XLA
+        if isinstance(optimizer, dict):
+            optimizer = _optimizer_from(optimizer)
+        if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
+            raise TypeError(
+                f"layer '{self.name}': optimizer must be one of tf_multitier.optimizers or None, found {optimizer!r}"
+            )
+        self.optimizer = optimizer
+        self._rows: list = []
+
+    def _add_rows(self, name, config):
+        variable = get_embedding_variable(
+            f"{self.name}/{name}",
+            config.output_dim,
+            key_dtype=config.key_dtype,
+            initializer=keras_initializer(config.embeddings_initializer),
+            trainable=self.trainable,
+            partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
+            if config.partitions > 1
+            else None,
+            ev_option=config.ev_option,
+        )
+        for part in variable.parts:
+            self._rows.append(Rows(part, self, self.optimizer))  # Keras tracks what the list has
+        return variable
+
+    @property
+    def tables(self) -> list:
+        """The tables of the layer: EmbeddingVariables."""
+        return [rows.embedding_variable for rows in self._rows]
+
+    def count_params(self) -> int:
+        """The number of elements of all rows that exist now. It grows."""
+        return sum(int(t.total_count()) * t.embedding_dim for t in self.tables)
+
+    def save_own_variables(self, store: typing.Any) -> None:
+        """Writes rows with slots, frequencies and versions, for Keras' archives."""
+        storing.save(self._rows, store, self.name)
+
+    def load_own_variables(self, store: typing.Any) -> None:
+        """Replaces the rows by those of an archive. Everything is checked before a row changes.
+
+        Raises:
+          ValueError: the archive has other tables.
+        """
+        storing.load(self._rows, store, self.name)
+
+    def get_config(self) -> dict:
+        config = super().get_config()
+        config["optimizer"] = None if self.optimizer is None else _optimizer_config(self.optimizer)
+        return config
+
+
+def _optimizer_config(optimizer):
+    config = {
+        key: keras.saving.serialize_keras_object(value) if callable(value) else value
+        for key, value in optimizer.get_config().items()
+    }
+    return {"row_optimizer": type(optimizer).__name__, "arguments": config}
+
+
+def _optimizer_from(config):
+    arguments = {
+        key: keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value
+        for key, value in config["arguments"].items()
+    }
+    return getattr(row_optimizers, config["row_optimizer"])(**arguments)
+
+
+def keras_initializer(initializer: typing.Any) -> typing.Any:
+    """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one."""
+    made = keras.initializers.get(initializer)
+    config = made.get_config() if hasattr(made, "get_config") else {}
+    seed = config.get("seed")
+    kinds = {
+        "RandomUniform": lambda: tf.random_uniform_initializer(
+            config["minval"], config["maxval"], seed
+        ),
+        "RandomNormal": lambda: tf.random_normal_initializer(
+            config["mean"], config["stddev"], seed
+        ),
+        "TruncatedNormal": lambda: tf.compat.v1.truncated_normal_initializer(
+            config["mean"], config["stddev"], seed
+        ),
+        "Constant": lambda: tf.constant_initializer(config["value"]),
+        "Zeros": tf.zeros_initializer,
+        "Ones": tf.ones_initializer,
+    }
+    if type(made).__name__ not in kinds or isinstance(seed, dict):
+        return made
+    return kinds[type(made).__name__]()
+
+
+@_SERIALIZABLE
+class Embedding(_RowsLayer):
+    """Turns integer ids into embeddings. There is no input_dim: every integer is an id, and rows are made in training.
+
+    Args:
+      output_dim: elements of an embedding.
+      embeddings_initializer: an initializer of Keras or TensorFlow, or its name.
+      mask_zero: whether id 0 is padding: the layer computes a mask, and with a combiner leaves id 0 out.
+      combiner: None: one embedding per id. "sum", "mean" or "sqrtn": pools the ids of each row of [batch, ids].
+      ev_option: tf_multitier.EmbeddingVariableOption: storage tiers, filters, eviction.
+      optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's optimizer does (`with_rows`).
+      key_dtype: "int64" or "int32".
+      partitions: number of tables that the ids are divided over by their hash.
+
+    Call arguments:
+      inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)].
+
+    Returns:
+      inputs.shape + [output_dim], or [batch, output_dim] with a combiner, in the layer's compute dtype.
+    """
+
+    def __init__(
+        self,
+        output_dim: int,
+        embeddings_initializer: typing.Any = "uniform",
+        mask_zero: bool = False,
+        combiner: str | None = None,
+        ev_option: options.EmbeddingVariableOption | None = None,
+        optimizer: typing.Any = None,
+        key_dtype: str = "int64",
+        partitions: int = 1,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(optimizer, **kwargs)
+        if combiner not in (None, *lookup.COMBINERS):
+            raise ValueError(
+                f"layer '{self.name}': combiner must be None, 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+            )
+        self.output_dim = output_dim
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.mask_zero = self.supports_masking = bool(mask_zero)
+        self.combiner = combiner
+        self.ev_option = option_configs.from_config(ev_option)
+        self.key_dtype = key_dtype
+        self.partitions = partitions
+
+    def build(self, unused_input_shape: typing.Any = None) -> None:
+        self.embeddings = self._add_rows("embeddings", self)
+        self.built = True
+
+    def call(self, inputs: typing.Any) -> tf.Tensor:
+        if self.combiner is None:
+            values = _values(self.embeddings, inputs)
+        else:
+            ids = pooled_ids(inputs, self.mask_zero)
+            values = lookup.embedding_lookup_sparse(self.embeddings, ids, combiner=self.combiner)
+        return tf.cast(values, self.compute_dtype)
+
+    def compute_mask(self, inputs: typing.Any, previous: typing.Any = None) -> typing.Any:
+        if not self.mask_zero or self.combiner is not None or not isinstance(inputs, tf.Tensor):
+            return None
+        return tf.not_equal(inputs, 0)
+
+    def compute_output_shape(self, input_shape: typing.Any) -> tuple:
+        if self.combiner is not None:
+            return (input_shape[0], self.output_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(
+        self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> typing.Any:
+        shape = self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict:
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "mask_zero": self.mask_zero,
+            "combiner": self.combiner,
+            "ev_option": option_configs.to_config(self.ev_option),
+            "key_dtype": self.key_dtype,
+            "partitions": self.partitions,
+        }
+
+
+def _values(variable, ids):
+    """One embedding per id, of dense or ragged ids."""
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_flat_values(lookup.embedding_lookup(variable, ids.flat_values))
+    if isinstance(ids, tf.SparseTensor):
+        ids = tf.sparse.to_dense(ids)
+    return lookup.embedding_lookup(variable, ids)
+
+
+def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
+    """Ids of [batch, ids] as a ragged or sparse tensor; dense ids without zeros if mask_zero."""
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        return ids
+    ids = tf.convert_to_tensor(ids)
+    if ids.shape.rank == 1:
+        ids = ids[:, None]
+    if mask_zero:
+        return tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(ids, ids != 0), tf.reduce_sum(tf.cast(ids != 0, tf.int64), 1)
+        )
+    return tf.RaggedTensor.from_tensor(ids)
+
+
+class _Feature(typing.NamedTuple):
+    """What a group keeps of the Embedding of one feature."""
+
+    output_dim: int
+    embeddings_initializer: typing.Any
+    mask_zero: bool
+    combiner: typing.Any
+    ev_option: typing.Any
+    key_dtype: str
+    partitions: int
+    config: typing.Any  # of get_config, without the fields of every layer
+
+    @classmethod
+    def of(cls, layer):
+        """The _Feature of an Embedding."""
+        values = [getattr(layer, field) for field in cls._fields[:-1]]
+        own = (*cls._fields[:-1],)
+        full = layer.get_config()
+        return cls(*values, {key: full[key] for key in own})
+
+
+@_SERIALIZABLE
+class GroupEmbedding(_RowsLayer):
+    """Looks many features up by one op, one table for each feature.
+
+    Args:
+      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner.
+      concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
+      optimizer: see Embedding. The optimizers of the features must be None.
+
+    Call arguments:
+      inputs: {feature name: ids}, see Embedding. Other keys are ignored.
+    """
+
+    def __init__(
+        self,
+        features: collections.abc.Mapping,
+        concat: bool = False,
+        optimizer: typing.Any = None,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(optimizer, **kwargs)
+        self.concat = bool(concat)
+        layers = {
+            name: made if isinstance(made, Embedding) else Embedding(**{"combiner": "mean", **made})
+            for name, made in features.items()
+        }
+        # Not the layers themselves: they have no weights and are not built.
+        self._features = {name: _Feature.of(made) for name, made in layers.items()}
+        for name, made in layers.items():
+            if made.combiner is None or made.optimizer is not None:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}' must have a combiner and no optimizer of its own, found "
+                    f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
+                )
+
+    def build(self, unused_input_shape: typing.Any = None) -> None:
+        self.embeddings = {
+            name: self._add_rows(name, made) for name, made in self._features.items()
+        }
+        self.built = True
+
+    def call(self, inputs: typing.Any) -> typing.Any:
+        missing = [name for name in self._features if name not in inputs]
+        if missing:
+            raise ValueError(
+                f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
+            )
+        ids = [pooled_ids(inputs[name], made.mask_zero) for name, made in self._features.items()]
+        combiners = [made.combiner for made in self._features.values()]
+        values = nn.group_embedding_lookup_sparse(
+            [self.embeddings[name] for name in self._features], ids, combiners, concat=self.concat
+        )
+        if self.concat:
+            return tf.cast(values, self.compute_dtype)
+        return {name: tf.cast(v, self.compute_dtype) for name, v in zip(self._features, values)}
+
+    def compute_output_spec(
+        self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> typing.Any:
+        batch = next(iter(inputs.values())).shape[0]
+        dims = {name: made.output_dim for name, made in self._features.items()}
+        spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
+        return (
+            spec(sum(dims.values())) if self.concat else {n: spec(dim) for n, dim in dims.items()}
+        )
+
+    def get_config(self) -> dict:
+        features = {name: dict(made.config) for name, made in self._features.items()}
+        return {**super().get_config(), "features": features, "concat": self.concat}

@@ -1,0 +1,172 @@
+"""with_rows: optimizers of Keras that also train embedding variables.
+
+An optimizer of `with_rows` is of a class derived from Keras' own. It takes the gradients of rows out, clips them with the others, and
+gives them to the row optimizer of the same rule, with its own learning rate. Keras' code updates the dense variables.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras.rows import Rows
+from tf_multitier.keras.rows import UpdatesRows
+
+
+class _WithRows(UpdatesRows):
+    """Mixed into a class of Keras' optimizers. `_row_optimizer_class` and `_arguments` say which rule trains rows."""
+
+    _row_optimizer_class: typing.Any
+    _arguments: tuple = ()
+
+    def _make_row_optimizer(self):
+        config = self.get_config()
+        if config.get("amsgrad"):
+            raise NotImplementedError(
+                f"with_rows: amsgrad of {type(self).__name__} has no rule for rows"
+            )
+        kind, names = self._row_optimizer_class, list(self._arguments)
+        if kind is row_optimizers.SGD and config.get("momentum"):
+            kind, names = row_optimizers.Momentum, ["momentum", "nesterov"]
+        if config.get("weight_decay") and kind is not row_optimizers.AdamW:
+            raise NotImplementedError(
+                f"with_rows: weight_decay of {type(self).__name__} has no rule for rows, found {config['weight_decay']}: use AdamW"
+            )
+        return kind(lambda: self.learning_rate, **{name: config[name] for name in names})
+
+    @property
+    def row_optimizer(self) -> typing.Any:
+        """The optimizer of tf_multitier.optimizers that updates rows."""
+        if getattr(self, "_rows_by", None) is None:
+            with tf.init_scope():
+                self._rows_by = self._make_row_optimizer()
+        return self._rows_by
+
+    def build(self, variables: typing.Any) -> None:
+        for variable in variables:
+            if isinstance(variable, Rows):
+                _ = variable.overwrite_with_gradient  # refuses what rows cannot follow
+        self._built_for = list(variables)
+        super().build(variables)  # type: ignore[misc]
+        _ = self.row_optimizer
+
+    def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
+        """Updates rows and dense variables."""
+        variables = self._built_for if trainable_variables is None else list(trainable_variables)
+        if not self.built:
+            with keras.name_scope(self.name):
+                self.build(variables)
+        grads = _clip_rows(self, list(grads), variables)
+        pairs = list(zip(grads, variables))
+        rows = [(g, v) for g, v in pairs if isinstance(v, Rows) and g is not None]
+        own = [(g, v.embedding_variable) for g, v in rows if v.row_optimizer is None]
+        if own:
+            self.row_optimizer.apply_gradients(own)
+        for gradient, variable in rows:
+            if variable.row_optimizer is not None:
+                variable.assign(gradient)
+        dense = [(g, v) for g, v in pairs if not isinstance(v, Rows)]
+        if any(g is not None for g, _ in dense):
+            super().apply([g for g, _ in dense], [v for _, v in dense])  # type: ignore[misc]
+        else:
+            self.iterations.assign_add(1)
+
+    def save_own_variables(self, store: typing.Any) -> None:
+        """Also saves the state of the row optimizer."""
+        super().save_own_variables(store)  # type: ignore[misc]
+        for i, variable in enumerate(self.row_optimizer.variables):
+            store[f"rows_{i}"] = variable.numpy()
+
+    def load_own_variables(self, store: typing.Any) -> None:
+        """Also loads the state of the row optimizer."""
+        names = list(store.keys())
+        dense = {key: store[key] for key in names if not key.startswith("rows_")}
+        super().load_own_variables(dense)  # type: ignore[misc]
+        for i, variable in enumerate(self.row_optimizer.variables):
+            if f"rows_{i}" in names:
+                variable.assign(store[f"rows_{i}"])
+
+
+def _clip_rows(optimizer, grads, variables):
+    """Clips the gradients of rows as the optimizer clips those of dense variables. By the global norm: all gradients."""
+    scale = lambda g, factor: tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
+    is_rows = [isinstance(v, Rows) and g is not None for g, v in zip(grads, variables)]
+    if optimizer.clipnorm:
+        for i, g in enumerate(grads):
+            if is_rows[i]:
+                clipped = tf.clip_by_norm(g.values, optimizer.clipnorm)
+                grads[i] = tf.IndexedSlices(clipped, g.indices, g.dense_shape)
+    elif optimizer.global_clipnorm and any(is_rows):
+        values = [
+            g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None
+        ]
+        norm = tf.linalg.global_norm(values)
+        factor = optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm)
+        grads = [
+            g if g is None else scale(g, factor) if isinstance(g, tf.IndexedSlices) else g * factor
+            for g in grads
+        ]
+    elif optimizer.clipvalue:
+        for i, g in enumerate(grads):
+            if is_rows[i]:
+                limit = optimizer.clipvalue
+                clipped = tf.clip_by_value(g.values, -limit, limit)
+                grads[i] = tf.IndexedSlices(clipped, g.indices, g.dense_shape)
+    return grads
+
+
+_RULES = {
+    "SGD": ("SGD", ()),
+    "Adagrad": ("Adagrad", ("initial_accumulator_value",)),
+    "Adam": ("Adam", ("beta_1", "beta_2", "epsilon")),
+    "AdamW": ("AdamW", ("weight_decay", "beta_1", "beta_2", "epsilon")),
+    "RMSprop": ("RMSprop", ("rho", "momentum", "epsilon", "centered")),
+    "Ftrl": (
+        "Ftrl",
+        (
+            "learning_rate_power",
+            "initial_accumulator_value",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "l2_shrinkage_regularization_strength",
+            "beta",
+        ),
+    ),
+    "Adadelta": ("Adadelta", ("rho", "epsilon")),
+}
+
+
+def _derived(name):
+    ours, arguments = _RULES[name]
+    members = {"_row_optimizer_class": getattr(row_optimizers, ours), "_arguments": arguments}
+    made = type(f"{name}WithRows", (_WithRows, getattr(keras.optimizers, name)), members)
+    made.__module__ = __name__
+    return keras.saving.register_keras_serializable(package="tf_multitier")(made)
+
+
+_CLASSES = {name: _derived(name) for name in _RULES}
+globals().update({made.__name__: made for made in _CLASSES.values()})
+
+
+def with_rows(optimizer: typing.Any) -> typing.Any:
+    """An optimizer like `optimizer`, not yet used, that also trains the rows of embedding layers.
+
+    Rows follow its rule, learning rate, schedule and clipping; `global_clipnorm` is over rows and dense weights together. Of AdamW's
+    decay, rows get it in the steps that have a gradient for them.
+
+    Args:
+      optimizer: keras.optimizers.SGD, Adagrad, Adam, AdamW, RMSprop, Ftrl or Adadelta, or one of their names.
+
+    Raises:
+      NotImplementedError: another optimizer, amsgrad, or weight_decay of another class than AdamW.
+    """
+    optimizer = keras.optimizers.get(optimizer)
+    name = type(optimizer).__name__
+    if type(optimizer) is not getattr(keras.optimizers, name, None) or name not in _CLASSES:
+        raise NotImplementedError(
+            f"with_rows has no rule for {name}; supported: {', '.join(sorted(_RULES))}"
+        )
+    return _CLASSES[name].from_config(optimizer.get_config())

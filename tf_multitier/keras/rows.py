@@ -1,0 +1,127 @@
+"""Rows: an embedding variable as Keras sees it, one of the weights of a layer.
+
+Keras' optimizers hand a variable with `overwrite_with_gradient` its gradient, by `assign`, and make no slots for it. Rows takes the
+gradient and gives it to the optimizer of its layer. An optimizer of `with_rows` takes the gradients of Rows itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+import keras
+
+
+class UpdatesRows:
+    """Base class of the optimizers of `with_rows`, which update Rows themselves."""
+
+
+class Rows(keras.Variable):
+    """The rows of one table. Its shape is [0, dim]; `total_count()` of the embedding variable counts them."""
+
+    def __init__(
+        self, embedding_variable: typing.Any, layer: typing.Any, optimizer: typing.Any
+    ) -> None:
+        self.embedding_variable = embedding_variable
+        self._layer_name = layer.name
+        # Each table counts its own steps: Keras updates the variables of a step one by one.
+        self._row_optimizer = None if optimizer is None else optimizer.twin()
+        super().__init__(
+            lambda shape, dtype: embedding_variable,
+            shape=(0, embedding_variable.embedding_dim),
+            dtype="float32",
+            trainable=layer.trainable,
+            autocast=False,
+            name=embedding_variable._shared_name.replace("/", "_"),
+        )
+
+    def _initialize_with_initializer(self, initializer: typing.Any) -> None:
+        self._value = self.embedding_variable
+
+    @property
+    def value(self) -> typing.Any:
+        """The embedding variable. It has no dense value. Errors: see overwrite_with_gradient."""
+        self._check(_calling_optimizers())
+        return self.embedding_variable
+
+    @property
+    def handle(self) -> typing.Any:
+        """The resource handle, for which a tape computes the gradient."""
+        return self.embedding_variable.handle
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """True: an optimizer passes the gradient to `assign`.
+
+        Raises:
+          ValueError: neither the layer nor the model's optimizer trains rows.
+          NotImplementedError: the optimizer scales losses, accumulates gradients or averages weights.
+        """
+        self._check(_calling_optimizers())
+        return True
+
+    def _check(self, optimizers):
+        for optimizer in optimizers:
+            name = type(optimizer).__name__
+            for refused in ("use_ema", "gradient_accumulation_steps"):
+                if getattr(optimizer, refused, None):
+                    raise NotImplementedError(
+                        f"layer '{self._layer_name}': rows of embedding variables cannot be trained with {refused} of {name}: "
+                        f"expected an optimizer without {refused}"
+                    )
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                raise NotImplementedError(
+                    f"layer '{self._layer_name}': rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
+                    "with auto_scale_loss=False"
+                )
+            if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
+                raise ValueError(
+                    f"layer '{self._layer_name}' has embedding variables, which {name} cannot train: give the layer "
+                    "optimizer=tf_multitier.optimizers.Adagrad(...) or its siblings, or compile the model with "
+                    f"tf_multitier.keras.with_rows(keras.optimizers.{name}(...))"
+                )
+
+    def assign(self, value: typing.Any) -> typing.Any:
+        """Updates the rows with their gradient `value`."""
+        if self._row_optimizer is None:
+            self._check([keras.optimizers.Optimizer(0.0, name="optimizer")])
+        self._row_optimizer.apply_gradients([(value, self.embedding_variable)])
+        return value
+
+    @property
+    def row_optimizer(self) -> typing.Any:
+        """The optimizer that updates these rows; None: the model's does."""
+        return self._row_optimizer
+
+    def numpy(self) -> typing.NoReturn:
+        """NotImplementedError: rows have no dense value."""
+        return self.embedding_variable.numpy()
+
+    def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
+        return self.numpy()
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
+        return {}  # the layer has the embedding variable itself
+
+    def _serialize_to_tensors(self) -> dict:
+        return {}
+
+    def _restore_from_tensors(self, restored_tensors: dict) -> None:
+        del restored_tensors
+
+    def __repr__(self):
+        return f"<tf_multitier.keras.Rows of {self.embedding_variable!r}>"
+
+
+def _calling_optimizers():
+    """The Keras optimizers among the callers, innermost first."""
+    found: list = []
+    frame: typing.Any = inspect.currentframe()
+    for _ in range(16):
+        if frame is None:
+            break
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.optimizers.Optimizer) and owner not in found:
+            found.append(owner)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,64 @@
+"""Embedding variables in `tf.saved_model.save` and `tf.saved_model.load`.
+
+A SavedModel has, for an embedding variable:
+
+    its object           registered name tf_multitier.EmbeddingVariable; name and options as JSON
+    its handle           in the exported graph, an op with the options as attributes, as in v1 graphs
+    its rows             in variables/, as in every checkpoint of TensorFlow 2 (object_checkpoint.py)
+
+Without this, TensorFlow would save it as a dense variable, and the loaded functions would fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import typing
+
+import tensorflow as tf
+
+from tf_multitier._library import ops
+from tf_multitier.tensorflow_internals import register_serializable
+from tf_multitier.tensorflow_internals import StringValue
+
+_NUMBERS = itertools.count()
+
+
+def register(name: str) -> typing.Callable:
+    """A decorator that registers a class of saved objects."""
+    return register_serializable(package="tf_multitier", name=name)
+
+
+def write_object_proto(proto: typing.Any) -> None:
+    """Says that the object is none of TensorFlow's variables."""
+    proto.user_object.identifier = "tf_multitier"
+    proto.user_object.version.producer = 1
+
+
+def description(variable: typing.Any) -> typing.Any:
+    """The name and options of a variable as a proto."""
+    attrs = {
+        **variable.option_attrs,
+        "shape": variable.shape.as_list(),
+        "dtype": tf.as_dtype(variable.option_attrs["dtype"]).name,
+        "key_dtype": variable.key_dtype.name,
+    }
+    return StringValue(value=json.dumps({"name": variable.variable_name, "options": attrs}))
+
+
+def read_description(proto: typing.Any) -> tuple:
+    """(name, {attribute: value}) of a description."""
+    text = StringValue()
+    proto.Unpack(text)
+    read = json.loads(text.value)
+    attrs = read["options"]
+    attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
+    if attrs["initializer"] == "matrix":  # the rows have it
+        attrs.update(initializer="constant", default_value_dim=0)
+    return read["name"], attrs
+
+
+def exported_handle(variable: typing.Any) -> typing.Any:
+    """The handle of a variable in the graph that is being exported. Variables of one name have different ones."""
+    name = f"{variable.variable_name}_{next(_NUMBERS)}"
+    return ops.multitier_embedding_variable_handle(shared_name=name, **variable.option_attrs)
