@@ -87,17 +87,18 @@ def test_a_manager_removes_every_file_of_old_checkpoints(tmp_path):
 def test_v1_and_tensorflow_2_read_each_others_checkpoints(tmp_path):
     saved = trained()
     path = tf.train.Checkpoint(model=saved).save(tmp_path / "ck")
+    expected = content(saved)
     with tf.Graph().as_default():
         user, parts = make("user"), make("user_parts", 2)
         saver = v1.train.Saver([user, *parts.parts])
         with v1.Session() as session:
             saver.restore(session, path)
-            same_bits(session.run([user.export(), parts.export()]), content(saved))
+            same_bits(session.run([user.export(), parts.export()]), expected)
             again = saver.save(session, str(tmp_path / "v1"))
     other = model()
     other.user.restore_from(again)
     other.parts.restore_from(again)
-    same_bits(content(other), content(saved))
+    same_bits(content(other), expected)
 
 
 def test_a_restore_that_fails_changes_nothing(tmp_path):

@@ -186,6 +186,8 @@ def test_an_eager_variable_in_a_graph_is_refused():
                 tf.nn.embedding_lookup(variable, [1])
             with pytest.raises(RuntimeError, match="created eagerly, works eagerly"):
                 tf_multitier.nn.group_embedding_lookup([variable], [[1]])
+            with pytest.raises(RuntimeError, match="created eagerly, works eagerly"):
+                variable.total_count()
 
 
 def test_a_variable_of_a_graph_used_eagerly_is_refused():

@@ -68,13 +68,8 @@ def refuse_function(what: str) -> None:
         graph = graph.outer_graph
 
 
-def check_use(variable: typing.Any, what: str) -> None:
-    """Checks that a variable is used in its own world, and not in a function that XLA compiles.
-
-    Raises:
-      RuntimeError: the variable belongs to a v1 graph, and the caller is eager or in a function; or the reverse.
-      NotImplementedError: the function has jit_compile=True.
-    """
+def check_world(variable: typing.Any, what: str) -> None:
+    """RuntimeError if a variable of a v1 graph is used eagerly, or an eager one in a v1 graph."""
     name = variable.variable_name
     if variable._in_graph_mode:
         if tf.executing_eagerly():
@@ -82,16 +77,25 @@ def check_use(variable: typing.Any, what: str) -> None:
                 f"{what} '{name}' of a tf.Graph works in that graph and its Sessions only, found an eager call: create the variable "
                 "eagerly, or make the call inside `with graph.as_default():`"
             )
-        refuse_function(f"{what} '{name}'")
-        return
-    if tf.executing_eagerly():
-        return
-    if not is_outside_of_graphs():
+    elif not is_outside_of_graphs():
         raise RuntimeError(
             f"{what} '{name}', which was created eagerly, works eagerly and in tf.functions only, found a call in a tf.Graph: create "
             "the variable in that graph, or call eagerly"
         )
-    if is_compiled_by_xla(tf.compat.v1.get_default_graph()):
+
+
+def check_use(variable: typing.Any, what: str) -> None:
+    """Checks that a variable is looked up or updated in its own world, and not in a function that XLA compiles.
+
+    Raises:
+      RuntimeError: see check_world; or a variable of a v1 graph in a tf.function.
+      NotImplementedError: the function has jit_compile=True.
+    """
+    check_world(variable, what)
+    name = variable.variable_name
+    if variable._in_graph_mode:
+        refuse_function(f"{what} '{name}'")
+    elif not tf.executing_eagerly() and is_compiled_by_xla(tf.compat.v1.get_default_graph()):
         raise NotImplementedError(
             f"{what} '{name}' cannot be compiled by XLA: use tf.function without jit_compile=True (Keras: jit_compile=False), or "
             "look up outside of the compiled function and pass it the values"

@@ -56,7 +56,12 @@ def as_keys(variable, ids, what="ids"):
 
 
 def colocated(part):
-    """A context that places ops on the device of a part, whatever device the caller is on."""
+    """A context that places ops on the device of a part, whatever device the caller is on.
+
+    Raises:
+      RuntimeError: the part belongs to a v1 graph and the call is eager, or the reverse.
+    """
+    eager.check_world(part, "a use of embedding variable")
     return colocate_with(part.handle, ignore_existing=True)
 
 

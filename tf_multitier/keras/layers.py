@@ -36,17 +36,18 @@ class _RowsLayer(keras.layers.Layer):
         self._rows: list = []
 
     def _add_rows(self, name, config):
-        variable = get_embedding_variable(
-            f"{self.name}/{name}",
-            config.output_dim,
-            key_dtype=config.key_dtype,
-            initializer=keras_initializer(config.embeddings_initializer),
-            trainable=self.trainable,
-            partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
-            if config.partitions > 1
-            else None,
-            ev_option=config.ev_option,
-        )
+        with tf.name_scope(self.name + "/"):  # the slash: also in the scopes of a model
+            variable = get_embedding_variable(
+                name,
+                config.output_dim,
+                key_dtype=config.key_dtype,
+                initializer=keras_initializer(config.embeddings_initializer),
+                trainable=self.trainable,
+                partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
+                if config.partitions > 1
+                else None,
+                ev_option=config.ev_option,
+            )
         for part in variable.parts:
             self._rows.append(Rows(part, self, self.optimizer))  # Keras tracks what the list has
         return variable

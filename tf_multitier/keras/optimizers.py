@@ -19,6 +19,11 @@ from tf_multitier.keras.rows import UpdatesRows
 class _WithRows(UpdatesRows):
     """Mixed into a class of Keras' optimizers. `_row_optimizer_class` and `_arguments` say which rule trains rows."""
 
+    # Of Keras' class.
+    built: typing.Any
+    name: typing.Any
+    iterations: typing.Any
+
     _row_optimizer_class: typing.Any
     _arguments: tuple = ()
 
@@ -49,13 +54,16 @@ class _WithRows(UpdatesRows):
         for variable in variables:
             if isinstance(variable, Rows):
                 _ = variable.overwrite_with_gradient  # refuses what rows cannot follow
-        self._built_for = list(variables)
+        its = list(variables)
+        self._built_for = lambda: (
+            its
+        )  # in a function: Keras would track a list's variables as its own
         super().build(variables)  # type: ignore[misc]
         _ = self.row_optimizer
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
         """Updates rows and dense variables."""
-        variables = self._built_for if trainable_variables is None else list(trainable_variables)
+        variables = self._built_for() if trainable_variables is None else list(trainable_variables)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)

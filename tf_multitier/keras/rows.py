@@ -83,9 +83,12 @@ class Rows(keras.Variable):
 
     def assign(self, value: typing.Any) -> typing.Any:
         """Updates the rows with their gradient `value`."""
-        if self._row_optimizer is None:
-            self._check([keras.optimizers.Optimizer(0.0, name="optimizer")])
-        self._row_optimizer.apply_gradients([(value, self.embedding_variable)])
+        optimizer: typing.Any = self._row_optimizer
+        if optimizer is None:
+            raise ValueError(
+                f"layer '{self._layer_name}' has no optimizer that could update its rows"
+            )
+        optimizer.apply_gradients([(value, self.embedding_variable)])
         return value
 
     @property
@@ -93,11 +96,11 @@ class Rows(keras.Variable):
         """The optimizer that updates these rows; None: the model's does."""
         return self._row_optimizer
 
-    def numpy(self) -> typing.NoReturn:
+    def numpy(self) -> typing.Any:
         """NotImplementedError: rows have no dense value."""
         return self.embedding_variable.numpy()
 
-    def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
+    def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
         return self.numpy()
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
