@@ -278,7 +278,7 @@ def test_scan_gives_every_key_once():
     sgd(table, np.arange(5000))
     keys, cursor = [], 0
     while True:
-        rows, cursor = table.scan(cursor, max_rows=700, all_columns=False)
+        rows, cursor = table.scan(cursor, max_rows=700, columns=["value"])
         assert len(rows) < 800
         np.testing.assert_array_equal(rows.data, table.lookup(rows.keys))
         keys += rows.keys.tolist()

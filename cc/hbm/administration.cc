@@ -297,14 +297,26 @@ Result<std::unique_ptr<TableSnapshot>> HbmTable::PrepareSnapshot(SnapshotRequest
   return std::unique_ptr<TableSnapshot>(std::move(snapshot));
 }
 
-Result<Rows> HbmTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
+Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
+  MT_RETURN_IF_ERROR(Check());
+  const NoSnapshot no_snapshot(this);
+  const Alone alone(this);
+  {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+    MT_RETURN_IF_ERROR(Empty());
+  }
+  return below_->Upsert(request);
+}
+
+Result<Rows> HbmTable::Scan(const ScanRequest& request, uint64_t* next) {
   MT_RETURN_IF_ERROR(Check());
   Inside inside(this);
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
   }
-  return below_->Scan(cursor, max_rows, all_columns, next);
+  return below_->Scan(request, next);
 }
 
 Status HbmTable::Flush() {

@@ -105,7 +105,8 @@ class HbmTable : public TableFront {
   Status Clear() override;
   // Rows go down while operations run, then the gate closes and the rest goes down: operations wait for that rest.
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
-  Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) override;
+  Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
+  Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   int64_t TotalCount() const override { return below_->TotalCount() + rows_below_.new_rows(); }

@@ -105,6 +105,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("export", &PyTable::Export)
       .def("scan", &PyTable::Scan)
       .def("import_rows", &PyTable::Import)
+      .def("upsert", &PyTable::Upsert)
       .def("total_count", &PyTable::TotalCount)
       .def("stats_json", &PyTable::StatsJson)
       .def("drain", &PyTable::Drain)

@@ -176,11 +176,33 @@ py::dict PyTable::Export(bool all_columns) {
   return ToDict(std::move(rows));
 }
 
-std::pair<py::dict, uint64_t> PyTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns) {
+std::pair<py::dict, uint64_t> PyTable::Scan(uint64_t cursor, int64_t max_rows, const std::vector<std::string>& columns,
+                                            int64_t min_version, int64_t min_frequency) {
   Rows rows;
   uint64_t next = 0;
-  Run([&] { return Take(table_->Scan(cursor, max_rows, all_columns, &next), &rows); });
+  Run([&] { return Take(table_->Scan(ScanRequest{cursor, max_rows, columns, min_version, min_frequency}, &next), &rows); });
   return {ToDict(std::move(rows)), next};
+}
+
+int64_t PyTable::Upsert(const Array<int64_t>& keys, const std::vector<std::pair<std::string, Array<float>>>& columns,
+                        const Array<int64_t>& frequencies, const Array<int64_t>& versions, const std::string& if_exists,
+                        bool last_of_repeats) {
+  UpsertRequest request;
+  request.keys = View(keys);
+  for (const auto& [name, data] : columns) {
+    request.columns.push_back({name, static_cast<int>(data.shape(1)), data.data()});
+  }
+  request.frequencies = View(frequencies);
+  request.versions = View(versions);
+  request.if_exists = if_exists == "keep" ? IfExists::kKeep : if_exists == "error" ? IfExists::kError : IfExists::kReplace;
+  request.last_of_repeats = last_of_repeats;
+  int64_t written = 0;
+  Run([&] {
+    const Result<int64_t> result = table_->Upsert(request);
+    if (result.ok()) written = *result;
+    return result.status();
+  });
+  return written;
 }
 
 void PyTable::Import(const py::dict& dict) {

@@ -70,8 +70,13 @@ class PyTable {
   int64_t Expire(int64_t step);
   void Clear();
   py::dict Export(bool all_columns);
-  std::pair<py::dict, uint64_t> Scan(uint64_t cursor, int64_t max_rows, bool all_columns);
+  std::pair<py::dict, uint64_t> Scan(uint64_t cursor, int64_t max_rows, const std::vector<std::string>& columns,
+                                     int64_t min_version, int64_t min_frequency);
   void Import(const py::dict& dict);
+  // Columns by name, [n, dim] each. Empty facts: not given.
+  int64_t Upsert(const Array<int64_t>& keys, const std::vector<std::pair<std::string, Array<float>>>& columns,
+                 const Array<int64_t>& frequencies, const Array<int64_t>& versions, const std::string& if_exists,
+                 bool last_of_repeats);
   int64_t TotalCount();
   std::string StatsJson();
   void Drain();

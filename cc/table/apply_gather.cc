@@ -57,6 +57,10 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   return status;
 }
 
+void ApplyOperation::Abandon() {
+  for (int s = 0; s < static_cast<int>(base_.shards.size()); ++s) UndoShard(s);
+}
+
 void ApplyOperation::CountInFilter(int s, bool add) {
   for (uint32_t e = batch_->begin(s); e < batch_->end(s); ++e) {
     const int64_t n = Occurrences(e);

@@ -47,6 +47,9 @@ class ApplyOperation {
   // slot_offsets: of the rule's slots in a row. version: the rows' new one. REQUIRES: Gather was OK
   void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, Executor* executor);
 
+  // Takes back what Gather did, in place of Update. REQUIRES: Gather was OK, with admits_all
+  void Abandon();
+
   // For an importer, which writes the rows itself. REQUIRES: Gather was OK, with admits_all
   const KeyBatch& batch() { return *batch_; }
   RowHeader* row(uint32_t entry) const { return rows_[entry]; }

@@ -135,7 +135,7 @@ TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
           EXPECT_TRUE(table->Export(true).ok());
           break;
         case 3:
-          EXPECT_TRUE(table->Scan(0, 10, true, &cursor).ok());
+          EXPECT_TRUE(table->Scan(ScanRequest{0, 10, {}}, &cursor).ok());
           break;
         case 4:
           MT_EXPECT_OK(table->Drain());

@@ -110,8 +110,11 @@ Status EmbeddingTable::TakeSnapshot(bool all_columns, int64_t max_rows, const st
 Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::PrepareSnapshot(SnapshotRequest request) {
   return WithMemory(0, [&](auto& table) { return table.PrepareSnapshot(std::move(request)); });
 }
-Result<Rows> EmbeddingTable::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
-  return WithMemory(0, [&](auto& table) { return table.Scan(cursor, max_rows, all_columns, next); });
+Result<Rows> EmbeddingTable::Scan(const ScanRequest& request, uint64_t* next) {
+  return WithMemory(0, [&](auto& table) { return table.Scan(request, next); });
+}
+Result<int64_t> EmbeddingTable::Upsert(const UpsertRequest& request) {
+  return WithMemory(request.keys.size(), [&](auto& table) { return table.Upsert(request); });
 }
 Status EmbeddingTable::Import(const Rows& rows) {
   const size_t keys = std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys);

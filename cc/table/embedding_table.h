@@ -262,13 +262,19 @@ class EmbeddingTable {
   // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (group_snapshot.h). Waits for the one that is
   // being taken. InvalidArgument if max_rows < 1.
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
-  // Rows from `cursor` (0 at first) on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the
-  // end. A key that is present from the first call to the last is given exactly once; a key that comes or leaves in between may
-  // be given. A damaged record is an error, or is left out if on_corruption says so (as in Export).
-  Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
+  // Rows from the cursor on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the end. A key
+  // that is present from the first call to the last is given exactly once; a key that comes or leaves in between may be given.
+  // Nothing moves and nothing counts as used. A damaged record is an error, or is left out if on_corruption says so (as in
+  // Export). InvalidArgument: no such column or cursor.
+  Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
   // initial value; columns the table lacks are added. InvalidArgument where the value dim differs.
   Status Import(const Rows& rows);
+  // Sets columns, frequencies and versions of rows; keys without a row get one, and no filter is asked. All of the batch, or
+  // nothing: InvalidArgument before anything changes (columns the table lacks, numbers out of range, a key that is there
+  // twice), AlreadyExists, and the errors of an apply. A key that another thread creates during the call is replaced. Returns
+  // how many rows were written.
+  Result<int64_t> Upsert(const UpsertRequest& request);
 
   // Copies rows to a holder above this table (row_batch.h). A key without a row gets what its row would begin with. Like Lookup
   // it creates no key. An error is a lower tier's: then facts and data are arbitrary. REQUIRES: rows.keys are distinct; of this

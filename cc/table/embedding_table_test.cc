@@ -264,7 +264,7 @@ TEST(EmbeddingTable, ScanGivesEachKeyOnceWhileTheIndexGrows) {
   uint64_t cursor = 0;
   int64_t next_key = 1000;
   do {
-    const auto rows = table->Scan(cursor, 200, false, &cursor);
+    const auto rows = table->Scan(ScanRequest{cursor, 200, {"value"}}, &cursor);
     ASSERT_TRUE(rows.ok()) << rows.status().ToString();
     for (const int64_t key : rows->keys) {
       if (key < 1000) ++seen[static_cast<size_t>(key)];

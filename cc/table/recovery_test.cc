@@ -420,7 +420,7 @@ TEST_P(Corruption, ErrorNamesKeyAndFileAndRemoveAlwaysWorks) {
   EXPECT_EQ(table_->Export(true).status().code(), StatusCode::kDataLoss);
   EXPECT_GT(table_->Stats().corrupt, 0);
   uint64_t next = 0;
-  const Status scanned = table_->Scan(0, kKeys, true, &next).status();
+  const Status scanned = table_->Scan(ScanRequest{0, kKeys, {}}, &next).status();
   EXPECT_EQ(scanned.code(), StatusCode::kDataLoss);
   EXPECT_TRUE(NamesABadKey("scanning", scanned)) << scanned.message();
   int64_t removed = 0;

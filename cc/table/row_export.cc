@@ -1,18 +1,32 @@
 #include "cc/table/row_export.h"
 
 namespace multitier {
+namespace {
 
-void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
-               const uint8_t* row_data, Rows* rows) {
+void AppendFacts(int64_t key, uint32_t frequency, int64_t version, Rows* rows) {
   rows->keys.push_back(key);
   rows->frequencies.push_back(frequency);
   rows->versions.push_back(version);
+}
+
+void AppendColumn(const Column& column, const uint8_t* row_data, Rows* rows) {
+  const float* from = reinterpret_cast<const float*>(row_data + column.offset);
+  rows->data.insert(rows->data.end(), from, from + column.dim);
+}
+
+}  // namespace
+
+void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
+               const uint8_t* row_data, Rows* rows) {
+  AppendFacts(key, frequency, version, rows);
   const size_t columns = all_columns ? layout.columns().size() : 1;
-  for (size_t c = 0; c < columns; ++c) {
-    const Column& column = layout.columns()[c];
-    const float* from = reinterpret_cast<const float*>(row_data + column.offset);
-    rows->data.insert(rows->data.end(), from, from + column.dim);
-  }
+  for (size_t c = 0; c < columns; ++c) AppendColumn(layout.columns()[c], row_data, rows);
+}
+
+void AppendColumns(const RowLayout& layout, const std::vector<int>& columns, int64_t key, uint32_t frequency, int64_t version,
+                   const uint8_t* row_data, Rows* rows) {
+  AppendFacts(key, frequency, version, rows);
+  for (const int c : columns) AppendColumn(layout.columns()[c], row_data, rows);
 }
 
 void AppendCounted(const CountedKey& counted, Rows* rows) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "cc/row/row_layout.h"
 #include "cc/table/counted_keys.h"
@@ -15,6 +16,9 @@ namespace multitier {
 // Adds a row: all its columns, or the value alone. row_data: [layout.row_bytes()]
 void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
                const uint8_t* row_data, Rows* rows);
+// The same with chosen columns, by their indexes in the layout.
+void AppendColumns(const RowLayout& layout, const std::vector<int>& columns, int64_t key, uint32_t frequency, int64_t version,
+                   const uint8_t* row_data, Rows* rows);
 // Adds a counted key. An entry without a count is skipped.
 void AppendCounted(const CountedKey& counted, Rows* rows);
 // Cuts off all rows behind the first `keys`, and all counted keys behind the first `counted`.

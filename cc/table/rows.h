@@ -1,11 +1,14 @@
-// Rows: rows and counted keys outside a table, column by column.
+// Rows outside a table, column by column, and the requests that move them: Rows, ScanRequest, UpsertRequest.
 
 #ifndef CC_TABLE_ROWS_H_
 #define CC_TABLE_ROWS_H_
 
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
+#include "cc/base/span.h"
 #include "cc/row/row_layout.h"
 
 namespace multitier {
@@ -32,6 +35,41 @@ struct Rows {
     for (const ColumnSpec& c : columns) n += c.dim;
     return n;
   }
+};
+
+// One call of a scan.
+struct ScanRequest {
+  uint64_t cursor = 0;               // 0 at first, then what the call before returned
+  int64_t max_rows = 64 * 1024;      // of the result, or a few more
+  std::vector<std::string> columns;  // names, in the order wanted; empty: all
+  // Rows and counted keys below one of these are left out.
+  int64_t min_version = std::numeric_limits<int64_t>::min();
+  int64_t min_frequency = 0;
+
+  bool Wants(int64_t version, int64_t frequency) const { return version >= min_version && frequency >= min_frequency; }
+};
+
+// What an upsert does with a key that has a row.
+enum class IfExists {
+  kReplace,  // sets what is given
+  kKeep,     // leaves the row as it is
+  kError,    // AlreadyExists, and nothing changes
+};
+
+// Rows to put into a table. What is not given stays as it is in a row that exists. A new row then has initial values, frequency
+// 0 (or its count, if a counter filter counted the key), and the newest step as its version.
+struct UpsertRequest {
+  Span<const int64_t> keys;  // [n]
+  struct Columns {
+    std::string name;
+    int dim = 0;
+    const float* data = nullptr;  // [n, dim]
+  };
+  std::vector<Columns> columns;     // of those of the table
+  Span<const int64_t> frequencies;  // [n], or empty: not given
+  Span<const int64_t> versions;     // [n], or empty: not given
+  IfExists if_exists = IfExists::kReplace;
+  bool last_of_repeats = false;  // false: a key that is there twice is InvalidArgument
 };
 
 }  // namespace multitier

@@ -123,7 +123,7 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
           MT_ASSERT_OK(table->Expire(table->NewestStep(), nullptr));
           break;
         case 2: {
-          Rows rows = *table->Scan(0, 20, true, &keys_seen_);
+          Rows rows = *table->Scan(ScanRequest{0, 20, {}}, &keys_seen_);
           std::sort(rows.data.begin(), rows.data.end());  // other values
           rows.applies = 0;
           rows.filter_counters.clear();

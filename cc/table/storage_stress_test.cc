@@ -65,7 +65,7 @@ class StorageStress : public testing::TestWithParam<StressCase> {
         break;
       case 1: {
         uint64_t cursor = 0;
-        EXPECT_TRUE(table->Scan(0, 50, true, &cursor).ok());
+        EXPECT_TRUE(table->Scan(ScanRequest{0, 50, {}}, &cursor).ok());
         break;
       }
       case 2:
@@ -205,7 +205,7 @@ TEST_P(StorageStress, ScanGivesEachKeyOnceWhileRowsMove) {
       std::vector<int64_t> seen;
       uint64_t cursor = 0;
       do {
-        const auto rows = table->Scan(cursor, 7, false, &cursor);
+        const auto rows = table->Scan(ScanRequest{cursor, 7, {"value"}}, &cursor);
         ASSERT_TRUE(rows.ok()) << rows.status().ToString();
         seen.insert(seen.end(), rows->keys.begin(), rows->keys.end());
       } while (cursor != 0);

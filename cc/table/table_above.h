@@ -39,8 +39,9 @@ class TableFront {
   virtual Status Expire(int64_t step, int64_t* expired) = 0;
   virtual Status Clear() = 0;
   virtual Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) = 0;
-  virtual Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) = 0;
+  virtual Result<Rows> Scan(const ScanRequest& request, uint64_t* next) = 0;
   virtual Status Import(const Rows& rows) = 0;
+  virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;
   virtual int64_t TotalCount() const = 0;
   virtual int64_t NewestStep() const = 0;

@@ -9,6 +9,7 @@
 //   removal.cc           Remove, Clear
 //   expiration.cc        Expire
 //   transfer.cc          Scan, Import
+//   upsert.cc            Upsert
 //   row_batch.cc         CopyOut, PutBack
 //   snapshot.cc          PrepareSnapshot
 //
@@ -33,6 +34,8 @@
 
 namespace multitier {
 
+class ApplyOperation;
+
 class EmbeddingTable::Impl {
  public:
   static constexpr uint32_t kNoPlace = EmbeddingTable::kNoPlace;
@@ -51,8 +54,9 @@ class EmbeddingTable::Impl {
   Status Expire(int64_t step, int64_t* expired);
   Status Clear();
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
-  Result<Rows> Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
+  Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
   Status Import(const Rows& rows);
+  Result<int64_t> Upsert(const UpsertRequest& request);
   // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
   int64_t NoteApply(int64_t global_step);
@@ -118,9 +122,15 @@ class EmbeddingTable::Impl {
   class Snapshot;
 
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
-  // until there are `wanted` or it is time to read, and moves it on.
-  Status ScanHomes(int shard, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows);
-  Result<Rows> ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next);
+  // until there are max_rows or it is time to read, and moves it on. columns: indexes in the layout.
+  Status ScanHomes(int shard, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor, Rows* rows);
+  // Indexes of the columns named; all, if none is. InvalidArgument where the table lacks one.
+  Result<std::vector<int>> ColumnsNamed(const char* operation, const std::vector<std::string>& names) const;
+  Status CheckUpsert(const UpsertRequest& request) const;
+  // InvalidArgument, AlreadyExists: entries that the request does not allow. REQUIRES: they are gathered; so below
+  Status CheckEntries(const UpsertRequest& request, ApplyOperation* operation);
+  // Writes the entries of one shard. Returns their number.
+  int64_t UpsertShard(const UpsertRequest& request, int shard, ApplyOperation* operation, FreedRecords* freed);
   Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns);
   Status ImportCounted(const Rows& rows);
   // The entries of one shard; `from`: where the batch begins in rows.

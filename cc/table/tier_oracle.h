@@ -95,13 +95,16 @@ class Oracle {
         for (auto& table : table_) MT_ASSERT_OK(table->Drain());
         return;
       case 5:
-        switch (random_() % 6) {
+        switch (random_() % 8) {
           case 0:
             return SaveAndRestore();
           case 1:
             return CloseAndRecover();
           case 2:
             return Flush();
+          case 3:
+          case 4:
+            return Upsert();
           default:
             return CompareScans();
         }
@@ -246,12 +249,39 @@ class Oracle {
     EXPECT_EQ(table_[0]->NewestStep(), table_[1]->NewestStep());
   }
 
+  void Upsert() {
+    const std::vector<int64_t> keys = Keys();
+    std::vector<float> values;
+    for (size_t i = 0; i < keys.size() * static_cast<size_t>(dim_); ++i) values.push_back(static_cast<float>(random_() % 999));
+    std::vector<int64_t> frequencies, versions;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      frequencies.push_back(static_cast<int64_t>(random_() % 5));
+      versions.push_back(static_cast<int64_t>(random_() % 20));
+    }
+    UpsertRequest request;
+    request.keys = keys;
+    if (random_() % 4 != 0) request.columns.push_back({"value", dim_, values.data()});
+    if (random_() % 2 == 0) request.frequencies = frequencies;
+    if (random_() % 2 == 0) request.versions = versions;
+    request.if_exists = static_cast<IfExists>(random_() % 3);
+    request.last_of_repeats = random_() % 4 != 0;
+    const Result<int64_t> written[2] = {table_[0]->Upsert(request), table_[1]->Upsert(request)};
+    ASSERT_EQ(written[0].status().code(), written[1].status().code())
+        << written[0].status().ToString() << " " << written[1].status().ToString();
+    if (written[0].ok()) EXPECT_EQ(*written[0], *written[1]);
+  }
+
   void CompareScans() {
     Rows all[2];
+    ScanRequest request;
+    if (random_() % 2 == 0) request.min_version = static_cast<int64_t>(random_() % 20);
+    if (random_() % 2 == 0) request.min_frequency = static_cast<int64_t>(random_() % 4);
     for (int t = 0; t < 2; ++t) {
       uint64_t cursor = 0;
       do {
-        auto rows = table_[t]->Scan(cursor, 1 + static_cast<int64_t>(random_() % 20), true, &cursor);
+        request.cursor = cursor;
+        request.max_rows = 1 + static_cast<int64_t>(random_() % 20);
+        auto rows = table_[t]->Scan(request, &cursor);
         ASSERT_TRUE(rows.ok()) << rows.status().ToString();
         if (all[t].columns.empty()) all[t].columns = rows->columns;
         auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };

@@ -32,13 +32,31 @@ uint32_t Reverse32(uint32_t x) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, bool all_columns, Rows* rows) {
+Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operation,
+                                                            const std::vector<std::string>& names) const {
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  std::vector<int> columns;
+  for (const std::string& name : names) {
+    columns.push_back(layout->Find(name));
+    if (columns.back() >= 0) continue;
+    std::string known;
+    for (const Column& column : layout->columns()) known += StrCat(known.empty() ? "'" : ", '", column.name, "'");
+    return InvalidArgumentError("table '", options_.name, "': ", operation, ": expected columns of ", known, ", found '", name,
+                                "'");
+  }
+  for (int c = 0; names.empty() && c < static_cast<int>(layout->columns().size()); ++c) columns.push_back(c);
+  return columns;
+}
+
+Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor,
+                                       Rows* rows) {
   struct Taken {
     uint32_t home;
     uint32_t pending_id;
   };
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
+  const auto wanted = static_cast<size_t>(request.max_rows);
   std::vector<ReadRecord> below[kMaxLowerTiers];
   std::vector<Taken> taken;
   uint64_t next = *cursor;
@@ -56,9 +74,12 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
       lock->VisitHome(
           home,
           [&](const RowHeader& row) {
-            AppendRow(*layout, all_columns, row.key, row.frequency, row.version, RowSlab::Data(&row), rows);
+            if (!request.Wants(row.version, row.frequency)) return;
+            AppendColumns(*layout, columns, row.key, row.frequency, row.version, RowSlab::Data(&row), rows);
           },
-          [&](const CountedKey& counted) { AppendCounted(counted, rows); },
+          [&](const CountedKey& counted) {
+            if (request.Wants(counted.version, counted.frequency)) AppendCounted(counted, rows);
+          },
           [&](int level, uint32_t location, uint32_t pending_id) {
             ReadRecord& record = below[level].emplace_back();
             record.location = location;
@@ -86,8 +107,10 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
         status = tiers_.RecordError("scanning", level, record);
         break;
       }
-      layout->FillSlots(record.row_data, record.header.num_columns);
-      AppendRow(*layout, all_columns, record.header.key, record.header.frequency, record.header.version, record.row_data, rows);
+      const RecordHeader& header = record.header;
+      if (!request.Wants(header.version, header.frequency)) continue;
+      layout->FillSlots(record.row_data, header.num_columns);
+      AppendColumns(*layout, columns, header.key, header.frequency, header.version, record.row_data, rows);
     }
   }
   if (!taken.empty()) {
@@ -103,32 +126,26 @@ Status EmbeddingTable::Impl::ScanHomes(int s, uint64_t* cursor, size_t wanted, b
   return OkStatus();
 }
 
-Result<Rows> EmbeddingTable::Impl::Scan(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
-  if (max_rows < 1) {
-    return InvalidArgumentError("table '", options_.name, "': scan: expected max_rows >= 1, found ", max_rows);
+Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* next) {
+  if (request.max_rows < 1) {
+    return InvalidArgumentError("table '", options_.name, "': scan: expected max_rows >= 1, found ", request.max_rows);
   }
-  if (cursor >> kCursorShardShift >= shards_.size()) {
+  if (request.cursor >> kCursorShardShift >= shards_.size()) {
     return InvalidArgumentError("table '", options_.name, "': scan: expected a cursor that an earlier scan returned, found ",
-                                cursor);
+                                request.cursor);
   }
-  const auto rows = static_cast<size_t>(std::min(max_rows, TotalCount()));
-  const MemoryLease lease(3 * rows * (layout()->row_bytes() + 3 * sizeof(int64_t)));  // a vector that grows is there twice
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options_.name, "': scanning ", rows, " rows"));
+  const auto most = static_cast<size_t>(std::min(request.max_rows, TotalCount()));
+  const MemoryLease lease(3 * most * (layout()->row_bytes() + 3 * sizeof(int64_t)));  // a vector that grows is there twice
+  if (!lease.ok()) return lease.Refusal(StrCat("table '", options_.name, "': scanning ", most, " rows"));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
-  return ScanInside(cursor, max_rows, all_columns, next);
-}
-
-Result<Rows> EmbeddingTable::Impl::ScanInside(uint64_t cursor, int64_t max_rows, bool all_columns, uint64_t* next) {
+  MT_ASSIGN_OR_RETURN(const std::vector<int> columns, ColumnsNamed("scan", request.columns));
   Rows rows;
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  for (const Column& column : layout->columns()) {
-    rows.columns.push_back(column);
-    if (!all_columns) break;
-  }
-  size_t s = cursor >> kCursorShardShift;
-  uint64_t position = cursor & ((uint64_t{1} << kCursorShardShift) - 1);
-  while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < max_rows) {
-    MT_RETURN_IF_ERROR(ScanHomes(static_cast<int>(s), &position, static_cast<size_t>(max_rows), all_columns, &rows));
+  for (const int c : columns) rows.columns.push_back(layout->columns()[c]);
+  size_t s = request.cursor >> kCursorShardShift;
+  uint64_t position = request.cursor & ((uint64_t{1} << kCursorShardShift) - 1);
+  while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < request.max_rows) {
+    MT_RETURN_IF_ERROR(ScanHomes(static_cast<int>(s), request, columns, &position, &rows));
     if (position >= uint64_t{1} << 32) {
       position = 0;
       ++s;

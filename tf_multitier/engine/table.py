@@ -368,7 +368,12 @@ class Table:
         return Rows(**self._table.export(bool(all_columns)))
 
     def scan(
-        self, cursor: int = 0, max_rows: int = 65536, all_columns: bool = True
+        self,
+        cursor: int = 0,
+        max_rows: int = 65536,
+        columns: collections.abc.Sequence[str] | None = None,
+        min_version: int | None = None,
+        min_frequency: int | None = None,
     ) -> tuple[Rows, int]:
         """Copies the table in steps, while other operations run.
 
@@ -378,20 +383,79 @@ class Table:
         Args:
           cursor: 0 for the first call, then the cursor that the previous call returned.
           max_rows: rows per call, >= 1. A call may return up to one bucket of rows more.
-          all_columns: False: copy the value column only.
+          columns: names of the columns to copy. None: all.
+          min_version: rows and counted keys whose last update was at an earlier step are left out. None: none is.
+          min_frequency: rows and counted keys with fewer occurrences are left out.
 
         Returns:
           (`Rows`, next cursor). The next cursor is 0 at the end.
 
         Raises:
-          ValueError: a bad cursor or max_rows.
+          ValueError: no such column, or a bad cursor or max_rows.
         """
-        cursor, max_rows = (
+        rows, following = self._table.scan(
             arguments.integer("cursor", cursor, signed=False),
             arguments.integer("max_rows", max_rows),
+            [] if columns is None else self._known_columns(arguments.names("columns", columns)),
+            -(2**63) if min_version is None else arguments.integer("min_version", min_version),
+            0 if min_frequency is None else arguments.integer("min_frequency", min_frequency),
         )
-        rows, following = self._table.scan(cursor, max_rows, bool(all_columns))
         return Rows(**rows), following
+
+    def _known_columns(self, names):
+        """`names`, at least one of them."""
+        if not names:
+            raise ValueError(f"columns: expected names among {[c[0] for c in self.columns]}, found none")
+        return names
+
+    def upsert(
+        self,
+        keys: npt.ArrayLike,
+        columns: dict[str, npt.ArrayLike],
+        frequencies: npt.ArrayLike | None = None,
+        versions: npt.ArrayLike | None = None,
+        if_exists: str = "replace",
+        repeats: str = "error",
+    ) -> int:
+        """Writes rows: all of them, or none. Keys without a row get one, whatever the filter says.
+
+        What is not given stays as it is in a row that exists. A new row then has its initial values, frequency 0 (or the count that
+        the filter has of it), and the newest step that the table knows.
+
+        Args:
+          keys: integers [n].
+          columns: a dict from names of columns to floats [n, dim of the column].
+          frequencies: integers [n], 0 to 2**32 - 1, or None.
+          versions: integers [n], or None.
+          if_exists: for a key that has a row: "replace" what is given, "keep" the row, or "error".
+          repeats: for a key that is there twice: "error", or "last": the last one counts.
+
+        Returns:
+          The number of rows written.
+
+        Raises:
+          ValueError: a bad argument; the message says what was expected and found.
+          AlreadyExistsError: a key has a row, and if_exists is "error".
+          ResourceExhaustedError: no room for the rows.
+        """
+        for argument, found, expected in (
+            ("if_exists", if_exists, ("replace", "keep", "error")),
+            ("repeats", repeats, ("error", "last")),
+        ):
+            if found not in expected:
+                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
+        keys = arguments.integers("keys", keys)
+        dims = {name: dim for name, dim, _ in self.columns}
+        data = []
+        for name, values in columns.items():
+            if name not in dims:
+                raise ValueError(f"columns: expected names among {list(dims)}, found {name!r}")
+            data.append((name, arguments.floats(name, values, [len(keys), dims[name]])))
+        facts = [
+            arguments.integers(what, () if given is None else given)
+            for what, given in (("frequencies", frequencies), ("versions", versions))
+        ]
+        return self._table.upsert(keys, data, *facts, if_exists, repeats == "last")
 
     def import_rows(self, rows: Rows) -> None:
         """Writes rows and counted keys into the table. They replace existing rows of the same keys.

@@ -1,0 +1,120 @@
+// Upsert: rows from outside, all of a batch or none.
+//
+//   check     the request alone: sizes, columns, numbers
+//   gather    every key's row comes into DRAM and is pinned; all that can fail happens here (ApplyOperation)
+//   look      keys that are there twice, keys that have rows: refused, and gather is taken back
+//   write     memory only, cannot fail
+
+#include <cstring>
+
+#include "cc/table/apply_operation.h"
+#include "cc/table/table_impl.h"
+
+namespace multitier {
+namespace {
+
+constexpr int64_t kMaxFrequency = 0xffffffffLL;
+
+// The position that counts, of those of a key: its last.
+size_t LastPosition(const KeyBatch& batch, uint32_t entry) {
+  uint32_t last = batch.first_position(entry);
+  for (uint32_t p = last; p != KeyBatch::kEnd; p = batch.next(p)) last = p;
+  return last;
+}
+
+}  // namespace
+
+Status EmbeddingTable::Impl::CheckUpsert(const UpsertRequest& request) const {
+  const std::string table = StrCat("table '", options_.name, "': upsert: ");
+  const size_t n = request.keys.size();
+  for (const auto* facts : {&request.frequencies, &request.versions}) {
+    if (facts->empty() || facts->size() == n) continue;
+    return InvalidArgumentError(table, "expected ", n, facts == &request.versions ? " versions" : " frequencies", ", found ",
+                                facts->size());
+  }
+  for (const int64_t f : request.frequencies) {
+    if (f < 0 || f > kMaxFrequency) return InvalidArgumentError(table, "expected frequencies in [0, 2^32), found ", f);
+  }
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  for (const UpsertRequest::Columns& column : request.columns) {
+    MT_ASSIGN_OR_RETURN(const std::vector<int> found, ColumnsNamed("upsert", {column.name}));
+    const int dim = layout->columns()[found[0]].dim;
+    if (column.dim == dim) continue;
+    return InvalidArgumentError(table, "expected rows of ", dim, " elements for column '", column.name, "', found ", column.dim);
+  }
+  return OkStatus();
+}
+
+Status EmbeddingTable::Impl::CheckEntries(const UpsertRequest& request, ApplyOperation* operation) {
+  const KeyBatch& batch = operation->batch();
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    Shard::Locked lock(shards_[s]);
+    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+      if (!request.last_of_repeats && batch.next(batch.first_position(e)) != KeyBatch::kEnd) {
+        return InvalidArgumentError("table '", options_.name, "': upsert: expected distinct keys, found key ", batch.key(e),
+                                    " twice");
+      }
+      if (request.if_exists == IfExists::kError && !operation->row(e)->has(kRowUncommitted)) {
+        return AlreadyExistsError("table '", options_.name, "': upsert: expected keys without rows, found a row of key ",
+                                  batch.key(e));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
+  MT_RETURN_IF_ERROR(CheckUpsert(request));
+  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
+  ApplyOperation operation(&base_, &demoter_, &reader_);
+  ApplyOperation::Keys keys;
+  keys.keys = request.keys;
+  keys.admits_all = true;
+  MT_RETURN_IF_ERROR(operation.Gather(keys, nullptr));
+  if (Status refused = CheckEntries(request, &operation); !refused.ok()) {
+    operation.Abandon();
+    demoter_.TrimAndRemember();  // rows came up
+    return refused;
+  }
+  FreedRecords freed;
+  int64_t written = 0;
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) written += UpsertShard(request, s, &operation, &freed);
+  for (const int64_t version : request.versions) RaiseTo(&newest_step_, version);
+  tiers_.Free(&freed);
+  demoter_.TrimAndRemember();
+  return written;
+}
+
+int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, ApplyOperation* operation, FreedRecords* freed) {
+  const KeyBatch& batch = operation->batch();
+  const int64_t newest_step = newest_step_.load();
+  int64_t written = 0;
+  Shard::Locked lock(shards_[s]);
+  std::vector<uint32_t> offsets;
+  for (const UpsertRequest::Columns& column : request.columns) {
+    offsets.push_back(lock->layout()->columns()[lock->layout()->Find(column.name)].offset);
+  }
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+    RowHeader* const row = operation->row(e);
+    const bool is_new = row->has(kRowUncommitted);
+    if (!is_new && request.if_exists == IfExists::kKeep) {
+      lock->Unpin(row);
+      continue;
+    }
+    const size_t i = LastPosition(batch, e);
+    uint8_t* const to_row = lock->BeginChange(row, batch.hash(e));
+    lock->Commit(row);
+    for (size_t c = 0; c < offsets.size(); ++c) {
+      const auto dim = static_cast<size_t>(request.columns[c].dim);
+      std::memcpy(to_row + offsets[c], request.columns[c].data + i * dim, dim * sizeof(float));
+    }
+    if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
+    if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? newest_step : request.versions[i];
+    lock->FinishChange(row, operation->Touched(e), batch.num_keys(), freed);
+    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency may have become less
+    ++written;
+  }
+  return written;
+}
+
+}  // namespace multitier

@@ -1,0 +1,320 @@
+"""RowTransfer: the methods of EmbeddingVariable and PartitionedEmbeddingVariable that move rows out of a variable and into it.
+
+    scan      one piece of the rows, by a cursor                 upsert      rows of the caller, a batch at a time
+    rows      a generator over scan, for whole variables         clear       removes every key
+                                                                 set_budget  changes the size of DRAM
+
+Reads and removals by key are in queries.py. A checkpoint moves whole variables between programs (saver.py, checkpoint/).
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from tf_multitier._library import ops
+from tf_multitier.queries import as_keys
+from tf_multitier.queries import colocated
+from tf_multitier.queries import partition_keys
+
+# A cursor of a whole variable: the part's number, then the cursor of the part's table, which needs fewer bits than this.
+_PART_SHIFT = 40
+_LEAST = np.iinfo(np.int64).min
+
+
+class ScannedRows(typing.NamedTuple):
+    """A piece of a variable's rows: tensors, or, after Session.run, arrays.
+
+    Attributes:
+      keys: int64 [n].
+      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding.
+      frequencies: int64 [n]: number of occurrences in training.
+      versions: int64 [n]: global step of the last update.
+      next_cursor: int64 scalar: the cursor of the next piece; 0 at the end.
+    """
+
+    keys: typing.Any
+    columns: dict
+    frequencies: typing.Any
+    versions: typing.Any
+    next_cursor: typing.Any
+
+
+def column_name(column):
+    """The name of a column that a caller gives as a name or as a slot (SlotColumn)."""
+    name = getattr(column, "column", column)
+    if not isinstance(name, str):
+        raise TypeError(f"expected names of columns or slots, found {column!r}")
+    return name
+
+
+def _names(columns):
+    if isinstance(columns, str):
+        raise TypeError(f"columns: expected a list of names, found {columns!r}")
+    return ["value"] if columns is None else [column_name(column) for column in columns]
+
+
+def _upsert_part(part, rows, names, if_exists, repeats, check_finite):
+    keys, data, facts = rows
+    with colocated(part):
+        return ops.multitier_upsert(
+            part.handle,
+            keys,
+            data,
+            *facts,
+            column_names=names,
+            if_exists=if_exists,
+            repeats=repeats,
+            check_finite=check_finite,
+        )
+
+
+class RowTransfer:
+    """Methods that build ops; run the result in a Session. See the module comment for what there is.
+
+    A class that uses this mixin has `parts`, `variable_name`, `embedding_dim`, and the methods of Queries.
+    """
+
+    parts: list
+    variable_name: str
+
+    def scan(
+        self,
+        cursor: typing.Any = 0,
+        max_rows: int = 65536,
+        columns: collections.abc.Sequence | None = None,
+        min_version: typing.Any = None,
+        min_frequency: typing.Any = None,
+        name: str = "scan",
+    ) -> ScannedRows:
+        """Reads the variable piece by piece while it is in use. `rows` does it in a loop.
+
+        A key that has a row during the whole scan is in exactly one piece. A key that comes or goes meanwhile may be in none. Memory
+        is that of one piece. Rows do not move between tiers. Rows of lower tiers are read, also if they are then left out.
+
+        Args:
+          cursor: 0 for the first piece, then `next_cursor` of the piece before: an integer, or an int64 scalar tensor.
+          max_rows: rows of a piece, >= 1; a piece may have a few more, and near the end of a partition fewer.
+          columns: names of columns, or slots (`optimizer.get_slot(ev, name)`). None: ["value"]. []: keys, frequencies and versions.
+          min_version: rows whose last update was at an earlier global step are left out: an integer or an int64 scalar tensor.
+          min_frequency: rows with fewer occurrences are left out.
+          name: name of the op.
+
+        Returns:
+          `ScannedRows`.
+
+        Raises:
+          tf.errors.InvalidArgumentError, when run: no such column (the message lists those there are), or a bad cursor.
+          tf.errors.DataLossError, when run: a row in a file is damaged.
+        """
+        names = _names(columns)
+        if isinstance(max_rows, bool) or not isinstance(max_rows, (int, np.integer)) or max_rows < 1:
+            raise ValueError(f"max_rows: expected an integer >= 1, found {max_rows!r}")
+        with tf.name_scope(name):
+            cursor = tf.convert_to_tensor(cursor, tf.int64)
+            least = [
+                tf.convert_to_tensor(default if given is None else given, tf.int64)
+                for given, default in ((min_version, _LEAST), (min_frequency, 0))
+            ]
+            if len(self.parts) == 1:
+                return self._scan_part(0, cursor, least, names, max_rows)
+            part = tf.cast(tf.bitwise.right_shift(cursor, _PART_SHIFT), tf.int32)
+            known = tf.debugging.assert_less(
+                tf.cast(part, tf.uint32),
+                tf.constant(len(self.parts), tf.uint32),
+                f"embedding variable '{self.variable_name}': expected a cursor that an earlier scan returned",
+            )
+            with tf.control_dependencies([known] if known is not None else []):
+                part = tf.identity(part)
+            within = tf.bitwise.bitwise_and(
+                cursor, tf.constant((1 << _PART_SHIFT) - 1, tf.int64)
+            )
+            branches = [
+                lambda p=p: self._scan_part(p, within, least, names, max_rows)
+                for p in range(len(self.parts))
+            ]
+            return tf.switch_case(part, branches)
+
+    def _scan_part(self, index, cursor, least, names, max_rows):
+        """A piece of one part. Its next cursor is that of the whole variable."""
+        part = self.parts[index]
+        with colocated(part):
+            scanned = ops.multitier_scan(
+                part.handle, cursor, *least, N=len(names), column_names=names, max_rows=max_rows
+            )
+        next_cursor, first = scanned.next_cursor, index << _PART_SHIFT
+        if len(self.parts) > 1:
+            following = (index + 1) << _PART_SHIFT if index + 1 < len(self.parts) else 0
+            at_end = tf.equal(next_cursor, 0)
+            next_cursor = tf.where(at_end, tf.constant(following, tf.int64), next_cursor + first)
+        columns = dict(zip(names, scanned.columns))
+        return ScannedRows(
+            scanned.keys, columns, scanned.frequencies, scanned.versions, next_cursor
+        )
+
+    def rows(
+        self,
+        session: typing.Any = None,
+        max_rows: int = 65536,
+        columns: collections.abc.Sequence | None = None,
+        min_version: int | None = None,
+        min_frequency: int | None = None,
+        progress: bool | None = False,
+    ) -> collections.abc.Iterator[ScannedRows]:
+        """A generator of all rows, in pieces of NumPy arrays. See `scan` for what a piece is and for the arguments.
+
+            for piece in users.rows(session, columns=["value", optimizer.get_slot(users, "momentum")]):
+                table = pandas.DataFrame(piece.columns["value"], index=piece.keys)
+
+        Args:
+          session: a Session in which the variable is initialized. None: the default session; not needed in eager execution.
+          progress: True: shows a progress bar (tqdm). None: only if the output is a terminal.
+
+        Raises:
+          ValueError: there is no session.
+        """
+        ask = self._asker(session)
+        cursor: typing.Any = 0
+        if tf.executing_eagerly():
+            step = None
+        else:
+            with self.parts[0].handle.graph.as_default():
+                cursor = tf.compat.v1.placeholder(tf.int64, [])
+                step = self.scan(cursor, max_rows, columns, min_version, min_frequency, "rows")
+                count = self.total_count()
+        total = int(ask(self.total_count() if step is None else count))
+        bar = tqdm.tqdm(
+            total=total, unit=" rows", unit_scale=True, disable=None if progress is None else not progress
+        )
+        with bar:
+            at = 0
+            while True:
+                if step is None:
+                    tensors = self.scan(at, max_rows, columns, min_version, min_frequency, "rows")
+                    piece = tf.nest.map_structure(np.asarray, tensors)
+                else:
+                    piece = ask(step, {cursor: at})
+                if len(piece.keys):
+                    bar.update(len(piece.keys))
+                    yield piece
+                at = int(piece.next_cursor)
+                if at == 0:
+                    return
+
+    def _asker(self, session):
+        """A function that evaluates tensors in a session, or eagerly."""
+        if tf.executing_eagerly():
+            return lambda tensors, feed=None: np.asarray(tensors)
+        session = session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ValueError(
+                f"embedding variable '{self.variable_name}': rows() needs a session: pass one, or call it in `with session:`"
+            )
+        return session.run
+
+    def upsert(
+        self,
+        keys: typing.Any,
+        values: typing.Any = None,
+        slots: dict | None = None,
+        frequencies: typing.Any = None,
+        versions: typing.Any = None,
+        if_exists: str = "replace",
+        repeats: str = "error",
+        check_finite: bool = False,
+        name: str = "upsert",
+    ) -> tf.Tensor:
+        """Writes rows. Keys without a row get one, whatever an admission filter says.
+
+        What is not given stays as it is in a row that exists. A new row then has its initial values, frequency 0 (or the count that
+        a filter has of it), and the newest global step that the table knows. All rows are written, or none; in a partitioned
+        variable that holds for each part. All rows of the batch are in DRAM at once, beyond its size if need be. If another thread
+        trains a new key at the same time, either of the two comes first.
+
+        Args:
+          keys: integers [n].
+          values: float32 [n, embedding_dim], or None.
+          slots: a dict from slots, or their names, to float32 [n, dim of the slot].
+          frequencies: integers [n], from 0 to 2**32 - 1, or None.
+          versions: integers [n], or None.
+          if_exists: for a key that has a row: "replace" what is given, "keep" the row, or "error".
+          repeats: for a key that is there twice: "error", or "last": the last one counts.
+          check_finite: True: infinities and NaN are an error.
+          name: name of the op.
+
+        Returns:
+          int64 scalar: the number of rows written.
+
+        Raises:
+          ValueError: a bad name, or shapes that do not match.
+          tf.errors.InvalidArgumentError, when run: a key that is there twice, no such slot, another width, a negative frequency.
+          tf.errors.AlreadyExistsError, when run: a key has a row, and if_exists is "error".
+          tf.errors.ResourceExhaustedError, when run: there is no room for the rows.
+        """
+        for argument, found, expected in (
+            ("if_exists", if_exists, ("replace", "keep", "error")),
+            ("repeats", repeats, ("error", "last")),
+        ):
+            if found not in expected:
+                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
+        columns = {} if values is None else {"value": values}
+        columns.update((column_name(slot), data) for slot, data in (slots or {}).items())
+        with tf.name_scope(name):
+            keys = as_keys(self, keys, "keys")
+            keys.shape.assert_has_rank(1)
+            data = [tf.convert_to_tensor(column, tf.float32) for column in columns.values()]
+            facts = [
+                tf.zeros([0], tf.int64) if given is None else tf.cast(tf.convert_to_tensor(given), tf.int64)
+                for given in (frequencies, versions)
+            ]
+            if values is not None:
+                data[0].shape.assert_is_compatible_with([None, self.embedding_dim])
+            given = (frequencies is not None, versions is not None)
+            written = [
+                _upsert_part(part, rows, list(columns), if_exists, repeats, bool(check_finite))
+                for part, rows in self._split(keys, data, facts, given)
+            ]
+            return written[0] if len(written) == 1 else tf.add_n(written)
+
+    def _split(self, keys, data, facts, given):
+        """[(part, (its keys, its rows of each column, its facts))]."""
+        if len(self.parts) == 1:
+            return [(self.parts[0], (keys, data, facts))]
+        positions, part_keys = partition_keys(keys, len(self.parts))
+        return [
+            (
+                part,
+                (
+                    its_keys,
+                    [tf.gather(column, at) for column in data],
+                    [tf.gather(fact, at) if is_given else fact for fact, is_given in zip(facts, given)],
+                ),
+            )
+            for part, at, its_keys in zip(self.parts, positions, part_keys)
+        ]
+
+    def clear(self, name: str = "clear") -> tf.Operation:
+        """An op that removes all keys, and what filters have counted."""
+        return self._each_part(lambda p: ops.multitier_clear(p.handle), name)
+
+    def set_budget(self, size: typing.Any, name: str = "set_budget") -> tf.Operation:
+        """An op that changes the bytes of row data that DRAM may hold, for each part: `storage_size[0]` of the option.
+
+        A larger size applies at once. A smaller one is reached in the background while training continues; `drain` waits for it.
+        A checkpoint does not have the size: a restored variable has that of its options.
+
+        Args:
+          size: bytes, an integer or an int64 scalar tensor, at least one row.
+          name: name of the op.
+
+        Raises:
+          tf.errors.InvalidArgumentError, when run: less than one row.
+          tf.errors.FailedPreconditionError, when run: the variable was made without a size for DRAM.
+          tf.errors.ResourceExhaustedError, when run: the rows do not fit, and there is no tier for them.
+        """
+        size = tf.convert_to_tensor(size, tf.int64)
+        return self._each_part(lambda p: ops.multitier_set_budget(p.handle, size), name)
