@@ -175,7 +175,7 @@ Status RecordMover::WriteMoving(const ShardWriter& writer, int level, std::vecto
     const Status written = tiers_.Write(writer, to, Span<const WriteRecord>(records.data(), room), locations.data());
     if (!written.ok()) {
       status = tiers_.Error(StrCat("demoting ", room, " rows from tier ", tiers_.name(level)), to, written);
-      if (levels().durable[to]) base_.common.any_key_below = true;
+      if (levels().needs_removal[to]) base_.common.any_key_below = true;
     }
   }
   for (size_t i = 0; i < dirty.size(); ++i) {

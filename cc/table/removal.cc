@@ -97,7 +97,7 @@ Status EmbeddingTable::Impl::Clear() {
     const Status scanned = tiers_.Scan(level, [&](const RecordHeader& record, uint32_t location) {
       freed.at[level].push_back(KeyLocation{record.key, location});
       for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
-        if (levels_.durable[deeper]) freed.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
+        if (levels_.needs_removal[deeper]) freed.at[deeper].push_back(KeyLocation{record.key, kNoLocation});
       }
       return OkStatus();
     });

@@ -36,7 +36,7 @@ void ShardRows::MoveToCopy(uint32_t slot) {
 RecordHeader ShardRows::BeginWrite(uint32_t slot, int level, uint8_t* row_data) {
   RowHeader* row = dram_.Header(slot);
   // Even a write that fails may leave a record behind.
-  row->flags |= levels_.durable[level] ? kRowDemoting | kRowEverBelow : kRowDemoting;
+  row->flags |= levels_.needs_removal[level] ? kRowDemoting | kRowEverBelow : kRowDemoting;
   std::memcpy(row_data, RowSlab::Data(row), dram_.layout()->row_bytes());
   RecordHeader header;
   header.key = row->key;
@@ -145,7 +145,7 @@ void ShardRows::DropRecord(int level, const Leaving& leaving, const RecordHeader
   --rows_;
   ++counters.dropped;
   for (int other = 0; other < levels_.count; ++other) {
-    if (other != level && !levels_.durable[other]) continue;
+    if (other != level && !levels_.needs_removal[other]) continue;
     freed->at[other].push_back(KeyLocation{leaving.header.key, other == level ? leaving.location : kNoLocation});
   }
 }

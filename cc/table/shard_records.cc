@@ -93,7 +93,7 @@ RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const 
   row->version = header.version;
   row->frequency = header.frequency;
   if (levels_.middle[level]) row->flags = header.flags & kRowEverBelow;
-  if (levels_.durable[level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
+  if (levels_.needs_removal[level] || header.below != kNoLocation) row->flags |= kRowEverBelow;
   if (levels_.keeps_copies(level)) {
     row->below = location;
   } else {
@@ -139,7 +139,7 @@ void ShardRows::EraseRecord(KeyWord word, int level, uint32_t location, const Re
   freed->at[level].push_back(KeyLocation{header.key, location});
   for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
     const bool ever = (header.flags & kRowEverBelow) != 0 || common_->any_key_below;
-    if (header.below != kNoLocation || (levels_.durable[deeper] && ever)) {
+    if (header.below != kNoLocation || (levels_.needs_removal[deeper] && ever)) {
       freed->at[deeper].push_back(KeyLocation{header.key, header.below});
     }
   }

@@ -121,7 +121,7 @@ void ShardRows::Erase(const Found& found, FreedRecords* freed) {
     const bool ever_below = row->has(kRowEverBelow) || common_->any_key_below;
     for (int level = 0; level < levels_.count; ++level) {
       const uint32_t location = level == levels_.last() ? row->below : kNoLocation;
-      if (location != kNoLocation || (levels_.durable[level] && ever_below)) {
+      if (location != kNoLocation || (levels_.needs_removal[level] && ever_below)) {
         freed->at[level].push_back(KeyLocation{row->key, location});
       }
     }
@@ -187,7 +187,7 @@ void ShardRows::Clear(FreedRecords* freed) {
     const RowHeader* row = dram_.Header(slot);
     if (row->has(kRowFree) || !(row->has(kRowEverBelow) || common_->any_key_below)) continue;
     for (int level = 0; level < levels_.count; ++level) {
-      if (levels_.durable[level]) freed->at[level].push_back(KeyLocation{row->key, kNoLocation});
+      if (levels_.needs_removal[level]) freed->at[level].push_back(KeyLocation{row->key, kNoLocation});
     }
   }
   index_.Clear();

@@ -120,6 +120,43 @@ TEST(TierChain, ARemovalThatTheLastTierRefusesDoesNotStopDemotionToTheTierAboveI
   EXPECT_EQ(table->TotalCount(), 8);
 }
 
+// A tier of files by key, which is not durable, and what stays in its files.
+class KeyedTier : public MemoryTier {
+ public:
+  std::set<int64_t> in_files;
+  TierCapabilities capabilities() const override {
+    TierCapabilities can = MemoryTier::capabilities();
+    can.durable = false;
+    can.keyed = true;
+    return can;
+  }
+  Status Write(Span<const WriteRecord> records, uint32_t* locations) override {
+    for (const WriteRecord& record : records) in_files.insert(record.header.key);
+    return MemoryTier::Write(records, locations);
+  }
+  Status Remove(Span<const KeyLocation> records) override {
+    for (const KeyLocation& record : records) in_files.erase(record.key);
+    return MemoryTier::Remove(records);
+  }
+};
+
+TEST(TierChain, ATierOfFilesByKeyHearsOfEachKeyThatGoes) {
+  for (const bool clears : {false, true}) {
+    auto last = std::make_shared<KeyedTier>();
+    auto table = MakeTable(TieredOptions(4, 4, last));
+    for (int i = 0; i < 3; ++i) MT_ASSERT_OK(Sgd(Range(0, 32), 1.0f, 4).Run(table.get()));
+    MT_ASSERT_OK(Sgd({1, 2, 3}, 1.0f, 4).Run(table.get()));  // changed in memory: their records were freed
+    EXPECT_EQ(last->in_files.count(2), 1u);
+    if (clears) {
+      MT_ASSERT_OK(table->Clear());
+    } else {
+      MT_ASSERT_OK(table->Remove(Range(0, 32), nullptr));
+    }
+    MT_ASSERT_OK(table->Drain());
+    EXPECT_EQ(last->in_files, std::set<int64_t>());
+  }
+}
+
 TEST(TierChain, LruKeepsTheMostRecentInEveryTierOfAChain) {
   TableOptions options = TieredOptions(4, 2, std::make_shared<MemoryTier>());
   options.cache_strategy = Replacement::kLru;

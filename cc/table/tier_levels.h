@@ -17,10 +17,11 @@ constexpr int kMaxLowerTiers = 2;
 struct TierLevels {
   int count = 0;
   Tier* tier[kMaxLowerTiers] = {};
-  bool durable[kMaxLowerTiers] = {};  // records survive the process
-  bool middle[kMaxLowerTiers] = {};   // records keep `below`, recency and flags
-  bool bounded[kMaxLowerTiers] = {};  // the table limits how many rows are there
-  bool dram_named = true;             // DRAM is a tier of the table
+  bool durable[kMaxLowerTiers] = {};        // records survive the process
+  bool needs_removal[kMaxLowerTiers] = {};  // a key that goes must be removed here, also if its record was freed before
+  bool middle[kMaxLowerTiers] = {};         // records keep `below`, recency and flags
+  bool bounded[kMaxLowerTiers] = {};        // the table limits how many rows are there
+  bool dram_named = true;                   // DRAM is a tier of the table
 
   int last() const { return count - 1; }
   // Whether a record stays as the copy of its row when the row is promoted.

@@ -9,6 +9,7 @@ void TierStack::Add(Tier* tier, bool bounded) {
   const TierCapabilities can = tier->capabilities();
   setup_->tier[level] = tier;
   setup_->durable[level] = can.durable;
+  setup_->needs_removal[level] = can.durable || can.keyed;
   setup_->middle[level] = can.middle;
   setup_->bounded[level] = bounded;
 }

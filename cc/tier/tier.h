@@ -150,6 +150,7 @@ struct TierCapabilities {
   bool durable = false;    // records survive the process
   bool relocates = false;  // moves records; without a relocator it never reclaims their space
   bool middle = false;     // stores below, recency and flags of a record: may have a tier below it
+  bool keyed = false;      // files by key: what Free leaves there stays until the key is written again or removed
 };
 
 class Tier {

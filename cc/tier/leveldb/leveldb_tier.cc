@@ -126,6 +126,7 @@ Result<LevelDbTier::Database> LevelDbTier::OpenDatabase(bool create) {
 TierCapabilities LevelDbTier::capabilities() const {
   TierCapabilities capabilities;
   capabilities.durable = options_.durable;
+  capabilities.keyed = true;
   return capabilities;
 }
 
