@@ -15,7 +15,8 @@ OPTIONS = set(embedding_variable.OPTION_ATTRS)
 OPS = {
     "MultitierEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierInitialize": set(),
-    "MultitierRestore": {"variable_name"},
+    "MultitierReadPart": {"variable_name", "resize"},
+    "MultitierRestore": {"variable_name", "resize"},
 }
 
 # What the engine's Table calls otherwise, has in addition, or has not: types, shape and partitions belong to the variable.
@@ -27,6 +28,7 @@ VARIABLE_ONLY = {
     "key_dtype",
     "num_partitions",
     "partition_index",
+    "read_only",
     "shape",
 }
 

@@ -29,6 +29,7 @@ import tqdm
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier.checkpoint.writer import FROZEN_DTYPES
 
 _CHECKPOINTS = {"checkpoint": checkpoint.load, "deeprec": checkpoint.load_deeprec}
 _ENDINGS = {"parquet": ".parquet", "npz": ".npz", "raw": ""}
@@ -41,7 +42,10 @@ _SAVE = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.frozen and options.to != "checkpoint":
+        parser.error(f"--frozen: expected --to=checkpoint, found --to={options.to}")
     try:
         source, tables = _read(options)
         if options.to == "checkpoint":
@@ -70,6 +74,11 @@ def _parser():
     parser.add_argument("--tables", help="comma-separated names; without it all tables")
     parser.add_argument(
         "--partitions", type=int, default=1, help="parts of each table (checkpoint)"
+    )
+    parser.add_argument(
+        "--frozen",
+        choices=FROZEN_DTYPES,
+        help="write keys and values alone, in this dtype, for serving (checkpoint)",
     )
     parser.add_argument("--dim", type=int, help="elements of a value (raw)")
     parser.add_argument(
@@ -159,10 +168,11 @@ def _write_checkpoint(options, source, tables):
     with checkpoint.Writer(options.target) as writer:
         for name, rows in _with_progress(tables):
             initializer = getattr(rows, "initializer", None)
-            if initializer is not None and initializer["kind"] == "matrix":
-                raise NotImplementedError(f"'{name}': an initializer of kind matrix")
+            matrix = rows.matrix() if initializer and initializer["kind"] == "matrix" else None
             applies = getattr(rows, "applies", 0)
-            counts[name] = writer.add_table(name, rows, options.partitions, initializer, applies)
+            counts[name] = writer.add_table(
+                name, rows, options.partitions, initializer, applies, matrix, options.frozen
+            )
         for name in source.tensors if source else []:
             writer.add_tensor(name, source.tensor(name))
     return counts

@@ -82,6 +82,7 @@ OPTION_ATTRS = (
     "cache_strategy",
     "drop_coldest",
     "on_corruption",
+    "read_only",
     "partition_index",
     "num_partitions",
 )
@@ -149,6 +150,11 @@ class TableOptions:
     def steps_to_live(self) -> int:
         """`steps_to_live` of the variable's GlobalStepEvict, in steps; 0 if it has none."""
         return self.option_attrs["steps_to_live"]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the variable was made in `tf_multitier.serving.read_only()`."""
+        return self.option_attrs["read_only"]
 
 
 _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
@@ -313,8 +319,13 @@ class EmbeddingVariable(
           slots: list of (column name, dim, initial value).
 
         Raises:
-          ValueError: a column of that name exists with another dim or initial value.
+          ValueError: a column of that name exists with another dim or initial value; or the variable is read-only.
         """
+        if self.read_only:
+            raise ValueError(
+                f"embedding variable '{self.variable_name}' is read-only and cannot be trained: it was made in "
+                "tf_multitier.serving.read_only()"
+            )
         new: list = []
         for column, dim, value in slots:
             have = self._slot_values.setdefault(column, None)
@@ -380,16 +391,27 @@ class EmbeddingVariable(
         """The op that TensorFlow's savers run to restore the variable from the tensors of its `specs`."""
         return saver.restore(self, restored_tensors)
 
-    def restore_from(self, prefix: typing.Any, name: str = "restore") -> tf.Operation:
+    def restore_from(
+        self, prefix: typing.Any, name: str = "restore", resize: bool = False
+    ) -> tf.Operation:
         """An op that replaces the variable's content by that of a checkpoint.
 
-        The checkpoint may have another number of partitions. If the op fails, the variable keeps its content.
+        The checkpoint may have another number of partitions and other slots. If the op fails, the variable keeps its content.
 
         Args:
           prefix: string scalar: the checkpoint's path, as `Saver.save` returns it.
           name: name of the op.
+          resize: accept another embedding_dim in the checkpoint. Each value is cut, or filled with the elements that the key's
+            initial value has there. A slot with as many elements as the value is cut, or filled with its initial value.
+
+        Raises:
+          tf.errors.InvalidArgumentError, when run: the checkpoint has another dim and `resize` is false, or a slot has another dim.
+          tf.errors.NotFoundError, when run: the checkpoint, the variable in it, or a part file is missing.
+          tf.errors.DataLossError, when run: a file is damaged or belongs to another checkpoint. The message has the file.
         """
-        return saver.restore_op(self, tf.convert_to_tensor(prefix), self.variable_name, name)
+        return saver.restore_op(
+            self, tf.convert_to_tensor(prefix), self.variable_name, name, resize
+        )
 
     def _serialize_to_tensors(self):
         raise NotImplementedError(

@@ -26,6 +26,7 @@ class GraphState:
     group_sums: {values tensor name: (indices tensor name, keys, sums)}: in a function, the distinct keys and sums of a gradient of
       a grouped lookup, which there has an entry for each occurrence.
     shared: {key: tensor}, see `shared`.
+    restored_parts: {(Saver's prefix, saved name, variable name): {part: (part, tensor)}} of Savers that are being built, see saver.py.
     """
 
     def __init__(self):
@@ -36,6 +37,7 @@ class GraphState:
         self.raw_gradients = {}
         self.group_sums = {}
         self.shared = {}
+        self.restored_parts = {}
 
 
 def refuse_eager(what):

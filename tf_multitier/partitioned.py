@@ -182,9 +182,12 @@ class PartitionedEmbeddingVariable(
             *[saver.restore(part, [tensor]) for part, tensor in zip(self._parts, restored_tensors)]
         )
 
-    def restore_from(self, prefix: typing.Any, name: str = "restore") -> tf.Operation:
-        """See EmbeddingVariable.restore_from."""
-        return tf.group(*[part.restore_from(prefix, name) for part in self._parts])
+    def restore_from(
+        self, prefix: typing.Any, name: str = "restore", resize: bool = False
+    ) -> tf.Operation:
+        """See EmbeddingVariable.restore_from. All parts are restored, or none."""
+        prefix = tf.convert_to_tensor(prefix)
+        return saver.restore_parts(self._parts, prefix, self._name, name, resize)
 
     ref = no_dense("a moving average of it")
     __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = no_dense("arithmetic on it")

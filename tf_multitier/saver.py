@@ -13,8 +13,8 @@ grows neither with the tables nor with their number. TensorFlow's own clean-up, 
 checkpoint exists once TensorFlow has written its index. The machine that holds a variable must see the checkpoint's directory, as
 for TensorFlow's sharded savers.
 
-Restoring: an op of ours reads the checkpoint's parts, whatever their number, and keeps the keys of the part that is restored. Before
-that, one RestoreV2 op of the Saver reads every tensor in its list of specs. So when restoring, the list may only have a tensor that
+Restoring: an op of ours reads the checkpoint's parts, whatever their number, and keeps the keys of the part that is restored. The parts
+of a partitioned variable are replaced once all have been read: an error leaves the whole variable as it was. Before that, one RestoreV2 op of the Saver reads every tensor in its list of specs. So when restoring, the list may only have a tensor that
 is small and that every checkpoint of the variable has, in any partitioning: the slices of `partition_of_bucket`. TensorFlow's reader
 slices them again. When saving, the same list has more specs: see SaveSpecs.
 
@@ -27,6 +27,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import graph_state
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import add_control_input
 from tf_multitier.tensorflow_internals import colocate_with
@@ -148,12 +149,61 @@ def _saved_part(handle, prefix):
         return ops.multitier_saved_part(group, handle)
 
 
-def restore_op(variable, prefix, variable_name, name="restore"):
+def restore_op(variable, prefix, variable_name, name="restore", resize=False):
     """The op that replaces a table's content by the content of `variable_name` in the checkpoint at `prefix`."""
     with colocate_with(variable.handle, ignore_existing=True):
         return ops.multitier_restore(
-            variable.handle, prefix, variable_name=variable_name, name=name, **variable.option_attrs
+            variable.handle,
+            prefix,
+            variable_name=variable_name,
+            resize=resize,
+            name=name,
+            **variable.option_attrs,
         )
+
+
+def _read_op(part, prefix, variable_name, resize=False):
+    """The op that reads a part, for _replace_op. Returns its output, a variant."""
+    with colocate_with(part.handle, ignore_existing=True):
+        return ops.multitier_read_part(
+            part.handle,
+            prefix,
+            variable_name=variable_name,
+            resize=resize,
+            name="read",
+            **part.option_attrs,
+        )
+
+
+def _replace_op(parts, tables, name="restore"):
+    """The op that gives each part its table, once all tables have been read. An error of one leaves all parts as they were."""
+    with tf.control_dependencies([table.op for table in tables]):
+        replaced = []
+        for part, table in zip(parts, tables):
+            with colocate_with(part.handle, ignore_existing=True):
+                replaced.append(ops.multitier_replace_table(part.handle, table, name="replace"))
+    return tf.group(*replaced, name=name)
+
+
+def restore_parts(parts, prefix, variable_name, name="restore", resize=False):
+    """restore_op for all parts of a variable together."""
+    tables = [_read_op(part, prefix, variable_name, resize) for part in parts]
+    return _replace_op(parts, tables, name)
+
+
+def _restore_with_the_others(part, prefix, base, variable_name):
+    """The op by which a Saver restores a part of a partitioned variable. The op of the last part replaces the tables of all parts.
+
+    base: the Saver's prefix, from which that of each device's files is made.
+    """
+    known = graph_state.state_of(part.graph).restored_parts
+    read = known.setdefault((base.name, variable_name, part.variable_name), {})
+    read[part.partition_index] = (part, _read_op(part, prefix, variable_name))
+    if len(read) < part.num_partitions:
+        return read[part.partition_index][1].op
+    del known[base.name, variable_name, part.variable_name]
+    parts, tables = zip(*read.values())
+    return _replace_op(parts, tables)
 
 
 def _save_ops(prefix):
@@ -171,10 +221,13 @@ def _save_ops(prefix):
     return found
 
 
-def _check_saver(variable, prefix):
-    """Refuses a Saver that could not restore what it writes. A Saver makes its restore ops after all its save ops."""
+def _has_all_parts(variable, base):
+    """Whether a Saver restores all parts of the variable. Refuses a Saver that could not restore what it writes.
+
+    A Saver makes its restore ops after all its save ops. `init_from_checkpoint` has none: it restores each part by itself.
+    """
     name, parts = variable.variable_name, variable.num_partitions
-    save_ops = _save_ops(prefix.op.inputs[0] if prefix.op.type == "ShardedFilename" else prefix)
+    save_ops = _save_ops(base)
     if any(op.type != "SaveV2" for op in save_ops):
         raise NotImplementedError(
             f"embedding variable '{name}' is saved in checkpoints of format V2 only: expected "
@@ -182,7 +235,7 @@ def _check_saver(variable, prefix):
         )
     written = [tf.get_static_value(op.inputs[1]) for op in save_ops]
     if not written or any(names is None for names in written):
-        return
+        return False
     written = {tensor.decode() for names in written for tensor in names}
     found = [i for i in range(parts) if f"{name}/part_{i}-of-{parts}/manifest" in written]
     if len(found) < parts:
@@ -190,6 +243,7 @@ def _check_saver(variable, prefix):
             f"embedding variable '{name}' can be restored from all of its {parts} parts only, found a Saver of "
             f"{', '.join(f'part_{i}' for i in found)}: give it the variable or list(variable)"
         )
+    return True
 
 
 def restore(variable, restored_tensors):
@@ -200,9 +254,7 @@ def restore(variable, restored_tensors):
       ValueError: the Saver has only some parts of a partitioned variable.
     """
     op = restored_tensors[0].op
-    if op.type == "RestoreV2":
-        _check_saver(variable, op.inputs[0])
-    else:
+    if op.type != "RestoreV2":
         raise NotImplementedError(
             f"embedding variable '{variable.variable_name}' cannot be restored by {op.type}: use tf.compat.v1.train.Saver, or "
             "run its restore_from(prefix)"
@@ -212,4 +264,8 @@ def restore(variable, restored_tensors):
         saved = variable.variable_name
     else:
         saved = _OWN_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
-    return restore_op(variable, op.inputs[0], saved)
+    prefix = op.inputs[0]
+    base = prefix.op.inputs[0] if prefix.op.type == "ShardedFilename" else prefix
+    if _has_all_parts(variable, base) and variable.num_partitions > 1:
+        return _restore_with_the_others(variable, prefix, base, saved)
+    return restore_op(variable, prefix, saved)

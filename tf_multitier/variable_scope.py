@@ -20,6 +20,7 @@ from tf_multitier.partitioned import GraphPartitions
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
+from tf_multitier.read_only import is_read_only
 from tf_multitier.saver import NUM_BUCKETS
 from tf_multitier.tensorflow_internals import eager_seed
 from tf_multitier.tensorflow_internals import name_from_scope_name
@@ -114,6 +115,7 @@ def _make(
     collections,
 ):
     """Creates the variable with that full name (including scopes), partitioned or not."""
+    trainable = trainable and not is_read_only()
     value = initializers.initial_value(
         initializer, full_name, dim, option.init_option.default_value_dim
     )
@@ -130,6 +132,7 @@ def _make(
         initializer_b=value.b,
         seed=seed,
         default_value_dim=value.rows,
+        read_only=is_read_only(),
         partition_index=0,
         num_partitions=num_partitions,
         **options.option_attrs(full_name, option, storage),
@@ -221,7 +224,7 @@ def get_embedding_variable(
         1. An initializer in InitializerOption takes precedence. The initial value of a key depends only on the key, the seed and
         the initializer. If the initializer has no seed, the seed is derived from the graph's seed (eagerly, that of
         `tf.random.set_seed`) and the variable's full name.
-      trainable: whether the variable joins TRAINABLE_VARIABLES.
+      trainable: whether the variable joins TRAINABLE_VARIABLES. `serving.read_only()` makes variables that cannot be trained.
       collections: names of graph collections; None: GLOBAL_VARIABLES. Eagerly, there are none, and it has no effect.
       partitioner: a partitioner as for `tf.compat.v1.get_variable`, called with shape [1024, embedding_dim]. None: the scope's.
         With n > 1 partitions, the returned object routes each key to one of n tables.
@@ -293,7 +296,7 @@ def get_embedding_variable(
                 dtype=value_dtype,
                 initializer=tf.compat.v1.zeros_initializer(),
                 regularizer=lambda unused: None,
-                trainable=trainable,
+                trainable=trainable and not is_read_only(),
                 collections=collections,
                 use_resource=True,
                 custom_getter=custom_getter,

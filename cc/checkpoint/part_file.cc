@@ -7,7 +7,9 @@
 
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
+#include "cc/base/ieee.h"
 #include "cc/base/memory_reserve.h"
+#include "cc/optimizer/value_codec.h"
 
 namespace multitier {
 namespace {
@@ -20,7 +22,28 @@ constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, 
 constexpr size_t kBlockBytes = 16u << 20;    // about, of a payload
 constexpr uint64_t kMaxPayloadBytes = 1u << 30;
 
-enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5 };
+enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6 };
+
+// Floats as elements of 16 bits, and back.
+template <typename Half>
+void PutHalves(std::string* out, const float* values, size_t n) {
+  const ScopedIeeeArithmetic ieee;
+  for (size_t i = 0; i < n; ++i) {
+    Half half;
+    StoreValue(values[i], &half);
+    out->push_back(static_cast<char>(half.bits & 0xffu));
+    out->push_back(static_cast<char>(half.bits >> 8));
+  }
+}
+
+template <typename Half>
+void GetHalves(const char* in, size_t n, float* values) {
+  const ScopedIeeeArithmetic ieee;
+  for (size_t i = 0; i < n; ++i) {
+    const auto low = static_cast<uint8_t>(in[2 * i]), high = static_cast<uint8_t>(in[2 * i + 1]);
+    values[i] = LoadValue(Half{static_cast<uint16_t>(low | high << 8)});
+  }
+}
 
 void PutFloats(std::string* out, const float* values, size_t n) {
   const size_t at = out->size();
@@ -86,14 +109,31 @@ Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
   return WriteBlock(kRows, to - from, std::move(payload));
 }
 
+Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
+  const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
+  std::string payload;
+  payload.reserve((to - from) * (sizeof(int64_t) + dim * DTypeSize(dtype_)) + sizeof(uint32_t));
+  for (size_t i = from; i < to; ++i) {
+    const float* const value = rows.data.data() + i * elements;
+    PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
+    if (dtype_ == DType::kFloat32) PutFloats(&payload, value, dim);
+    if (dtype_ == DType::kBFloat16) PutHalves<BFloat16>(&payload, value, dim);
+    if (dtype_ == DType::kFloat16) PutHalves<Float16>(&payload, value, dim);
+  }
+  rows_ += static_cast<int64_t>(to - from);
+  return WriteBlock(kFrozen, to - from, std::move(payload));
+}
+
 Status PartFileWriter::Add(const Rows& rows) {
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(rows.row_elements()) * sizeof(float);
   const size_t at_once = std::max<size_t>(1, kBlockBytes / row_bytes);
   const MemoryLease lease(2 * std::min(std::max(kBlockBytes, row_bytes), rows.keys.size() * row_bytes));
   if (!lease.ok()) return lease.Refusal("checkpoint part: writing rows");
   for (size_t from = 0; from < rows.keys.size(); from += at_once) {
-    MT_RETURN_IF_ERROR(AddRows(rows, from, std::min(rows.keys.size(), from + at_once)));
+    const size_t to = std::min(rows.keys.size(), from + at_once);
+    MT_RETURN_IF_ERROR(frozen_ ? AddFrozen(rows, from, to) : AddRows(rows, from, to));
   }
+  if (frozen_) return OkStatus();
   for (size_t from = 0; from < rows.counted_keys.size(); from += kBlockBytes / kCountedBytes) {
     const size_t to = std::min(rows.counted_keys.size(), from + kBlockBytes / kCountedBytes);
     std::string payload;
@@ -188,6 +228,26 @@ Status PartFileReader::TakeRows(const Block& block, Rows* rows) {
   return OkStatus();
 }
 
+Status PartFileReader::TakeFrozen(const Block& block, Rows* rows) {
+  const auto dim = static_cast<size_t>(manifest_.dim());
+  const DType dtype = manifest_.columns[0].dtype;
+  const size_t entry = sizeof(int64_t) + dim * DTypeSize(dtype);
+  MT_RETURN_IF_ERROR(CheckPayload(block, entry));
+  rows->data.resize(block.entries * dim);
+  rows->versions.assign(block.entries, -1);
+  rows->frequencies.assign(block.entries, 0);
+  const char* in = block.payload.data();
+  for (size_t i = 0; i < block.entries; ++i, in += entry) {
+    rows->keys.push_back(Get64(in));
+    float* const value = rows->data.data() + i * dim;
+    if (dtype == DType::kFloat32) GetFloats(in + sizeof(int64_t), dim, value);
+    if (dtype == DType::kBFloat16) GetHalves<BFloat16>(in + sizeof(int64_t), dim, value);
+    if (dtype == DType::kFloat16) GetHalves<Float16>(in + sizeof(int64_t), dim, value);
+  }
+  rows_read_ += block.entries;
+  return OkStatus();
+}
+
 Status PartFileReader::TakeCounted(const Block& block, Rows* rows) {
   MT_RETURN_IF_ERROR(CheckPayload(block, kCountedBytes));
   const char* in = block.payload.data();
@@ -216,6 +276,7 @@ Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
 Status PartFileReader::Next(Rows* rows) {
   *rows = Rows();
   rows->columns = manifest_.columns;
+  rows->columns[0].dtype = DType::kFloat32;
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
   const MemoryLease lease(4 * std::min(std::max(kBlockBytes, row_bytes), static_cast<size_t>(manifest_.num_rows) * row_bytes));
@@ -223,10 +284,11 @@ Status PartFileReader::Next(Rows* rows) {
   for (;;) {
     Block block;
     MT_RETURN_IF_ERROR(ReadBlock(&block));
-    if (block.kind == kRows) return TakeRows(block, rows);
+    if (block.kind == kRows && !manifest_.frozen) return TakeRows(block, rows);
+    if (block.kind == kFrozen && manifest_.frozen) return TakeFrozen(block, rows);
     if (block.kind == kCounted) return TakeCounted(block, rows);
     if (block.kind == kEnd) return TakeEnd(block, rows);
-    if (block.kind != kFilter) return Damaged(block.offset, StrCat("block of unknown kind ", block.kind));
+    if (block.kind != kFilter) return Damaged(block.offset, StrCat("block of unexpected kind ", block.kind));
     MT_RETURN_IF_ERROR(CheckPayload(block, 1));
     filter_counters_.insert(filter_counters_.end(), block.payload.begin(), block.payload.end());
   }

@@ -28,6 +28,11 @@ class PartFileWriter {
   using Append = std::function<Status(const std::string& bytes)>;
 
   explicit PartFileWriter(Append append) : append_(std::move(append)) {}
+  // For a frozen part (Manifest::frozen): Add writes keys and values alone, as this dtype. Call it before Begin.
+  void Freeze(DType dtype) {
+    frozen_ = true;
+    dtype_ = dtype;
+  }
 
   // Writes the magic, and the matrix of the initializer if it has one. Call it first.
   Status Begin(const InitializerSpec& initializer, int dim);
@@ -42,8 +47,11 @@ class PartFileWriter {
  private:
   Status WriteBlock(uint32_t kind, size_t entries, std::string payload);
   Status AddRows(const Rows& rows, size_t from, size_t to);
+  Status AddFrozen(const Rows& rows, size_t from, size_t to);
 
   const Append append_;
+  bool frozen_ = false;
+  DType dtype_ = DType::kFloat32;
   int64_t rows_ = 0;
   int64_t counted_ = 0;
   int64_t bytes_ = 0;
@@ -61,9 +69,9 @@ class PartFileReader {
   // Reads the manifest's initializer, with its matrix, into `initializer`, which stays as it is if the manifest has none. Call
   // it first. All methods return DataLoss, with file and offset, if the file is damaged.
   Status Begin(InitializerSpec* initializer);
-  // Reads the next block of rows or counted keys, in the manifest's columns. The last one has no rows, but the applies and the
-  // filter's counters; ended() is true after it.
-  // REQUIRES: !ended()
+  // Reads the next block of rows or counted keys, in the manifest's columns as float32. Rows of a frozen part have frequency 0
+  // and version -1. The last one has no rows, but the applies and the filter's counters; ended() is true after it. REQUIRES:
+  // !ended()
   Status Next(Rows* rows);
   bool ended() const { return ended_; }
   // Calls visit with what Next gives until ended().
@@ -78,6 +86,7 @@ class PartFileReader {
   };
   Status ReadBlock(Block* block);
   Status TakeRows(const Block& block, Rows* rows);
+  Status TakeFrozen(const Block& block, Rows* rows);
   Status TakeCounted(const Block& block, Rows* rows);
   Status TakeEnd(const Block& block, Rows* rows);
   Status Damaged(uint64_t offset, const std::string& what) const;

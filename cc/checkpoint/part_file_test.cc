@@ -72,6 +72,58 @@ Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* 
   });
 }
 
+Manifest FrozenManifest(DType dtype) {
+  Manifest manifest;
+  manifest.columns = {{"value", dtype, 2, 0.0f}};
+  manifest.num_rows = 5;
+  manifest.frozen = true;
+  return manifest;
+}
+
+std::string WriteFrozen(DType dtype, const Rows& rows) {
+  std::string file;
+  PartFileWriter writer([&](const std::string& bytes) {
+    file += bytes;
+    return OkStatus();
+  });
+  writer.Freeze(dtype);
+  EXPECT_TRUE(writer.Begin(InitializerSpec(), 2).ok());
+  EXPECT_TRUE(writer.Add(rows).ok());
+  EXPECT_TRUE(writer.End().ok());
+  return file;
+}
+
+TEST(PartFileTest, AFrozenPartHasKeysAndValuesAlone) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const std::string file = WriteFrozen(dtype, ExampleRows());
+    const Manifest manifest = *Manifest::Parse(FrozenManifest(dtype).ToJson());
+    ASSERT_TRUE(manifest.frozen);
+    EXPECT_EQ(file.size(), 8 + 20 + 5 * (8 + 2 * DTypeSize(dtype)) + 20 + 16);
+    InitializerSpec initializer;
+    Rows read;
+    ASSERT_TRUE(Read(manifest, file, &initializer, &read).ok());
+    EXPECT_EQ(read.keys, ExampleRows().keys);
+    EXPECT_EQ(read.data, (std::vector<float>{-0.25f, 0.75f, 2.75f, 3.75f, 5.75f, 6.75f, 8.75f, 9.75f, 11.75f, 12.75f}));
+    EXPECT_EQ(read.versions, std::vector<int64_t>(5, -1));
+    EXPECT_EQ(read.frequencies, std::vector<int64_t>(5, 0));
+    EXPECT_TRUE(read.counted_keys.empty());
+  }
+}
+
+TEST(PartFileTest, FrozenRowsWhereOthersAreExpectedAreDamage) {
+  InitializerSpec initializer;
+  Rows read;
+  Manifest manifest = FrozenManifest(DType::kFloat32);
+  manifest.frozen = false;
+  EXPECT_EQ(Read(manifest, WriteFrozen(DType::kFloat32, ExampleRows()), &initializer, &read).code(), StatusCode::kDataLoss);
+  manifest.frozen = true;
+  manifest.columns = ExampleManifest().columns;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+  manifest.columns = {{"value", DType::kBFloat16, 2, 0.0f}};
+  manifest.frozen = false;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+}
+
 TEST(PartFileTest, GivesBackWhatWasWritten) {
   const Rows rows = ExampleRows();
   const std::string file = Write(ExampleManifest(), rows);

@@ -51,7 +51,7 @@ std::string Manifest::ToJson() const {
     column_list.Append(std::move(json));
   }
   Json out = Json::Object();
-  out.Set("format_version", Json::Int(kFormatVersion));
+  out.Set("format_version", Json::Int(frozen ? kFrozenFormatVersion : kFormatVersion));
   out.Set("dim", Json::Int(dim()));
   out.Set("columns", std::move(column_list));
   out.Set("num_rows", Json::Int(num_rows));
@@ -66,17 +66,25 @@ std::string Manifest::ToJson() const {
 Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
   MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-  if (version != kFormatVersion) {
-    return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads version ",
-                              kFormatVersion);
+  if (version != kFormatVersion && version != kFrozenFormatVersion) {
+    return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads versions ",
+                              kFormatVersion, " and ", kFrozenFormatVersion);
   }
   Manifest out;
+  out.frozen = version == kFrozenFormatVersion;
   MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
   for (const Json& item : column_list->items()) {
     MT_ASSIGN_OR_RETURN(ColumnSpec column, ColumnFromJson(item));
     out.columns.push_back(std::move(column));
   }
   if (out.columns.empty()) return InvalidArgumentError("manifest: no columns");
+  if (out.frozen && out.columns.size() != 1) {
+    return InvalidArgumentError("manifest: expected one column in a frozen part, found ", out.columns.size());
+  }
+  for (const ColumnSpec& column : out.columns) {
+    if (out.frozen || column.dtype == DType::kFloat32) continue;
+    return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
+  }
   MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));
   MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));
   MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));

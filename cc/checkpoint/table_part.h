@@ -26,6 +26,7 @@ namespace multitier {
 struct Manifest {
   // It rises when a reader of the older form could not read the newer one. Readers ignore unknown members.
   static constexpr int64_t kFormatVersion = 2;
+  static constexpr int64_t kFrozenFormatVersion = 3;  // of a frozen part
 
   std::vector<ColumnSpec> columns;  // value first
   int64_t num_rows = 0;
@@ -37,6 +38,8 @@ struct Manifest {
   // made from rows of another system.
   InitializerSpec initializer;
   bool has_initializer = true;
+  // The rows are for serving: keys and values alone, in the dtype of the one column.
+  bool frozen = false;
 
   int dim() const { return columns.empty() ? 0 : columns[0].dim; }
   int64_t row_elements() const;

@@ -85,7 +85,10 @@ class ApplyKernelBase : public OpKernel {
       const int dim = rule_->slots()[i].per_row ? 1 : table->dim();
       missing.push_back(ColumnSpec{request->slot_columns[i], DType::kFloat32, dim, slot_initial_values_[i]});
     }
-    return missing.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(missing));
+    if (missing.empty()) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(ToAbsl(table->AddSlots(missing)));
+    LogFreshSlots(*table, missing);
+    return absl::OkStatus();
   }
 
   absl::Status CheckCounts(size_t tables) const {
@@ -116,7 +119,7 @@ class ApplyKernel : public ApplyKernelBase {
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, GetStateToChange(context, 0, &state));
     const KeyInput keys(context->input(1));
     ApplyRequest request;
     OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
@@ -181,7 +184,7 @@ class GroupApplyKernel : public ApplyKernelBase {
     std::vector<UnitUpdate> updates(units_.size());
     int sums = plan_input_ + 1;
     for (size_t i = 0; i < units_.size(); ++i) {
-      OP_REQUIRES_OK(context, GetState(context, static_cast<int>(i), &states[i]));
+      OP_REQUIRES_OK(context, GetStateToChange(context, static_cast<int>(i), &states[i]));
       updates[i].table = states[i]->table.get();
       OP_REQUIRES_OK(context, ParseStep(context, step_input_, *updates[i].table, i, &updates[i].request));
       OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *updates[i].table, &sums, &updates[i]));

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc/base/partition.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/option_names.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 
@@ -115,6 +117,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(context->GetAttr("num_partitions", &options->num_partitions));
   TF_RETURN_IF_ERROR(CheckRange("num_partitions", options->num_partitions, 1, kPartitionBuckets));
   TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
+  TF_RETURN_IF_ERROR(context->GetAttr("read_only", &options->read_only));
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
   return StorageFromAttrs(context, &options->storage);
@@ -131,6 +134,15 @@ absl::Status VariableOptions::MakeTable(const std::string& name, InitializerSpec
   if (!created.ok()) return ToAbsl(created.status());
   *made = *std::move(created);
   return absl::OkStatus();
+}
+
+std::shared_ptr<VariableState> VariableOptions::MakeState(std::unique_ptr<EmbeddingTable> made) const {
+  auto state = std::make_shared<VariableState>();
+  state->table = std::move(made);
+  state->partition_index = partition_index;
+  state->num_partitions = num_partitions;
+  state->read_only = read_only;
+  return state;
 }
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
@@ -161,6 +173,14 @@ absl::Status GetState(OpKernelContext* context, int input, std::shared_ptr<Varia
   return absl::FailedPreconditionError(NoTable(handle));
 }
 
+absl::Status GetStateToChange(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
+  TF_RETURN_IF_ERROR(GetState(context, input, state));
+  if (!(*state)->read_only) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(context->op_kernel().type_string(), ": embedding variable '",
+                                                    tensorflow::HandleFromInput(context, input).name(),
+                                                    "' is read-only: it cannot be trained, and its rows cannot be removed"));
+}
+
 absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<VariableState> state) {
   tensorflow::ResourceHandle handle;
   TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, input, &handle));
@@ -176,6 +196,15 @@ absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<Varia
   }
   variable->set_state(std::move(state));
   return absl::OkStatus();
+}
+
+void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& slots) {
+  const int64_t rows = table.TotalCount();
+  if (rows == 0 || slots.empty()) return;
+  const std::string names =
+      absl::StrJoin(slots, ", ", [](std::string* out, const ColumnSpec& slot) { absl::StrAppend(out, slot.name); });
+  LOG(INFO) << "embedding variable '" << table.options().name << "': its " << rows << " rows had no " << names
+            << ": these slots begin with their initial values";
 }
 
 KeyInput::KeyInput(const Tensor& keys) {

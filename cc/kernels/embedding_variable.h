@@ -38,6 +38,7 @@ struct VariableState {
   std::shared_ptr<EmbeddingTable> table;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
+  bool read_only = false;  // its rows never change; other variables may share it (shared_tables.h)
 };
 
 class EmbeddingVariable : public tensorflow::ResourceBase {
@@ -60,9 +61,12 @@ struct VariableOptions {
   int64_t default_value_dim = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
+  bool read_only = false;
 
   // Makes a new, empty table with this name and initializer, and its own tiers.
   absl::Status MakeTable(const std::string& name, InitializerSpec initializer, std::unique_ptr<EmbeddingTable>* table) const;
+  // The state of a variable with these options and this table.
+  std::shared_ptr<VariableState> MakeState(std::unique_ptr<EmbeddingTable> table) const;
 
   // InvalidArgument if an attr is out of range, Unimplemented if the storage type needs a GPU. The message names the attr or
   // type.
@@ -73,10 +77,15 @@ struct VariableOptions {
 std::string NoTable(const tensorflow::ResourceHandle& handle);
 // The state of the variable whose handle is input `input`. FailedPrecondition if it is not initialised.
 absl::Status GetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
+// GetState for an operation that changes rows. FailedPrecondition if the variable is read-only.
+absl::Status GetStateToChange(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // GetState, but null if the variable is not initialised.
 absl::Status FindState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // Replaces the state of the variable. Makes the resource if there is none.
 absl::Status SetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState> state);
+
+// Logs, if the table has rows, that these slots begin with their initial values in them.
+void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& slots);
 
 // Keys as int64. int64 keys are not copied.
 class KeyInput {

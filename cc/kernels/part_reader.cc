@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -27,8 +28,15 @@ std::string PartReader::TensorName(int64_t part, int64_t num_parts) const {
   return absl::StrCat(name_, "/part_", part, "-of-", num_parts, "/manifest");
 }
 
+std::string PartReader::FileOf(const Manifest& manifest) const { return absl::StrCat(prefix_, ".", manifest.file); }
+
+absl::Status PartReader::OfCheckpoint(const absl::Status& status) const {
+  if (status.ok() || absl::StrContains(status.message(), prefix_)) return status;
+  return absl::Status(status.code(), absl::StrCat("checkpoint ", prefix_, ": ", status.message()));
+}
+
 absl::Status PartReader::FindNumParts(int64_t* num_parts) {
-  TF_RETURN_IF_ERROR(reader_.status());
+  TF_RETURN_IF_ERROR(OfCheckpoint(reader_.status()));
   const std::string stem = absl::StrCat(name_, "/part_0-of-");
   for (reader_.Seek(stem); reader_.Valid(); reader_.Next()) {
     absl::string_view rest = reader_.key();
@@ -39,22 +47,21 @@ absl::Status PartReader::FindNumParts(int64_t* num_parts) {
   return absl::NotFoundError(absl::StrCat("checkpoint ", prefix_, " does not hold the embedding variable '", name_, "'"));
 }
 
-absl::Status PartReader::ReadManifests(int dim, std::vector<Manifest>* manifests) {
+absl::Status PartReader::ReadManifests(std::vector<Manifest>* manifests) {
   int64_t num_parts = 0;
   TF_RETURN_IF_ERROR(FindNumParts(&num_parts));
   for (int64_t part = 0; part < num_parts; ++part) {
     std::string text;
     TF_RETURN_IF_ERROR(ReadText(TensorName(part, num_parts), &text));
     Result<Manifest> manifest = Manifest::Parse(text);
-    TF_RETURN_IF_ERROR(ToAbsl(manifest.status()));
-    if (manifest->partition_index != part || manifest->num_partitions != num_parts) {
-      return absl::InvalidArgumentError(absl::StrCat("checkpoint ", prefix_, ", variable '", name_, "': expected part ", part,
-                                                     " of ", num_parts, ", found part ", manifest->partition_index, " of ",
-                                                     manifest->num_partitions));
+    const std::string where = absl::StrCat("checkpoint ", prefix_, ", ", TensorName(part, num_parts), ": ");
+    if (!manifest.ok()) {
+      const absl::Status status = ToAbsl(manifest.status());
+      return absl::Status(status.code(), absl::StrCat(where, status.message()));
     }
-    if (manifest->dim() != dim) {
-      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", name_, "': expected dim ", dim, ", found dim ",
-                                                     manifest->dim(), " in checkpoint ", prefix_));
+    if (manifest->partition_index != part || manifest->num_partitions != num_parts) {
+      return absl::DataLossError(absl::StrCat(where, "expected part ", part, " of ", num_parts, ", found part ",
+                                              manifest->partition_index, " of ", manifest->num_partitions));
     }
     manifests->push_back(*std::move(manifest));
   }
@@ -64,19 +71,19 @@ absl::Status PartReader::ReadManifests(int dim, std::vector<Manifest>* manifests
 absl::Status PartReader::ReadText(const std::string& key, std::string* text) {
   DataType dtype;
   TensorShape shape;
-  TF_RETURN_IF_ERROR(reader_.LookupDtypeAndShape(key, &dtype, &shape));
+  TF_RETURN_IF_ERROR(OfCheckpoint(reader_.LookupDtypeAndShape(key, &dtype, &shape)));
   if (dtype != tensorflow::DT_STRING || shape.dims() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("checkpoint ", prefix_, ": expected ", key, " to be a string scalar, found ",
                                                    tensorflow::DataTypeString(dtype), " of shape ", shape.DebugString()));
   }
   Tensor tensor(dtype, shape);
-  TF_RETURN_IF_ERROR(reader_.Lookup(key, &tensor));
+  TF_RETURN_IF_ERROR(OfCheckpoint(reader_.Lookup(key, &tensor)));
   *text = tensor.scalar<tensorflow::tstring>()();
   return absl::OkStatus();
 }
 
 absl::Status PartReader::WithFile(const Manifest& manifest, const std::function<Status(PartFileReader*)>& read) {
-  const std::string path = absl::StrCat(prefix_, ".", manifest.file);
+  const std::string path = FileOf(manifest);
   std::unique_ptr<tensorflow::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(env_->NewRandomAccessFile(path, &file));
   PartFileReader reader(path, manifest, [&](uint64_t offset, size_t n, char* out) -> Status {

@@ -27,17 +27,23 @@ class PartReader {
   // prefix: the checkpoint's prefix. name: the variable's name, without partition suffix.
   PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name);
 
-  // Reads the manifests of all parts, at least one. NotFound if the checkpoint lacks the variable or a part. InvalidArgument if
-  // its dim is not `dim`; the message has both.
-  absl::Status ReadManifests(int dim, std::vector<Manifest>* manifests);
+  // Reads the manifests of all parts, at least one. NotFound if the checkpoint lacks the variable or a part. DataLoss if a
+  // manifest is damaged or of another part.
+  absl::Status ReadManifests(std::vector<Manifest>* manifests);
   // Reads the initializer of the saved variable, including its matrix.
   absl::Status ReadInitializer(const Manifest& manifest, InitializerSpec* initializer);
   // Calls visit with the rows and counted keys of one part, block by block; see PartFileReader. NotFound if its file is
   // missing. DataLoss, with file and offset, if it is damaged.
   absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit);
 
+  const std::string& prefix() const { return prefix_; }
+  // The path of a part's file.
+  std::string FileOf(const Manifest& manifest) const;
+
  private:
   std::string TensorName(int64_t part, int64_t num_parts) const;
+  // The status; an error of TensorFlow's reader gets the checkpoint's prefix.
+  absl::Status OfCheckpoint(const absl::Status& status) const;
   // The number of parts as which the variable was saved.
   absl::Status FindNumParts(int64_t* num_parts);
   absl::Status ReadText(const std::string& key, std::string* text);

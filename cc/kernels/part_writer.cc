@@ -84,7 +84,7 @@ absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix,
   const auto write = [&]() -> Status {
     std::vector<TableInGroup> group;
     for (const std::unique_ptr<PartWriter>& part : parts) {
-      MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
+      if (!part->read_only()) MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
       group.push_back(
           TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); }, [&part] { return part->Finish(); }});
     }

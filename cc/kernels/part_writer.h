@@ -40,6 +40,7 @@ class PartWriter {
   void Remove();
 
   EmbeddingTable* table() const { return state_->table.get(); }
+  bool read_only() const { return state_->read_only; }
   const Manifest& manifest() const { return manifest_; }
 
  private:

@@ -1,19 +1,27 @@
-// The kernel that restores a variable.
+// The kernels that restore a variable, in one op or in two, and that say what this process restores and shares.
 //
 // Restore builds a new table from the checkpoint and replaces the old table when the new one is complete. A checkpoint that is
-// damaged or does not fit therefore leaves the variable unchanged. During a restore both tables exist.
+// damaged or does not fit therefore leaves the variable unchanged. During a restore both tables exist. A read-only variable
+// takes the table of another session that restored the same rows, if there is one.
 
+#include <limits.h>
+#include <stdlib.h>
+
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "cc/base/partition.h"
-#include "cc/checkpoint/table_part.h"
+#include "absl/strings/str_cat.h"
+#include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/part_reader.h"
-#include "cc/kernels/status_bridge.h"
+#include "cc/kernels/restore_progress.h"
+#include "cc/kernels/shared_tables.h"
+#include "cc/kernels/table_restorer.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace multitier {
 namespace {
@@ -22,61 +30,120 @@ using tensorflow::DEVICE_CPU;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// The path that names the same file whatever the working directory, if the file system has it.
+std::string AbsolutePath(const std::string& path) {
+  char resolved[PATH_MAX];
+  const std::string index = path + ".index";
+  return realpath(index.c_str(), resolved) == nullptr ? path : resolved;
+}
 
 class RestoreKernel : public OpKernel {
  public:
   explicit RestoreKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("variable_name", &variable_name_));
+    OP_REQUIRES_OK(context, context->GetAttr("resize", &resize_));
     OP_REQUIRES_OK(context, VariableOptions::FromAttrs(context, &options_));
+    std::map<std::string, std::string> attrs;
+    for (const auto& [name, value] : context->def().attr()) {
+      if (name.empty() || name[0] != '_') attrs[name] = value.SerializeAsString();
+    }
+    for (const auto& [name, value] : attrs) absl::StrAppend(&attrs_key_, name, "=", value, "\n");
   }
 
   void Compute(OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
-    PartReader reader(context->env(), context->input(1).scalar<tensorflow::tstring>()(), variable_name_);
-    std::vector<Manifest> manifests;
-    OP_REQUIRES_OK(context, reader.ReadManifests(options_.table.dim, &manifests));
-
-    InitializerSpec initializer = options_.table.initializer;
-    OP_REQUIRES_OK(context, reader.ReadInitializer(manifests[0], &initializer));
-    std::unique_ptr<EmbeddingTable> table;
-    OP_REQUIRES_OK(context, options_.MakeTable(tensorflow::HandleFromInput(context, 0).name(), std::move(initializer), &table));
-    auto state = std::make_shared<VariableState>();
-    state->table = std::move(table);
-    state->partition_index = options_.partition_index;
-    state->num_partitions = options_.num_partitions;
-
-    for (const Manifest& manifest : manifests) {
-      if (!PartitionsOverlap(manifest.partition_index, manifest.num_partitions, state->partition_index,
-                             state->num_partitions)) {
-        continue;
-      }
-      OP_REQUIRES_OK(context, reader.ReadRows(manifest, [&](Rows* rows) {
-        KeepPartition(state->partition_index, state->num_partitions, rows);
-        // A Bloom filter counts the keys of its partition together, so its counters fit no other partition.
-        if (manifest.num_partitions != state->num_partitions) rows->filter_counters.clear();
-        return state->table->Import(*rows);
-      }));
-    }
-    OP_REQUIRES_OK(context, KeepLiveSlots(context, state->table.get()));
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, Read(context, &state));
     OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
   }
 
- private:
-  // Slots that the live table has and the checkpoint lacks, because an optimizer of this graph declared them.
-  static absl::Status KeepLiveSlots(OpKernelContext* context, EmbeddingTable* table) {
+ protected:
+  // Builds the table that the variable gets.
+  absl::Status Read(OpKernelContext* context, std::shared_ptr<VariableState>* state) const {
+    TF_RETURN_IF_ERROR(CheckRank(context, "prefix", context->input(1), 0));
+    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    const std::string name = tensorflow::HandleFromInput(context, 0).name();
     std::shared_ptr<VariableState> live;
     TF_RETURN_IF_ERROR(FindState(context, 0, &live));
-    if (live == nullptr) return absl::OkStatus();
-    const std::shared_ptr<const RowLayout> layout = live->table->layout();
-    const std::vector<ColumnSpec> slots(layout->columns().begin() + 1, layout->columns().end());
-    return slots.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(slots));
+    PartReader reader(context->env(), prefix, variable_name_);
+    TableRestorer restorer(&reader, options_, name, variable_name_, resize_, std::move(live));
+    TF_RETURN_IF_ERROR(restorer.ReadManifests());
+    if (!options_.read_only) return restorer.Build(state);
+    const std::string key = absl::StrCat(name, "\n", AbsolutePath(prefix), "\n", attrs_key_, restorer.Manifests());
+    const auto build = [&](std::shared_ptr<VariableState>* built) { return restorer.Build(built); };
+    return SharedTables::Global().FindOrMake(key, prefix, build, state);
   }
 
+ private:
   std::string variable_name_;
+  bool resize_ = false;
   VariableOptions options_;
+  std::string attrs_key_;  // all attrs, for a key of SharedTables
+};
+
+// A table on its way from MultitierReadPart to MultitierReplaceTable, as a scalar variant. It is deleted with the step's
+// tensors.
+class ReadTable {
+ public:
+  ReadTable() = default;
+  explicit ReadTable(std::shared_ptr<VariableState> state) : state_(std::move(state)) {}
+  const std::shared_ptr<VariableState>& state() const { return state_; }
+
+  std::string TypeName() const { return "tf_multitier::ReadTable"; }
+  std::string DebugString() const { return "a table that was read from a checkpoint"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<VariableState> state_;
+};
+
+class ReadPartKernel : public RestoreKernel {
+ public:
+  using RestoreKernel::RestoreKernel;
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, Read(context, &state));
+    Tensor table(tensorflow::DT_VARIANT, {});
+    table.scalar<tensorflow::Variant>()() = ReadTable(std::move(state));
+    context->set_output(0, table);
+  }
+};
+
+class ReplaceTableKernel : public OpKernel {
+ public:
+  explicit ReplaceTableKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& table = context->input(1);
+    OP_REQUIRES_OK(context, CheckRank(context, "table", table, 0));
+    const ReadTable* read = table.scalar<tensorflow::Variant>()().get<ReadTable>();
+    OP_REQUIRES(context, read != nullptr && read->state() != nullptr,
+                absl::InvalidArgumentError("table: expected the output of MultitierReadPart, found another variant"));
+    OP_REQUIRES_OK(context, SetState(context, 0, read->state()));
+  }
+};
+
+class ProcessStateKernel : public OpKernel {
+ public:
+  explicit ProcessStateKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    Json state = Json::Object();
+    state.Set("restores", RestoreProgress::List());
+    state.Set("shared_tables", SharedTables::Global().List());
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));
+    out->scalar<tensorflow::tstring>()() = state.ToString();
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierRestore").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), RestoreKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierReadPart").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ReadPartKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierReplaceTable").Device(DEVICE_CPU), ReplaceTableKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierProcessState").Device(DEVICE_CPU), ProcessStateKernel);
 
 }  // namespace
 }  // namespace multitier

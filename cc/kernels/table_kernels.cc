@@ -27,11 +27,14 @@ class TableKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) final {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, Find(context, &state));
     OP_REQUIRES_OK(context, Run(context, state->table.get()));
   }
 
  protected:
+  virtual absl::Status Find(OpKernelContext* context, std::shared_ptr<VariableState>* state) {
+    return GetState(context, 0, state);
+  }
   virtual absl::Status Run(OpKernelContext* context, EmbeddingTable* table) = 0;
 
   static absl::Status SetScalar(OpKernelContext* context, int64_t value) {
@@ -39,6 +42,17 @@ class TableKernel : public OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
     out->scalar<int64_t>()() = value;
     return absl::OkStatus();
+  }
+};
+
+// A kernel that removes rows.
+class RemovingKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+
+ protected:
+  absl::Status Find(OpKernelContext* context, std::shared_ptr<VariableState>* state) final {
+    return GetStateToChange(context, 0, state);
   }
 };
 
@@ -61,9 +75,9 @@ class PerKeyKernel : public TableKernel {
   }
 };
 
-class RemoveKernel : public TableKernel {
+class RemoveKernel : public RemovingKernel {
  public:
-  using TableKernel::TableKernel;
+  using RemovingKernel::RemovingKernel;
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     const KeyInput input(context->input(1));
     int64_t removed = 0;
@@ -72,9 +86,9 @@ class RemoveKernel : public TableKernel {
   }
 };
 
-class ExpireKernel : public TableKernel {
+class ExpireKernel : public RemovingKernel {
  public:
-  using TableKernel::TableKernel;
+  using RemovingKernel::RemovingKernel;
   absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
     TF_RETURN_IF_ERROR(CheckRank(context, "global_step", context->input(1), 0));
     int64_t expired = 0;

@@ -87,11 +87,7 @@ class InitializeKernel : public OpKernel {
     OP_REQUIRES_OK(context, TakeMatrix(name, context->input(1), &initializer));
     std::unique_ptr<EmbeddingTable> table;
     OP_REQUIRES_OK(context, options_.MakeTable(name, std::move(initializer), &table));
-    auto state = std::make_shared<VariableState>();
-    state->table = std::move(table);
-    state->partition_index = options_.partition_index;
-    state->num_partitions = options_.num_partitions;
-    OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
+    OP_REQUIRES_OK(context, SetState(context, 0, options_.MakeState(std::move(table))));
   }
 
  private:
@@ -136,7 +132,7 @@ class AddSlotsKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, GetStateToChange(context, 0, &state));
     OP_REQUIRES_OK(context, ToAbsl(state->table->AddSlots(slots_)));
   }
 

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "cc/ops/option_attrs.h"
 #include "cc/ops/shape_functions.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -64,6 +65,18 @@ absl::Status RestoreShape(InferenceContext* c) {
   ShapeHandle shape, prefix;
   TF_RETURN_IF_ERROR(VariableShape(c, &shape));
   return c->WithRank(c->input(1), 0, &prefix);
+}
+
+absl::Status ReadPartShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(RestoreShape(c));
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
+absl::Status ReplaceTableShape(InferenceContext* c) {
+  ShapeHandle table;
+  TF_RETURN_IF_ERROR(HandleOnly(c));
+  return c->WithRank(c->input(1), 0, &table);
 }
 
 REGISTER_OP("MultitierExport")
@@ -176,6 +189,7 @@ REGISTER_OP("MultitierRestore")
     .Input("handle: resource")
     .Input("prefix: string")
     .Attr("variable_name: string")
+    .Attr("resize: bool = false")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(RestoreShape)
     .Doc(R"doc(
@@ -183,10 +197,49 @@ Replaces the contents of the variable (or partition) by those of a checkpoint.
 
 Reads `<variable_name>/part_<i>-of-<n>/manifest` and its file for all n saved parts, for any current number of partitions, and
 keeps the keys that belong to this partition. Reads and checks all data before it changes the variable. The checkpoint's
-initializer replaces the one in the attrs. A slot that the variable has and the checkpoint lacks gets its initial value.
+initializer replaces the one in the attrs. A slot that the variable has and the checkpoint lacks gets its initial value. If the
+rows do not fit into the first tier, those with the highest frequencies are there afterwards.
 
 prefix: of the checkpoint, as passed to the saver.
 variable_name: the variable's name in the checkpoint, without partition suffix.
+resize: the checkpoint may have another dim: values and slots are cut, or filled from the initializer and the slots' initial
+  values.
+)doc");
+
+REGISTER_OP("MultitierReadPart")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Output("table: variant")
+    .Attr("variable_name: string")
+    .Attr("resize: bool = false")
+    .MULTITIER_OPTION_ATTRS.SetIsStateful()
+    .SetShapeFn(ReadPartShape)
+    .Doc(R"doc(
+Reads what MultitierRestore reads, and changes nothing.
+
+The parts of a variable are restored together: MultitierReplaceTable of each part runs after MultitierReadPart of all of them. So an
+error leaves all parts as they were.
+
+prefix, variable_name, resize: see MultitierRestore.
+table: scalar, for MultitierReplaceTable of the same handle in the same step.
+)doc");
+
+REGISTER_OP("MultitierReplaceTable")
+    .Input("handle: resource")
+    .Input("table: variant")
+    .SetIsStateful()
+    .SetShapeFn(ReplaceTableShape)
+    .Doc("Replaces the contents of the variable (or partition) by a table that MultitierReadPart read.");
+
+REGISTER_OP("MultitierProcessState")
+    .Output("state: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+What this process restores and shares, over all sessions.
+
+state: JSON object. restores: running restores: variable, checkpoint, done, total (rows to read). shared_tables: tables of read-only
+  variables: variable, checkpoint, rows, users (the variables and running operations that hold the table).
 )doc");
 
 }  // namespace

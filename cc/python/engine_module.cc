@@ -71,7 +71,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("next", &PyPartReader::Next)
       .def("matrix", &PyPartReader::Matrix);
   py::class_<PyPartWriter>(module, "PartWriter")
-      .def(py::init<const std::string&, const std::string&>())
+      .def(py::init<const std::string&, const std::string&, const Array<float>&>())
       .def("add", &PyPartWriter::Add)
       .def("finish", &PyPartWriter::Finish)
       .def("discard", &PyPartWriter::Discard);

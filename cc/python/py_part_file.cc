@@ -51,10 +51,15 @@ py::object PyPartReader::Matrix() const {
   return Own(std::vector<float>(*initializer_.matrix), {static_cast<py::ssize_t>(initializer_.matrix_rows), manifest_.dim()});
 }
 
-PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifest) {
+PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix) {
   manifest_ = ValueOrThrow(ParseManifest(prefix, manifest));
   if (manifest_.initializer.kind == InitializerKind::kMatrix) {
-    ThrowIfError(UnimplementedError("checkpoint part ", prefix, ": an initializer of kind matrix"));
+    const int64_t expected = manifest_.initializer.matrix_rows * manifest_.dim();
+    if (expected == 0 || matrix.size() != expected) {
+      ThrowIfError(InvalidArgumentError("checkpoint part ", prefix, ": expected an initial matrix of ", expected,
+                                        " numbers, found ", matrix.size()));
+    }
+    manifest_.initializer.matrix = std::make_shared<const std::vector<float>>(matrix.data(), matrix.data() + matrix.size());
   }
   const std::string path = StrCat(prefix, ".", manifest_.file);
   Run([&]() -> Status {
@@ -64,6 +69,7 @@ PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifes
     path_ = path;
     writer_ = std::make_unique<PartFileWriter>(
         [this](const std::string& bytes) { return file_->Append(bytes.data(), bytes.size()); });
+    if (manifest_.frozen) writer_->Freeze(manifest_.columns[0].dtype);
     return writer_->Begin(manifest_.initializer, manifest_.dim());
   });
 }

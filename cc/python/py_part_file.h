@@ -38,7 +38,8 @@ class PyPartReader {
 class PyPartWriter {
  public:
   // The path of the file is `prefix`, a dot and the manifest's member `file`. AlreadyExists if there is such a file.
-  PyPartWriter(const std::string& prefix, const std::string& manifest);
+  // matrix: float32 [matrix_rows, dim], the initial matrix if the manifest's initializer is `matrix`; else empty.
+  PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix);
   // Deletes the file unless Finish has returned.
   ~PyPartWriter();
   void Add(const py::dict& rows);

@@ -21,6 +21,7 @@ from tf_multitier.checkpoint.exchange import load_raw
 from tf_multitier.checkpoint.exchange import save_npz
 from tf_multitier.checkpoint.exchange import save_parquet
 from tf_multitier.checkpoint.exchange import save_raw
+from tf_multitier.checkpoint.progress import progress
 from tf_multitier.checkpoint.saved import Checkpoint
 from tf_multitier.checkpoint.saved import SavedPart
 from tf_multitier.checkpoint.saved import SavedTable
@@ -40,6 +41,7 @@ __all__ = [
     "load_npz",
     "load_parquet",
     "load_raw",
+    "progress",
     "save_npz",
     "save_parquet",
     "save_raw",

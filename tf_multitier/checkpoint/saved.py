@@ -50,6 +50,8 @@ class SavedTable(RowSource):
       name: the variable's name.
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, in all parts.
+      dtype: of the values in the part files: "float32", or also "float16" and "bfloat16" in a frozen table. Rows are read as float32.
+      frozen: whether it has keys and values alone, for serving: frequencies are read as 0 and versions as -1.
       initializer: dict (kind, a, b, seed, matrix_rows) of the initial values of absent keys, or None if the checkpoint does not say.
       parts: list of SavedPart, one for each partition.
       applies: the greatest count of updates of a part.
@@ -61,6 +63,8 @@ class SavedTable(RowSource):
         self.applies = max(part.applies for part in parts)
         self.parts = parts
         self.columns = [(c["name"], c["dim"], c["initial_value"]) for c in manifest["columns"]]
+        self.dtype = manifest["columns"][0]["dtype"]
+        self.frozen = manifest["format_version"] == 3
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
 
@@ -139,9 +143,9 @@ class Checkpoint:
             text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/manifest").decode()
             manifest = json.loads(text)
             version = manifest["format_version"]
-            if version != 2:
+            if version not in (2, 3):
                 raise NotImplementedError(
-                    f"checkpoint '{self.path}', variable '{name}': expected format version 2, found {version}"
+                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 or 3, found {version}"
                 )
             path = f"{self.path}.{manifest['file']}"
             part = SavedPart(path, text, manifest["num_rows"], manifest["applies"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
@@ -21,6 +22,8 @@ from tf_multitier.engine.rows import Rows
 
 _NUM_BUCKETS = 1024
 
+FROZEN_DTYPES = ("float32", "float16", "bfloat16")
+
 
 class Writer:
     """Writes a checkpoint from rows and arrays.
@@ -31,7 +34,8 @@ class Writer:
 
     The checkpoint exists once the `with` block has ended: the part files are synced before the index is written. After an exception
     in the block, or if the index cannot be written, there is no checkpoint, and the part files are deleted. The `checkpoint` file of
-    the directory then names this checkpoint, and no other.
+    the directory then names this checkpoint, and no other. Of several Writers of one prefix, the first to end its block writes the
+    checkpoint; the others raise AlreadyExistsError.
 
     Args:
       path: the checkpoint's prefix. Its directory exists.
@@ -53,6 +57,7 @@ class Writer:
             raise _engine.AlreadyExistsError(f"checkpoint '{self.path}' exists")
         self._tensors: dict[str, np.ndarray] = {}
         self._parts: list[str] = []
+        self._written = False
 
     def __enter__(self) -> Writer:
         return self
@@ -60,14 +65,11 @@ class Writer:
     def __exit__(self, kind: type | None, error: object, trace: object) -> None:
         try:
             if kind is None:
-                self._write_index()
+                with _locked(os.path.dirname(self.path) or "."):
+                    self._write_index()
         finally:
-            if not os.path.exists(self.path + ".index"):
-                # TensorFlow leaves its temporary file if it cannot write.
-                temporary = glob.glob(glob.escape(self.path) + ".data-00000-of-00001.tempstate*")
-                for path in [*self._parts, *temporary]:
-                    with contextlib.suppress(OSError):
-                        os.remove(path)
+            if not self._written:
+                _remove(self._parts)
 
     def add_table(
         self,
@@ -76,6 +78,8 @@ class Writer:
         partitions: int = 1,
         initializer: Mapping | None = None,
         applies: int = 0,
+        matrix: np.ndarray | None = None,
+        frozen: str | None = None,
     ) -> int:
         """Writes the rows of an embedding variable.
 
@@ -83,15 +87,21 @@ class Writer:
           name: the variable's name.
           rows: a RowSource or an `engine.Rows`. Besides one block of it, 16 bytes of memory are used for each key.
           partitions: number of part files. A variable of any number of partitions restores them.
-          initializer: dict as in `SavedTable.initializer`, of a kind other than "matrix". None: the variable that restores keeps its own.
+          initializer: dict as in `SavedTable.initializer`. None: the variable that restores keeps its own.
           applies: the table's count of updates, its clock where a program has no global step.
+          matrix: float32 [matrix_rows, dim], as `SavedTable.matrix` returns it, for an initializer of kind "matrix".
+          frozen: None, or the dtype of the values: "float32", "float16" or "bfloat16". Then only keys and values are written: no slots,
+            frequencies, versions and counted keys.
 
         Returns:
           The number of rows written.
 
         Raises:
-          ValueError: the name has been added; a key has two rows; rows have other columns than `rows.columns`.
+          ValueError: the name has been added; a key has two rows, is counted twice, or is counted and has a row; rows have other
+            columns than `rows.columns`; the matrix does not fit the initializer; `frozen` is no dtype of these.
         """
+        if frozen not in (None, *FROZEN_DTYPES):
+            raise ValueError(f"frozen: expected None, {', '.join(FROZEN_DTYPES)}; found {frozen!r}")
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
         columns = arguments.columns(rows.columns)
@@ -100,11 +110,11 @@ class Writer:
             f"{name}/partition_of_bucket": _partition_of_bucket(partitions),
         }
         base = {
-            "format_version": 2,
+            "format_version": 3 if frozen else 2,
             "dim": columns[0][1],
             "columns": [
-                {"name": column, "dtype": "float32", "dim": dim, "initial_value": value}
-                for column, dim, value in columns
+                {"name": column, "dtype": frozen or "float32", "dim": dim, "initial_value": value}
+                for column, dim, value in (columns[:1] if frozen else columns)
             ],
             "num_rows": 0,
             "num_partitions": partitions,
@@ -112,13 +122,14 @@ class Writer:
         }
         if initializer is not None:
             base["initializer"] = dict(initializer)
+        matrix = _checked_matrix(name, initializer, matrix, columns[0][1])
         manifests = [
             dict(base, partition_index=i, file=_part_file_name()) for i in range(partitions)
         ]
         names = [f"{name}/part_{part}-of-{partitions}/manifest" for part in range(partitions)]
         for tensor in [*added, *names]:
             self._check_new(tensor)
-        texts = self._write_parts(name, manifests, rows)
+        texts = self._write_parts(name, manifests, rows, matrix, bool(frozen))
         added |= {tensor: np.array(text, object) for tensor, text in zip(names, texts)}
         self._tensors.update(added)
         self._parts += [f"{self.path}.{manifest['file']}" for manifest in manifests]
@@ -148,26 +159,25 @@ class Writer:
         if name in self._tensors:
             raise ValueError(f"checkpoint '{self.path}': '{name}' was added before")
 
-    def _write_parts(self, name, manifests, rows):
+    def _write_parts(self, name, manifests, rows, matrix, frozen):
         writers = []
         try:
             writers += [
-                _engine.PartWriter(self.path, json.dumps(manifest, ensure_ascii=False))
+                _engine.PartWriter(self.path, json.dumps(manifest, ensure_ascii=False), matrix)
                 for manifest in manifests
             ]
-            keys = []
+            keys, counted = [], []
             for block in [rows] if isinstance(rows, Rows) else rows.blocks():
                 if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in rows.columns]:
                     raise ValueError(
                         f"'{name}': expected columns {rows.columns}, found {block.columns}"
                     )
-                checked = arguments.rows(block)
+                checked = arguments.rows(values_of(block) if frozen else block)
                 for writer, of_part in zip(writers, _by_part(checked, len(writers))):
                     writer.add(of_part)
                 keys.append(checked["keys"])
-            repeated = _repeated(keys)
-            if repeated is not None:
-                raise ValueError(f"'{name}': expected each key once, found key {repeated} again")
+                counted.append(checked["counted_keys"])
+            _check_distinct(name, keys, counted)
             return [writer.finish() for writer in writers]
         except BaseException:
             for writer in writers:
@@ -177,6 +187,18 @@ class Writer:
     def _write_index(self):
         if not self._tensors:
             raise ValueError(f"checkpoint '{self.path}': nothing was added")
+        if os.path.exists(self.path + ".index"):
+            raise _engine.AlreadyExistsError(f"checkpoint '{self.path}' exists")
+        try:
+            self._run_save()
+        finally:
+            self._written = os.path.exists(self.path + ".index")
+            if not self._written:
+                # TensorFlow leaves its temporary file if it cannot write.
+                _remove(glob.glob(glob.escape(self.path) + ".data-00000-of-00001.tempstate*"))
+        tf.compat.v1.train.update_checkpoint_state(os.path.dirname(self.path) or ".", self.path)
+
+    def _run_save(self):
         names = sorted(self._tensors)
         config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
         with (
@@ -198,7 +220,56 @@ class Writer:
                 ),
                 {value: self._tensors[name] for name, value in zip(names, values)},
             )
-        tf.compat.v1.train.update_checkpoint_state(os.path.dirname(self.path) or ".", self.path)
+
+
+@contextlib.contextmanager
+def _locked(directory):
+    """Holds a lock that other Writers of the directory respect. It ends with the process."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _remove(paths):
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+def values_of(rows: Rows) -> Rows:
+    """Rows with the first column alone, and without counted keys."""
+    dim = rows.columns[0][1]
+    return Rows(rows.columns[:1], rows.keys, rows.frequencies, rows.versions, rows.data[:, :dim])
+
+
+def _checked_matrix(name, initializer, matrix, dim):
+    """The initial matrix as float32 [rows, dim]; without one, an empty array."""
+    rows = 0
+    if initializer is not None and initializer["kind"] == "matrix":
+        rows = initializer["matrix_rows"]
+    found = np.zeros([0, dim], np.float32) if matrix is None else np.asarray(matrix, np.float32)
+    if found.shape != (rows, dim):
+        raise ValueError(
+            f"'{name}': expected a matrix of initial values of shape {[rows, dim]}, found {list(found.shape)}"
+        )
+    return np.ascontiguousarray(found)
+
+
+def _check_distinct(name, keys, counted):
+    repeated = _repeated(keys)
+    if repeated is not None:
+        raise ValueError(f"'{name}': expected each key once, found key {repeated} again")
+    if not any(len(of_block) for of_block in counted):
+        return
+    repeated = _repeated(counted)
+    if repeated is not None:
+        raise ValueError(f"'{name}': expected each counted key once, found key {repeated} again")
+    repeated = _repeated([*keys, *counted])
+    if repeated is not None:
+        raise ValueError(f"'{name}': expected counted keys without rows, found key {repeated}")
 
 
 def _partition_of_bucket(partitions):

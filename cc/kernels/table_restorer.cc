@@ -1,0 +1,276 @@
+#include "cc/kernels/table_restorer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cc/base/partition.h"
+#include "cc/kernels/status_bridge.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kFrequencies = 1 << 16;  // those above count as the highest
+
+// Moves the rows at `kept` to the front and drops the others.
+void KeepRows(const std::vector<size_t>& kept, Rows* rows) {
+  const int64_t elements = rows->row_elements();
+  if (kept.size() == rows->keys.size()) return;
+  for (size_t to = 0; to < kept.size(); ++to) {
+    const size_t from = kept[to];
+    rows->keys[to] = rows->keys[from];
+    rows->frequencies[to] = rows->frequencies[from];
+    rows->versions[to] = rows->versions[from];
+    if (to != from) std::copy_n(rows->data.begin() + from * elements, elements, rows->data.begin() + to * elements);
+  }
+  rows->keys.resize(kept.size());
+  rows->frequencies.resize(kept.size());
+  rows->versions.resize(kept.size());
+  rows->data.resize(kept.size() * elements);
+}
+
+void DropCounted(Rows* rows) {
+  rows->counted_keys.clear();
+  rows->counted_frequencies.clear();
+  rows->counted_versions.clear();
+}
+
+}  // namespace
+
+TableRestorer::TableRestorer(PartReader* reader, const VariableOptions& options, std::string name, std::string variable_name,
+                             bool resize, std::shared_ptr<const VariableState> live)
+    : reader_(reader),
+      options_(options),
+      name_(std::move(name)),
+      variable_name_(std::move(variable_name)),
+      resize_(resize),
+      live_(std::move(live)) {}
+
+absl::Status TableRestorer::ReadManifests() {
+  std::vector<Manifest> all;
+  TF_RETURN_IF_ERROR(reader_->ReadManifests(&all));
+  for (Manifest& manifest : all) {
+    absl::StrAppend(&all_manifests_, manifest.ToJson(), "\n");
+    if (manifest.dim() != options_.table.dim && !resize_) {
+      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': expected dim ",
+                                                     options_.table.dim, ", found dim ", manifest.dim(), " in checkpoint ",
+                                                     reader_->prefix(), "; restore_from(prefix, resize=True) accepts it"));
+    }
+    if (manifest.frozen && !options_.read_only && options_.table.expiry.steps_to_live > 0) {
+      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': checkpoint ",
+                                                     reader_->prefix(), " is frozen: its rows have no versions, which ",
+                                                     "steps_to_live needs"));
+    }
+    if (PartitionsOverlap(static_cast<int>(manifest.partition_index), static_cast<int>(manifest.num_partitions),
+                          static_cast<int>(options_.partition_index), static_cast<int>(options_.num_partitions))) {
+      manifests_.push_back(std::move(manifest));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string TableRestorer::Manifests() const { return all_manifests_; }
+
+TableRestorer::ColumnPlan TableRestorer::PlanSlot(const ColumnSpec& saved, int saved_dim) const {
+  ColumnPlan plan{saved.dim, !options_.read_only, saved};
+  std::string own_name = name_;
+  if (options_.num_partitions > 1) {
+    own_name = std::string(absl::StripSuffix(own_name, absl::StrCat("/part_", options_.partition_index)));
+  }
+  absl::string_view rest = saved.name;
+  if (absl::ConsumePrefix(&rest, absl::StrCat(variable_name_, "/"))) plan.column.name = absl::StrCat(own_name, "/", rest);
+  if (saved_dim == options_.table.dim || saved.dim != saved_dim) return plan;
+  // A slot as long as the value is resized with it, unless the variable has it with this dim (one number for each row).
+  int live_dim = options_.table.dim;
+  if (live_ != nullptr) {
+    const std::shared_ptr<const RowLayout> layout = live_->table->layout();
+    const int column = layout->Find(plan.column.name);
+    if (column >= 0) live_dim = layout->columns()[static_cast<size_t>(column)].dim;
+  }
+  plan.column.dim = live_dim;
+  return plan;
+}
+
+std::vector<TableRestorer::ColumnPlan> TableRestorer::Plan(const Manifest& manifest) const {
+  std::vector<ColumnPlan> plans;
+  ColumnPlan value{manifest.dim(), true, manifest.columns[0]};
+  value.column.dim = options_.table.dim;
+  value.column.dtype = DType::kFloat32;  // as which it is read
+  plans.push_back(std::move(value));
+  for (size_t i = 1; i < manifest.columns.size(); ++i) plans.push_back(PlanSlot(manifest.columns[i], manifest.dim()));
+  return plans;
+}
+
+absl::Status TableRestorer::ReadInitializer(InitializerSpec* initializer) {
+  *initializer = options_.table.initializer;
+  const Manifest& manifest = manifests_[0];
+  InitializerSpec saved = *initializer;
+  TF_RETURN_IF_ERROR(reader_->ReadInitializer(manifest, &saved));
+  const bool fits = saved.kind != InitializerKind::kMatrix || manifest.dim() == options_.table.dim;
+  if (fits && !(saved.kind == InitializerKind::kMatrix && saved.matrix == nullptr)) {
+    *initializer = std::move(saved);
+    return absl::OkStatus();
+  }
+  if (live_ != nullptr) *initializer = live_->table->options().initializer;
+  if (initializer->kind != InitializerKind::kMatrix || initializer->matrix != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("embedding variable '", name_, "': checkpoint ", reader_->prefix(),
+                                                    " has no matrix of initial values of dim ", options_.table.dim,
+                                                    ": run the variable's initializer first"));
+}
+
+absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSpec>* missing) const {
+  std::vector<ColumnSpec> slots;
+  const auto known = [&slots](const ColumnSpec& slot) {
+    return std::any_of(slots.begin(), slots.end(), [&](const ColumnSpec& other) { return other.name == slot.name; });
+  };
+  for (const Manifest& manifest : manifests_) {
+    const std::vector<ColumnPlan> plans = Plan(manifest);
+    for (size_t i = 1; i < plans.size(); ++i) {
+      if (plans[i].kept && !known(plans[i].column)) slots.push_back(plans[i].column);
+    }
+  }
+  if (live_ != nullptr && !options_.read_only) {
+    const std::shared_ptr<const RowLayout> layout = live_->table->layout();
+    for (size_t i = 1; i < layout->columns().size(); ++i) {
+      const ColumnSpec& slot = layout->columns()[i];
+      const auto saved = std::find_if(slots.begin(), slots.end(), [&](const ColumnSpec& s) { return s.name == slot.name; });
+      if (saved == slots.end()) {
+        slots.push_back(slot);
+        missing->push_back(slot);
+      } else if (saved->dim != slot.dim) {
+        return absl::InvalidArgumentError(absl::StrCat("embedding variable '", name_, "', slot '", slot.name,
+                                                       "': expected dim ", slot.dim, ", found dim ", saved->dim,
+                                                       " in checkpoint ", reader_->prefix()));
+      }
+    }
+  }
+  return slots.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(slots));
+}
+
+absl::Status TableRestorer::Read(int64_t low, int64_t high, RestoreProgress* progress,
+                                 const std::function<Status(const Manifest&, Rows*)>& visit) {
+  const auto own = static_cast<int>(options_.partition_index), parts = static_cast<int>(options_.num_partitions);
+  for (const Manifest& manifest : manifests_) {
+    const auto saved_part = static_cast<int>(manifest.partition_index), saved_parts = static_cast<int>(manifest.num_partitions);
+    const auto foreign = [&](int64_t key) { return saved_parts > 1 && PartitionOf(key, saved_parts) != saved_part; };
+    const auto refuse = [&](int64_t key) {
+      return DataLossError("checkpoint part ", reader_->FileOf(manifest), ": expected keys of part ", saved_part, " of ",
+                           saved_parts, ", found key ", key, " of part ", PartitionOf(key, saved_parts));
+    };
+    std::vector<size_t> kept;
+    TF_RETURN_IF_ERROR(reader_->ReadRows(manifest, [&](Rows* rows) -> Status {
+      kept.clear();
+      for (size_t i = 0; i < rows->keys.size(); ++i) {
+        if (foreign(rows->keys[i])) return refuse(rows->keys[i]);
+        if (rows->frequencies[i] < low || rows->frequencies[i] > high) continue;
+        if (parts == 1 || PartitionOf(rows->keys[i], parts) == own) kept.push_back(i);
+      }
+      for (const int64_t key : rows->counted_keys) {
+        if (foreign(key)) return refuse(key);
+      }
+      progress->Add(static_cast<int64_t>(rows->keys.size()));
+      KeepRows(kept, rows);
+      return visit(manifest, rows);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableRestorer::FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot) {
+  *hot = 0;
+  const TableStats stats = table.Stats();
+  const int64_t room = stats.tiers[0].budget_bytes / stats.row_bytes;
+  Frequencies frequencies(kFrequencies);
+  TF_RETURN_IF_ERROR(Read(0, INT64_MAX, progress, [&](const Manifest&, Rows* rows) {
+    for (const int64_t f : rows->frequencies) ++frequencies[std::min<size_t>(static_cast<size_t>(f), kFrequencies - 1)];
+    return OkStatus();
+  }));
+  int64_t above = 0;
+  for (size_t f = kFrequencies; f-- > 0;) {
+    above += frequencies[f];
+    if (above > room) {
+      *hot = std::min<int64_t>(static_cast<int64_t>(f) + 1, kFrequencies - 1);
+      return absl::OkStatus();
+    }
+  }
+  return absl::OkStatus();
+}
+
+void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializer& initializer, Rows* rows) const {
+  bool same = true;
+  std::vector<ColumnSpec> columns;
+  for (const ColumnPlan& one : plan) {
+    same = same && one.kept && one.saved_dim == one.column.dim;
+    if (one.kept) columns.push_back(one.column);
+  }
+  const auto from_elements = static_cast<size_t>(rows->row_elements());
+  rows->columns = std::move(columns);
+  if (same) return;
+  std::vector<float> data;
+  data.reserve(rows->keys.size() * static_cast<size_t>(rows->row_elements()));
+  std::vector<float> initial(static_cast<size_t>(initializer.dim()));
+  for (size_t r = 0; r < rows->keys.size(); ++r) {
+    const float* from = rows->data.data() + r * from_elements;
+    for (size_t c = 0; c < plan.size(); from += plan[c++].saved_dim) {
+      if (!plan[c].kept) continue;
+      const int copied = std::min(plan[c].saved_dim, plan[c].column.dim);
+      data.insert(data.end(), from, from + copied);
+      if (copied == plan[c].column.dim) continue;
+      if (c > 0) {
+        data.resize(data.size() + static_cast<size_t>(plan[c].column.dim - copied), plan[c].column.initial_value);
+      } else {
+        initializer.Fill(rows->keys[r], initial.data());
+        data.insert(data.end(), initial.begin() + copied, initial.end());
+      }
+    }
+  }
+  rows->data = std::move(data);
+}
+
+absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress,
+                                   int64_t* imported) {
+  const Result<Initializer> initializer = Initializer::Create(table->options().initializer, table->dim());
+  TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
+  const bool last = high == INT64_MAX;
+  return Read(low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
+    if (!last || options_.read_only) {
+      DropCounted(rows);
+      rows->filter_counters.clear();
+    }
+    KeepPartition(options_.partition_index, options_.num_partitions, rows);
+    // A Bloom filter counts the keys of its partition together, so its counters fit no other partition.
+    if (manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
+    Convert(Plan(manifest), *initializer, rows);
+    *imported += static_cast<int64_t>(rows->keys.size());
+    return table->Import(*rows);
+  });
+}
+
+absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
+  InitializerSpec initializer;
+  TF_RETURN_IF_ERROR(ReadInitializer(&initializer));
+  std::unique_ptr<EmbeddingTable> table;
+  TF_RETURN_IF_ERROR(options_.MakeTable(name_, std::move(initializer), &table));
+  std::vector<ColumnSpec> missing;
+  TF_RETURN_IF_ERROR(AddSlots(table.get(), &missing));
+
+  int64_t rows = 0, imported = 0, hot = 0;
+  for (const Manifest& manifest : manifests_) rows += manifest.num_rows;
+  const TableStats stats = table->Stats();
+  const bool spills =
+      stats.tiers.size() > 1 && stats.tiers[0].budget_bytes > 0 && rows > stats.tiers[0].budget_bytes / stats.row_bytes;
+  RestoreProgress progress(name_, reader_->prefix(), spills ? 3 * rows : rows);
+  if (spills) TF_RETURN_IF_ERROR(FindHotFrequency(*table, &progress, &hot));
+  if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table.get(), &progress, &imported));
+  TF_RETURN_IF_ERROR(Import(hot, INT64_MAX, table.get(), &progress, &imported));
+  if (!options_.storage.drop_coldest && table->TotalCount() != imported) {
+    return absl::DataLossError(absl::StrCat("checkpoint ", reader_->prefix(), ", variable '", variable_name_, "': expected ",
+                                            imported, " distinct keys, found ", table->TotalCount()));
+  }
+  LogFreshSlots(*table, missing);
+  *state = options_.MakeState(std::move(table));
+  return absl::OkStatus();
+}
+
+}  // namespace multitier
