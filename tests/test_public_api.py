@@ -10,7 +10,16 @@ import tensorflow as tf
 
 import tf_multitier
 
-MODULES = ["checkpoint", "nn", "optimizers", "train", "data", "feature_column", "engine"]
+MODULES = [
+    "checkpoint",
+    "nn",
+    "optimizers",
+    "train",
+    "data",
+    "feature_column",
+    "engine",
+    "serving",
+]
 
 
 def public_objects():
@@ -59,7 +68,7 @@ def untyped(function):
 
 def test_dir_shows_the_public_names_alone():
     assert dir(tf_multitier) == sorted(
-        [*tf_multitier.__all__, "checkpoint", "deeprec", "engine", "keras"]
+        [*tf_multitier.__all__, "checkpoint", "deeprec", "engine", "keras", "serving"]
     )
     assert all(getattr(tf_multitier, name) is not None for name in dir(tf_multitier))
 

@@ -81,11 +81,11 @@ __all__ = [
     "train",
 ]
 
-_LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine", "keras"}
+_LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine", "keras", "serving"}
 
 
 def __getattr__(name):
-    """`tf_multitier.checkpoint`, `deeprec`, `engine` and `keras`, loaded when they are first used."""
+    """`tf_multitier.checkpoint`, `deeprec`, `engine`, `keras` and `serving`, loaded when they are first used."""
     if name in _LOADED_WHEN_USED:
         return importlib.import_module("tf_multitier." + name)
     raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")

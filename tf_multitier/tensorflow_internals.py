@@ -27,6 +27,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.client.session import BaseSession
@@ -63,6 +64,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
 from tensorflow.python.ops.init_ops_v2 import TruncatedNormal as TruncatedNormalV2
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
 from tensorflow.python.ops.variables import PartitionedVariable
+from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 from tensorflow.python.saved_model.registration import register_checkpoint_saver
 from tensorflow.python.saved_model.registration import register_serializable
 from tensorflow.python.training import checkpoint_utils

@@ -1,0 +1,288 @@
+"""Serving: read-only variables, shared tables, models that are reloaded under load, frozen files."""
+
+import gc
+import os
+import threading
+
+import numpy as np
+import pytest
+import serving_util
+import tensorflow as tf
+from serving_util import DIM
+from serving_util import check
+from serving_util import export
+from variable_util import initialized_session
+
+import tf_multitier
+from tf_multitier import checkpoint
+from tf_multitier import serving
+
+v1 = tf.compat.v1
+IDS = [3, 99, 3, 42]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_shared():
+    yield
+    gc.collect()
+    assert serving.shared_tables() == []
+
+
+def test_a_read_only_variable_refuses_training_when_the_graph_is_built():
+    with tf.Graph().as_default(), serving.read_only():
+        ev = tf_multitier.get_embedding_variable("ev", DIM)
+        assert ev.read_only and not ev.trainable and v1.trainable_variables() == []
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2]))
+        for optimizer in (v1.train.AdagradOptimizer(0.1), v1.train.GradientDescentOptimizer(0.1)):
+            with pytest.raises(ValueError, match="'ev' is read-only and cannot be trained"):
+                optimizer.minimize(loss, var_list=[ev])
+    with tf.Graph().as_default():
+        assert not tf_multitier.get_embedding_variable("ev", DIM).read_only
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_update_ops_of_a_training_graph_fail_once_it_is_read_only(tmp_path, grouped):
+    with tf.Graph().as_default():
+        ev = tf_multitier.get_embedding_variable("ev", DIM)
+        if grouped:
+            ids = tf.sparse.from_dense([[1, 2]])
+            looked_up = tf_multitier.nn.group_embedding_lookup_sparse([ev], [ids], ["sum"])[0]
+        else:
+            looked_up = tf.nn.embedding_lookup(ev, [1, 2])
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(looked_up))
+        v1.add_to_collection("train", train)
+        for op in (ev.remove([1]), ev.expire(7)):
+            v1.add_to_collection("others", op)
+        with initialized_session() as session:
+            session.run(train)
+            path = str(tmp_path / "model")
+            v1.saved_model.simple_save(session, path, {"in": tf.constant(0)}, {"out": looked_up})
+    serving.freeze(path, tmp_path / "frozen")
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.saved_model.load(session, ["serve"], str(tmp_path / "frozen"))
+        [ev] = tf_multitier.embedding_variables()
+        assert ev.read_only
+        before = session.run(ev.export())
+        for op in v1.get_collection("train") + v1.get_collection("others"):
+            with pytest.raises(tf.errors.FailedPreconditionError, match="'ev' is read-only"):
+                session.run(op)
+        after = session.run(ev.export())
+        assert all(np.array_equal(x, y) for x, y in zip(before, after))
+        assert list(session.run(ev.export_rows()).rows.shape) == [2, DIM]
+
+
+@pytest.mark.parametrize("storage", ["DRAM", "DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_sessions_of_one_process_share_the_rows(tmp_path, storage):
+    path = export(tmp_path, 1, storage=storage, read_only=True)
+    sessions = []
+    for count in range(1, 4):
+        sessions.append(v1.Session(graph=tf.Graph()))
+        loaded = v1.saved_model.load(sessions[-1], ["serve"], path)
+        tables = serving.shared_tables()
+        assert [(t.variable, t.users) for t in tables] == [
+            ("a", count),
+            ("b/part_0", count),
+            ("b/part_1", count),
+        ]
+        assert tables[0].rows == 100 and tables[1].rows + tables[2].rows == 100
+        assert {t.checkpoint for t in tables} == {os.path.join(path, "variables", "variables")}
+    if storage != "DRAM":
+        instances = [f for _, folders, _ in os.walk(tmp_path / "storage") for f in folders]
+        assert sum(f.startswith("instance-") for f in instances) == 3
+    names = {k: info.name for k, info in loaded.signature_def["serving_default"].outputs.items()}
+    while sessions:
+        assert check(sessions[-1].run(names, {"ids:0": IDS}), IDS) == 1
+        sessions.pop().close()
+        gc.collect()
+        assert [t.users for t in serving.shared_tables()] == [len(sessions)] * 3 * bool(sessions)
+
+
+def read_only_session(prefix, version, frequency=0):
+    """A Session with a read-only variable that was restored."""
+    with tf.Graph().as_default(), serving.read_only():
+        option = tf_multitier.EmbeddingVariableOption(
+            filter_option=tf_multitier.CounterFilter(frequency) if frequency else None
+        )
+        ev = tf_multitier.get_embedding_variable("ev", DIM, ev_option=option)
+        session = v1.Session()
+        session.run(ev.restore_from(prefix))
+        assert session.run(tf.nn.embedding_lookup(ev, [4]))[0, 0] == version * 1000 + 4
+        return session
+
+
+def test_a_rewritten_checkpoint_and_other_options_are_not_shared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sessions = []
+    for version in (1, 2):
+        for file in os.listdir(tmp_path):
+            os.remove(tmp_path / file)
+        with checkpoint.Writer("rows") as writer:
+            writer.add_table("ev", serving_util.rows_of(version, range(10)))
+        sessions.append(read_only_session("rows", version))
+        assert [t.users for t in serving.shared_tables()] == [1] * version
+    sessions.append(read_only_session(str(tmp_path / "rows"), 2))
+    sessions.append(read_only_session("rows", 2, frequency=3))
+    assert sorted(t.users for t in serving.shared_tables()) == [1, 1, 2]
+    for session in sessions:
+        session.close()
+
+
+def test_threads_that_restore_at_once_read_the_rows_once(tmp_path):
+    path = export(tmp_path, 1, read_only=True)
+    models = [None] * 8
+
+    def load(i):
+        models[i] = serving.Model(path)
+
+    threads = [threading.Thread(target=load, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [t.users for t in serving.shared_tables()] == [8, 8, 8]
+    for model in models:
+        assert check(model.run({"ids": IDS}), IDS) == 1
+        model.close()
+
+
+@pytest.mark.parametrize("form, storage", [("SavedModel", "DRAM"), ("checkpoint", "DRAM_SSDHASH")])
+def test_requests_see_one_version_each_during_50_reloads(tmp_path, storage, form):
+    paths = [export(tmp_path, version, storage=storage) for version in (1, 2, 3)]
+    if form == "checkpoint":
+        paths = [str(tmp_path / f"rows-{version}") for version in (1, 2, 3)]
+    seen, errors, ended = set(), [], threading.Event()
+    with serving.Model(str(tmp_path / "model-1")) as model:
+
+        def ask(seed):
+            random = np.random.default_rng(seed)
+            try:
+                while not ended.is_set():
+                    ids = random.integers(0, 100, 20)
+                    seen.add(check(model.run({"ids": ids}), ids))
+                    with model.pin() as version:
+                        answers = [check(version.run({"ids": ids}), ids) for _ in range(3)]
+                    assert len(set(answers)) == 1
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for i in range(50):
+            model.reload(paths[i % 3])
+            assert model.path == paths[i % 3]
+            assert check(model.run({"ids": IDS}), IDS) == i % 3 + 1
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert not errors and seen == {1, 2, 3}
+        assert len(serving.shared_tables()) == 3  # those of the current version alone
+
+
+def test_a_reload_that_fails_leaves_the_current_version(tmp_path):
+    path, other = export(tmp_path, 1), export(tmp_path, 2)
+    [part] = [p.path for p in checkpoint.load(other).tables["a"].parts]
+    with open(part, "r+b") as file:
+        file.seek(60)
+        file.write(b"\xff\xff\xff")
+    with serving.Model(path) as model:
+        with pytest.raises(tf.errors.DataLossError, match=os.path.basename(part)):
+            model.reload(other)
+        with pytest.raises(tf_multitier.engine.NotFoundError, match="nothing"):
+            model.reload(str(tmp_path / "nothing"))
+        assert check(model.run({"ids": IDS}), IDS) == 1 and model.path == path
+        for inputs, signature in (({}, "serving_default"), ({"ids": IDS}, "other")):
+            with pytest.raises(ValueError, match="expected"):
+                model.run(inputs, signature)
+    for call in (lambda: model.run({"ids": IDS}), lambda: model.reload(path)):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_closing_waits_for_no_request_and_cuts_none(tmp_path):
+    path = export(tmp_path, 1)
+    model = serving.Model(path)
+    with model.pin() as version:
+        model.reload(export(tmp_path, 2))
+        model.close()
+        assert check(version.run({"ids": IDS}), IDS) == 1
+        assert len(serving.shared_tables()) == 3
+    assert serving.shared_tables() == []
+
+
+@pytest.mark.parametrize("dtype, size", [("float32", 4), ("float16", 2), ("bfloat16", 2)])
+def test_frozen_files_have_keys_and_values_alone(tmp_path, dtype, size):
+    random = np.random.default_rng(0)
+    n, path = 1000, str(tmp_path / "rows")
+    values = random.standard_normal((n, DIM)).astype(np.float32)
+    rows = serving_util.rows_of(0, range(n))
+    rows.columns = [("value", DIM, 0.0), ("a/Adam", DIM, 0.0), ("a/Adam_1", DIM, 0.0)]
+    rows.data = np.concatenate([values, values, values], axis=1)
+    rows.counted_keys = np.array([n + 1])
+    rows.counted_frequencies = rows.counted_versions = np.array([2])
+    with checkpoint.Writer(path) as writer:
+        writer.add_table("a", rows, partitions=2)
+        writer.add_tensor("dense", np.arange(3.0))
+    assert serving.freeze(path, str(tmp_path / "frozen"), dtype) == n
+    saved = checkpoint.load(str(tmp_path / "frozen"))
+    table = saved.tables["a"]
+    assert table.frozen and table.dtype == dtype and len(table.parts) == 2
+    assert sum(part.bytes for part in table.parts) < n * (8 + size * DIM) + 300
+    assert saved.tensor("dense").tolist() == [0, 1, 2]
+    expected = rounded(values, dtype)
+    read = table.read()
+    order = np.argsort(read.keys)
+    np.testing.assert_array_equal(read.data[order], expected)
+    assert set(read.frequencies) == {0} and set(read.versions) == {-1}
+    with tf.Graph().as_default(), serving.read_only(), v1.Session() as session:
+        ev = tf_multitier.get_embedding_variable("a", DIM)
+        session.run(ev.restore_from(str(tmp_path / "frozen")))
+        np.testing.assert_array_equal(
+            session.run(tf.nn.embedding_lookup(ev, np.arange(n))), expected
+        )
+    with tf.Graph().as_default(), v1.Session() as session:
+        ev = tf_multitier.get_embedding_variable("a", DIM, steps_to_live=9)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="frozen.*steps_to_live"):
+            session.run(ev.restore_from(str(tmp_path / "frozen")))
+
+
+def rounded(values, dtype):
+    with tf.Graph().as_default(), v1.Session() as session:
+        return session.run(tf.cast(tf.cast(values, dtype), tf.float32))
+
+
+def test_a_frozen_model_answers_as_the_whole_one(tmp_path):
+    path, frozen = export(tmp_path, 3), str(tmp_path / "frozen")
+    assert serving.freeze(path, frozen) == 200
+    assert sorted(os.listdir(frozen)) == ["saved_model.pb", "variables"]
+    with serving.Model(frozen) as model:
+        assert check(model.run({"ids": IDS}), IDS) == 3
+    with pytest.raises(tf_multitier.engine.AlreadyExistsError, match="frozen"):
+        serving.freeze(path, frozen)
+    with pytest.raises(ValueError, match="int8"):
+        serving.freeze(path, str(tmp_path / "other"), "int8")
+    assert not [name for name in os.listdir(tmp_path) if "other" in name]
+
+
+def test_initial_values_of_a_matrix_and_a_filter_are_served(tmp_path):
+    matrix = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
+    option = tf_multitier.EmbeddingVariableOption(
+        init_option=tf_multitier.InitializerOption(
+            v1.constant_initializer(matrix), default_value_dim=3
+        ),
+    )
+    with tf.Graph().as_default():
+        ids = v1.placeholder(tf.int64, [None])
+        ev = tf_multitier.get_embedding_variable("ev", DIM, ev_option=option)
+        out = tf.nn.embedding_lookup(ev, ids)
+        train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
+        with initialized_session() as session:
+            session.run(train, {ids: [3]})
+            path = str(tmp_path / "model")
+            v1.saved_model.simple_save(session, path, {"ids": ids}, {"out": out})
+            expected = session.run(out, {ids: [3, 4, 5]})
+    serving.freeze(path, str(tmp_path / "frozen"))
+    with serving.Model(str(tmp_path / "frozen")) as model:
+        np.testing.assert_array_equal(model.run({"ids": [3, 4, 5]})["out"], expected)
+    np.testing.assert_array_equal(expected, [matrix[0] - 1, matrix[1], matrix[2]])

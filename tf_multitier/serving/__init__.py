@@ -1,0 +1,18 @@
+"""Serving: read-only variables, models that are replaced while they answer requests, and smaller files (docs/serving.md).
+
+    model = tf_multitier.serving.Model("/models/7")
+    scores = model.run({"user": ["ann", "bob"]})["score"]
+    model.reload("/models/8")                     # requests go on; each sees one version
+
+`read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint without what serving does not
+need. `shared_tables` lists the tables that the Sessions of this process share.
+"""
+
+from tf_multitier.read_only import read_only
+from tf_multitier.serving.freeze import freeze
+from tf_multitier.serving.model import Model
+from tf_multitier.serving.model import Version
+from tf_multitier.serving.tables import SharedTable
+from tf_multitier.serving.tables import shared_tables
+
+__all__ = ["Model", "SharedTable", "Version", "freeze", "read_only", "shared_tables"]

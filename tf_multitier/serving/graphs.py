@@ -1,0 +1,28 @@
+"""Turns the embedding variables of a saved graph into read-only ones."""
+
+from __future__ import annotations
+
+import typing
+
+_OPS = {
+    "MultitierEmbeddingVariableHandle",
+    "MultitierInitialize",
+    "MultitierReadPart",
+    "MultitierRestore",
+}
+
+
+def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> None:
+    """Changes a MetaGraphDef: its embedding variables become read-only, in functions too.
+
+    Args:
+      meta_graph: a MetaGraphDef.
+      storage_path: the path of tiers that have files, if not None.
+    """
+    graph = meta_graph.graph_def
+    for nodes in [graph.node, *(function.node_def for function in graph.library.function)]:
+        for node in nodes:
+            if node.op in _OPS:
+                node.attr["read_only"].b = True
+                if storage_path is not None and node.attr["storage_path"].s:
+                    node.attr["storage_path"].s = storage_path.encode()

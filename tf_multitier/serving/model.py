@@ -1,0 +1,222 @@
+"""Model: a SavedModel that answers requests while it is replaced.
+
+A version is a graph and a Session with its own dense variables and tables. `reload` loads the next version next to the current one and
+then makes it current, under a lock that no request holds while it runs. A request counts as a user of the version that was
+current when it began. A version is closed when it is not current any more and has no users. So a request sees the dense variables
+and the rows of one version, however many lookups it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_multitier.checkpoint.saved import find_prefix
+from tf_multitier.serving.graphs import make_read_only
+from tf_multitier.tensorflow_internals import SavedModelLoader
+
+
+class Version:
+    """One version of a Model. `Model.pin` gives it.
+
+    Attributes:
+      path: the SavedModel's directory, or the checkpoint's prefix.
+      signatures: {name: ({input: tf.DType}, {output: tf.DType})}.
+    """
+
+    def __init__(self, path: str, tags: list, storage_path: str | None, config: typing.Any) -> None:
+        loader = SavedModelLoader(path)
+        self.path = path
+        self._loader = loader
+        self._tags = tags
+        self._config = config
+        self._users = 0
+        self._graph = tf.Graph()
+        meta_graph = loader.get_meta_graph_def_from_tags(tags)
+        make_read_only(meta_graph, storage_path)
+        with self._graph.as_default():
+            self._saver, _ = loader.load_graph(self._graph, tags)
+        self._read_signatures(meta_graph)
+        self._open(os.path.join(path, "variables", "variables"))
+
+    def with_variables(self, prefix: str) -> Version:
+        """A version with this graph and the variables of a checkpoint."""
+        other = object.__new__(Version)
+        other.__dict__.update(self.__dict__)
+        other.path, other._users = prefix, 0
+        other._open(prefix)
+        return other
+
+    def run(
+        self, inputs: Mapping[str, typing.Any], signature: str = "serving_default"
+    ) -> dict[str, np.ndarray]:
+        """See `Model.run`."""
+        if signature not in self.signatures:
+            raise ValueError(
+                f"'{self.path}': expected one of the signatures {', '.join(sorted(self.signatures))}; found {signature!r}"
+            )
+        feeds, fetches = self._names[signature]
+        if set(inputs) != set(feeds):
+            raise ValueError(
+                f"'{self.path}', signature '{signature}': expected the inputs {', '.join(sorted(feeds))}; found "
+                f"{', '.join(sorted(inputs)) or 'none'}"
+            )
+        return self._session.run(fetches, {feeds[name]: value for name, value in inputs.items()})
+
+    def _read_signatures(self, meta_graph):
+        self.signatures, self._names = {}, {}
+        for name, signature in meta_graph.signature_def.items():
+            if name.startswith("__"):
+                continue
+            sides = (signature.inputs, signature.outputs)
+            if any(not info.name for side in sides for info in side.values()):
+                continue  # sparse and composite tensors: not one tensor each
+            self._names[name] = tuple({k: info.name for k, info in s.items()} for s in sides)
+            self.signatures[name] = tuple(
+                {k: tf.as_dtype(info.dtype) for k, info in s.items()} for s in sides
+            )
+
+    def _open(self, prefix):
+        session = tf.compat.v1.Session(graph=self._graph, config=self._config)
+        try:
+            with self._graph.as_default():
+                if self._saver is not None:
+                    self._saver.restore(session, prefix)
+                self._loader.run_init_ops(session, self._tags)
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
+
+    def _close(self):
+        self._session.close()
+        del self._session  # frees the tables
+
+
+class Model:
+    """A SavedModel that answers requests from any number of threads, and that can be replaced while it does.
+
+    Its embedding variables are read-only, whether they were so when the model was saved or not: models of one process that have the
+    same rows share them (see `read_only`).
+
+    Args:
+      path: directory of a SavedModel.
+      tags: tags of its meta graph.
+      storage_path: directory for tiers that have files; None: the one that the model was saved with.
+      config: tf.compat.v1.ConfigProto of the Sessions, or None.
+
+    Raises:
+      OSError, RuntimeError: there is no SavedModel with these tags.
+      tf.errors.OpError: a file is missing or damaged. The message has the file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        tags: Sequence[str] = ("serve",),
+        storage_path: str | os.PathLike | None = None,
+        config: typing.Any = None,
+    ) -> None:
+        self._tags, self._config = list(tags), config
+        self._storage_path = None if storage_path is None else os.fspath(storage_path)
+        self._lock = threading.Lock()  # of _current and of the versions' users
+        self._reloading = threading.Lock()
+        self._current: Version | None = self._load(os.fspath(path))
+
+    def run(
+        self, inputs: Mapping[str, typing.Any], signature: str = "serving_default"
+    ) -> dict[str, np.ndarray]:
+        """Answers a request, from one version.
+
+        Args:
+          inputs: {name of an input: array or value}.
+          signature: name of a signature.
+
+        Returns:
+          {name of an output: array}.
+
+        Raises:
+          ValueError: there is no such signature or input, or the model is closed.
+          tf.errors.OpError: the graph failed.
+        """
+        with self.pin() as version:
+            return version.run(inputs, signature)
+
+    @contextlib.contextmanager
+    def pin(self) -> Iterator[Version]:
+        """The current version, for several calls of its `run`. It stays loaded until the `with` block ends."""
+        with self._lock:
+            version = self._open_version()
+            version._users += 1
+        try:
+            yield version
+        finally:
+            with self._lock:
+                version._users -= 1
+                unused = version._users == 0 and version is not self._current
+            if unused:
+                version._close()
+
+    def reload(self, path: str | os.PathLike) -> None:
+        """Loads another version and makes it the current one. Requests go on. If it fails, the current version stays.
+
+        While it loads, both versions are in memory. One reload runs at a time; others wait.
+
+        Args:
+          path: directory of a SavedModel; or a checkpoint (its prefix or its directory), whose variables the current graph then gets.
+
+        Raises:
+          As the constructor. ValueError: the model is closed.
+        """
+        with self._reloading:
+            path = os.fspath(path)
+            if tf.saved_model.contains_saved_model(path):
+                version = self._load(path)
+            else:
+                with self.pin() as current:
+                    version = current.with_variables(find_prefix(path))
+            self._replace(version)
+
+    @property
+    def path(self) -> str:
+        """The path of the current version."""
+        with self._lock:
+            return self._open_version().path
+
+    def close(self) -> None:
+        """Refuses further requests. Those that run are answered, then everything is freed."""
+        with self._reloading, contextlib.suppress(ValueError):
+            self._replace(None)
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def _load(self, path):
+        return Version(path, self._tags, self._storage_path, self._config)
+
+    def _open_version(self):
+        if self._current is None:
+            raise ValueError("expected an open model, found a closed one")
+        return self._current
+
+    def _replace(self, version):
+        with self._lock:
+            try:
+                old = self._open_version()
+            except ValueError:
+                if version is not None:
+                    version._close()
+                raise
+            self._current = version
+            unused = old._users == 0
+        if unused:
+            old._close()
