@@ -109,7 +109,7 @@ class UpsertKernel : public OpKernel {
  private:
   absl::Status Run(OpKernelContext* context) const {
     std::shared_ptr<VariableState> state;
-    TF_RETURN_IF_ERROR(GetState(context, 0, &state));
+    TF_RETURN_IF_ERROR(GetStateToChange(context, 0, &state));
     TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
     const KeyInput input(context->input(1));
     UpsertRequest request;
@@ -173,7 +173,7 @@ class ClearKernel : public OpKernel {
   using OpKernel::OpKernel;
   void Compute(OpKernelContext* context) final {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, GetStateToChange(context, 0, &state));
     OP_REQUIRES_OK(context, ToAbsl(state->table->Clear()));
   }
 };
