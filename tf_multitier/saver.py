@@ -4,7 +4,7 @@ A checkpoint has, for a variable `<name>` in n parts (n = 1: not partitioned):
 
     <name>/partition_of_bucket              int32 [1024], saved in n slices: the part that owns each bucket of keys
     <name>                                  float32 [0, dim]: lists the variable
-    <name>/part_<i>-of-<n>/manifest         string: format version, columns, number of rows, initializer, name of the file (JSON)
+    <name>/part_<i>-of-<n>/manifest         string (of a delta: .../delta): format version, columns, number of rows, initializer, name of the file (JSON)
     <prefix>.data-<5 letters>-of-<5 letters>  one file per part: the rows, with slots, frequencies, versions, counts
 
 Saving: one op writes the files of all parts of the Saver on one device, as of one moment (cc/table/group_snapshot.h). A Saver asks
@@ -22,6 +22,8 @@ A SaveableObject names its own tensors. `Saver({"other": ev})` ignores the name 
 restore a variable under another name.
 """
 
+import contextlib
+import contextvars
 import re
 
 import numpy as np
@@ -39,6 +41,22 @@ NUM_BUCKETS = 1024
 
 _INDEX = "partition_of_bucket"
 _OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/manifest)$")
+
+
+_kind = contextvars.ContextVar("kind of save", default=("full", None))
+
+
+@contextlib.contextmanager
+def kind_of_save(kind, previous=None):
+    """Savers that are built in the block save as MultitierWriteSaveGroup's `kind` says.
+
+    previous: of kind "delta", a string tensor: the prefix of the save before, when the delta is restored.
+    """
+    token = _kind.set((kind, previous))
+    try:
+        yield
+    finally:
+        _kind.reset(token)
 
 
 class SaveSpecs(list):
@@ -74,7 +92,8 @@ class SaveSpecs(list):
         prefix = (
             f"{variable.variable_name}/part_{variable.partition_index}-of-{variable.num_partitions}"
         )
-        yield self._spec(self._manifest, f"{prefix}/manifest", tf.string)
+        tensor = "delta" if _kind.get()[0] == "delta" else "manifest"
+        yield self._spec(self._manifest, f"{prefix}/{tensor}", tf.string)
         if variable.partition_index == 0:
             yield self._spec(self._empty, variable.variable_name, variable.dtype)
 
@@ -142,7 +161,9 @@ def _saved_part(handle, prefix):
         None,
     )
     if write is None:
-        write = ops.multitier_write_save_group(ops.multitier_save_group(), prefix)
+        write = ops.multitier_write_save_group(
+            ops.multitier_save_group(), prefix, kind=_kind.get()[0]
+        )
     group = write.inputs[0]
     add_control_input(write, ops.multitier_join_save_group(group, handle))
     with tf.control_dependencies([write]):
@@ -226,6 +247,7 @@ def _has_all_parts(variable, base):
 
     A Saver makes its restore ops after all its save ops. `init_from_checkpoint` has none: it restores each part by itself.
     """
+    tensor = "delta" if _kind.get()[0] == "delta" else "manifest"
     name, parts = variable.variable_name, variable.num_partitions
     save_ops = _save_ops(base)
     if any(op.type != "SaveV2" for op in save_ops):
@@ -237,7 +259,7 @@ def _has_all_parts(variable, base):
     if not written or any(names is None for names in written):
         return False
     written = {tensor.decode() for names in written for tensor in names}
-    found = [i for i in range(parts) if f"{name}/part_{i}-of-{parts}/manifest" in written]
+    found = [i for i in range(parts) if f"{name}/part_{i}-of-{parts}/{tensor}" in written]
     if len(found) < parts:
         raise ValueError(
             f"embedding variable '{name}' can be restored from all of its {parts} parts only, found a Saver of "
@@ -266,6 +288,13 @@ def restore(variable, restored_tensors):
         saved = _OWN_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
     prefix = op.inputs[0]
     base = prefix.op.inputs[0] if prefix.op.type == "ShardedFilename" else prefix
-    if _has_all_parts(variable, base) and variable.num_partitions > 1:
+    has_all_parts = _has_all_parts(variable, base)
+    kind, previous = _kind.get()
+    if kind == "delta":
+        with colocate_with(variable.handle, ignore_existing=True):
+            return ops.multitier_apply_delta(
+                variable.handle, prefix, previous, variable_name=saved
+            )
+    if has_all_parts and variable.num_partitions > 1:
         return _restore_with_the_others(variable, prefix, base, saved)
     return restore_op(variable, prefix, saved)

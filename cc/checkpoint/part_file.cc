@@ -22,7 +22,7 @@ constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, 
 constexpr size_t kBlockBytes = 16u << 20;    // about, of a payload
 constexpr uint64_t kMaxPayloadBytes = 1u << 30;
 
-enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6 };
+enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6, kRemoved = 7 };
 
 // Floats as elements of 16 bits, and back.
 template <typename Half>
@@ -145,6 +145,13 @@ Status PartFileWriter::Add(const Rows& rows) {
     counted_ += static_cast<int64_t>(to - from);
     MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, std::move(payload)));
   }
+  for (size_t from = 0; from < rows.removed_keys.size(); from += kBlockBytes / sizeof(int64_t)) {
+    const size_t to = std::min(rows.removed_keys.size(), from + kBlockBytes / sizeof(int64_t));
+    std::string payload;
+    for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
+    removed_ += static_cast<int64_t>(to - from);
+    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, std::move(payload)));
+  }
   for (size_t from = 0; from < rows.filter_counters.size(); from += kBlockBytes) {
     const size_t n = std::min(kBlockBytes, rows.filter_counters.size() - from);
     const char* bytes = reinterpret_cast<const char*>(rows.filter_counters.data()) + from;
@@ -260,12 +267,22 @@ Status PartFileReader::TakeCounted(const Block& block, Rows* rows) {
   return OkStatus();
 }
 
+Status PartFileReader::TakeRemoved(const Block& block, Rows* rows) {
+  MT_RETURN_IF_ERROR(CheckPayload(block, sizeof(int64_t)));
+  for (size_t i = 0; i < block.entries; ++i) rows->removed_keys.push_back(Get64(block.payload.data() + i * sizeof(int64_t)));
+  removed_read_ += block.entries;
+  return OkStatus();
+}
+
 Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   MT_RETURN_IF_ERROR(CheckPayload(block, 16));
   const int64_t stored_rows = Get64(block.payload.data()), stored_counted = Get64(block.payload.data() + 8);
   if (stored_rows != rows_read_ || stored_counted != counted_read_ || rows_read_ != manifest_.num_rows) {
     return Damaged(block.offset, StrCat("expected ", manifest_.num_rows, " rows, found ", rows_read_, " of ", stored_rows,
                                         " and ", counted_read_, " of ", stored_counted, " counted keys"));
+  }
+  if (removed_read_ != manifest_.num_removed) {
+    return Damaged(block.offset, StrCat("expected ", manifest_.num_removed, " removed keys, found ", removed_read_));
   }
   rows->applies = manifest_.applies;
   rows->filter_counters = std::move(filter_counters_);
@@ -287,6 +304,7 @@ Status PartFileReader::Next(Rows* rows) {
     if (block.kind == kRows && !manifest_.frozen) return TakeRows(block, rows);
     if (block.kind == kFrozen && manifest_.frozen) return TakeFrozen(block, rows);
     if (block.kind == kCounted) return TakeCounted(block, rows);
+    if (block.kind == kRemoved) return TakeRemoved(block, rows);
     if (block.kind == kEnd) return TakeEnd(block, rows);
     if (block.kind != kFilter) return Damaged(block.offset, StrCat("block of unexpected kind ", block.kind));
     MT_RETURN_IF_ERROR(CheckPayload(block, 1));

@@ -42,6 +42,7 @@ class PartFileWriter {
   Status End();
 
   int64_t rows() const { return rows_; }
+  int64_t removed() const { return removed_; }
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -54,6 +55,7 @@ class PartFileWriter {
   DType dtype_ = DType::kFloat32;
   int64_t rows_ = 0;
   int64_t counted_ = 0;
+  int64_t removed_ = 0;
   int64_t bytes_ = 0;
 };
 
@@ -88,6 +90,7 @@ class PartFileReader {
   Status TakeRows(const Block& block, Rows* rows);
   Status TakeFrozen(const Block& block, Rows* rows);
   Status TakeCounted(const Block& block, Rows* rows);
+  Status TakeRemoved(const Block& block, Rows* rows);
   Status TakeEnd(const Block& block, Rows* rows);
   Status Damaged(uint64_t offset, const std::string& what) const;
   // DataLoss unless the payload has that many bytes per entry.
@@ -99,6 +102,7 @@ class PartFileReader {
   uint64_t offset_ = 0;
   int64_t rows_read_ = 0;
   int64_t counted_read_ = 0;
+  int64_t removed_read_ = 0;
   std::vector<uint8_t> filter_counters_;
   bool ended_ = false;
 };

@@ -59,6 +59,11 @@ std::string Manifest::ToJson() const {
   out.Set("num_partitions", Json::Int(num_partitions));
   out.Set("applies", Json::Int(applies));
   out.Set("file", Json::String(file));
+  if (save_id != 0) out.Set("save_id", Json::Int(save_id));
+  if (since != 0) {
+    out.Set("since", Json::Int(since));
+    out.Set("num_removed", Json::Int(num_removed));
+  }
   if (has_initializer) out.Set("initializer", InitializerToJson(initializer));
   return out.ToString();
 }
@@ -96,7 +101,14 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
     MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
   }
-  if (out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
+  if (json.Find("save_id") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.save_id, json.GetInt("save_id"));
+  }
+  if (json.Find("since") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.since, json.GetInt("since"));
+    MT_ASSIGN_OR_RETURN(out.num_removed, json.GetInt("num_removed"));
+  }
+  if (out.num_removed < 0 || out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
     return InvalidArgumentError("manifest: negative count in ", text);
   }
   if (out.num_partitions < 1 || out.num_partitions > kPartitionBuckets || out.partition_index < 0 ||
@@ -123,6 +135,9 @@ void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows) 
   rows->frequencies.resize(kept);
   rows->versions.resize(kept);
   rows->data.resize(kept * elements);
+
+  auto& removed = rows->removed_keys;
+  removed.erase(std::remove_if(removed.begin(), removed.end(), [&](int64_t key) { return !owned(key); }), removed.end());
 
   kept = 0;
   for (size_t i = 0; i < rows->counted_keys.size(); ++i) {

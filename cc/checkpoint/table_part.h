@@ -37,6 +37,11 @@ struct Manifest {
   // Of absent keys, without its matrix. Unless has_initializer, the variable that reads the part keeps its own: a part that was
   // made from rows of another system.
   InitializerSpec initializer;
+  // Of a save that begins or continues a chain: its name, a random number; and of a delta, the name of the save that it
+  // continues, and how many keys it removes. 0: none.
+  int64_t save_id = 0;
+  int64_t since = 0;
+  int64_t num_removed = 0;
   bool has_initializer = true;
   // The rows are for serving: keys and values alone, in the dtype of the one column.
   bool frozen = false;

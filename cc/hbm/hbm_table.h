@@ -110,6 +110,7 @@ class HbmTable : public TableFront {
   Status Import(const Rows& rows) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   int64_t TotalCount() const override { return below_->TotalCount() + rows_below_.new_rows(); }
+  int64_t ChangesSince() const override { return below_->ChangesSince(); }
   int64_t NewestStep() const override { return below_->NewestStep(); }
   TableStats Stats() const override;
   Status Drain() override;

@@ -21,11 +21,11 @@ using tensorflow::DataType;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-PartReader::PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name)
-    : env_(env), prefix_(prefix), name_(name), reader_(env, prefix) {}
+PartReader::PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name, const std::string& tensor)
+    : env_(env), prefix_(prefix), name_(name), tensor_(tensor), reader_(env, prefix) {}
 
 std::string PartReader::TensorName(int64_t part, int64_t num_parts) const {
-  return absl::StrCat(name_, "/part_", part, "-of-", num_parts, "/manifest");
+  return absl::StrCat(name_, "/part_", part, "-of-", num_parts, "/", tensor_);
 }
 
 std::string PartReader::FileOf(const Manifest& manifest) const { return absl::StrCat(prefix_, ".", manifest.file); }
@@ -41,7 +41,7 @@ absl::Status PartReader::FindNumParts(int64_t* num_parts) {
   for (reader_.Seek(stem); reader_.Valid(); reader_.Next()) {
     absl::string_view rest = reader_.key();
     if (!absl::ConsumePrefix(&rest, stem)) break;
-    if (!absl::ConsumeSuffix(&rest, "/manifest")) continue;
+    if (!absl::ConsumeSuffix(&rest, absl::StrCat("/", tensor_))) continue;
     if (absl::SimpleAtoi(rest, num_parts) && *num_parts >= 1 && *num_parts <= kPartitionBuckets) return absl::OkStatus();
   }
   return absl::NotFoundError(absl::StrCat("checkpoint ", prefix_, " does not hold the embedding variable '", name_, "'"));

@@ -24,8 +24,9 @@ namespace multitier {
 
 class PartReader {
  public:
-  // prefix: the checkpoint's prefix. name: the variable's name, without partition suffix.
-  PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name);
+  // prefix: the checkpoint's prefix. name: the variable's name, without partition suffix. tensor: of a part; "delta" where a
+  // save has what changed alone.
+  PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name, const std::string& tensor = "manifest");
 
   // Reads the manifests of all parts, at least one. NotFound if the checkpoint lacks the variable or a part. DataLoss if a
   // manifest is damaged or of another part.
@@ -53,6 +54,7 @@ class PartReader {
   tensorflow::Env* const env_;
   const std::string prefix_;
   const std::string name_;
+  const std::string tensor_;
   tensorflow::BundleReader reader_;
 };
 

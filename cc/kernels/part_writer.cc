@@ -23,6 +23,12 @@ std::string NewPartFileName() {
   return name;
 }
 
+// Not 0, and new in every save.
+int64_t NewSaveId() {
+  std::random_device random;
+  return static_cast<int64_t>((uint64_t{random()} << 31 ^ random()) >> 1 | 1);
+}
+
 Manifest NewManifest(const VariableState& state) {
   Manifest manifest = ManifestOf(state);
   manifest.file = NewPartFileName();
@@ -69,6 +75,7 @@ Status PartWriter::Add(const Rows& rows) {
 
 Status PartWriter::Finish() {
   manifest_.num_rows = writer_.rows();
+  manifest_.num_removed = writer_.removed();
   MT_RETURN_IF_ERROR(writer_.End());
   MT_RETURN_IF_ERROR(FromAbsl(file_->Sync()));
   return FromAbsl(file_->Close());
@@ -79,14 +86,21 @@ void PartWriter::Remove() {
   if (made_) env_->DeleteFile(path_).IgnoreError();
 }
 
-absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix,
-                        const std::vector<std::unique_ptr<PartWriter>>& parts) {
+absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
+                        SaveKind kind) {
   const auto write = [&]() -> Status {
     std::vector<TableInGroup> group;
     for (const std::unique_ptr<PartWriter>& part : parts) {
       if (!part->read_only()) MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
-      group.push_back(
-          TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); }, [&part] { return part->Finish(); }});
+      const int64_t save_id = kind == SaveKind::kFull ? 0 : NewSaveId();
+      const int64_t since = kind == SaveKind::kDelta ? part->table()->ChangesSince() : 0;
+      if (kind == SaveKind::kDelta && since == 0) {
+        return FailedPreconditionError("embedding variable '", part->table()->options().name,
+                                       "': expected a save that tracks changes before this one, found none: save all rows");
+      }
+      part->SetChain(save_id, since);
+      group.push_back(TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); },
+                                   [&part] { return part->Finish(); }, since, save_id});
     }
     MT_RETURN_IF_ERROR(SnapshotTogether(group));
     return SyncDirectoryOf(prefix);

@@ -4,6 +4,9 @@
 // and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards, and with
 // it the checkpoint exists.
 //
+// A save may begin a chain (kBase): then the tables track what changes. The next one may be a delta, which has what changed
+// since the save before, and goes on with the chain. If a save fails, its tables track nothing: the next one has to be a base.
+//
 // Not thread-safe.
 
 #ifndef CC_KERNELS_PART_WRITER_H_
@@ -21,6 +24,8 @@
 #include "tensorflow/core/platform/file_system.h"
 
 namespace multitier {
+
+enum class SaveKind { kFull, kBase, kDelta };
 
 // The description of a part, without its rows.
 Manifest ManifestOf(const VariableState& state);
@@ -42,6 +47,10 @@ class PartWriter {
   EmbeddingTable* table() const { return state_->table.get(); }
   bool read_only() const { return state_->read_only; }
   const Manifest& manifest() const { return manifest_; }
+  void SetChain(int64_t save_id, int64_t since) {
+    manifest_.save_id = save_id;
+    manifest_.since = since;
+  }
 
  private:
   Status Open();
@@ -55,7 +64,9 @@ class PartWriter {
   bool made_ = false;
 };
 
-absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts);
+// FailedPrecondition if a delta is asked for and changes are not known.
+absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
+                        SaveKind kind);
 
 }  // namespace multitier
 

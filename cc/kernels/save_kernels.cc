@@ -44,12 +44,12 @@ class SaveGroup {
     return absl::OkStatus();
   }
 
-  absl::Status Write(tensorflow::Env* env, const std::string& prefix) {
+  absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
     written_ = true;
     for (const auto& state : states_) parts_.push_back(std::make_unique<PartWriter>(env, prefix, state));
-    const absl::Status status = WriteParts(env, prefix, parts_);
+    const absl::Status status = WriteParts(env, prefix, parts_, kind);
     if (!status.ok()) parts_.clear();
     return status;
   }
@@ -133,19 +133,26 @@ class JoinSaveGroupKernel : public OpKernel {
 // go on with any number of inter-op threads.
 class WriteSaveGroupKernel : public AsyncOpKernel {
  public:
-  explicit WriteSaveGroupKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {}
+  explicit WriteSaveGroupKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    std::string kind;
+    OP_REQUIRES_OK(context, context->GetAttr("kind", &kind));
+    kind_ = kind == "delta" ? SaveKind::kDelta : kind == "base" ? SaveKind::kBase : SaveKind::kFull;
+  }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     std::shared_ptr<SaveGroup> group;
     OP_REQUIRES_OK_ASYNC(context, GetGroup(context, &group), done);
     OP_REQUIRES_OK_ASYNC(context, CheckRank(context, "prefix", context->input(1), 0), done);
-    const auto write = [context, group = std::move(group), done = std::move(done)] {
+    const auto write = [this, context, group = std::move(group), done = std::move(done)] {
       const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
-      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix), done);
+      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix, kind_), done);
       done();
     };
     if (!RunApart(write)) write();
   }
+
+ private:
+  SaveKind kind_ = SaveKind::kFull;
 };
 
 class SavedPartKernel : public OpKernel {
@@ -175,7 +182,7 @@ class SavePartKernel : public OpKernel {
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
     std::vector<std::unique_ptr<PartWriter>> parts;
     parts.push_back(std::make_unique<PartWriter>(context->env(), prefix, std::move(state)));
-    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts));
+    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts, SaveKind::kFull));
     OP_REQUIRES_OK(context, SetManifest(context, parts[0]->manifest().ToJson()));
   }
 };

@@ -60,6 +60,12 @@ absl::Status OfSaveGroupShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status ApplyDeltaShape(InferenceContext* c) {
+  ShapeHandle scalar;
+  for (int i = 0; i < 3; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &scalar));
+  return absl::OkStatus();
+}
+
 absl::Status RestoreShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(HandleOnly(c));
   ShapeHandle shape, prefix;
@@ -159,6 +165,7 @@ Adds the variable (or partition) to the group, which must not have been written.
 REGISTER_OP("MultitierWriteSaveGroup")
     .Input("group: variant")
     .Input("prefix: string")
+    .Attr("kind: {'full', 'base', 'delta'} = 'full'")
     .SetIsStateful()
     .SetShapeFn(OfSaveGroupShape)
     .Doc(R"doc(
@@ -171,6 +178,26 @@ Its name is `<prefix>.data-?????-of-?????` with letters for the question marks, 
 include it. On an error all files are removed.
 
 prefix: of the checkpoint, as passed to the saver.
+kind: base: from the moment on the tables track what changes. delta: writes what changed since the last save of kind base or delta,
+  and tracks on; FailedPrecondition if the changes are not known.
+)doc");
+
+REGISTER_OP("MultitierApplyDelta")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Input("previous: string")
+    .Attr("variable_name: string")
+    .SetIsStateful()
+    .SetShapeFn(ApplyDeltaShape)
+    .Doc(R"doc(
+Changes the variable (or partition), which has the content of one save, to that of the delta that continues it.
+
+Reads `<variable_name>/part_<i>-of-<n>/delta` and its file for all n saved parts, for any current number of partitions. Reads and
+checks all data before it changes the variable.
+
+prefix: of the delta.
+previous: prefix of the save that it continues, a base or a delta. DataLoss if it continues another.
+variable_name: the variable's name in the checkpoint, without partition suffix.
 )doc");
 
 REGISTER_OP("MultitierSavedPart")

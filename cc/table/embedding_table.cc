@@ -99,7 +99,7 @@ Status EmbeddingTable::TakeSnapshot(bool all_columns, int64_t max_rows, const st
                                     const std::function<void()>& marked) {
   return WithMemory(0, [&](auto& table) -> Status {
     MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot,
-                        table.PrepareSnapshot(SnapshotRequest{all_columns, max_rows, visit, nullptr}));
+                        table.PrepareSnapshot(SnapshotRequest{all_columns, max_rows, visit, 0, 0, nullptr}));
     MT_RETURN_IF_ERROR(snapshot->Hold());
     snapshot->Mark();
     snapshot->Release();
@@ -121,6 +121,7 @@ Status EmbeddingTable::Import(const Rows& rows) {
   return WithMemory(keys, [&](auto& table) { return table.Import(rows); });
 }
 std::vector<int64_t> EmbeddingTable::PopDropped() { return front_ ? front_->PopDropped() : impl_->PopDropped(); }
+int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : impl_->ChangesSince(); }
 int64_t EmbeddingTable::TotalCount() const { return front_ ? front_->TotalCount() : impl_->TotalCount(); }
 int64_t EmbeddingTable::NewestStep() const { return front_ ? front_->NewestStep() : impl_->NewestStep(); }
 TableStats EmbeddingTable::Stats() const { return front_ ? front_->Stats() : impl_->Stats(); }

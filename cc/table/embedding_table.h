@@ -259,9 +259,12 @@ class EmbeddingTable {
   // `marked` (may be null) is called when the moment is marked.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                       const std::function<void()>& marked = nullptr);
-  // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (group_snapshot.h). Waits for the one that is
-  // being taken. InvalidArgument if max_rows < 1.
+  // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (group_snapshot.h) and of what changed. Waits
+  // for the one that is being taken. InvalidArgument if max_rows < 1. FailedPrecondition if changes since request.since are not
+  // known: none or others are tracked, or too many rows left DRAM for it (ChangedRows).
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
+  // The name of the moment since which changes are tracked (SnapshotRequest::track_as). 0: they are not. Clear ends it.
+  int64_t ChangesSince() const;
   // Rows from the cursor on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the end. A key
   // that is present from the first call to the last is given exactly once; a key that comes or leaves in between may be given.
   // Nothing moves and nothing counts as used. A damaged record is an error, or is left out if on_corruption says so (as in

@@ -36,6 +36,8 @@ class GroupSnapshot {
       request.max_rows =
           std::clamp<int64_t>(static_cast<int64_t>(kStreamChunkBytes / table->layout()->row_bytes()), 1, 16 * 1024);
       request.waiting = waiting_;
+      request.since = member->of_group.since;
+      request.track_as = member->of_group.track_as;
       request.visit = [this, member = member.get()](Rows* rows) { return Visit(member, rows); };
       MT_ASSIGN_OR_RETURN(member->snapshot, table->PrepareSnapshot(std::move(request)));
     }

@@ -35,6 +35,9 @@ struct TableInGroup {
   std::function<Status(Rows*)> visit;
   // All rows were given.
   std::function<Status()> finish;
+  // As in SnapshotRequest.
+  int64_t since = 0;
+  int64_t track_as = 0;
 };
 
 // The first error ends all snapshots. InvalidArgument if a table is there twice.

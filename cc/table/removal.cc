@@ -87,6 +87,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
 Status EmbeddingTable::Impl::Clear() {
   MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));
   FreedRecords freed;
+  base_.changes_since = 0;
   for (auto& shard : shards_) Shard::Locked(shard)->Clear(&freed);
   common_.dram_rows = 0;
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());

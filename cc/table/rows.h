@@ -24,6 +24,7 @@ struct Rows {
   std::vector<int64_t> counted_keys;         // [m]
   std::vector<int64_t> counted_frequencies;  // [m]
   std::vector<int64_t> counted_versions;     // [m]
+  std::vector<int64_t> removed_keys;         // a snapshot of what changed only: keys that the table does not have any more
   // Export only: the table's own count of applies, and the Bloom filter's state: counter bits fixed32, hashes fixed32, number
   // of counters fixed64, counters. An Import into a table whose filter has the same three numbers takes the counters over;
   // with any other, keys not yet admitted are counted from zero.

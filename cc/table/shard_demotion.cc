@@ -19,7 +19,7 @@ std::vector<int64_t> ShardRows::Drop(const std::vector<uint32_t>& slots) {
   std::vector<int64_t> keys;
   for (const uint32_t slot : slots) {
     const int64_t key = dram_.Header(slot)->key;
-    marks_.RowChanges(slot);
+    marks_.RowGoes(slot);
     EraseRow(Find(key, HashKey(key)).word.word_);
     --common_->dram_rows;
     keys.push_back(key);
@@ -139,7 +139,7 @@ void ShardRows::MoveDown(int level, const Leaving& leaving, const RecordHeader& 
 
 void ShardRows::DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data,
                            FreedRecords* freed) {
-  RecordGoes(level, leaving.location, header, row_data);
+  RecordGoes(level, leaving.location, leaving.header.key, header, row_data);
   index_.Erase(EndRead(HashKey(leaving.header.key), leaving.id).word_);
   --rows_in_[level];
   --rows_;

@@ -125,17 +125,17 @@ void ShardRows::DetachCopy(KeyWord word, FreedRecords* freed) {
   row->below = kNoLocation;
 }
 
-void ShardRows::RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data) {
+void ShardRows::RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data) {
   if (row_data != nullptr) {
     marks_.RecordGoes(level, location, header, row_data);
   } else {
-    marks_.RecordLost(level, location);
+    marks_.RecordLost(level, location, key);
   }
 }
 
 void ShardRows::EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
                             FreedRecords* freed) {
-  RecordGoes(level, location, header, row_data);
+  RecordGoes(level, location, header.key, header, row_data);
   freed->at[level].push_back(KeyLocation{header.key, location});
   for (int deeper = level + 1; deeper < levels_.count; ++deeper) {
     const bool ever = (header.flags & kRowEverBelow) != 0 || common_->any_key_below;
@@ -254,7 +254,7 @@ bool ShardRows::NeedsRecord(int level, int64_t key, uint32_t location, const Sna
   uint32_t slot = kNoLocation;
   if (!IsToGive(level, key, location, mark, &slot)) return false;
   if (slot == kNoLocation || !marks_.wants_row(slot)) return true;
-  marks_.RowChanges(slot);
+  marks_.KeepRow(slot);
   return false;
 }
 

@@ -117,7 +117,7 @@ void ShardRows::EraseRow(uint64_t* word) {
 void ShardRows::Erase(const Found& found, FreedRecords* freed) {
   RowHeader* row = found.row;
   if (!row->has(kRowUncommitted)) {
-    marks_.RowChanges(found.slot);
+    marks_.RowGoes(found.slot);
     const bool ever_below = row->has(kRowEverBelow) || common_->any_key_below;
     for (int level = 0; level < levels_.count; ++level) {
       const uint32_t location = level == levels_.last() ? row->below : kNoLocation;
@@ -166,7 +166,7 @@ void ShardRows::UnpinCounted(int64_t key, uint64_t hash) {
 }
 
 void ShardRows::EraseCount(const Found& found) {
-  marks_.CountedChanges(found.slot);
+  marks_.CountedGoes(found.slot);
   if (found.counted->pins == 0) {
     EraseCounted(found.word.word_);
   } else if (found.counted->frequency > 0) {
@@ -190,6 +190,7 @@ void ShardRows::Clear(FreedRecords* freed) {
       if (levels_.needs_removal[level]) freed->at[level].push_back(KeyLocation{row->key, kNoLocation});
     }
   }
+  marks_.ForgetChanges();
   index_.Clear();
   dram_.Clear();
   counted_.Clear();

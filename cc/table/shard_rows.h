@@ -115,7 +115,7 @@ class ShardRows {
   void Unpin(RowHeader* row);
   // Must come before the row's data or header change. Returns the data. REQUIRES: the row is pinned
   uint8_t* BeginChange(RowHeader* row, uint64_t hash) {
-    if (!marks_.no_rows()) marks_.RowChanges(SlotOf(row->key, hash));
+    if (!marks_.ignores_rows()) marks_.RowChanges(SlotOf(row->key, hash));
     return RowSlab::Data(row);
   }
   // An uncommitted row becomes a row of the table.
@@ -227,7 +227,18 @@ class ShardRows {
 
   // --- Snapshots.
   void BeginSnapshot(std::shared_ptr<SnapshotState> state) { marks_.Begin(std::move(state)); }
+  bool BeginDelta(std::shared_ptr<SnapshotState> state) { return marks_.BeginDelta(std::move(state)); }
   void EndSnapshot() { marks_.End(); }
+  // From now on changes are noted for the next BeginDelta; or no longer.
+  void TrackChanges() { marks_.TrackChanges(); }
+  void ForgetChanges() { marks_.ForgetChanges(); }
+  // Of a snapshot of what changed: keys that were not in DRAM at its moment and are still to be given. At most n; all counts.
+  std::vector<int64_t> KeysToGive(size_t n) const {
+    std::vector<int64_t> keys;
+    for (auto key = marks_.keys().begin(); key != marks_.keys().end() && keys.size() < n; ++key) keys.push_back(*key);
+    return keys;
+  }
+  bool TakeKeyToGive(int64_t key) { return marks_.TakeKey(key); }
   bool wants_record(int level, uint32_t location) const { return marks_.wants_record(level, location); }
   // Calls visit for rows that the snapshot has still to give, at most `most` of them and `looked` slots, from *slot on. False
   // where there are no more. The same for counted keys.
@@ -284,7 +295,7 @@ class ShardRows {
   void MoveToRecord(uint64_t* word, int level, uint32_t location);
   void Push(int level, const LowerOrder::Entry& entry);
   // Keeps what a snapshot needs of a record that is about to be freed.
-  void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
+  void RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data);
   // Whether the record is the key's row or its copy, and has still to be given. *slot: of the row that it is a copy of.
   bool IsToGive(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark, uint32_t* slot);
   uint64_t RankOfRecord(const RecordHeader& header) const {

@@ -25,6 +25,10 @@
 // At the end the rows that were given are counted against those that the table had at the moment. A snapshot that lacks a row
 // fails, whatever a tier said of its record. Damaged rows that on_corruption leaves out are counted as given.
 //
+// A snapshot of what changed since the moment of an earlier one (SnapshotRequest::since) takes over what ChangedRows has noted:
+// 1 marks these rows of DRAM alone; 3 reads the keys that are below, or gone, wherever they are by then. A row that changes
+// first is copied, as above.
+//
 // Copies wait in memory for the next chunk. While there are many, operations that change rows wait at their start, or between
 // two slices of a long one, where they hold nothing; jobs of the pool, which must not wait, come back later. One snapshot at a
 // time. An operation that changes the layout, or that closes the gate for long, waits for it.
@@ -46,6 +50,38 @@ constexpr uint32_t kSliceSlots = 16 * kSliceRows;    // looked at, at most
 
 }  // namespace
 
+// Gives keys of a snapshot of what changed, as they are: nothing has changed them since its moment.
+class ChangedKeyVisitor : public RecordVisitor {
+ public:
+  ChangedKeyVisitor(const RowLayout& layout, bool all_columns, Rows* rows)
+      : layout_(layout), all_columns_(all_columns), rows_(rows) {}
+  bool NeedsRow() const override { return true; }
+  Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
+    if (!lock->TakeKeyToGive(key->key)) return OkStatus();  // it changed since, and was copied
+    if (found.row != nullptr && !found.row->has(kRowUncommitted)) {
+      Append(key->key, found.row->frequency, found.row->version, RowSlab::Data(found.row));
+    } else if (found.counted != nullptr && found.counted->frequency > 0) {
+      AppendCounted(*found.counted, rows_);
+    } else {
+      rows_->removed_keys.push_back(key->key);
+    }
+    return OkStatus();
+  }
+  Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) override {
+    if (lock->TakeKeyToGive(key->key)) Append(key->key, header.frequency, header.version, key->row.data());
+    return Answer::kKeep;
+  }
+
+ private:
+  void Append(int64_t key, uint32_t frequency, int64_t version, const uint8_t* data) {
+    AppendRow(layout_, all_columns_, key, frequency, version, data, rows_);
+  }
+
+  const RowLayout& layout_;
+  const bool all_columns_;
+  Rows* const rows_;
+};
+
 // --- The snapshot.
 
 class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
@@ -56,17 +92,24 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
         layout_(table->layout()),
         state_(std::make_shared<SnapshotState>()),
         max_rows_(static_cast<size_t>(request.max_rows)),
-        visit_(std::move(request.visit)) {
+        visit_(std::move(request.visit)),
+        since_(request.since),
+        track_as_(request.track_as) {
     if (request.waiting != nullptr) state_->waiting = std::move(request.waiting);
     state_->all_columns = request.all_columns;
+    state_->is_delta = since_ != 0;
     state_->leaves_out_damaged = table->options_.on_corruption != OnCorruption::kError;
   }
   ~Snapshot() override {
     Release();
     state_->End();
     table_->snapshot_.End();
+    const bool loses_track = marked_ && track_as_ != 0 && !succeeded_;
+    if (loses_track) table_->base_.changes_since = 0;
     for (auto& shard : table_->shards_) {
-      Shard::Locked(shard)->EndSnapshot();
+      Shard::Locked lock(shard);
+      lock->EndSnapshot();
+      if (loses_track) lock->ForgetChanges();
     }
     Shard::Locked(table_->shards_[0])->counters.corrupt += corrupt_;
   }
@@ -81,12 +124,23 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   void Mark() override {
     applies_ = table_->applies_.load();
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
+    marked_ = true;
     for (auto& shard : table_->shards_) {
       Shard::Locked lock(shard);
-      lock->BeginSnapshot(state_);
+      if (!state_->is_delta) {
+        lock->BeginSnapshot(state_);
+      } else if (!lock->BeginDelta(state_)) {
+        knows_changes_ = false;
+      }
+      if (track_as_ != 0) {
+        lock->TrackChanges();
+      } else if (state_->is_delta) {
+        lock->ForgetChanges();
+      }
       state_->rows += lock->rows();
       state_->counted_keys += lock->counted_rows();
     }
+    if (track_as_ != 0 || state_->is_delta) table_->base_.changes_since = track_as_;
     table_->snapshot_.Begin(state_);
   }
 
@@ -99,7 +153,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
   Status GiveCopies() override {
     Rows copies = state_->TakeCopies();
-    if (copies.keys.empty() && copies.counted_keys.empty()) return OkStatus();
+    if (copies.keys.empty() && copies.counted_keys.empty() && copies.removed_keys.empty()) return OkStatus();
     SetColumns(&copies);
     rows_given_ += static_cast<int64_t>(copies.keys.size());
     counted_given_ += static_cast<int64_t>(copies.counted_keys.size());
@@ -115,7 +169,9 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     const MemoryLease lease(ScratchBytes());
     if (!lease.ok()) return lease.Refusal(StrCat("table '", table_->options_.name, "': reading all rows"));
     state_->thread = std::this_thread::get_id();
-    return GiveAll();
+    MT_RETURN_IF_ERROR(GiveAll());
+    succeeded_ = true;
+    return OkStatus();
   }
 
  private:
@@ -133,6 +189,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
   // REQUIRES: memory for ScratchBytes
   Status GiveAll() {
+    if (!knows_changes_) return table_->ChangesNotKnown(since_);
     Begin();
     for (auto& shard : table_->shards_) {
       MT_RETURN_IF_ERROR(Counted(shard.get()));
@@ -143,7 +200,11 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     for (auto& shard : table_->shards_) {
       Shard::Locked lock(shard);
     }
-    for (int level = 0; level < table_->levels_.count; ++level) MT_RETURN_IF_ERROR(Below(level));
+    if (state_->is_delta) {
+      for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(ChangedKeys(shard.get()));
+    } else {
+      for (int level = 0; level < table_->levels_.count; ++level) MT_RETURN_IF_ERROR(Below(level));
+    }
     MT_RETURN_IF_ERROR(TakeAlong());
     chunk_.applies = applies_;
     chunk_.filter_counters = std::move(filter_counters_);
@@ -155,6 +216,11 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
   // Of everything, the last chunk included.
   Status CheckComplete() const {
+    if (state_->is_delta) {  // ChangedKeys ends when no key is left
+      if (state_->lost == 0) return OkStatus();
+      return DataLossError("table '", table_->options_.name, "': reading what changed: ", state_->lost.load(),
+                           " damaged rows were removed before they were read");
+    }
     const int64_t left_out = state_->left_out.load();
     if (rows_given_ + left_out == state_->rows && counted_given_ == state_->counted_keys) return OkStatus();
     const std::string message = StrCat("table '", table_->options_.name, "': reading all rows: expected ", state_->rows,
@@ -197,7 +263,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
   // Rows and counted keys that the chunk takes.
-  size_t room() const { return max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size(); }
+  size_t room() const { return max_rows_ - chunk_.keys.size() - chunk_.counted_keys.size() - chunk_.removed_keys.size(); }
 
   Status Counted(Shard* shard) {
     uint32_t slot = 0;
@@ -228,6 +294,10 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
       chunk_.counted_versions.push_back(rows.counted_versions[i]);
       MT_RETURN_IF_ERROR(GiveWhereFull());
     }
+    for (const int64_t key : rows.removed_keys) {
+      chunk_.removed_keys.push_back(key);
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+    }
     return OkStatus();
   }
 
@@ -241,6 +311,29 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
       MT_RETURN_IF_ERROR(TakeAlong());
     }
     return OkStatus();
+  }
+
+  // Of a snapshot of what changed: keys that were below at its moment, or gone, or were demoted since.
+  Status ChangedKeys(Shard* shard) {
+    for (;;) {
+      const std::vector<int64_t> keys = Shard::Locked(shard)->KeysToGive(std::min(kSliceRows, room()));
+      if (keys.empty()) return TakeAlong();
+      MT_RETURN_IF_ERROR(ReadChangedKeys(keys));
+      MT_RETURN_IF_ERROR(GiveWhereFull());
+      MT_RETURN_IF_ERROR(TakeAlong());
+    }
+  }
+
+  Status ReadChangedKeys(const std::vector<int64_t>& keys) {
+    MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&table_->base_));
+    BorrowedKeyBatch batch;
+    batch->Partition(keys, table_->shards_.log2(), /*distinct=*/true);
+    TierKeys wanted;
+    for (int s = 0; s < static_cast<int>(table_->shards_.size()); ++s) {
+      for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) wanted.Add(*batch, e, s);
+    }
+    ChangedKeyVisitor visitor(*layout_, state_->all_columns, &chunk_);
+    return table_->reader_.Read(&wanted, &visitor);
   }
 
   Status Below(int level) {
@@ -317,7 +410,10 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   const std::shared_ptr<SnapshotState> state_;
   const size_t max_rows_;
   const std::function<Status(Rows*)> visit_;
+  const int64_t since_, track_as_;
   bool holds_ = false;  // the gate is closed
+  bool marked_ = false, succeeded_ = false;
+  bool knows_changes_ = true;
   std::chrono::steady_clock::time_point held_since_;
   Rows chunk_;
   std::vector<uint8_t> read_;      // row data of the records of one read
@@ -333,7 +429,18 @@ Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(Sna
     return InvalidArgumentError("table '", options_.name, "': snapshot: expected max_rows >= 1, found ", request.max_rows);
   }
   MT_RETURN_IF_ERROR(base_.CheckProcess());
-  return std::unique_ptr<TableSnapshot>(std::make_unique<Snapshot>(this, std::move(request)));
+  const int64_t since = request.since;
+  auto snapshot = std::make_unique<Snapshot>(this, std::move(request));
+  if (since != 0 && ChangesSince() != since) return ChangesNotKnown(since);
+  return std::unique_ptr<TableSnapshot>(std::move(snapshot));
+}
+
+Status EmbeddingTable::Impl::ChangesNotKnown(int64_t since) const {
+  return FailedPreconditionError("table '", options_.name, "': expected changes since moment ", since, ", found ",
+                                 ChangesSince() == 0       ? "that none are tracked"
+                                 : ChangesSince() == since ? "too many"
+                                                           : StrCat("those since moment ", ChangesSince()),
+                                 ": take a full snapshot");
 }
 
 }  // namespace multitier

@@ -6,15 +6,20 @@
 //
 // Owns the bits of slots; shares the SnapshotState. Its caller is the shard, which holds the lock; it takes
 // SnapshotState::mutex inside.
+//
+// A snapshot of what changed since an earlier moment has marks for these rows alone: those of ChangedRows. Where such a row is
+// below, or is gone, its key is in a set, since its record may move. So tiers and records do not matter to it.
 
 #ifndef CC_TABLE_SNAPSHOT_MARKS_H_
 #define CC_TABLE_SNAPSHOT_MARKS_H_
 
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "cc/row/row_slab.h"
+#include "cc/table/changed_rows.h"
 #include "cc/table/counted_keys.h"
 #include "cc/table/snapshot_state.h"
 #include "cc/table/tier_levels.h"
@@ -28,22 +33,36 @@ class SnapshotMarks {
 
   // The snapshot's moment: every row of DRAM and every counted key is to be given.
   void Begin(std::shared_ptr<SnapshotState> state);
+  // The moment of a snapshot of what changed: the changes are to be given. False, with nothing to be given, if they are not
+  // known.
+  bool BeginDelta(std::shared_ptr<SnapshotState> state);
+  // From now on changes are noted for the next BeginDelta; or no longer.
+  void TrackChanges() { changed_.Start(); }
+  void ForgetChanges() { changed_.Stop(); }
   void End();
   bool active() const { return state_ != nullptr; }
-  // No row of DRAM has to be copied before it changes.
-  bool no_rows() const { return rows_.empty(); }
+  // Nobody needs RowChanges.
+  bool ignores_rows() const { return rows_.empty() && keys_.empty() && !changed_.active(); }
 
   // --- Steps of rows. `slot` is one of DRAM, `counted` one of the counted keys.
   // A slot is about to be used: what it holds came after the snapshot's moment.
-  void RowCreated(uint32_t slot) { (void)rows_.Take(slot); }
-  void CountedCreated(uint32_t counted) { (void)counted_marks_.Take(counted); }
-  // The row or counted key is about to change or go: it is copied for the snapshot.
+  void RowCreated(uint32_t slot) {
+    (void)rows_.Take(slot);
+    changed_.RowCreated(slot);
+  }
+  void CountedCreated(uint32_t counted) {
+    (void)counted_marks_.Take(counted);
+    changed_.CountedCreated(counted);
+  }
+  // The row or counted key is about to change, or to leave the table: it is copied for the snapshot.
   void RowChanges(uint32_t slot);
+  void RowGoes(uint32_t slot);
   void CountedChanges(uint32_t counted);
+  void CountedGoes(uint32_t counted);
   // The record is about to go, with the row that it holds. `row_data` is widened to all columns of the layout.
   void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
   // The record is about to go, and nobody can read it.
-  void RecordLost(int level, uint32_t location);
+  void RecordLost(int level, uint32_t location, int64_t key);
   // The row is about to become the record at `location`.
   void RowDemoted(uint32_t slot, int level, uint32_t location);
   // The row is about to get a copy, the record at `location` of the last tier.
@@ -56,21 +75,33 @@ class SnapshotMarks {
   void RecordRelocated(int level, uint32_t from, uint32_t to);
 
   // --- What is still to be given.
-  bool wants_record(int level, uint32_t location) const { return state_ != nullptr && !state_->given[level].has(location); }
+  bool wants_record(int level, uint32_t location) const {
+    if (state_ == nullptr) return false;
+    return state_->is_delta ? !keys_.empty() : !state_->given[level].has(location);
+  }
   bool wants_row(uint32_t slot) const { return rows_.has(slot); }
   uint32_t rows_end() const { return rows_.end(); }
   uint32_t counted_end() const { return counted_marks_.end(); }
+  // The row is copied if it is still to be given.
+  void KeepRow(uint32_t slot);
   // Whether it was still to be given: the snapshot gives it now.
   bool TakeRow(uint32_t slot) { return rows_.Take(slot); }
   bool TakeCounted(uint32_t counted) { return counted_marks_.Take(counted); }
   // The record need not be given any more.
-  void TakeRecord(int level, uint32_t location) { state_->given[level].Set(location, true); }
+  void TakeRecord(int level, uint32_t location) {
+    if (!state_->is_delta) state_->given[level].Set(location, true);
+  }
+  // Of a snapshot of what changed: keys below, or gone. TakeKey: whether it was still to be given: the snapshot gives it now.
+  const std::unordered_set<int64_t>& keys() const { return keys_; }
+  bool TakeKey(int64_t key) { return keys_.erase(key) != 0; }
   // Whether a record came to stand at `location` since then: see SnapshotState.
   bool MovedSince(const SnapshotState::MoveMark& mark, int level, uint32_t location) {
     return state_->MovedSince(mark, level, location);
   }
 
  private:
+  void KeepCounted(uint32_t counted);
+  void CopyRemoved(int64_t key);
   void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);
 
   const TierLevels* const levels_;
@@ -79,6 +110,8 @@ class SnapshotMarks {
   std::shared_ptr<SnapshotState> state_;  // null: no snapshot is being taken
   SlotBits rows_;
   SlotBits counted_marks_;
+  std::unordered_set<int64_t> keys_;  // of a snapshot of what changed: still to be given, and not in DRAM at its moment
+  ChangedRows changed_;
 };
 
 }  // namespace multitier

@@ -39,7 +39,7 @@ TEST_F(SnapshotMarksTest, NothingIsCopiedWhileNoSnapshotIsTaken) {
   marks_.CountedChanges(0);
   marks_.RowDemoted(1, 0, 5);
   EXPECT_FALSE(marks_.wants_record(0, 5));
-  EXPECT_TRUE(copied().empty() && marks_.no_rows());
+  EXPECT_TRUE(copied().empty() && marks_.ignores_rows());
 }
 
 TEST_F(SnapshotMarksTest, ARowIsCopiedBeforeItsFirstChangeAndNotAgain) {
@@ -141,8 +141,8 @@ TEST_F(SnapshotMarksTest, ADamagedRecordThatGoesIsLeftOutOnceWhereTheOptionSaysS
     state_ = std::make_shared<SnapshotState>();
     state_->leaves_out_damaged = leaves_out;
     marks_.Begin(state_);
-    marks_.RecordLost(0, 4);
-    marks_.RecordLost(0, 4);
+    marks_.RecordLost(0, 4, 1);
+    marks_.RecordLost(0, 4, 1);
     EXPECT_FALSE(marks_.wants_record(0, 4));
     EXPECT_EQ(state_->left_out.load(), leaves_out ? 1 : 0);
     EXPECT_TRUE(copied().empty());

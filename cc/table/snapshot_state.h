@@ -183,7 +183,7 @@ struct SnapshotState {
   }
 
   size_t copied_bytes() const MT_REQUIRES(mutex) {
-    const size_t keys = copies.keys.size() + copies.counted_keys.size();
+    const size_t keys = copies.keys.size() + copies.counted_keys.size() + copies.removed_keys.size();
     return copies.data.size() * sizeof(float) + keys * kKeyBytes;
   }
   // Adds copies by append(&copies), while somebody takes them.
@@ -219,9 +219,11 @@ struct SnapshotState {
   int64_t counted_keys = 0;          // likewise
   bool leaves_out_damaged = false;   // on_corruption says so: a snapshot without damaged rows is complete
   std::atomic<int64_t> left_out{0};  // of those rows, where it is: see LeaveOut
+  std::atomic<int64_t> lost{0};      // rows of a delta that were to be given and cannot be
   std::atomic<uint64_t> moves{0};    // of records still to be given; counted with the mutex held
   std::atomic<bool> in_dram{true};   // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
+  bool is_delta = false;          // gives what changed since an earlier moment: see SnapshotMarks::BeginDelta
   std::atomic<bool> over{false};  // nobody takes copies any more; set with the mutex held
   // Of the snapshot: it cannot wait for itself.
   std::atomic<std::thread::id> thread{std::this_thread::get_id()};

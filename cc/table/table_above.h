@@ -44,6 +44,7 @@ class TableFront {
   virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;
   virtual int64_t TotalCount() const = 0;
+  virtual int64_t ChangesSince() const = 0;
   virtual int64_t NewestStep() const = 0;
   virtual TableStats Stats() const = 0;
   virtual Status Drain() = 0;

@@ -87,6 +87,7 @@ struct TableBase {
   std::unique_ptr<CountingBloomFilter> bloom;  // of tables that count keys by one
   std::atomic<int64_t> applies{0};             // the table's own step counter
   std::atomic<int64_t> newest_step{-1};
+  std::atomic<int64_t> changes_since{0};  // the moment since which changes are tracked; 0: they are not
   mutable Mutex layout_mutex;
   std::shared_ptr<const RowLayout> current_layout MT_GUARDED_BY(layout_mutex);
 };

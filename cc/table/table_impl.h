@@ -70,6 +70,7 @@ class EmbeddingTable::Impl {
   Status SetDramBudget(uint64_t bytes);
   Status Compact();
   int64_t TotalCount();
+  int64_t ChangesSince() const { return base_.changes_since.load(); }
   int64_t NewestStep() const { return newest_step_.load(); }
   Status Frequency(Span<const int64_t> keys, int64_t* out);
   Status Version(Span<const int64_t> keys, int64_t* out);
@@ -120,6 +121,7 @@ class EmbeddingTable::Impl {
   void ForgetCount(int64_t key);
 
   class Snapshot;
+  Status ChangesNotKnown(int64_t since) const;
 
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are max_rows or it is time to read, and moves it on. columns: indexes in the layout.

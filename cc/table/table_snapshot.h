@@ -30,6 +30,12 @@ struct SnapshotRequest {
   int64_t max_rows = 0;     // of one chunk that Run gives
   // Takes rows; may move them away. An error ends Run or GiveCopies.
   std::function<Status(Rows*)> visit;
+  // Not 0: from the moment on the table tracks what changes, under this name of the moment. If the snapshot does not succeed,
+  // it tracks nothing.
+  int64_t track_as = 0;
+  // Not 0: only what changed since the moment of this name: rows and counted keys as they are now, and Rows::removed_keys,
+  // which the table does not have any more. The filter's counters are given whole.
+  int64_t since = 0;
   // Of all tables of the moment; null: of this table alone.
   std::shared_ptr<WaitingCopies> waiting;
 };

@@ -1,4 +1,4 @@
-"""Optimizers and a session hook that TensorFlow lacks.
+"""Optimizers, session hooks and a saver that TensorFlow lacks.
 
 The optimizers train embedding variables, by the engine's update rules, and ordinary variables.
 
@@ -9,6 +9,8 @@ from tf_multitier.train.adagrad_decay import AdagradDecayOptimizer
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizerV2
 from tf_multitier.train.adam_async import AdamAsyncOptimizer
 from tf_multitier.train.adamw import AdamWOptimizer
+from tf_multitier.train.incremental_saver import IncrementalSaver
+from tf_multitier.train.incremental_saver_hook import IncrementalSaverHook
 from tf_multitier.train.rowwise_adagrad import RowwiseAdagradOptimizer
 from tf_multitier.train.statistics_hook import StatisticsHook
 
@@ -17,6 +19,8 @@ __all__ = [
     "AdagradDecayOptimizerV2",
     "AdamAsyncOptimizer",
     "AdamWOptimizer",
+    "IncrementalSaver",
+    "IncrementalSaverHook",
     "RowwiseAdagradOptimizer",
     "StatisticsHook",
 ]

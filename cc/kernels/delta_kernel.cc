@@ -1,0 +1,99 @@
+// The kernel that applies a delta to a variable: the rows that changed, and the keys that are gone, since the save before.
+//
+// All parts are read and checked before the variable changes. An error of the table itself (a full disk) may leave it between
+// the two saves: restore it again.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/base/partition.h"
+#include "cc/checkpoint/table_part.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/part_reader.h"
+#include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace multitier {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+// DataLoss unless every part of the delta continues the same part of the save before.
+absl::Status CheckContinues(const std::string& prefix, const std::vector<Manifest>& delta, const std::string& previous,
+                            const std::vector<Manifest>& before) {
+  bool continues = delta.size() == before.size();
+  for (size_t i = 0; continues && i < delta.size(); ++i) {
+    continues = delta[i].since != 0 && delta[i].since == before[i].save_id;
+  }
+  if (continues) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("delta ", prefix, ": expected one that continues ", previous,
+                                          ", found one that continues another save: a delta is missing or of another chain"));
+}
+
+class ApplyDeltaKernel : public OpKernel {
+ public:
+  explicit ApplyDeltaKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("variable_name", &variable_name_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<VariableState> state;
+    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
+    OP_REQUIRES_OK(context, CheckRank(context, "previous", context->input(2), 0));
+    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    const std::string previous = context->input(2).scalar<tensorflow::tstring>()();
+    PartReader reader(context->env(), prefix, variable_name_, "delta");
+    std::vector<Manifest> manifests, before;
+    OP_REQUIRES_OK(context, reader.ReadManifests(state->table->dim(), &manifests));
+    OP_REQUIRES_OK(context, ReadBefore(context->env(), previous, state->table->dim(), &before));
+    OP_REQUIRES_OK(context, CheckContinues(prefix, manifests, previous, before));
+    OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [](Rows*) { return OkStatus(); }));
+    OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [&](Rows* rows) { return Take(*rows, state->table.get()); }));
+  }
+
+ private:
+  // Of a delta or of a full save.
+  absl::Status ReadBefore(tensorflow::Env* env, const std::string& previous, int dim, std::vector<Manifest>* manifests) const {
+    PartReader delta(env, previous, variable_name_, "delta");
+    const absl::Status status = delta.ReadManifests(dim, manifests);
+    if (!absl::IsNotFound(status)) return status;
+    manifests->clear();
+    return PartReader(env, previous, variable_name_).ReadManifests(dim, manifests);
+  }
+
+  static absl::Status ForParts(const VariableState& state, const std::vector<Manifest>& manifests, PartReader* reader,
+                               const std::function<Status(Rows*)>& visit) {
+    for (const Manifest& manifest : manifests) {
+      if (!PartitionsOverlap(manifest.partition_index, manifest.num_partitions, state.partition_index, state.num_partitions)) {
+        continue;
+      }
+      TF_RETURN_IF_ERROR(reader->ReadRows(manifest, [&](Rows* rows) {
+        KeepPartition(state.partition_index, state.num_partitions, rows);
+        if (manifest.num_partitions != state.num_partitions) rows->filter_counters.clear();
+        return visit(rows);
+      }));
+    }
+    return absl::OkStatus();
+  }
+
+  static Status Take(const Rows& rows, EmbeddingTable* table) {
+    // A key that is counted now may have had a row.
+    std::vector<int64_t> gone = rows.removed_keys;
+    gone.insert(gone.end(), rows.counted_keys.begin(), rows.counted_keys.end());
+    MT_RETURN_IF_ERROR(table->Remove(gone, nullptr));
+    return table->Import(rows);
+  }
+
+  std::string variable_name_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierApplyDelta").Device(DEVICE_CPU), ApplyDeltaKernel);
+
+}  // namespace
+}  // namespace multitier

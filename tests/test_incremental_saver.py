@@ -1,0 +1,300 @@
+"""Checkpoints of what changed: a base and its deltas are the model, whatever happens between them."""
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier.train import incremental_saver
+
+v1 = tf.compat.v1
+DIM = 4
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def storage(tmp_path, storage_type, rows):
+    if storage_type is None:
+        return None
+    return tf_multitier.StorageOption(
+        storage_type=getattr(tf_multitier.StorageType, storage_type),
+        storage_path=str(tmp_path / "tiers"),
+        storage_size=None if storage_type == "LEVELDB" else [rows * 48],
+    )
+
+
+class Model:
+    """Two variables, one of them partitioned; a train op, an op that removes keys, and an IncrementalSaver."""
+
+    def __init__(self, tmp_path, storage_type=None, parts=2, counter=0, **saver):
+        step = v1.train.get_or_create_global_step()
+        option = tf_multitier.EmbeddingVariableOption(
+            storage_option=storage(tmp_path, storage_type, 60),
+            filter_option=tf_multitier.CounterFilter(counter) if counter else None,
+            evict_option=tf_multitier.GlobalStepEvict(steps_to_live=30),
+        )
+        self.variables = [
+            tf_multitier.get_embedding_variable(
+                f"v{i}",
+                DIM,
+                initializer=v1.random_normal_initializer(seed=i),
+                partitioner=v1.fixed_size_partitioner(n) if n > 1 else None,
+                ev_option=option,
+            )
+            for i, n in enumerate([1, parts])
+        ]
+        self.dense = v1.get_variable("dense", [], initializer=v1.zeros_initializer())
+        self.ids = v1.placeholder(tf.int64, [None])
+        rows = [tf.nn.embedding_lookup(v, self.ids) for v in self.variables]
+        loss = sum(tf.reduce_sum(tf.square(r - 1.0)) for r in rows) + self.dense
+        self.train = v1.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+        self.remove = [v.remove(self.ids) for v in self.variables]
+        self.saver = tf_multitier.train.IncrementalSaver(**saver)
+        self.init = v1.global_variables_initializer()
+        self.exports = [part.export_rows() for v in self.variables for part in v.parts]
+
+    def work(self, session, rng, steps=5):
+        for _ in range(steps):
+            session.run(self.train, {self.ids: rng.integers(-80, 80, 20)})
+            if rng.random() < 0.3:
+                session.run(self.remove, {self.ids: rng.integers(-80, 80, 10)})
+
+    def content(self, session):
+        found, dense = session.run([self.exports, self.dense])
+        rows = {}
+        for name, parts in (("v0", found[:1]), ("v1", found[1:])):
+            for part in parts:
+                for i, key in enumerate(part.keys.tolist()):
+                    facts = part.frequencies[i], part.versions[i]
+                    rows[name, key] = (part.rows[i].tobytes(), *facts)
+                rows |= {(name, "counted", *entry): None for entry in part.counted.tolist()}
+        return rows, dense
+
+
+@pytest.mark.parametrize("counter", [0, 2])
+@pytest.mark.parametrize("storage_type", [None, "DRAM_SSDHASH", "LEVELDB"])
+def test_a_base_and_its_deltas_are_the_model_in_any_partitions(tmp_path, storage_type, counter):
+    rng, contents, paths = np.random.default_rng(7), [], []
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, storage_type, counter=counter)
+        session.run(model.init)
+        model.work(session, rng, 30)
+        for step in range(5):
+            paths.append(model.saver.save_incremental(session, str(tmp_path / "model"), step))
+            contents.append(model.content(session))
+            model.work(session, rng)
+    assert paths == [paths[0], *incremental_saver.deltas(paths[0])] and len(paths) == 5
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, storage_type="DRAM_SSDHASH", parts=3, counter=counter)
+        for path, content in zip(paths[1:], contents[1:]):
+            model.saver.restore(session, path)
+            assert model.content(session) == content
+        model.saver.restore(session, paths[0])
+        assert model.content(session) == contents[-1]
+        model.work(session, rng)
+        assert model.saver.save_incremental(session, str(tmp_path / "next")).endswith("next")
+
+
+def test_a_delta_has_what_changed_alone(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path)
+        session.run(model.init)
+        session.run(model.train, {model.ids: np.arange(50_000)})
+        base = model.saver.save(session, str(tmp_path / "model"))
+        session.run(model.train, {model.ids: np.arange(500)})
+        delta = model.saver.save_incremental(session, str(tmp_path / "model"))
+
+        def size(prefix):
+            return sum(os.path.getsize(p) for p in glob.glob(prefix + ".data-[a-z]*"))
+
+        assert size(delta) < 0.011 * size(base)
+
+
+def test_gaps_and_foreign_deltas_are_errors(tmp_path):
+    rng = np.random.default_rng(1)
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path)
+        session.run(model.init)
+        for _ in range(4):
+            model.work(session, rng)
+            newest = model.saver.save_incremental(session, str(tmp_path / "model"))
+        base = str(tmp_path / "model")
+        os.rename(base + ".delta-0002.index", tmp_path / "kept")
+        with pytest.raises(
+            tf.errors.DataLossError, match="expected delta-0002, found .*delta-0003"
+        ):
+            model.saver.restore(session, base)
+        os.rename(tmp_path / "kept", base + ".delta-0002.index")
+        os.remove(base + ".delta-0002.index")
+        for path in glob.glob(newest + "*"):
+            os.rename(path, path.replace("delta-0003", "delta-0002"))
+        with pytest.raises(tf.errors.DataLossError, match="a delta is missing"):
+            model.saver.restore(session, base)
+        with pytest.raises(ValueError, match="there is no delta"):
+            model.saver.restore(session, base + ".delta-0009")
+
+
+def test_a_damaged_delta_is_an_error_before_anything_changes(tmp_path):
+    rng = np.random.default_rng(1)
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, parts=1)
+        session.run(model.init)
+        model.work(session, rng)
+        base = model.saver.save(session, str(tmp_path / "model"))
+        saved = model.content(session)
+        model.work(session, rng)
+        delta = model.saver.save_incremental(session, str(tmp_path / "model"))
+        for path in glob.glob(delta + ".data-[a-z]*"):
+            with open(path, "r+b") as file:
+                file.seek(60)
+                byte = file.read(1)[0] ^ 4
+                file.seek(60)
+                file.write(bytes([byte]))
+        with pytest.raises(tf.errors.DataLossError, match="delta-0001.*wrong checksum"):
+            model.saver.restore(session, base)
+        assert model.content(session)[0] == saved[0]
+
+
+def test_the_next_save_has_all_rows_where_changes_are_not_known(tmp_path, monkeypatch):
+    rng, prefix = np.random.default_rng(2), str(tmp_path / "model")
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, max_deltas=2)
+        session.run(model.init)
+        names = []
+
+        def save(step):
+            model.work(session, rng, 2)
+            names.append(os.path.basename(model.saver.save_incremental(session, prefix, step)))
+
+        for step in range(4):
+            save(step)
+        assert names == ["model-0", "model-0.delta-0001", "model-0.delta-0002", "model-3"]
+        session.run(model.init)  # new tables
+        save(4)
+        with monkeypatch.context() as patch:
+            patch.setattr(model.saver._delta, "save", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                save(5)
+        save(6)
+        save(7)
+        assert names[4:] == ["model-4", "model-6", "model-6.delta-0001"]
+        v1.train.Saver().save(
+            session, str(tmp_path / "other")
+        )  # an ordinary save in between changes nothing
+        save(8)
+        content = model.content(session)
+        assert names[-1] == "model-6.delta-0002"
+        model.saver.restore(session, str(tmp_path / "model-6"))
+        assert model.content(session) == content
+
+
+def test_old_bases_go_with_their_deltas(tmp_path):
+    rng, prefix = np.random.default_rng(3), str(tmp_path / "model")
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, max_to_keep=2, max_deltas=1)
+        session.run(model.init)
+        for step in range(7):
+            model.work(session, rng, 2)
+            model.saver.save_incremental(session, prefix, step)
+    left = {os.path.basename(p).split(".data")[0] for p in glob.glob(prefix + "*.data*")}
+    assert left == {"model-4", "model-4.delta-0001", "model-6"}
+
+
+def test_deltas_while_threads_train_are_the_model(tmp_path):
+    prefix, stop = str(tmp_path / "model"), threading.Event()
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path, "DRAM_SSDHASH", max_deltas=1000)
+        session.run(model.init)
+
+        def train(seed):
+            rng = np.random.default_rng(seed)
+            while not stop.is_set():
+                model.work(session, rng, 1)
+
+        threads = [threading.Thread(target=train, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(100 if os.environ.get("TF_MULTITIER_STRESS") else 15):
+            model.saver.save_incremental(session, prefix)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        model.saver.save_incremental(session, prefix)
+        content = model.content(session)
+        model.saver.restore(session, prefix)
+        assert model.content(session) == content
+
+
+def test_the_hook_saves_and_restores_deltas(tmp_path):
+    directory = str(tmp_path / "run")
+
+    def run(steps):
+        with tf.Graph().as_default():
+            model = Model(tmp_path)
+            hook = tf_multitier.train.IncrementalSaverHook(
+                directory, save_steps=20, save_incremental_steps=4
+            )
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=directory,
+                save_checkpoint_secs=None,
+                save_checkpoint_steps=None,
+                save_summaries_steps=None,
+                save_summaries_secs=None,
+                hooks=[hook],
+            ) as session:
+                before = session._tf_sess().run(v1.train.get_global_step())
+                for i in range(steps):
+                    session.run(model.train, {model.ids: [i, 1, 2]})
+                raw = session._tf_sess()
+                return before, model.content(raw), model.content
+
+    first, content, _ = run(10)
+    assert first == 0
+    assert len(glob.glob(directory + "/*.delta-*.index")) >= 2
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path)
+        model.saver.restore(session, v1.train.latest_checkpoint(directory))
+        assert model.content(session) == content
+    assert run(1)[0] == 10
+
+
+_KILLED = """
+import sys, numpy as np, tensorflow as tf
+sys.path.insert(0, "tests")
+import pathlib, test_incremental_saver as test
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    model = test.Model(pathlib.Path(sys.argv[1]), max_deltas=5, max_to_keep=2)
+    session.run(model.init)
+    rng = np.random.default_rng(0)
+    step = 0
+    while True:
+        model.work(session, rng, 1)
+        model.saver.save_incremental(session, sys.argv[1] + "/model", step)
+        step += 1
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(50 if os.environ.get("TF_MULTITIER_STRESS") else 2))
+def test_a_killed_program_leaves_a_chain_that_restores(tmp_path, seed):
+    with subprocess.Popen(
+        [sys.executable, "-c", _KILLED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        cwd=_ROOT,
+        text=True,
+    ) as process:
+        saves = 2 + np.random.default_rng(seed).integers(12)
+        done = [process.stdout.readline() for _ in range(saves)][-1]
+        process.send_signal(signal.SIGKILL)
+        done = ([done] + process.stdout.read().split())[-1]
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path)
+        model.saver.restore(session, v1.train.latest_checkpoint(tmp_path))
+        assert session.run(v1.train.get_global_step()) >= int(done)
+        assert model.content(session)[0]

@@ -1,0 +1,111 @@
+"""IncrementalSaverHook: checkpoints and deltas while a MonitoredTrainingSession trains."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from tf_multitier.train.incremental_saver import IncrementalSaver
+
+v1 = tf.compat.v1
+
+
+class IncrementalSaverHook(v1.train.SessionRunHook):
+    """Saves all rows now and then, and what changed more often; when the session starts, it restores deltas too.
+
+    Use it in place of the session's own checkpoints:
+
+        hook = tf_multitier.train.IncrementalSaverHook(directory, save_secs=3600, save_incremental_secs=60)
+        with v1.train.MonitoredTrainingSession(
+            checkpoint_dir=directory, save_checkpoint_secs=None, save_checkpoint_steps=None, hooks=[hook]
+        ) as session: ...
+
+    The session restores the newest checkpoint; then the hook applies the deltas that continue it. A save happens after a step,
+    between two session.run calls of this session. The session's end saves what changed.
+
+    Args:
+      checkpoint_dir: directory of the checkpoints.
+      save_secs, save_steps: between two checkpoints of all rows; give one.
+      save_incremental_secs, save_incremental_steps: between two deltas; give one.
+      checkpoint_basename: name of the checkpoints, followed by the step.
+      max_to_keep, max_deltas: see IncrementalSaver.
+
+    Raises:
+      ValueError: not exactly one of secs and steps, or one that is not positive. In `begin`: the graph has no embedding variable.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        save_incremental_secs: float | None = None,
+        save_incremental_steps: int | None = None,
+        checkpoint_basename: str = "model.ckpt",
+        max_to_keep: int = 5,
+        max_deltas: int = 24,
+    ) -> None:
+        self._full = v1.train.SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+        self._incremental = v1.train.SecondOrStepTimer(
+            every_secs=save_incremental_secs, every_steps=save_incremental_steps
+        )
+        self._directory = os.fspath(checkpoint_dir)
+        self._path = os.path.join(self._directory, checkpoint_basename)
+        self._max_to_keep, self._max_deltas = max_to_keep, max_deltas
+
+    def begin(self) -> None:
+        """Adds the savers to the graph."""
+        self._full.reset()
+        self._incremental.reset()
+        self._step = v1.train.get_or_create_global_step()
+        self.saver = IncrementalSaver(
+            max_to_keep=self._max_to_keep, max_deltas=self._max_deltas, save_relative_paths=True
+        )
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+    ) -> None:
+        """Applies the deltas that continue the checkpoint which the session restored."""
+        del coord
+        tf.io.gfile.makedirs(self._directory)
+        base = v1.train.latest_checkpoint(self._directory)
+        if base is not None:
+            self.saver.apply_deltas(session, base)
+        step = session.run(self._step)
+        self._full.update_last_triggered_step(step)
+        self._incremental.update_last_triggered_step(step)
+
+    def before_run(
+        self, run_context: tf.compat.v1.train.SessionRunContext
+    ) -> tf.compat.v1.train.SessionRunArgs:
+        """Asks for the global step."""
+        del run_context
+        return v1.train.SessionRunArgs(self._step)
+
+    def after_run(
+        self,
+        run_context: tf.compat.v1.train.SessionRunContext,
+        run_values: tf.compat.v1.train.SessionRunValues,
+    ) -> None:
+        """Saves if it is time."""
+        step = run_values.results + 1  # the step that was read may be the one before
+        if self._full.should_trigger_for_step(step):
+            self._save(run_context.session, full=True)
+        elif self._incremental.should_trigger_for_step(step):
+            self._save(run_context.session, full=False)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Saves what changed since the last save."""
+        if session.run(self._step) != self._incremental.last_triggered_step():
+            self._save(session, full=False)
+
+    def _save(self, session, full):
+        step = session.run(self._step)
+        if full:
+            path = self.saver.save(session, self._path, step)
+        else:
+            path = self.saver.save_incremental(session, self._path, step)
+        if path == self.saver.base:
+            self._full.update_last_triggered_step(step)
+        self._incremental.update_last_triggered_step(step)
