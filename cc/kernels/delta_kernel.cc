@@ -43,7 +43,7 @@ class ApplyDeltaKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetState(context, 0, &state));
+    OP_REQUIRES_OK(context, GetStateToChange(context, 0, &state));
     OP_REQUIRES_OK(context, CheckRank(context, "prefix", context->input(1), 0));
     OP_REQUIRES_OK(context, CheckRank(context, "previous", context->input(2), 0));
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
