@@ -73,7 +73,7 @@ TABLE_PARTS = [
         "removal",
         "row_batch.cc",
         "snapshot",
-        "transfer",
+        "transfer", "upsert",
     ),
     ("stats_json", "group_snapshot"),
 ]

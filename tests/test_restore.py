@@ -337,11 +337,11 @@ def test_a_manifest_that_is_no_json_names_checkpoint_and_tensor(tmp_path, traine
 
 
 def test_a_long_restore_shows_a_bar_on_a_terminal(tmp_path):
-    path = written(tmp_path / "model", rows_of(range(50_000), dim=64))
+    path = written(tmp_path / "model", rows_of(range(600_000), dim=16))
     program = f"""
 import tensorflow as tf, tf_multitier
 tf.compat.v1.disable_eager_execution()
-ev = tf_multitier.get_embedding_variable("ev", 64)
+ev = tf_multitier.get_embedding_variable("ev", 16)
 with tf.compat.v1.Session() as session, tf_multitier.checkpoint.progress():
     session.run(ev.restore_from({path!r}))
 """
@@ -353,6 +353,6 @@ with tf.compat.v1.Session() as session, tf_multitier.checkpoint.progress():
     with contextlib.suppress(OSError):  # what Linux says at the end
         while block := os.read(terminal, 4096):
             shown += block
-    assert b"restore: 100%" in shown and b"50.0k/50.0k" in shown, shown
+    assert b"restore: 100%" in shown and b"600k/600k" in shown, shown
     quiet = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert b"restore:" not in quiet.stderr

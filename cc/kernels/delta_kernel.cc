@@ -50,7 +50,7 @@ class ApplyDeltaKernel : public OpKernel {
     const std::string previous = context->input(2).scalar<tensorflow::tstring>()();
     PartReader reader(context->env(), prefix, variable_name_, "delta");
     std::vector<Manifest> manifests, before;
-    OP_REQUIRES_OK(context, reader.ReadManifests(state->table->dim(), &manifests));
+    OP_REQUIRES_OK(context, ReadManifests(&reader, state->table->dim(), &manifests));
     OP_REQUIRES_OK(context, ReadBefore(context->env(), previous, state->table->dim(), &before));
     OP_REQUIRES_OK(context, CheckContinues(prefix, manifests, previous, before));
     OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [](Rows*) { return OkStatus(); }));
@@ -58,13 +58,25 @@ class ApplyDeltaKernel : public OpKernel {
   }
 
  private:
+  // InvalidArgument where the rows have another dim than the table.
+  absl::Status ReadManifests(PartReader* reader, int dim, std::vector<Manifest>* manifests) const {
+    TF_RETURN_IF_ERROR(reader->ReadManifests(manifests));
+    for (const Manifest& manifest : *manifests) {
+      if (manifest.dim() == dim) continue;
+      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': expected dim ", dim,
+                                                     ", found dim ", manifest.dim(), " in checkpoint ", reader->prefix()));
+    }
+    return absl::OkStatus();
+  }
+
   // Of a delta or of a full save.
   absl::Status ReadBefore(tensorflow::Env* env, const std::string& previous, int dim, std::vector<Manifest>* manifests) const {
     PartReader delta(env, previous, variable_name_, "delta");
-    const absl::Status status = delta.ReadManifests(dim, manifests);
+    const absl::Status status = ReadManifests(&delta, dim, manifests);
     if (!absl::IsNotFound(status)) return status;
     manifests->clear();
-    return PartReader(env, previous, variable_name_).ReadManifests(dim, manifests);
+    PartReader full(env, previous, variable_name_);
+    return ReadManifests(&full, dim, manifests);
   }
 
   static absl::Status ForParts(const VariableState& state, const std::vector<Manifest>& manifests, PartReader* reader,

@@ -47,17 +47,20 @@ Status EmbeddingTable::Impl::CheckUpsert(const UpsertRequest& request) const {
 
 Status EmbeddingTable::Impl::CheckEntries(const UpsertRequest& request, ApplyOperation* operation) {
   const KeyBatch& batch = operation->batch();
-  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+  const int shards = static_cast<int>(shards_.size());
+  for (int s = 0; s < shards && !request.last_of_repeats; ++s) {
+    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+      if (batch.next(batch.first_position(e)) == KeyBatch::kEnd) continue;
+      return InvalidArgumentError("table '", options_.name, "': upsert: expected distinct keys, found key ", batch.key(e),
+                                  " twice");
+    }
+  }
+  for (int s = 0; s < shards && request.if_exists == IfExists::kError; ++s) {
     Shard::Locked lock(shards_[s]);
     for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
-      if (!request.last_of_repeats && batch.next(batch.first_position(e)) != KeyBatch::kEnd) {
-        return InvalidArgumentError("table '", options_.name, "': upsert: expected distinct keys, found key ", batch.key(e),
-                                    " twice");
-      }
-      if (request.if_exists == IfExists::kError && !operation->row(e)->has(kRowUncommitted)) {
-        return AlreadyExistsError("table '", options_.name, "': upsert: expected keys without rows, found a row of key ",
-                                  batch.key(e));
-      }
+      if (operation->row(e)->has(kRowUncommitted)) continue;
+      return AlreadyExistsError("table '", options_.name, "': upsert: expected keys without rows, found a row of key ",
+                                batch.key(e));
     }
   }
   return OkStatus();
