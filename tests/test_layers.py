@@ -73,7 +73,8 @@ TABLE_PARTS = [
         "removal",
         "row_batch.cc",
         "snapshot",
-        "transfer", "upsert",
+        "transfer",
+        "upsert",
     ),
     ("stats_json", "group_snapshot"),
 ]

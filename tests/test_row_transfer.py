@@ -124,7 +124,7 @@ def test_upsert_makes_the_same_variable(kind, parts, tmp_path):
                 piece.versions,
             )
             assert session.run(written) == len(piece.keys)
-        for unused_step in range(2):  # slots, too
+        for _unused_step in range(2):  # slots, too
             for model in (first, second):
                 model.run(session, KEYS[::3], step=False)
         for a, b in zip(session.run(first.ev.export()), session.run(second.ev.export())):
@@ -209,8 +209,6 @@ def test_set_budget_changes_the_rows_of_dram(tmp_path):
             assert model.stats(session)["tiers"][0]["rows"] == rows
         with pytest.raises(errors.InvalidArgumentError, match="at least"):
             session.run(model.ev.set_budget(3))
-
-
 
 
 def test_engine_upsert_and_scan():

@@ -40,7 +40,6 @@ from tf_multitier.dense_uses import CONVERSION
 from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
-from tf_multitier.queries import Queries
 from tf_multitier.row_transfer import RowTransfer
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import CompositeTensor
@@ -163,7 +162,6 @@ _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
 @saved_objects.register("EmbeddingVariable")
 class EmbeddingVariable(
     NoDenseValue,
-    Queries,
     RowTransfer,
     TableOptions,
     resource_variable_ops.BaseResourceVariable,

@@ -14,7 +14,6 @@ from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import EmbeddingVariableSpec
 from tf_multitier.embedding_variable import TableOptions
-from tf_multitier.queries import Queries
 from tf_multitier.row_transfer import RowTransfer
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import CompositeTensorGradient
@@ -37,7 +36,7 @@ class _RefuseGradient(CompositeTensorGradient):
 
 @register_dispatchable_type
 class PartitionedEmbeddingVariable(
-    NoDenseValue, Queries, RowTransfer, TableOptions, SaveableObject, collections.abc.Sequence
+    NoDenseValue, RowTransfer, TableOptions, SaveableObject, collections.abc.Sequence
 ):
     """An embedding variable that is split into several tables. It routes each key to the table that owns it.
 

@@ -20,6 +20,7 @@ from tf_multitier._library import ops
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
+from tf_multitier.queries import Queries
 
 # A cursor of a whole variable: the part's number, then the cursor of the part's table, which needs fewer bits than this.
 _PART_SHIFT = 40
@@ -73,14 +74,19 @@ def _upsert_part(part, rows, names, if_exists, repeats, check_finite):
         )
 
 
-class RowTransfer:
+class RowTransfer(Queries):
     """Methods that build ops; run the result in a Session. See the module comment for what there is.
 
-    A class that uses this mixin has `parts`, `variable_name`, `embedding_dim`, and the methods of Queries.
+    A class that uses this mixin has what Queries asks for.
     """
 
-    parts: list
-    variable_name: str
+    if typing.TYPE_CHECKING:
+
+        @property
+        def parts(self) -> list: ...
+
+        @property
+        def variable_name(self) -> str: ...
 
     def scan(
         self,
@@ -112,7 +118,11 @@ class RowTransfer:
           tf.errors.DataLossError, when run: a row in a file is damaged.
         """
         names = _names(columns)
-        if isinstance(max_rows, bool) or not isinstance(max_rows, (int, np.integer)) or max_rows < 1:
+        if (
+            isinstance(max_rows, bool)
+            or not isinstance(max_rows, (int, np.integer))
+            or max_rows < 1
+        ):
             raise ValueError(f"max_rows: expected an integer >= 1, found {max_rows!r}")
         with tf.name_scope(name):
             cursor = tf.convert_to_tensor(cursor, tf.int64)
@@ -130,9 +140,7 @@ class RowTransfer:
             )
             with tf.control_dependencies([known] if known is not None else []):
                 part = tf.identity(part)
-            within = tf.bitwise.bitwise_and(
-                cursor, tf.constant((1 << _PART_SHIFT) - 1, tf.int64)
-            )
+            within = tf.bitwise.bitwise_and(cursor, tf.constant((1 << _PART_SHIFT) - 1, tf.int64))
             branches = [
                 lambda p=p: self._scan_part(p, within, least, names, max_rows)
                 for p in range(len(self.parts))
@@ -188,7 +196,10 @@ class RowTransfer:
                 count = self.total_count()
         total = int(ask(self.total_count() if step is None else count))
         bar = tqdm.tqdm(
-            total=total, unit=" rows", unit_scale=True, disable=None if progress is None else not progress
+            total=total,
+            unit=" rows",
+            unit_scale=True,
+            disable=None if progress is None else not progress,
         )
         with bar:
             at = 0
@@ -268,11 +279,13 @@ class RowTransfer:
             keys.shape.assert_has_rank(1)
             data = [tf.convert_to_tensor(column, tf.float32) for column in columns.values()]
             facts = [
-                tf.zeros([0], tf.int64) if given is None else tf.cast(tf.convert_to_tensor(given), tf.int64)
+                tf.zeros([0], tf.int64)
+                if given is None
+                else tf.cast(tf.convert_to_tensor(given), tf.int64)
                 for given in (frequencies, versions)
             ]
             if values is not None:
-                data[0].shape.assert_is_compatible_with([None, self.embedding_dim])
+                data[0].shape.assert_is_compatible_with([None, self.parts[0].embedding_dim])
             given = (frequencies is not None, versions is not None)
             written = [
                 _upsert_part(part, rows, list(columns), if_exists, repeats, bool(check_finite))
@@ -291,7 +304,10 @@ class RowTransfer:
                 (
                     its_keys,
                     [tf.gather(column, at) for column in data],
-                    [tf.gather(fact, at) if is_given else fact for fact, is_given in zip(facts, given)],
+                    [
+                        tf.gather(fact, at) if is_given else fact
+                        for fact, is_given in zip(facts, given)
+                    ],
                 ),
             )
             for part, at, its_keys in zip(self.parts, positions, part_keys)

@@ -1,4 +1,5 @@
-// Kernels that move rows between a table and the program: Scan, Upsert; and those that change the whole table: Clear, SetBudget.
+// Kernels that move rows between a table and the program: Scan, Upsert; and those that change the whole table: Clear,
+// SetBudget.
 
 #include <algorithm>
 #include <cmath>
@@ -98,9 +99,7 @@ class UpsertKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("if_exists", &if_exists));
     OP_REQUIRES_OK(context, context->GetAttr("repeats", &repeats));
     OP_REQUIRES_OK(context, context->GetAttr("check_finite", &check_finite_));
-    if_exists_ = if_exists == "keep"    ? IfExists::kKeep
-                 : if_exists == "error" ? IfExists::kError
-                                        : IfExists::kReplace;
+    if_exists_ = if_exists == "keep" ? IfExists::kKeep : if_exists == "error" ? IfExists::kError : IfExists::kReplace;
     last_of_repeats_ = repeats == "last";
   }
 
@@ -131,8 +130,8 @@ class UpsertKernel : public OpKernel {
       const Tensor& column = inputs[c];
       TF_RETURN_IF_ERROR(CheckRank(context, names_[c].c_str(), column, 2));
       if (column.dim_size(0) != static_cast<int64_t>(keys.size())) {
-        return absl::InvalidArgumentError(absl::StrCat("upsert: expected ", keys.size(), " rows of column '", names_[c],
-                                                       "', found ", column.dim_size(0)));
+        return absl::InvalidArgumentError(
+            absl::StrCat("upsert: expected ", keys.size(), " rows of column '", names_[c], "', found ", column.dim_size(0)));
       }
       TF_RETURN_IF_ERROR(CheckFinite(names_[c], keys, column));
       columns->push_back({names_[c], static_cast<int>(column.dim_size(1)), column.flat<float>().data()});

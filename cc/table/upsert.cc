@@ -40,7 +40,8 @@ Status EmbeddingTable::Impl::CheckUpsert(const UpsertRequest& request) const {
     MT_ASSIGN_OR_RETURN(const std::vector<int> found, ColumnsNamed("upsert", {column.name}));
     const int dim = layout->columns()[found[0]].dim;
     if (column.dim == dim) continue;
-    return InvalidArgumentError(table, "expected rows of ", dim, " elements for column '", column.name, "', found ", column.dim);
+    return InvalidArgumentError(table, "expected rows of ", dim, " elements for column '", column.name, "', found ",
+                                column.dim);
   }
   return OkStatus();
 }

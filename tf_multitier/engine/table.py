@@ -405,7 +405,9 @@ class Table:
     def _known_columns(self, names):
         """`names`, at least one of them."""
         if not names:
-            raise ValueError(f"columns: expected names among {[c[0] for c in self.columns]}, found none")
+            raise ValueError(
+                f"columns: expected names among {[c[0] for c in self.columns]}, found none"
+            )
         return names
 
     def upsert(
@@ -444,18 +446,23 @@ class Table:
         ):
             if found not in expected:
                 raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
-        keys = arguments.integers("keys", keys)
+        checked = arguments.integers("keys", keys)
         dims = {name: dim for name, dim, _ in self.columns}
         data = []
         for name, values in columns.items():
             if name not in dims:
                 raise ValueError(f"columns: expected names among {list(dims)}, found {name!r}")
-            data.append((name, arguments.floats(name, values, [len(keys), dims[name]])))
+            data.append((name, arguments.floats(name, values, [len(checked), dims[name]])))
         facts = [
             arguments.integers(what, () if given is None else given)
             for what, given in (("frequencies", frequencies), ("versions", versions))
         ]
-        return self._table.upsert(keys, data, *facts, if_exists, repeats == "last")
+        for what, given, fact in zip(
+            ("frequencies", "versions"), (frequencies, versions), facts, strict=True
+        ):
+            if given is not None and len(fact) != len(checked):
+                raise ValueError(f"{what}: expected shape [{len(checked)}], found [{len(fact)}]")
+        return self._table.upsert(checked, data, *facts, if_exists, repeats == "last")
 
     def import_rows(self, rows: Rows) -> None:
         """Writes rows and counted keys into the table. They replace existing rows of the same keys.

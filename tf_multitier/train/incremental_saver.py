@@ -1,7 +1,7 @@
 """Checkpoints of what changed since the last one.
 
     model-1000                          a base: an ordinary checkpoint
-    model-1000.delta-0001               embedding variables: rows that changed and keys that are gone since model-1000
+    model-1000.delta-0001               embedding variables: rows that changed and keys removed since model-1000
     model-1000.delta-0002               ... since model-1000.delta-0001. Other variables: whole
 
 A delta is a checkpoint of TensorFlow's format under a prefix of its own, with part files next to it

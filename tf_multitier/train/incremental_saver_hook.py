@@ -11,7 +11,7 @@ from tf_multitier.train.incremental_saver import IncrementalSaver
 v1 = tf.compat.v1
 
 
-class IncrementalSaverHook(v1.train.SessionRunHook):
+class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
     """Saves all rows now and then, and what changed more often; when the session starts, it restores deltas too.
 
     Use it in place of the session's own checkpoints:
