@@ -75,7 +75,7 @@ class SnapshotVisitor : public testing::Test {
     MT_EXPECT_OK(table_->Remove(Span<const int64_t>(keys).subspan(2, 1), nullptr));
     MT_EXPECT_OK(table_->Prefetch(keys, 1000000, nullptr));
     uint64_t next = 0;
-    MT_EXPECT_OK(table_->Scan(0, 10, false, &next).status());
+    MT_EXPECT_OK(table_->Scan(ScanRequest{0, 10, {}}, &next).status());
     MT_EXPECT_OK(table_->Drain());
   }
 
