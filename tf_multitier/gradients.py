@@ -22,6 +22,7 @@ from tf_multitier import graph_state
 from tf_multitier import origins
 from tf_multitier._library import ops
 from tf_multitier.queries import partition_keys
+from tf_multitier.queries import on_device_of
 from tf_multitier.queries import route
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import control_flow_context
@@ -164,7 +165,7 @@ def _depends_on_variables(tensor):
 
 def _read(handles, keys, dtype, dim):
     read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype)
-    return route([_Part(h) for h in handles], keys, read, (dim,))
+    return route([_Part(h) for h in handles], keys, read, (dim,), on_device_of)
 
 
 def _weights_grad(values, rows, weights, grad, combiner):

@@ -55,14 +55,19 @@ def as_keys(variable, ids, what="ids"):
     return ids if ids.dtype == tf.int64 else tf.cast(ids, tf.int64)
 
 
+def on_device_of(part):
+    """A context that places ops on the device of a part's `handle`, whatever device the caller is on."""
+    return colocate_with(part.handle, ignore_existing=True)
+
+
 def colocated(part):
-    """A context that places ops on the device of a part, whatever device the caller is on.
+    """`on_device_of`, for the use of a variable by a caller.
 
     Raises:
       RuntimeError: the part belongs to a v1 graph and the call is eager, or the reverse.
     """
     eager.check_world(part, "a use of embedding variable")
-    return colocate_with(part.handle, ignore_existing=True)
+    return on_device_of(part)
 
 
 def partition_keys(keys, num_partitions):
@@ -70,7 +75,7 @@ def partition_keys(keys, num_partitions):
     return ops.multitier_partition_keys(keys, num_partitions=num_partitions)
 
 
-def route(parts, keys, read, tail_shape=()):
+def route(parts, keys, read, tail_shape=(), place=colocated):
     """Calls `read(part, keys of that part)` for each part and puts the results back in the order of `keys`.
 
     Args:
@@ -78,18 +83,19 @@ def route(parts, keys, read, tail_shape=()):
       keys: int64, any shape.
       read: function of a part and int64 keys [m] (keys of any shape if there is one part). It returns keys.shape + tail_shape.
       tail_shape: static shape of the result for one key.
+      place: the context for the ops of a part. A gradient passes `on_device_of`: its lookup was checked.
 
     Returns:
       A tensor of shape keys.shape + tail_shape.
     """
     if len(parts) == 1:
-        with colocated(parts[0]):
+        with place(parts[0]):
             return read(parts[0], keys)
     flat = tf.reshape(keys, [-1])
     positions, part_keys = partition_keys(flat, len(parts))
     answers = []
     for part, its_keys in zip(parts, part_keys):
-        with colocated(part):
+        with place(part):
             answers.append(read(part, its_keys))
     merged = tf.dynamic_stitch(positions, answers)
     merged = tf.reshape(

@@ -198,7 +198,7 @@ def _read_op(part, prefix, variable_name, resize=False):
 
 def _replace_op(parts, tables, name="restore"):
     """The op that gives each part its table, once all tables have been read. An error of one leaves all parts as they were."""
-    with tf.control_dependencies([table.op for table in tables]):
+    with tf.control_dependencies(tables):
         replaced = []
         for part, table in zip(parts, tables):
             with colocate_with(part.handle, ignore_existing=True):
