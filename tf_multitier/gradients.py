@@ -52,10 +52,15 @@ def _is_in_while_context(op):
 
 
 def _refuse_control_flow(op):
-    """NotImplementedError for a lookup in a loop that is trained through, or in a branch of control flow v1.
+    """NotImplementedError for a lookup in a loop that is trained through, in a branch of control flow v1, or, in a graph of v1, under
+    a tape.
 
     A tape hands over no operation. It records the operations of one loop body, and so never goes through a loop.
     """
+    if not isinstance(op, tf.Operation) and origins.is_v1_graph():
+        raise NotImplementedError(
+            "tf.GradientTape has no gradient of an embedding variable in a tf.Graph: use tf.gradients or an optimizer"
+        )
     if not isinstance(op, tf.Operation) or _is_within_its_loop(op):
         return
     context = control_flow_context(op)

@@ -40,6 +40,9 @@ class SaveGroup {
   absl::Status Join(std::shared_ptr<VariableState> state) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierJoinSaveGroup: the group was written before");
+    for (const auto& joined : states_) {
+      if (joined->table == state->table) return absl::OkStatus();  // the Saver has the variable under two names
+    }
     states_.push_back(std::move(state));
     return absl::OkStatus();
   }
