@@ -21,7 +21,7 @@ OPS = {
 
 # What the engine's Table calls otherwise, has in addition, or has not: types, shape and partitions belong to the variable.
 ENGINE_NAMES = {"initializer_a": "a", "initializer_b": "b", "storage_sizes": "storage_size"}
-ENGINE_ONLY = {"device", "dim", "keep", "matrix", "name", "num_shards", "slots"}
+ENGINE_ONLY = {"device", "dim", "matrix", "name", "num_shards", "slots"}
 VARIABLE_ONLY = {
     "default_value_dim",
     "dtype",

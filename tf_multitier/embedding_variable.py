@@ -81,6 +81,7 @@ OPTION_ATTRS = (
     "cache_strategy",
     "drop_coldest",
     "on_corruption",
+    "keep",
     "read_only",
     "partition_index",
     "num_partitions",

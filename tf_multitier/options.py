@@ -20,6 +20,7 @@ from tf_multitier.config_pb2 import CacheStrategy, StorageType
 ENV_STORAGE_TYPE = "TF_MULTITIER_STORAGE_TYPE"
 ENV_STORAGE_PATH = "TF_MULTITIER_STORAGE_PATH"
 ENV_STORAGE_SIZE = "TF_MULTITIER_STORAGE_SIZE"
+ENV_STORAGE_KEEP = "TF_MULTITIER_STORAGE_KEEP"
 ENV_DEVICE = "TF_MULTITIER_DEVICE"  # "emulated": types with HBM work without a GPU, for tests
 
 # Storage types for which this build has tiers on every machine. Other types are refused by name when a variable is made.
@@ -33,6 +34,7 @@ STORAGE_ATTRS = (
     "cache_strategy",
     "drop_coldest",
     "on_corruption",
+    "keep",
 )
 
 _ON_CORRUPTION = ("error", "reinit", "drop")
@@ -40,6 +42,7 @@ _ON_CORRUPTION = ("error", "reinit", "drop")
 MAX_SIZE = 2**60  # bytes of a tier
 
 _TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
+_TIERS_THAT_KEEP = ("LEVELDB", "SSDHASH")
 
 
 def _integer(where, value, minimum, maximum=2**63 - 1):
@@ -131,6 +134,9 @@ class StorageOption(_Option):
         saving, fail with DataLoss that names key, file and offset, until `remove` removes the key. "reinit": the key starts again
         from its initial value. "drop": the key is removed, and `pop_dropped()` returns it. `corrupt` in the statistics counts each
         case. Not in DeepRec.
+      keep: True: the rows stay in the files when the session is closed or the variable deleted. The next process of the same
+        program goes on from them: its initializer opens them, and a restore reads the checkpoint only if the rows are not
+        exactly those of this checkpoint. The last tier must be LEVELDB or SSDHASH. Not in DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value, or a missing storage_path or size.
@@ -145,6 +151,7 @@ class StorageOption(_Option):
         *,
         drop_coldest: bool = False,
         on_corruption: str = "error",
+        keep: bool = False,
     ) -> None:
         self.storage_type = _storage_type("StorageOption.storage_type", storage_type)
         tiers = self.storage_type.tiers
@@ -183,6 +190,14 @@ class StorageOption(_Option):
                 + repr(on_corruption)
             )
         self.on_corruption = on_corruption
+        if not isinstance(keep, bool):
+            raise TypeError(f"StorageOption.keep must be True or False, found {keep!r}")
+        if keep and tiers[-1] not in _TIERS_THAT_KEEP:
+            raise ValueError(
+                f"StorageOption.keep needs a storage type whose last tier is {' or '.join(_TIERS_THAT_KEEP)}, found "
+                f"{self.storage_type.name}"
+            )
+        self.keep = keep
 
 
 def _storage_type(where, value):
@@ -230,14 +245,14 @@ def _sizes(where, value, storage_type):
 
 
 def storage_option_from_environment(environ=None):
-    """The StorageOption of variables that are made without one. It is read from TF_MULTITIER_STORAGE_TYPE, _PATH and _SIZE.
+    """The StorageOption of variables that are made without one. It is read from TF_MULTITIER_STORAGE_TYPE, _PATH, _SIZE and _KEEP.
 
     Args:
       environ: mapping to read; None: `os.environ`. _TYPE is a name of `StorageType`, _PATH a directory, _SIZE a
-        comma-separated list of bytes.
+        comma-separated list of bytes, _KEEP 0 or 1.
 
     Returns:
-      A StorageOption; the default one if none of the three is set.
+      A StorageOption; the default one if none of the four is set.
 
     Raises:
       ValueError: a bad value. The message names the environment variable, what was expected and what was found.
@@ -268,7 +283,15 @@ def storage_option_from_environment(environ=None):
             f"environment variable {ENV_STORAGE_PATH} must be given with {ENV_STORAGE_TYPE}={kind.name}, "
             "found it unset"
         )
-    return StorageOption(storage_type=kind, storage_path=path, storage_size=sizes)
+    keep = environ.get(ENV_STORAGE_KEEP, "0")
+    if keep not in ("0", "1"):
+        raise ValueError(f"environment variable {ENV_STORAGE_KEEP} must be 0 or 1, found {keep!r}")
+    if keep == "1" and kind.tiers[-1] not in _TIERS_THAT_KEEP:
+        raise ValueError(
+            f"environment variable {ENV_STORAGE_KEEP}=1 needs a {ENV_STORAGE_TYPE} whose last tier is "
+            f"{' or '.join(_TIERS_THAT_KEEP)}, found {kind.name}"
+        )
+    return StorageOption(storage_type=kind, storage_path=path, storage_size=sizes, keep=keep == "1")
 
 
 class CounterFilter(_Option):
@@ -501,4 +524,5 @@ def option_attrs(name, option, storage):
     )
     attrs["drop_coldest"] = storage.drop_coldest
     attrs["on_corruption"] = storage.on_corruption
+    attrs["keep"] = storage.keep
     return attrs

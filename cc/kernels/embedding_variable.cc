@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cc/base/partition.h"
+#include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/option_names.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
@@ -28,10 +29,10 @@ std::shared_ptr<VariableState> EmbeddingVariable::state() const {
   return state_;
 }
 
-void EmbeddingVariable::set_state(std::shared_ptr<VariableState> state) {
-  // The old table, if this was its last user, is destroyed after the lock is released.
+std::shared_ptr<VariableState> EmbeddingVariable::Exchange(std::shared_ptr<VariableState> state) {
   absl::MutexLock lock(&mutex_);
   state_.swap(state);
+  return state;
 }
 
 namespace {
@@ -49,6 +50,7 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
   TF_RETURN_IF_ERROR(context->GetAttr("on_corruption", &on_corruption));
+  TF_RETURN_IF_ERROR(context->GetAttr("keep", &storage->keep));
   const Result<Replacement> parsed = ParseCacheStrategy(strategy);
   if (!parsed.ok()) return ToAbsl(parsed.status());
   storage->cache_strategy = *parsed;
@@ -120,29 +122,40 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(context->GetAttr("read_only", &options->read_only));
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
-  return StorageFromAttrs(context, &options->storage);
-}
-
-absl::Status VariableOptions::MakeTable(const std::string& name, InitializerSpec initializer,
-                                        std::unique_ptr<EmbeddingTable>* made) const {
-  TableOptions options = table;
-  options.name = name;
-  options.initializer = std::move(initializer);
-  const Status composed = ComposeStorage(storage, &options);
-  if (!composed.ok()) return ToAbsl(Status(composed.code(), StrCat("embedding variable '", name, "': ", composed.message())));
-  Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
-  if (!created.ok()) return ToAbsl(created.status());
-  *made = *std::move(created);
+  TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
+  options->storage.keep = options->storage.keep && !options->read_only;  // its rows are the checkpoint's, always
   return absl::OkStatus();
 }
 
-std::shared_ptr<VariableState> VariableOptions::MakeState(std::unique_ptr<EmbeddingTable> made) const {
-  auto state = std::make_shared<VariableState>();
-  state->table = std::move(made);
-  state->partition_index = partition_index;
-  state->num_partitions = num_partitions;
-  state->read_only = read_only;
-  return state;
+absl::Status VariableOptions::MakeState(const std::string& name, InitializerSpec initializer, const VariableState* replaced,
+                                        std::shared_ptr<VariableState>* state) const {
+  if (storage.keep) return MakeKept(*this, name, std::move(initializer), replaced, state);
+  return MakeStateOf(storage, name, std::move(initializer), nullptr, state);
+}
+
+absl::Status VariableOptions::MakeStateOf(const StorageSpec& spec, const std::string& name, InitializerSpec initializer,
+                                          std::shared_ptr<InstanceDirectory>* instance,
+                                          std::shared_ptr<VariableState>* state) const {
+  TableOptions options = table;
+  options.name = name;
+  options.initializer = std::move(initializer);
+  const Status composed = ComposeStorage(spec, &options, instance);
+  if (!composed.ok()) return ToAbsl(Status(composed.code(), StrCat("embedding variable '", name, "': ", composed.message())));
+  Result<std::unique_ptr<EmbeddingTable>> created = EmbeddingTable::Create(std::move(options));
+  if (!created.ok()) return ToAbsl(created.status());
+  auto made = std::make_shared<VariableState>();
+  made->table = *std::move(created);
+  made->partition_index = partition_index;
+  made->num_partitions = num_partitions;
+  made->read_only = read_only;
+  *state = std::move(made);
+  return absl::OkStatus();
+}
+
+VariableState::VariableState() = default;
+
+VariableState::~VariableState() {
+  if (kept != nullptr) kept->Close(table.get());
 }
 
 absl::Status FindState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
@@ -174,6 +187,12 @@ absl::Status GetState(OpKernelContext* context, int input, std::shared_ptr<Varia
 }
 
 absl::Status GetStateToChange(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
+  TF_RETURN_IF_ERROR(GetTrainableState(context, input, state));
+  if ((*state)->kept != nullptr) (*state)->kept->NoteChange();
+  return absl::OkStatus();
+}
+
+absl::Status GetTrainableState(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
   TF_RETURN_IF_ERROR(GetState(context, input, state));
   if (!(*state)->read_only) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(context->op_kernel().type_string(), ": embedding variable '",
@@ -194,7 +213,9 @@ absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<Varia
           return absl::OkStatus();
         }));
   }
-  variable->set_state(std::move(state));
+  if (state != nullptr && state->kept != nullptr) TF_RETURN_IF_ERROR(ToAbsl(state->kept->Adopt()));
+  const std::shared_ptr<VariableState> old = variable->Exchange(state);
+  if (state != nullptr && old != nullptr && old != state && old->kept != nullptr) old->kept->Discard();
   return absl::OkStatus();
 }
 

@@ -33,8 +33,16 @@
 
 namespace multitier {
 
+class KeptTable;
+
 // A table, and the properties that the TensorFlow side needs. Immutable, except for the table's content.
 struct VariableState {
+  VariableState();
+  ~VariableState();  // closes a kept table
+  VariableState(const VariableState&) = delete;
+  VariableState& operator=(const VariableState&) = delete;
+
+  std::unique_ptr<KeptTable> kept;  // null unless the table's files are kept; deleted after the table
   std::shared_ptr<EmbeddingTable> table;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
@@ -47,7 +55,8 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 
   // Null until the variable is initialised.
   std::shared_ptr<VariableState> state() const;
-  void set_state(std::shared_ptr<VariableState> state);
+  // Returns the state that was there. Its table, if the caller is its last user, is destroyed outside of the lock.
+  std::shared_ptr<VariableState> Exchange(std::shared_ptr<VariableState> state);
 
  private:
   mutable absl::Mutex mutex_;
@@ -63,10 +72,13 @@ struct VariableOptions {
   int64_t num_partitions = 1;
   bool read_only = false;
 
-  // Makes a new, empty table with this name and initializer, and its own tiers.
-  absl::Status MakeTable(const std::string& name, InitializerSpec initializer, std::unique_ptr<EmbeddingTable>* table) const;
-  // The state of a variable with these options and this table.
-  std::shared_ptr<VariableState> MakeState(std::unique_ptr<EmbeddingTable> table) const;
+  // Makes the state of a variable with a new, empty table of this name and initializer, and its own tiers. replaced: the state
+  // that the variable has now, or null.
+  absl::Status MakeState(const std::string& name, InitializerSpec initializer, const VariableState* replaced,
+                         std::shared_ptr<VariableState>* state) const;
+  // With tiers as `spec` says. instance: as of ComposeStorage.
+  absl::Status MakeStateOf(const StorageSpec& spec, const std::string& name, InitializerSpec initializer,
+                           std::shared_ptr<InstanceDirectory>* instance, std::shared_ptr<VariableState>* state) const;
 
   // InvalidArgument if an attr is out of range, Unimplemented if the storage type needs a GPU. The message names the attr or
   // type.
@@ -77,11 +89,13 @@ struct VariableOptions {
 std::string NoTable(const tensorflow::ResourceHandle& handle);
 // The state of the variable whose handle is input `input`. FailedPrecondition if it is not initialised.
 absl::Status GetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
-// GetState for an operation that changes rows. FailedPrecondition if the variable is read-only.
+// GetState for an operation that changes rows. FailedPrecondition if the variable is read-only. A kept table notes the change.
 absl::Status GetStateToChange(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
+// The same for an operation that changes no row that a checkpoint would give otherwise.
+absl::Status GetTrainableState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // GetState, but null if the variable is not initialised.
 absl::Status FindState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
-// Replaces the state of the variable. Makes the resource if there is none.
+// Replaces the state of the variable. Makes the resource if there is none. The files of a kept table that is replaced go.
 absl::Status SetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState> state);
 
 // Logs, if the table has rows, that these slots begin with their initial values in them.

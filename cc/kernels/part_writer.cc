@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc/env/env.h"
+#include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/group_snapshot.h"
 #include "tensorflow/core/platform/path.h"
@@ -55,6 +56,7 @@ Manifest ManifestOf(const VariableState& state) {
 PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state)
     : env_(env),
       state_(std::move(state)),
+      changes_(state_->kept == nullptr ? 0 : state_->kept->Changes(*state_->table)),
       manifest_(NewManifest(*state_)),
       path_(absl::StrCat(prefix, ".", manifest_.file)),
       writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {}
@@ -86,6 +88,10 @@ void PartWriter::Remove() {
   if (made_) env_->DeleteFile(path_).IgnoreError();
 }
 
+void PartWriter::NoteSaved() const {
+  if (state_->kept != nullptr) state_->kept->SetCheckpoint(manifest_.ToJson(), changes_);
+}
+
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
                         SaveKind kind) {
   const auto write = [&]() -> Status {
@@ -106,8 +112,12 @@ absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const s
     return SyncDirectoryOf(prefix);
   };
   const Status status = write();
-  if (!status.ok()) {
-    for (const std::unique_ptr<PartWriter>& part : parts) part->Remove();
+  for (const std::unique_ptr<PartWriter>& part : parts) {
+    if (!status.ok()) {
+      part->Remove();
+    } else if (kind != SaveKind::kDelta) {
+      part->NoteSaved();
+    }
   }
   return ToAbsl(status);
 }

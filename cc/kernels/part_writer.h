@@ -43,6 +43,8 @@ class PartWriter {
   Status Finish();
   // Deletes the file if there is one.
   void Remove();
+  // The file is complete: a kept table notes that its rows are in this checkpoint.
+  void NoteSaved() const;
 
   EmbeddingTable* table() const { return state_->table.get(); }
   bool read_only() const { return state_->read_only; }
@@ -57,6 +59,7 @@ class PartWriter {
 
   tensorflow::Env* const env_;
   const std::shared_ptr<VariableState> state_;
+  const int64_t changes_;  // of a kept table, before the save
   Manifest manifest_;
   const std::string path_;
   std::unique_ptr<tensorflow::WritableFile> file_;

@@ -69,6 +69,10 @@ class RestoreKernel : public OpKernel {
     PartReader reader(context->env(), prefix, variable_name_);
     TableRestorer restorer(&reader, options_, name, variable_name_, resize_, std::move(live));
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
+    if (options_.storage.keep) {
+      TF_RETURN_IF_ERROR(restorer.OpenKept(state));
+      if (*state != nullptr) return absl::OkStatus();
+    }
     if (!options_.read_only) return restorer.Build(state);
     const std::string key = absl::StrCat(name, "\n", AbsolutePath(prefix), "\n", attrs_key_, restorer.Manifests());
     const auto build = [&](std::shared_ptr<VariableState>* built) { return restorer.Build(built); };

@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cc/base/partition.h"
+#include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 namespace {
@@ -39,7 +41,7 @@ void DropCounted(Rows* rows) {
 }  // namespace
 
 TableRestorer::TableRestorer(PartReader* reader, const VariableOptions& options, std::string name, std::string variable_name,
-                             bool resize, std::shared_ptr<const VariableState> live)
+                             bool resize, std::shared_ptr<VariableState> live)
     : reader_(reader),
       options_(options),
       name_(std::move(name)),
@@ -250,10 +252,11 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
 absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
   InitializerSpec initializer;
   TF_RETURN_IF_ERROR(ReadInitializer(&initializer));
-  std::unique_ptr<EmbeddingTable> table;
-  TF_RETURN_IF_ERROR(options_.MakeTable(name_, std::move(initializer), &table));
+  std::shared_ptr<VariableState> made;
+  TF_RETURN_IF_ERROR(options_.MakeState(name_, std::move(initializer), live_.get(), &made));
+  EmbeddingTable* const table = made->table.get();
   std::vector<ColumnSpec> missing;
-  TF_RETURN_IF_ERROR(AddSlots(table.get(), &missing));
+  TF_RETURN_IF_ERROR(AddSlots(table, &missing));
 
   int64_t rows = 0, imported = 0, hot = 0;
   for (const Manifest& manifest : manifests_) rows += manifest.num_rows;
@@ -262,15 +265,46 @@ absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
       stats.tiers.size() > 1 && stats.tiers[0].budget_bytes > 0 && rows > stats.tiers[0].budget_bytes / stats.row_bytes;
   RestoreProgress progress(name_, reader_->prefix(), spills ? 3 * rows : rows);
   if (spills) TF_RETURN_IF_ERROR(FindHotFrequency(*table, &progress, &hot));
-  if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table.get(), &progress, &imported));
-  TF_RETURN_IF_ERROR(Import(hot, INT64_MAX, table.get(), &progress, &imported));
+  if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table, &progress, &imported));
+  TF_RETURN_IF_ERROR(Import(hot, INT64_MAX, table, &progress, &imported));
   if (!options_.storage.drop_coldest && table->TotalCount() != imported) {
     return absl::DataLossError(absl::StrCat("checkpoint ", reader_->prefix(), ", variable '", variable_name_, "': expected ",
                                             imported, " distinct keys, found ", table->TotalCount()));
   }
   LogFreshSlots(*table, missing);
-  *state = options_.MakeState(std::move(table));
+  if (const Manifest* own = OwnPart(); own != nullptr && made->kept != nullptr) {
+    made->kept->SetCheckpoint(own->ToJson(), made->kept->Changes(*table));
+  }
+  *state = std::move(made);
   return absl::OkStatus();
+}
+
+absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
+  const Manifest* const own = OwnPart();
+  if (own == nullptr) return absl::OkStatus();
+  if (live_ != nullptr && live_->kept != nullptr) {
+    if (live_->kept->IsAt(own->ToJson(), *live_->table)) *state = live_;
+  } else {
+    TF_RETURN_IF_ERROR(OpenKeptAt(options_, name_, own->ToJson(), state));
+  }
+  if (*state == nullptr) return absl::OkStatus();
+  LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
+            << reader_->prefix() << ": they are not read again";
+  return options_.table.admission.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
+}
+
+absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable* table) {
+  return reader_->ReadRows(manifest, [&](Rows* rows) {
+    KeepRows({}, rows);
+    rows->columns.resize(1);
+    return table->Import(*rows);
+  });
+}
+
+const Manifest* TableRestorer::OwnPart() const {
+  const bool same = manifests_.size() == 1 && manifests_[0].num_partitions == options_.num_partitions &&
+                    manifests_[0].partition_index == options_.partition_index && manifests_[0].dim() == options_.table.dim;
+  return same ? &manifests_[0] : nullptr;
 }
 
 }  // namespace multitier

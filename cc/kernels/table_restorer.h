@@ -34,13 +34,16 @@ class TableRestorer {
   // name: of the variable or part that is restored. variable_name: of the saved one, without partition suffix. live: the state
   // that will be replaced, or null. resize: whether another dim than the variable's is accepted.
   TableRestorer(PartReader* reader, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
-                std::shared_ptr<const VariableState> live);
+                std::shared_ptr<VariableState> live);
 
   // Call it first. InvalidArgument, with both dims, if the checkpoint does not fit.
   absl::Status ReadManifests();
   // Two checkpoints with equal manifests have the same rows: each part file has a name of its own.
   std::string Manifests() const;
   absl::Status Build(std::shared_ptr<VariableState>* state);
+  // Instead of Build, for a variable that keeps its table: its rows where they are. *state stays null unless they are those of
+  // the checkpoint; then Build replaces them.
+  absl::Status OpenKept(std::shared_ptr<VariableState>* state);
 
  private:
   // A saved column, and the column of the table that it becomes.
@@ -56,6 +59,10 @@ class TableRestorer {
   absl::Status ReadInitializer(InitializerSpec* initializer);
   // Adds the slots of the plans and of the live table. missing: the slots that no part has.
   absl::Status AddSlots(EmbeddingTable* table, std::vector<ColumnSpec>* missing) const;
+  // The counts of keys that have no row yet, which no file of a tier has.
+  absl::Status ReadCounted(const Manifest& manifest, EmbeddingTable* table);
+  // The part whose rows are this partition's, all of them and as they are; null if there is none.
+  const Manifest* OwnPart() const;
   // The lowest frequency of a row that belongs into the first tier. 0: all rows are treated alike.
   absl::Status FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot);
   // Reads the rows of this partition that have a frequency in [low, high].
@@ -70,7 +77,7 @@ class TableRestorer {
   const std::string name_;
   const std::string variable_name_;
   const bool resize_;
-  const std::shared_ptr<const VariableState> live_;
+  const std::shared_ptr<VariableState> live_;
   std::vector<Manifest> manifests_;  // of the parts that may have keys of this partition
   std::string all_manifests_;
 };

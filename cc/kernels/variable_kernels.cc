@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -85,9 +86,14 @@ class InitializeKernel : public OpKernel {
     const std::string name = tensorflow::HandleFromInput(context, 0).name();
     InitializerSpec initializer = options_.table.initializer;
     OP_REQUIRES_OK(context, TakeMatrix(name, context->input(1), &initializer));
-    std::unique_ptr<EmbeddingTable> table;
-    OP_REQUIRES_OK(context, options_.MakeTable(name, std::move(initializer), &table));
-    OP_REQUIRES_OK(context, SetState(context, 0, options_.MakeState(std::move(table))));
+    std::shared_ptr<VariableState> state;
+    if (options_.storage.keep) {
+      OP_REQUIRES_OK(context, FindState(context, 0, &state));
+      if (state != nullptr) return;  // an initializer opens what is kept: it is open
+      OP_REQUIRES_OK(context, OpenKept(options_, name, &state));
+    }
+    if (state == nullptr) OP_REQUIRES_OK(context, options_.MakeState(name, std::move(initializer), nullptr, &state));
+    OP_REQUIRES_OK(context, SetState(context, 0, std::move(state)));
   }
 
  private:
@@ -132,7 +138,8 @@ class AddSlotsKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetStateToChange(context, 0, &state));
+    // A restore adds the same slots with the same initial values to rows that have none.
+    OP_REQUIRES_OK(context, GetTrainableState(context, 0, &state));
     OP_REQUIRES_OK(context, ToAbsl(state->table->AddSlots(slots_)));
   }
 

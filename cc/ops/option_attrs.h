@@ -28,6 +28,7 @@
       .Attr("cache_strategy: string = 'DEFAULT'")       \
       .Attr("drop_coldest: bool = false")               \
       .Attr("on_corruption: string = 'error'")          \
+      .Attr("keep: bool = false")                       \
       .Attr("read_only: bool = false")                  \
       .Attr("partition_index: int = 0")                 \
       .Attr("num_partitions: int = 1")

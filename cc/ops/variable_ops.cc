@@ -124,6 +124,8 @@ cache_strategy: DEFAULT, LRU or LFU: which rows a tier evicts first.
 drop_coldest: for a last tier that has a size and is full: true: its coldest rows are dropped; false: ResourceExhausted.
 on_corruption: for a row whose record in a lower tier is damaged: error (operations that need the row fail with DataLoss),
   reinit (the key gets its initial value), drop (the key is removed).
+keep: the rows stay in the last tier's files when the variable's resource is destroyed. MultitierInitialize opens them. A restore
+  leaves them in place if they are those of the checkpoint, and else replaces them. The last tier must be LEVELDB or SSDHASH.
 read_only: for serving: training, removal and slots are refused. A restore takes the values alone. Variables of one process that
   are restored from the same checkpoint with the same options share one table.
 partition_index: the number of this partition of a partitioned variable.

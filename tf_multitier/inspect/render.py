@@ -123,6 +123,8 @@ def storage(described: dict) -> str:
             lines.append(
                 "  " + ", ".join(f"{name} {options[name]}" for name in names if name in options)
             )
+        if "variable" in instance:
+            lines.append("  " + _variable(instance["variable"]))
         found = instance.get("ssdhash", {})
         if "rows" in found:
             lines.append(
@@ -132,6 +134,16 @@ def storage(described: dict) -> str:
             lines.append(f"  not verified: {found['skipped']}")
         lines += [f"  damaged: {text}" for text in _damage(instance)]
     return "\n".join(lines)
+
+
+def _variable(facts):
+    described = f"of an embedding variable: dim {facts['dim']}, "
+    if not facts["closed"]:
+        return described + "not closed: a restore reads its checkpoint"
+    described += f"slots {facts['slots']}, closed with {facts['rows']:,} rows"
+    if facts["checkpoint_file"] is None:
+        return described + ", which are those of no checkpoint"
+    return described + f", those of the checkpoint with the file {facts['checkpoint_file']}"
 
 
 def _damage(instance):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
 from tf_multitier import engine
+from tf_multitier._engine import DataLossError
 from tf_multitier._engine import EngineError
 from tf_multitier.engine import kept
 
+_VARIABLE_FILE = "instance.variable"
 _TIERS = ("pmem", "leveldb", "ssdhash")
 _CLAIM = re.compile(r"instance\.claim-(\d+)-(\d+)-(\w+)")
 
@@ -68,7 +71,9 @@ def _instance(path, verify):
         },
     }
     try:
-        if described["kept"]:
+        if os.path.exists(os.path.join(path, _VARIABLE_FILE)):
+            described["variable"] = _of_variable(path)
+        elif described["kept"]:
             options = kept.decode_options(path)
             described["options"] = {
                 name: value
@@ -80,6 +85,28 @@ def _instance(path, verify):
     if verify and "ssdhash" in described["tiers"]:
         described["ssdhash"] = _salvageable(path, user)
     return described
+
+
+def _of_variable(path):
+    """What instance.variable says of the rows that a variable keeps.
+
+    Raises:
+      DataLossError: the file is damaged.
+    """
+    name = os.path.join(path, _VARIABLE_FILE)
+    with open(name, encoding="utf-8") as file:
+        _, _, text = file.read().partition("\n")
+    try:
+        facts = json.loads(text)
+        table = json.loads(facts["table"])
+        checkpoint = json.loads(facts["checkpoint"])["file"] if facts["checkpoint"] else None
+        found = {"dim": table["dim"], "closed": bool(facts["closed"])}
+        if found["closed"]:
+            slots = [column["name"] for column in table["columns"][1:]]
+            found |= {"slots": slots, "rows": table["num_rows"], "checkpoint_file": checkpoint}
+        return found
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataLossError(f"'{name}' is damaged: {error}") from None
 
 
 def _salvageable(path, user):

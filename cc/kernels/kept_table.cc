@@ -1,0 +1,351 @@
+#include "cc/kernels/kept_table.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cc/base/crc32c.h"
+#include "cc/base/json.h"
+#include "cc/env/env.h"
+#include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace multitier {
+namespace {
+
+constexpr const char* kFactsFile = "/instance.variable";
+constexpr const char* kMatrixFile = "/instance.matrix";
+constexpr const char* kKeepFile = "/instance.keep";
+constexpr int64_t kFactsVersion = 1;
+
+Status WriteSynced(const std::string& path, const void* data, size_t bytes) {
+  Env* const env = Env::Posix();
+  const std::string next = path + ".new";
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, env->NewWritableFile(next));
+  MT_RETURN_IF_ERROR(file->Append(data, bytes));
+  MT_RETURN_IF_ERROR(file->Sync());
+  MT_RETURN_IF_ERROR(file->Close());
+  MT_RETURN_IF_ERROR(env->RenameFile(next, path));
+  return env->SyncDir(path.substr(0, path.rfind('/')));
+}
+
+Result<std::string> ReadWhole(const std::string& path) {
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file, Env::Posix()->NewRandomAccessFile(path));
+  MT_ASSIGN_OR_RETURN(const uint64_t bytes, file->Size());
+  std::string text(bytes, '\0');
+  MT_RETURN_IF_ERROR(file->Read(0, bytes, text.data()));
+  return text;
+}
+
+std::string HeadOf(const std::string& text) {
+  char head[64];
+  std::snprintf(head, sizeof head, "multitier-variable %lld %08x\n", static_cast<long long>(kFactsVersion),
+                Crc32c(text.data(), text.size()));
+  return head;
+}
+
+Status WriteFacts(const std::string& directory, const KeptFacts& facts) {
+  Json json = Json::Object();
+  json.Set("generation", Json::Int(facts.generation));
+  json.Set("closed", Json::Int(facts.closed ? 1 : 0));
+  json.Set("checkpoint", Json::String(facts.checkpoint));
+  json.Set("table", Json::String(facts.table.ToJson()));
+  const std::string text = json.ToString() + "\n", all = HeadOf(text) + text;
+  return WriteSynced(directory + kFactsFile, all.data(), all.size());
+}
+
+Result<KeptFacts> ParseFacts(const std::string& text) {
+  MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(std::string_view(text).substr(0, text.size() - 1)));
+  KeptFacts facts;
+  MT_ASSIGN_OR_RETURN(facts.generation, json.GetInt("generation"));
+  MT_ASSIGN_OR_RETURN(const int64_t closed, json.GetInt("closed"));
+  MT_ASSIGN_OR_RETURN(facts.checkpoint, json.GetString("checkpoint"));
+  MT_ASSIGN_OR_RETURN(const std::string table, json.GetString("table"));
+  MT_ASSIGN_OR_RETURN(facts.table, Manifest::Parse(table));
+  facts.closed = closed != 0;
+  return facts;
+}
+
+Result<KeptFacts> ReadFacts(const std::string& directory) {
+  const std::string path = directory + kFactsFile;
+  MT_ASSIGN_OR_RETURN(const std::string all, ReadWhole(path));
+  const size_t end = all.find('\n');
+  long long version = 0;
+  if (end == std::string::npos || std::sscanf(all.c_str(), "multitier-variable %lld ", &version) != 1) {
+    return DataLossError("'", path, "' at offset 0 is damaged");
+  }
+  if (version > kFactsVersion) {
+    return UnimplementedError("'", path, "' has format version ", version, ", this program reads up to ", kFactsVersion);
+  }
+  const std::string text = all.substr(end + 1);
+  if (text.empty() || HeadOf(text) != all.substr(0, end + 1)) {
+    return DataLossError("'", path, "' at offset ", end + 1, ": checksum does not match");
+  }
+  Result<KeptFacts> facts = ParseFacts(text);
+  if (!facts.ok()) return DataLossError("'", path, "' at offset ", end + 1, ": ", facts.status().message());
+  return facts;
+}
+
+Status WriteMatrix(const std::string& directory, const InitializerSpec& initializer) {
+  if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
+  const std::vector<float>& matrix = *initializer.matrix;
+  return WriteSynced(directory + kMatrixFile, matrix.data(), matrix.size() * sizeof(float));
+}
+
+Status ReadMatrix(const std::string& directory, int dim, InitializerSpec* initializer) {
+  if (initializer->kind != InitializerKind::kMatrix) return OkStatus();
+  const std::string path = directory + kMatrixFile;
+  MT_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  const auto elements = static_cast<size_t>(initializer->matrix_rows) * static_cast<size_t>(dim);
+  if (bytes.size() != elements * sizeof(float)) {
+    return DataLossError("'", path, "': expected ", elements * sizeof(float), " bytes, found ", bytes.size());
+  }
+  const auto* values = reinterpret_cast<const float*>(bytes.data());
+  initializer->matrix = std::make_shared<const std::vector<float>>(values, values + elements);
+  return OkStatus();
+}
+
+std::vector<ColumnSpec> ColumnsOf(const EmbeddingTable& table) {
+  const std::shared_ptr<const RowLayout> layout = table.layout();
+  return {layout->columns().begin(), layout->columns().end()};
+}
+
+struct KeptDirectory {
+  std::unique_ptr<InstanceDirectory> instance;
+  KeptFacts facts;
+};
+
+// The kept directory of a variable that is in force, locked. Others of it are deleted. Null if there is none.
+Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, const std::string& name) {
+  Env* const env = Env::Posix();
+  const std::string of_name = InstanceDirectory::PathOfName(storage_path, name);
+  MT_ASSIGN_OR_RETURN(const bool exists, env->FileExists(of_name));
+  if (!exists) return std::optional<KeptDirectory>();
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(of_name));
+  std::string newest;
+  int64_t generation = 0;
+  std::vector<std::string> older;
+  for (const std::string& instance : names) {
+    const std::string path = StrCat(of_name, "/", instance);
+    MT_ASSIGN_OR_RETURN(const bool has_facts, env->FileExists(path + kFactsFile));
+    MT_ASSIGN_OR_RETURN(const bool keeps, env->FileExists(path + kKeepFile));
+    if (!has_facts || !keeps) continue;
+    MT_ASSIGN_OR_RETURN(const KeptFacts facts, ReadFacts(path));
+    if (facts.generation <= generation) {
+      older.push_back(path);
+      continue;
+    }
+    if (!newest.empty()) older.push_back(newest);
+    newest = path;
+    generation = facts.generation;
+  }
+  if (newest.empty()) return std::optional<KeptDirectory>();
+  KeptDirectory kept;
+  MT_ASSIGN_OR_RETURN(kept.instance, InstanceDirectory::Open(newest, /*keep=*/true));
+  MT_ASSIGN_OR_RETURN(kept.facts, ReadFacts(newest));
+  for (const std::string& path : older) (void)InstanceDirectory::Open(path, /*keep=*/false);  // deleted, unless in use
+  return std::optional<KeptDirectory>(std::move(kept));
+}
+
+// The last tier of a type: the folder with its files.
+std::string FolderOf(const std::string& storage_type) {
+  std::string folder = "/" + storage_type.substr(storage_type.rfind('_') + 1);
+  for (char& c : folder) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return folder;
+}
+
+Status CheckFits(const VariableOptions& options, const KeptDirectory& kept) {
+  const Manifest& table = kept.facts.table;
+  const std::string& path = kept.instance->path();
+  const std::string cure = ": delete it, or give another storage_path";
+  if (table.dim() != options.table.dim) {
+    return FailedPreconditionError("kept rows in '", path, "': expected dim ", options.table.dim, ", found dim ", table.dim(),
+                                   cure);
+  }
+  if (table.num_partitions != options.num_partitions || table.partition_index != options.partition_index) {
+    return FailedPreconditionError("kept rows in '", path, "': expected part ", options.partition_index, " of ",
+                                   options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,
+                                   cure);
+  }
+  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.storage.type)));
+  if (exists) return OkStatus();
+  return FailedPreconditionError("kept rows in '", path, "': expected those of storage type ", options.storage.type,
+                                 ", found no folder of its last tier", cure);
+}
+
+absl::Status OfVariable(const std::string& name, const Status& status) {
+  return ToAbsl(Status(status.code(), StrCat("embedding variable '", name, "': ", status.message())));
+}
+
+// `state` gets the table of the directory.
+absl::Status OpenFound(const VariableOptions& options, const std::string& name, KeptDirectory found,
+                       std::shared_ptr<VariableState>* state) {
+  const std::string path = found.instance->path();
+  KeptFacts facts = std::move(found.facts);
+  const KeptFacts before = facts;
+  InitializerSpec initializer = facts.table.initializer;
+  const Status read = ReadMatrix(path, options.table.dim, &initializer);
+  if (!read.ok()) return OfVariable(name, read);
+  StorageSpec spec = options.storage;
+  spec.recover = std::move(found.instance);
+  std::shared_ptr<InstanceDirectory> directory;
+  std::shared_ptr<VariableState> opened;
+  TF_RETURN_IF_ERROR(options.MakeStateOf(spec, name, std::move(initializer), &directory, &opened));
+  const int64_t rows = opened->table->TotalCount();
+  if (facts.closed && rows != facts.table.num_rows) {
+    return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.table.num_rows, ", found ", rows));
+  }
+  Rows counts;  // of applies alone
+  counts.columns = ColumnsOf(*opened->table);
+  counts.applies = facts.table.applies;
+  TF_RETURN_IF_ERROR(ToAbsl(opened->table->Import(counts)));
+  facts.closed = false;
+  const Status written = WriteFacts(path, facts);
+  if (!written.ok()) return OfVariable(name, written);
+  opened->kept = std::make_unique<KeptTable>(std::move(directory), before, /*adopted=*/true, nullptr);
+  if (before.closed && !before.checkpoint.empty()) {
+    opened->kept->SetCheckpoint(before.checkpoint, opened->kept->Changes(*opened->table));
+  }
+  *state = std::move(opened);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+KeptTable::KeptTable(std::shared_ptr<InstanceDirectory> directory, KeptFacts facts, bool adopted,
+                     std::unique_ptr<InstanceDirectory> replaces)
+    : directory_(std::move(directory)),
+      pid_(::getpid()),
+      generation_(facts.generation),
+      facts_(std::move(facts)),
+      adopted_(adopted),
+      replaces_(std::move(replaces)) {
+  facts_.closed = false;
+  facts_.checkpoint.clear();
+}
+
+int64_t KeptTable::Changes(const EmbeddingTable& table) const {
+  const int64_t changes = changes_.load();  // before the others: a change that is counted late counts
+  const TableStats stats = table.Stats();
+  return changes + stats.dropped + stats.corrupt;
+}
+
+void KeptTable::SetCheckpoint(std::string manifest, int64_t changes) {
+  absl::MutexLock lock(&mutex_);
+  facts_.checkpoint = std::move(manifest);
+  changes_at_checkpoint_ = changes;
+}
+
+bool KeptTable::IsAt(const std::string& manifest, const EmbeddingTable& table) const {
+  const int64_t changes = Changes(table);
+  absl::MutexLock lock(&mutex_);
+  return facts_.checkpoint == manifest && changes_at_checkpoint_ == changes;
+}
+
+Status KeptTable::Adopt() {
+  absl::MutexLock lock(&mutex_);
+  if (adopted_) return OkStatus();
+  MT_RETURN_IF_ERROR(directory_->SetKeep(true));
+  adopted_ = true;
+  if (replaces_ == nullptr) return OkStatus();
+  const Status status = replaces_->SetKeep(false);  // it is of an earlier generation, in any case
+  if (!status.ok()) LOG(WARNING) << "kept directory '" << replaces_->path() << "' is not deleted: " << status.message();
+  replaces_.reset();
+  return OkStatus();
+}
+
+void KeptTable::Discard() {
+  absl::MutexLock lock(&mutex_);
+  discarded_ = true;
+  const Status status = directory_->SetKeep(false);
+  if (!status.ok()) LOG(WARNING) << "kept directory '" << directory_->path() << "' is not deleted: " << status.message();
+}
+
+void KeptTable::Close(EmbeddingTable* table) {
+  if (::getpid() != pid_) return;
+  absl::MutexLock lock(&mutex_);
+  if (!adopted_ || discarded_) return;
+  Status status = table->Flush();
+  if (status.ok()) {
+    KeptFacts facts = facts_;
+    facts.closed = true;
+    if (changes_at_checkpoint_ != Changes(*table)) facts.checkpoint.clear();
+    facts.table.columns = ColumnsOf(*table);
+    facts.table.num_rows = table->TotalCount();
+    facts.table.applies = table->Stats().applies;
+    status = WriteFacts(directory_->path(), facts);
+  }
+  if (status.ok()) return;
+  LOG(ERROR) << "embedding variable '" << table->options().name << "': its kept rows in '" << directory_->path()
+             << "' were not closed: the next restore reads its checkpoint. " << status.ToString();
+}
+
+absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state) {
+  state->reset();
+  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+  if (!found.ok()) return OfVariable(name, found.status());
+  if (!found->has_value()) return absl::OkStatus();
+  KeptDirectory& kept = **found;
+  const Status fits = CheckFits(options, kept);
+  if (!fits.ok()) return OfVariable(name, fits);
+  const std::string path = kept.instance->path();
+  const bool closed = kept.facts.closed;
+  TF_RETURN_IF_ERROR(OpenFound(options, name, std::move(kept), state));
+  const int64_t rows = (*state)->table->TotalCount();
+  if (closed) {
+    LOG(INFO) << "embedding variable '" << name << "' goes on with " << rows << " rows that are kept in '" << path << "'";
+  } else {
+    LOG(WARNING) << "embedding variable '" << name << "' goes on with " << rows << " rows that are kept in '" << path
+                 << "' by a process that did not close them: each is as of its last write. A restore replaces them";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name, const std::string& manifest,
+                        std::shared_ptr<VariableState>* state) {
+  state->reset();
+  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+  if (!found.ok()) return OfVariable(name, found.status());
+  if (!found->has_value()) return absl::OkStatus();
+  KeptDirectory& kept = **found;
+  if (!kept.facts.closed || kept.facts.checkpoint != manifest || !CheckFits(options, kept).ok()) {
+    LOG(INFO) << "embedding variable '" << name << "': the rows in '" << kept.instance->path()
+              << "' are not those of the checkpoint: they are replaced";
+    return absl::OkStatus();
+  }
+  return OpenFound(options, name, std::move(kept), state);
+}
+
+absl::Status MakeKept(const VariableOptions& options, const std::string& name, InitializerSpec initializer,
+                      const VariableState* replaced, std::shared_ptr<VariableState>* state) {
+  KeptFacts facts;
+  std::unique_ptr<InstanceDirectory> replaces;
+  if (replaced != nullptr && replaced->kept != nullptr) {
+    facts.generation = replaced->kept->generation() + 1;
+  } else {
+    Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+    if (!found.ok()) return OfVariable(name, found.status());
+    if (found->has_value()) {
+      facts.generation = (*found)->facts.generation + 1;
+      replaces = std::move((*found)->instance);
+    }
+  }
+  facts.table.initializer = initializer;
+  facts.table.partition_index = options.partition_index;
+  facts.table.num_partitions = options.num_partitions;
+  std::shared_ptr<InstanceDirectory> directory;
+  std::shared_ptr<VariableState> made;
+  TF_RETURN_IF_ERROR(options.MakeStateOf(options.storage, name, initializer, &directory, &made));
+  facts.table.columns = ColumnsOf(*made->table);
+  Status written = WriteMatrix(directory->path(), initializer);
+  if (written.ok()) written = WriteFacts(directory->path(), facts);
+  if (!written.ok()) return OfVariable(name, written);
+  made->kept = std::make_unique<KeptTable>(std::move(directory), std::move(facts), /*adopted=*/false, std::move(replaces));
+  *state = std::move(made);
+  return absl::OkStatus();
+}
+
+}  // namespace multitier

@@ -1,0 +1,97 @@
+// KeptTable: what a variable with StorageOption(keep=True) has beside its table. The table's last tier keeps its rows in a kept
+// instance directory (env/instance_dir.h). The file instance.variable in it says which rows they are:
+//
+//   open      a process uses the table, or ended without closing it: no checkpoint is known to have just these rows
+//   closed    every row is on disk. `checkpoint` is the manifest of the save or restore after which no row changed, if there is
+//   one
+//
+// Rules:
+//   initializer   opens the kept rows, whatever they are, and logs how many and whether they were closed. None: a new directory
+//   save, restore   notes the manifest, and how many changes came before it
+//   restore       leaves the rows where they are if they were closed at just this manifest, and none has changed since they
+//   were
+//                 opened. Else it builds a new table from the checkpoint, in a new directory. Once the variable has it, the old
+//                 directory goes. So dense weights and rows are of one checkpoint
+//   close         flushes the table, then writes `closed`
+//
+// A process that is killed leaves `open`: its rows are read from the checkpoint. Of two kept directories, which a kill between
+// two steps of a restore may leave, the one with the greater generation is in force.
+//
+// Thread-safe.
+
+#ifndef CC_KERNELS_KEPT_TABLE_H_
+#define CC_KERNELS_KEPT_TABLE_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "cc/checkpoint/table_part.h"
+#include "cc/env/instance_dir.h"
+#include "cc/kernels/embedding_variable.h"
+
+namespace multitier {
+
+// The content of instance.variable (docs/formats/instance.md).
+struct KeptFacts {
+  int64_t generation = 1;
+  bool closed = false;
+  std::string checkpoint;  // a manifest; empty: none
+  // Partition, initializer, and, if closed, columns, number of rows and applies.
+  Manifest table;
+};
+
+class KeptTable {
+ public:
+  // directory: of the table, locked by this process. adopted: whether it is the variable's already. replaces (may be null): the
+  // directory that it will replace.
+  KeptTable(std::shared_ptr<InstanceDirectory> directory, KeptFacts facts, bool adopted,
+            std::unique_ptr<InstanceDirectory> replaces);
+
+  // An operation that changes rows begins.
+  void NoteChange() { changes_.fetch_add(1); }
+  int64_t Changes(const EmbeddingTable& table) const;
+  // The rows were those of the part of a checkpoint with this manifest when Changes() was `changes`.
+  void SetCheckpoint(std::string manifest, int64_t changes);
+  // Whether the rows are those of that part.
+  bool IsAt(const std::string& manifest, const EmbeddingTable& table) const;
+  int64_t generation() const { return generation_; }
+
+  // The variable has the table: from now on its directory is kept, and the one that it replaces is not.
+  Status Adopt();
+  // Another table takes the place of this one.
+  void Discard();
+  // Writes all rows and `closed`. Logs an error. Does nothing in a forked child, and for a table that is not in the variable.
+  void Close(EmbeddingTable* table);
+
+ private:
+  const std::shared_ptr<InstanceDirectory> directory_;
+  const pid_t pid_;
+  const int64_t generation_;
+  std::atomic<int64_t> changes_{0};
+  mutable absl::Mutex mutex_;
+  KeptFacts facts_;  // guarded by mutex_, as all that follows
+  int64_t changes_at_checkpoint_ = 0;
+  bool adopted_;
+  bool discarded_ = false;
+  std::unique_ptr<InstanceDirectory> replaces_;
+};
+
+// Opens the kept rows of a variable. *state is null if there are none. FailedPrecondition if a process uses them, or if they
+// are of a variable of other shape, partitioning or storage type. DataLoss if rows or files are missing.
+absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state);
+// The same only if they were closed at this manifest; else *state is null.
+absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name, const std::string& manifest,
+                        std::shared_ptr<VariableState>* state);
+// A new, empty table, which will replace what is kept. replaced: the state that the variable has now, or null.
+absl::Status MakeKept(const VariableOptions& options, const std::string& name, InitializerSpec initializer,
+                      const VariableState* replaced, std::shared_ptr<VariableState>* state);
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_KEPT_TABLE_H_

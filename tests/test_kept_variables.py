@@ -1,0 +1,447 @@
+"""Variables with StorageOption(keep=True): what the next process finds, beside a checkpoint and without one."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from tf_multitier import options
+from tf_multitier.inspect import __main__ as inspect
+
+DIM = 4
+TYPES = ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH"]
+
+
+def storage(path, kind="DRAM_SSDHASH", **more):
+    sizes = {"SSDHASH": [1 << 30]}.get(kind, [4096, 1 << 20][: kind.count("_")])
+    return tf_multitier.StorageOption(kind, str(path), sizes, keep=True, **more)
+
+
+class Program:
+    """A session of its own, as in a process of its own: a variable, an update, a dense weight and a Saver."""
+
+    def __init__(self, path, kind="DRAM_SSDHASH", partitioner=None, filter_option=None, dim=DIM):
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            option = tf_multitier.EmbeddingVariableOption(
+                storage_option=storage(path, kind), filter_option=filter_option
+            )
+            self.ev = tf_multitier.get_embedding_variable(
+                "ev",
+                embedding_dim=dim,
+                initializer=tf.compat.v1.constant_initializer(1.0),
+                partitioner=partitioner,
+                ev_option=option,
+            )
+            self.weight = tf.compat.v1.get_variable(
+                "weight", initializer=tf.constant(0.0), use_resource=True
+            )
+            self.keys = tf.compat.v1.placeholder(tf.int64, [None])
+            self.rows = tf.nn.embedding_lookup(self.ev, self.keys)
+            loss = tf.reduce_sum(self.rows) + self.weight
+            step = tf.compat.v1.train.get_or_create_global_step()
+            self.train = tf.compat.v1.train.AdagradOptimizer(0.1).minimize(loss, step)
+            self.saver = tf.compat.v1.train.Saver()
+            self.init = tf.compat.v1.global_variables_initializer()
+            self.count = self.ev.total_count()
+        self.session = tf.compat.v1.Session(graph=self.graph)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.session.close()
+        del self.session
+
+    def run(self, what, keys=()):
+        return self.session.run(what, {self.keys: np.asarray(keys, np.int64)})
+
+    def table(self, keys):
+        return self.run(self.rows, keys)
+
+    def save(self, prefix, **more):
+        with self.graph.as_default():
+            return self.saver.save(self.session, prefix, **more)
+
+    def restore(self, prefix):
+        with self.graph.as_default():
+            self.saver.restore(self.session, prefix)
+
+    def frequencies(self, keys):
+        with self.graph.as_default():
+            return self.session.run(self.ev.get_frequency(keys))
+
+
+def instances(path):
+    return sorted(
+        os.path.join(name, instance)
+        for name in os.listdir(path)
+        for instance in os.listdir(path / name)
+    )
+
+
+KEYS = np.arange(500)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_next_session_goes_on_from_the_rows(tmp_path, kind):
+    with Program(tmp_path / "rows", kind) as first:
+        first.session.run(first.init)
+        for n in (500, 300, 100):
+            first.run(first.train, KEYS[:n])
+        trained = first.table(KEYS)
+        frequencies = first.frequencies(KEYS)
+    with Program(tmp_path / "rows", kind) as second:
+        second.session.run(second.init)
+        assert second.session.run(second.count) == 500
+        np.testing.assert_array_equal(second.table(KEYS), trained)
+        np.testing.assert_array_equal(second.frequencies(KEYS), frequencies)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_rows_of_the_checkpoint_stay_in_place(tmp_path, kind):
+    prefix = str(tmp_path / "model")
+    with Program(tmp_path / "rows", kind) as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(prefix)
+        trained = first.table(KEYS)
+    before = instances(tmp_path / "rows")
+    data = [f for f in os.listdir(tmp_path) if "data-" in f and "00000" not in f]
+    assert len(data) == 1
+    # The rows in the checkpoint are not read: without them the restore works all the same.
+    os.rename(tmp_path / data[0], tmp_path / "elsewhere")
+    with Program(tmp_path / "rows", kind) as second:
+        second.restore(saved)
+        np.testing.assert_array_equal(second.table(KEYS), trained)
+    with Program(tmp_path / "rows", kind) as third:
+        third.session.run(third.init)
+        third.restore(saved)
+        np.testing.assert_array_equal(third.table(KEYS), trained)
+        assert third.session.run(third.count) == 500
+    assert instances(tmp_path / "rows") == before
+
+
+def test_training_resumed_equals_training_never_stopped(tmp_path):
+    def steps(program, first, last):
+        for step in range(first, last):
+            program.run(program.train, np.random.RandomState(step).randint(0, 900, 64))
+
+    with Program(tmp_path / "one") as whole:
+        whole.session.run(whole.init)
+        steps(whole, 0, 20)
+        expected = whole.table(np.arange(900))
+    with Program(tmp_path / "two") as first:
+        first.session.run(first.init)
+        steps(first, 0, 11)
+        saved = first.save(str(tmp_path / "model"))
+    with Program(tmp_path / "two") as second:
+        second.restore(saved)
+        steps(second, 11, 20)
+        np.testing.assert_array_equal(second.table(np.arange(900)), expected)
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+@pytest.mark.parametrize("parts", [None, 3])
+def test_rows_that_are_ahead_of_the_checkpoint_are_replaced(tmp_path, initialized, parts):
+    partitioner = None if parts is None else tf.compat.v1.fixed_size_partitioner(parts)
+    with Program(tmp_path / "rows", partitioner=partitioner) as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
+        trained = first.table(KEYS)
+        first.run(first.train, np.arange(700))
+    before = instances(tmp_path / "rows")
+    with Program(tmp_path / "rows", partitioner=partitioner) as second:
+        if initialized:
+            second.session.run(second.init)
+            assert second.session.run(second.count) == 700
+        second.restore(saved)
+        np.testing.assert_array_equal(second.table(KEYS), trained)
+        assert second.session.run(second.count) == 500
+    after = instances(tmp_path / "rows")
+    assert len(after) == len(before) == (parts or 1)
+    assert not set(after) & set(before)
+    with Program(tmp_path / "rows", partitioner=partitioner) as third:
+        third.restore(saved)
+        assert (
+            instances(tmp_path / "rows") == after
+        )  # those of the restore before: they stay in place
+
+
+def test_rows_behind_the_checkpoint_are_replaced(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        first.save(str(tmp_path / "model-1"))
+    with Program(tmp_path / "elsewhere") as other:
+        other.restore(str(tmp_path / "model-1"))
+        other.run(other.train, np.arange(700))
+        newer = other.save(str(tmp_path / "model-2"))
+        trained = other.table(np.arange(700))
+    with Program(tmp_path / "rows") as second:
+        second.restore(newer)
+        np.testing.assert_array_equal(second.table(np.arange(700)), trained)
+
+
+def test_a_removal_and_an_expiry_are_changes(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
+        with first.graph.as_default():
+            first.session.run(first.ev.remove(KEYS[:7]))
+    with Program(tmp_path / "rows") as second:
+        second.restore(saved)
+        assert second.session.run(second.count) == 500
+
+
+@pytest.mark.parametrize(
+    "filter_option",
+    [options.CounterFilter(3), options.CBFFilter(3, 10000, 0.001)],
+    ids=["counter", "bloom"],
+)
+def test_counts_of_keys_without_a_row_come_from_the_checkpoint(tmp_path, filter_option):
+    with Program(tmp_path / "rows", filter_option=filter_option) as first:
+        first.session.run(first.init)
+        for _ in range(2):
+            first.run(first.train, KEYS)
+        assert first.session.run(first.count) == 0
+        saved = first.save(str(tmp_path / "model"))
+    with Program(tmp_path / "rows", filter_option=filter_option) as second:
+        second.restore(saved)
+        second.run(second.train, KEYS)
+        assert second.session.run(second.count) == 500
+
+
+def test_the_matrix_of_initial_values_is_kept(tmp_path):
+    def build():
+        option = tf_multitier.EmbeddingVariableOption(
+            storage_option=storage(tmp_path / "rows"),
+            init_option=tf_multitier.InitializerOption(default_value_dim=64),
+        )
+        return tf_multitier.get_embedding_variable(
+            "ev",
+            embedding_dim=DIM,
+            initializer=tf.compat.v1.random_uniform_initializer(),
+            ev_option=option,
+        )
+
+    found = []
+    for _ in range(2):
+        with tf.Graph().as_default():
+            rows = tf.nn.embedding_lookup(build(), tf.range(64, dtype=tf.int64))
+            with tf.compat.v1.Session() as session:
+                session.run(tf.compat.v1.global_variables_initializer())
+                found.append(session.run(rows))
+            del session
+    np.testing.assert_array_equal(found[0], found[1])
+    assert len(np.unique(found[0])) == 64 * DIM
+
+
+def test_a_second_session_is_refused_while_the_first_uses_the_rows(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        with Program(tmp_path / "rows") as second:
+            with pytest.raises(tf.errors.FailedPreconditionError, match=rf"{os.getpid()}"):
+                second.session.run(second.init)
+        first.run(first.train, KEYS)
+        assert first.session.run(first.count) == 500
+
+
+def test_another_dim_partitioning_or_last_tier_is_refused(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+    for message, other in [
+        ("expected dim 8, found dim 4", dict(dim=8)),
+        ("expected those of storage type DRAM_LEVELDB", dict(kind="DRAM_LEVELDB")),
+    ]:
+        with Program(tmp_path / "rows", **other) as second:
+            with pytest.raises(tf.errors.FailedPreconditionError, match=message):
+                second.session.run(second.init)
+    with Program(tmp_path / "rows") as third:
+        third.session.run(third.init)
+        assert third.session.run(third.count) == 500
+
+
+def test_a_monitored_session_restores_without_the_rows_of_the_checkpoint(tmp_path):
+    def run(steps):
+        with Program(tmp_path / "rows") as program, program.graph.as_default():
+            with tf.compat.v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path / "model"),
+                save_summaries_steps=None,
+                save_summaries_secs=None,
+            ) as session:
+                for _ in range(steps):
+                    session.run(program.train, {program.keys: KEYS})
+                return session.run(program.rows, {program.keys: KEYS})
+
+    trained = run(3)
+    (before,) = instances(tmp_path / "rows")
+    np.testing.assert_array_equal(run(0), trained)
+    assert instances(tmp_path / "rows") == [before]
+    assert (run(1) != trained).all()
+
+
+def test_a_checkpoint_of_objects_leaves_the_rows_in_place(tmp_path):
+    def make():
+        option = tf_multitier.EmbeddingVariableOption(storage_option=storage(tmp_path / "rows"))
+        return tf_multitier.get_embedding_variable("ev", embedding_dim=DIM, ev_option=option)
+
+    ev = make()
+    rows = np.random.RandomState(0).rand(len(KEYS), DIM).astype(np.float32)
+    ev.upsert(KEYS, rows)
+    prefix = tf.train.Checkpoint(ev=ev).write(str(tmp_path / "model"))
+    del ev
+    before = instances(tmp_path / "rows")
+    ev = make()
+    tf.train.Checkpoint(ev=ev).read(prefix).assert_consumed()
+    np.testing.assert_array_equal(tf.nn.embedding_lookup(ev, tf.constant(KEYS)), rows)
+    ev.upsert(KEYS[:1], rows[1:2])
+    tf.train.Checkpoint(ev=ev).read(prefix).assert_consumed()
+    np.testing.assert_array_equal(tf.nn.embedding_lookup(ev, tf.constant(KEYS)), rows)
+    assert instances(tmp_path / "rows") != before
+    assert len(instances(tmp_path / "rows")) == 1
+
+
+def test_a_read_only_variable_keeps_nothing_and_takes_nothing(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
+        trained = first.table(KEYS)
+        with tf.Graph().as_default(), tf_multitier.serving.read_only():
+            option = tf_multitier.EmbeddingVariableOption(storage_option=storage(tmp_path / "rows"))
+            ev = tf_multitier.get_embedding_variable("ev", embedding_dim=DIM, ev_option=option)
+            rows = tf.nn.embedding_lookup(ev, KEYS)
+            with tf.compat.v1.Session() as session:
+                tf.compat.v1.train.Saver([ev]).restore(session, saved)
+                np.testing.assert_array_equal(session.run(rows), trained)
+            del session
+    assert len(instances(tmp_path / "rows")) == 1
+
+
+def test_inspect_says_what_is_kept(tmp_path, capsys):
+    def described():
+        assert inspect.main([str(tmp_path / "rows")]) == 0
+        return capsys.readouterr().out
+
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        first.save(str(tmp_path / "model"))
+        assert "dim 4, not closed" in described()
+    assert (
+        "dim 4, slots ['ev/Adagrad'], closed with 500 rows, those of the checkpoint with the file data-"
+        in described()
+    )
+    with Program(tmp_path / "rows") as second:
+        second.session.run(second.init)
+        second.run(second.train, KEYS)
+    assert "closed with 500 rows, which are those of no checkpoint" in described()
+
+
+def test_a_damaged_description_is_refused_by_name(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+    (instance,) = instances(tmp_path / "rows")
+    facts = tmp_path / "rows" / instance / "instance.variable"
+    data = bytearray(facts.read_bytes())
+    data[-5] ^= 1
+    facts.write_bytes(data)
+    with Program(tmp_path / "rows") as second:
+        with pytest.raises(tf.errors.DataLossError, match=r"instance\.variable"):
+            second.session.run(second.init)
+
+
+def test_bad_options_are_refused():
+    for kind in ("DRAM", "DRAM_PMEM", "PMEM"):
+        with pytest.raises(ValueError, match=f"last tier is LEVELDB or SSDHASH, found {kind}"):
+            tf_multitier.StorageOption(kind, "/tmp/x", keep=True)
+    with pytest.raises(TypeError, match=r"StorageOption\.keep must be True or False, found 1"):
+        tf_multitier.StorageOption("SSDHASH", "/tmp/x", keep=1)
+    environ = {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH", "TF_MULTITIER_STORAGE_PATH": "/tmp/x"}
+    assert options.storage_option_from_environment(
+        {**environ, "TF_MULTITIER_STORAGE_KEEP": "1"}
+    ).keep
+    assert not options.storage_option_from_environment(environ).keep
+    with pytest.raises(ValueError, match="TF_MULTITIER_STORAGE_KEEP must be 0 or 1, found 'yes'"):
+        options.storage_option_from_environment({**environ, "TF_MULTITIER_STORAGE_KEEP": "yes"})
+    with pytest.raises(ValueError, match="found DEFAULT"):
+        options.storage_option_from_environment({"TF_MULTITIER_STORAGE_KEEP": "1"})
+
+
+def test_an_eager_variable_goes_on_after_it_was_deleted(tmp_path):
+    def make():
+        return tf_multitier.get_embedding_variable(
+            "ev",
+            embedding_dim=DIM,
+            initializer=tf.compat.v1.constant_initializer(1.0),
+            ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage(tmp_path)),
+        )
+
+    ev = make()
+    ev.upsert(KEYS, np.tile(KEYS[:, None], (1, DIM)).astype(np.float32))
+    del ev
+    ev = make()
+    rows = tf.nn.embedding_lookup(ev, tf.constant(KEYS))
+    np.testing.assert_array_equal(rows[:, 0], KEYS)
+
+
+_KILLED = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import numpy as np, tensorflow as tf
+    from pathlib import Path
+    from test_kept_variables import Program
+    path = Path({path!r})
+    program = Program(path / "rows", {kind!r})
+    latest = tf.train.latest_checkpoint(str(path))
+    program.session.run(program.init)
+    if latest:
+        program.restore(latest)
+    for step in range(10**6):
+        program.run(program.train, np.random.randint(0, 5000, 256))
+        if step % 5 == 0:
+            total = program.table(np.arange(5000)).sum(dtype=np.float64)
+            saved = program.save(str(path / "model"), global_step=step)
+            print(saved, total, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
+def test_a_killed_process_leaves_the_rows_of_its_checkpoint(tmp_path, kind):
+    rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
+    tests = os.path.dirname(os.path.abspath(__file__))
+    code = textwrap.dedent(_KILLED).format(tests=tests, path=str(tmp_path), kind=kind)
+    totals = {}
+    for seed in range(rounds):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(2 + np.random.RandomState(seed).randint(4)):
+            prefix, total = process.stdout.readline().split()
+            totals[prefix] = float(total)
+        process.send_signal(signal.SIGKILL)
+        for line in process.stdout.read().splitlines():
+            if len(line.split()) == 2:
+                totals[line.split()[0]] = float(line.split()[1])
+        process.wait()
+        latest = tf.train.latest_checkpoint(str(tmp_path))
+        with Program(tmp_path / "rows", kind) as program:
+            program.session.run(program.init)
+            program.restore(latest)
+            if latest in totals:
+                total = program.table(np.arange(5000)).sum(dtype=np.float64)
+                assert total == totals[latest]
+        assert len(instances(tmp_path / "rows")) == 1
