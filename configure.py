@@ -70,9 +70,10 @@ def command_test(arguments):
     stress = "--stress" in arguments
     arguments = [argument for argument in arguments if argument not in ("--stress", "--")]
     build()
-    options = (
-        ["--test_env=TF_MULTITIER_STRESS=1", "--test_timeout=900,3600,7200,14400"] if stress else []
-    )
+    # The timeouts, by the size of a test, end tests that hang, also on a machine that is busy with other work.
+    options = ["--test_timeout=300,900,1800,3600"]
+    if stress:
+        options = ["--test_env=TF_MULTITIER_STRESS=1", "--test_timeout=900,3600,7200,14400"]
     with step("C++ tests"):
         bazel.bazel(
             "test",
