@@ -253,12 +253,14 @@ def progress_bar(total, unit="step", disable=False):
 def plot_history(path, history, title):
     """Draws the progress of a training run over its steps.
 
-    Loss, AUC and rows; and, of each tier, the hit rate, the bytes of its rows and files, and I/O.
+    Loss, AUC or recall, rows; and, of each tier, the hit rate, the bytes of its rows and files, and
+    I/O.
 
     Args:
       path: file to write; its ending chooses the format (.png, .svg, .pdf).
       history: list of dicts with `step`, `train_loss`, `eval_loss`, `auc`, `rows`, and `tiers`:
-        what `since` gives between one point and the next.
+        what `since` gives between one point and the next. `recall` may replace `auc` and
+        `eval_loss`.
       title: text above the picture.
     """
     import matplotlib
@@ -284,20 +286,16 @@ def plot_history(path, history, title):
 
     figure, axes = pyplot.subplots(2, 3, figsize=(14, 7.2))
     (loss, quality, growth), (hits, size, device) = axes
-    draw(
-        loss,
-        "log loss (nats)",
-        [
-            ("training", {}, [p["train_loss"] for p in history]),
-            ("held out", {}, [p["eval_loss"] for p in history]),
-        ],
-    )
-    draw(
-        quality,
-        "AUC on held-out rows",
-        [("", dict(color="tab:green"), [p["auc"] for p in history])],
-    )
-    quality.axhline(0.5, color="grey", linewidth=0.8, linestyle="--")
+    of_loss = {"train_loss": "training", "eval_loss": "held out"}
+    losses = [
+        (name, {}, [p[key] for p in history]) for key, name in of_loss.items() if key in history[-1]
+    ]
+    draw(loss, "log loss (nats)" if len(losses) > 1 else "training loss", losses)
+    measure = "auc" if "auc" in history[-1] else "recall"
+    label = {"auc": "AUC on held-out rows", "recall": "recall of held-out items"}[measure]
+    draw(quality, label, [("", dict(color="tab:green"), [p[measure] for p in history])])
+    if measure == "auc":
+        quality.axhline(0.5, color="grey", linewidth=0.8, linestyle="--")
     total = [("all tiers", dict(color="black"), [p["rows"] for p in history])]
     draw(growth, "rows", total + of_tiers(lambda tier: tier["rows"], lambda i: dict(color=f"C{i}")))
     draw(

@@ -14,8 +14,6 @@ at random from the catalogue, one draw for the whole batch. User and item ids in
 variables as they are; nothing is counted or mapped beforehand.
 """
 
-import gzip
-import os
 import time
 
 import quiet  # noqa: F401  before TensorFlow, whose start-up messages it hides
@@ -26,6 +24,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import metrics
+import movielens
 import tf_multitier
 
 FLAGS = flags.FLAGS
@@ -41,90 +40,6 @@ flags.DEFINE_float(
 flags.DEFINE_integer("k", 20, "How many items are recommended.", lower_bound=1)
 flags.DEFINE_integer("seed", 1, "Of the split, the sampling and the generated pairs.")
 flags.DEFINE_bool("progress", True, "Show the progress bar, on a terminal.")
-
-
-def read_pairs(folder):
-    """(users, items): two int64 [n] from `folder`/train.csv.gz. ValueError names a bad line."""
-    path = os.path.join(folder, "train.csv.gz")
-    pairs = []
-    with gzip.open(path, "rt", encoding="ascii") as stream:
-        header = stream.readline().strip()
-        if header != "uid,iid":
-            raise ValueError(f"{path}:1: expected the header 'uid,iid', found {header!r}")
-        for number, line in enumerate(stream, start=2):
-            try:
-                user, item = line.split(",")
-                pairs.append((int(user), int(item)))
-            except ValueError:
-                raise ValueError(
-                    f"{path}:{number}: expected two integers, found {line.strip()!r}"
-                ) from None
-    pairs = np.array(pairs, np.int64)
-    return pairs[:, 0], pairs[:, 1]
-
-
-def generate_pairs(seed, users=1500, items=800, clusters=16, per_user=30):
-    """Pairs of users and items where users mostly like the items of two of `clusters` clusters.
-
-    Within a cluster some items are more popular than others. Ids are scattered 64-bit numbers,
-    negative ones among them. Returns (users, items): two int64 [n], no pair twice.
-    """
-    rng = np.random.default_rng(seed)
-    user_ids, item_ids = (rng.integers(-(2**62), 2**62, size) for size in (users, items))
-    cluster = rng.integers(0, clusters, items)
-    popularity = rng.pareto(1.5, items) + 0.2
-    all_users, all_items = [], []
-    for user in range(users):
-        liked = np.isin(cluster, rng.choice(clusters, 2, replace=False))
-        mass = popularity * np.where(liked, 1.0, 0.01)
-        chosen = rng.choice(items, per_user, replace=False, p=mass / mass.sum())
-        all_users.append(np.full(per_user, user_ids[user]))
-        all_items.append(item_ids[chosen])
-    return np.concatenate(all_users), np.concatenate(all_items)
-
-
-def hold_out(users, rng, at_least=3):
-    """Bool [n]: one random pair of each user that has `at_least` of them."""
-    order = rng.permutation(users.size)
-    _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
-    held_out = np.zeros(users.size, bool)
-    held_out[order[first[counts >= at_least]]] = True
-    return held_out
-
-
-class Split:
-    """Pairs to train on, and one held-out item for each of some users.
-
-    Attributes:
-      users, items: int64 [n], the pairs trained on.
-      catalogue: int64 [items], the items in them, sorted; held-out items are among these.
-      item_counts: int64 [items], how often each is trained on: its popularity.
-      test_users: int64 [m], sorted.
-    """
-
-    def __init__(self, users, items, rng):
-        held_out = hold_out(users, rng)
-        self.users, self.items = users[~held_out], items[~held_out]
-        self.catalogue, positions = np.unique(self.items, return_inverse=True)
-        self.item_counts = np.bincount(positions)
-        rankable = held_out & np.isin(items, self.catalogue)
-        order = np.argsort(users[rankable])
-        self.test_users = users[rankable][order]
-        self._targets = np.searchsorted(self.catalogue, items[rankable][order])
-        tested = np.isin(self.users, self.test_users)
-        self._seen = (np.searchsorted(self.test_users, self.users[tested]), positions[tested])
-
-    def recall(self, scores):
-        """recall@k of scores [test users, catalogue]."""
-        return metrics.recall_at_k(scores, self._targets, FLAGS.k, self._seen)
-
-
-def batches(split, rng):
-    """One epoch: (users [batch], their items [batch], random items [negatives]), all int64."""
-    order = rng.permutation(split.users.size)
-    for start in range(0, order.size, FLAGS.batch_size):
-        part = order[start : start + FLAGS.batch_size]
-        yield (split.users[part], split.items[part], rng.choice(split.catalogue, FLAGS.negatives))
 
 
 class Model:
@@ -177,12 +92,11 @@ def main(argv):
     tf.disable_eager_execution()
     rng = np.random.default_rng(FLAGS.seed)
 
-    users, items = read_pairs(FLAGS.data) if FLAGS.data else generate_pairs(FLAGS.seed)
-    split = Split(users, items, rng)
-    print(
-        f"{split.users.size:,} pairs of {np.unique(split.users).size:,} users and "
-        f"{split.catalogue.size:,} items; {split.test_users.size:,} held out"
+    users, items = (
+        movielens.read_pairs(FLAGS.data) if FLAGS.data else movielens.generate_pairs(FLAGS.seed)
     )
+    split = movielens.Split(users, items, rng)
+    print(split.describe())
 
     model = Model(split.catalogue.size)
     with tf.Session() as session:
@@ -192,7 +106,9 @@ def main(argv):
         started = time.perf_counter()
         for epoch in range(1, FLAGS.epochs + 1):
             losses = []
-            for user_ids, item_ids, other_ids in batches(split, rng):
+            for user_ids, item_ids, other_ids in split.batches(
+                rng, FLAGS.batch_size, FLAGS.negatives
+            ):
                 _, loss = session.run(
                     [model.train, model.loss],
                     {
@@ -206,12 +122,10 @@ def main(argv):
             bar.set_postfix(epoch=epoch, loss=f"{np.mean(losses):.4f}")
         seconds = time.perf_counter() - started
         bar.end()
-        recall = split.recall(
-            session.run(
-                model.scores, {model.user_ids: split.test_users, model.item_ids: split.catalogue}
-            )
+        scores = session.run(
+            model.scores, {model.user_ids: split.test_users, model.item_ids: split.catalogue}
         )
-        popularity = split.recall(np.tile(split.item_counts, (split.test_users.size, 1)))
+        recall, popularity = split.recall(scores, FLAGS.k), split.popularity_recall(FLAGS.k)
         print(
             f"{steps} steps of {FLAGS.batch_size} pairs, {steps / seconds:.1f} steps/s, "
             f"final loss {np.mean(losses):.4f}"

@@ -181,20 +181,63 @@ def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
         run_example("train_mf_movielens.py", f"--data={tmp_path}")
 
 
+# --- train_keras.py ------------------------------------------------------------------------------
+
+
+def test_a_keras_click_model_gives_the_same_values_on_disk(tmp_path):
+    plot = str(tmp_path / "history.png")
+    flags = ["--steps=60", "--eval_every=30", "--batch_size=512", "--embedding_dim=4"]
+    flags += ["--eval_rows=4096"]
+    out = run_example(
+        "train_keras.py",
+        *flags,
+        f"--plot={plot}",
+        TF_MULTITIER_STORAGE_TYPE="DRAM_SSDHASH",
+        TF_MULTITIER_STORAGE_PATH=f"{tmp_path}/ssd",
+        TF_MULTITIER_STORAGE_SIZE="8192",
+    )
+    assert number_after("held-out AUC", out) > 0.6
+    assert re.search(r"^ssdhash +[0-9,]+ ", out, re.M), out
+    with open(plot, "rb") as stream:
+        assert stream.read(8) == b"\x89PNG\r\n\x1a\n"
+    steps = lambda text: re.findall("^step .*", text, re.M)
+    dram = run_example("train_keras.py", *flags)
+    assert steps(dram) == steps(out) and len(steps(out)) == 2
+
+
+def test_a_keras_factorization_beats_popularity_and_is_saved(tmp_path):
+    model = f"{tmp_path}/model.keras"
+    out = run_example("train_keras.py", "--model=factorization", "--epochs=3", f"--save={model}")
+    assert number_after("factorization", out) > 2 * number_after("popularity", out)
+    assert os.path.getsize(model) > 2 * 1500 * 64 * 4  # rows and accumulators of the users alone
+
+
 # --- README.md -----------------------------------------------------------------------------------
 
 
-def test_examples_of_the_readme_print_what_they_say(tmp_path):
+def snippets(document):
+    """The Python programs in a document."""
+    with open(os.path.join(_ROOT, document), encoding="utf-8") as stream:
+        return re.findall(r"```python\n(.*?)```", stream.read(), re.S)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/tensorflow2.md"])
+def test_programs_of_a_document_print_what_they_say(document, tmp_path):
     with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as stream:
-        text = stream.read()
-    codes = re.findall(r"```python\n(.*?)```", text, re.S)
-    [hint] = re.findall(r"^`export (TF_CPP_MIN_LOG_LEVEL[^`]*)`", text, re.M)
-    assert len(codes) == 2 and len([line for line in codes[0].splitlines() if line]) == 10
+        [hint] = re.findall(r"^`export (TF_CPP_MIN_LOG_LEVEL[^`]*)`", stream.read(), re.M)
+    silent = dict(re.findall(r"\b(TF_[A-Z_]+)=(\d)", hint))
+    codes = snippets(document)
+    assert len(codes) >= 2
     for code in codes:
-        script = tmp_path / "readme.py"
+        script = tmp_path / "snippet.py"
         script.write_text(code)
-        silent = dict(re.findall(r"\b(TF_[A-Z_]+)=(\d)", hint))
-        assert run_python(str(script), **silent) == "[2 1 0]\n"
+        said = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", code, re.M)
+        assert len(said) == code.count("print(")
+        assert run_python(str(script), **silent).splitlines() == said
+
+
+def test_the_quick_start_has_ten_lines():
+    assert len([line for line in snippets("README.md")[0].splitlines() if line]) == 10
 
 
 # --- Criteo rows ---------------------------------------------------------------------------------

@@ -169,6 +169,17 @@ def test_nested_tapes_give_second_derivatives_of_dense_lookups():
     np.testing.assert_allclose(outer.gradient(slope, ev).values, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("path", ["group", "sparse", "ragged"])
+def test_second_derivatives_of_pooled_lookups_are_refused(path):
+    ev = make()
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_sum(PATHS[path][0](ev) ** 3)
+        slope = tf.reduce_sum(inner.gradient(loss, ev).values)
+    with pytest.raises(LookupError, match="second derivatives work through tf.nn.embedding_lookup"):
+        outer.gradient(slope, ev)
+
+
 def test_a_member_that_the_loss_does_not_use_is_not_trained():
     for compiled in (lambda f: f, tf.function):
         a, b, optimizer = make("a"), make("b"), tf_multitier.optimizers.Adam(0.1)

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import typing
 
+import numpy as np
 import tensorflow as tf
 
 from tf_multitier import eager
@@ -24,6 +25,7 @@ from tf_multitier._library import ops
 from tf_multitier.queries import partition_keys
 from tf_multitier.queries import on_device_of
 from tf_multitier.queries import route
+from tf_multitier.tensorflow_internals import a_tape_records
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import control_flow_context
 from tf_multitier.tensorflow_internals import control_flow_util
@@ -251,8 +253,9 @@ def _clip_grad(op, grad):
 
 def _refuse_second_derivative(op, *unused_grads):
     """LookupError: TensorFlow's error for an operation without a gradient."""
+    name = op.name if isinstance(op, tf.Operation) else op.type  # eagerly, a tape has no operation
     raise LookupError(
-        f"the gradient of a pooled lookup of an embedding variable ('{op.name}') has no gradient of its own: second "
+        f"the gradient of a pooled lookup of an embedding variable ('{name}') has no gradient of its own: second "
         "derivatives work through tf.nn.embedding_lookup, or end them with tf.stop_gradient"
     )
 
@@ -276,6 +279,14 @@ def _entry_per_occurrence(sums, keys, counts, dim):
 
     Counts are recorded by tensor name and cannot leave the graph of a branch of tf.cond. Entries can, and the update counts them.
     """
+    if isinstance(sums, EagerTensor) and not a_tape_records():
+        # Ten eager ops for each table would take longer than the rest of an eager step.
+        repeated = np.repeat(keys.numpy(), counts.numpy() - 1)
+        zeros = np.zeros([repeated.size, dim], np.float32)
+        return (
+            tf.constant(np.concatenate([sums.numpy(), zeros])),
+            tf.constant(np.concatenate([keys.numpy(), repeated])),
+        )
     others = tf.range(tf.reduce_sum(counts - 1))
     key_of = tf.raw_ops.UpperBound(
         sorted_inputs=tf.cumsum(counts - 1)[None], values=others[None], out_type=tf.int64

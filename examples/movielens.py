@@ -1,0 +1,106 @@
+"""Pairs of users and items, read from a file or generated, and their split. NumPy only.
+
+A folder has `train.csv.gz`: a header and lines `uid,iid`. One pair of each user with at least three
+is held out, drawn at random.
+"""
+
+import gzip
+import os
+
+import numpy as np
+
+import metrics
+
+
+def read_pairs(folder):
+    """(users, items): two int64 [n] from `folder`/train.csv.gz. ValueError names a bad line."""
+    path = os.path.join(folder, "train.csv.gz")
+    pairs = []
+    with gzip.open(path, "rt", encoding="ascii") as stream:
+        header = stream.readline().strip()
+        if header != "uid,iid":
+            raise ValueError(f"{path}:1: expected the header 'uid,iid', found {header!r}")
+        for number, line in enumerate(stream, start=2):
+            try:
+                user, item = line.split(",")
+                pairs.append((int(user), int(item)))
+            except ValueError:
+                raise ValueError(
+                    f"{path}:{number}: expected two integers, found {line.strip()!r}"
+                ) from None
+    pairs = np.array(pairs, np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def generate_pairs(seed, users=1500, items=800, clusters=16, per_user=30):
+    """Pairs of users and items where users mostly like the items of two of `clusters` clusters.
+
+    Within a cluster some items are more popular than others. Ids are scattered 64-bit numbers,
+    negative ones among them. Returns (users, items): two int64 [n], no pair twice.
+    """
+    rng = np.random.default_rng(seed)
+    user_ids, item_ids = (rng.integers(-(2**62), 2**62, size) for size in (users, items))
+    cluster = rng.integers(0, clusters, items)
+    popularity = rng.pareto(1.5, items) + 0.2
+    all_users, all_items = [], []
+    for user in range(users):
+        liked = np.isin(cluster, rng.choice(clusters, 2, replace=False))
+        mass = popularity * np.where(liked, 1.0, 0.01)
+        chosen = rng.choice(items, per_user, replace=False, p=mass / mass.sum())
+        all_users.append(np.full(per_user, user_ids[user]))
+        all_items.append(item_ids[chosen])
+    return np.concatenate(all_users), np.concatenate(all_items)
+
+
+def hold_out(users, rng, at_least=3):
+    """Bool [n]: one random pair of each user that has `at_least` of them."""
+    order = rng.permutation(users.size)
+    _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
+    held_out = np.zeros(users.size, bool)
+    held_out[order[first[counts >= at_least]]] = True
+    return held_out
+
+
+class Split:
+    """Pairs to train on, and one held-out item for each of some users.
+
+    Attributes:
+      users, items: int64 [n], the pairs trained on.
+      catalogue: int64 [items], the items in them, sorted; held-out items are among these.
+      item_counts: int64 [items], how often each is trained on: its popularity.
+      test_users: int64 [m], sorted.
+    """
+
+    def __init__(self, users, items, rng):
+        held_out = hold_out(users, rng)
+        self.users, self.items = users[~held_out], items[~held_out]
+        self.catalogue, positions = np.unique(self.items, return_inverse=True)
+        self.item_counts = np.bincount(positions)
+        rankable = held_out & np.isin(items, self.catalogue)
+        order = np.argsort(users[rankable])
+        self.test_users = users[rankable][order]
+        self._targets = np.searchsorted(self.catalogue, items[rankable][order])
+        tested = np.isin(self.users, self.test_users)
+        self._seen = (np.searchsorted(self.test_users, self.users[tested]), positions[tested])
+
+    def recall(self, scores, k):
+        """recall@k of scores [test users, catalogue]."""
+        return metrics.recall_at_k(scores, self._targets, k, self._seen)
+
+    def popularity_recall(self, k):
+        """recall@k of plain popularity."""
+        return self.recall(np.tile(self.item_counts, (self.test_users.size, 1)), k)
+
+    def batches(self, rng, batch_size, negatives):
+        """One epoch: (users [batch], their items [batch], random items [negatives]), all int64."""
+        order = rng.permutation(self.users.size)
+        for start in range(0, order.size, batch_size):
+            part = order[start : start + batch_size]
+            yield (self.users[part], self.items[part], rng.choice(self.catalogue, negatives))
+
+    def describe(self):
+        """Its sizes in a line."""
+        return (
+            f"{self.users.size:,} pairs of {np.unique(self.users).size:,} users and "
+            f"{self.catalogue.size:,} items; {self.test_users.size:,} held out"
+        )
