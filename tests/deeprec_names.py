@@ -42,6 +42,18 @@ def with_filter(**kwargs):
     step = tf.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(rows), tf.train.get_or_create_global_step())
     run(step)
 
+def saved_keys(steps, **kwargs):
+    # Trains key 0, then key 1, and so on, each in one step. Returns the keys that are saved.
+    key = tf.placeholder(tf.int64, [1])
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(table(ev_option=tf.EmbeddingVariableOption(**kwargs)), key))
+    step = tf.train.AdagradOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for i in range(steps):
+            session.run(step, {key: [i]})
+        return sorted(tf.train.load_variable(saver.save(session, "./evicted"), "table-keys"))
+
 def configured(*fields):
     config = tf.ConfigProto()
     for field in fields:
@@ -78,7 +90,8 @@ NAMES = {
     "                                                initializer=tf.ones_initializer())\n"
     "rows = tf.nn.embedding_lookup(t, ids, blocknums=[4, 1, 3])\nassert run(rows)[0].sum() == 48\ntrain(rows)",
     "tf.get_dynamic_dimension_embedding_variable(storage_type=)": "tf.get_dynamic_dimension_embedding_variable('d', 2, 2, storage_type=config_pb2.StorageType.DRAM)",
-    "EmbeddingVariable.total_count": "assert run(table().total_count()) is not None",
+    "EmbeddingVariable.total_count": "t = table(partitioner=tf.fixed_size_partitioner(2))\n"
+    "assert [list(shape) for shape in run(*[part.total_count() for part in t])] == [[0, 4], [0, 4]]",
     "EmbeddingVariable.get_dynamic_shape": "assert list(run(table().get_dynamic_shape())[0]) == [0, 4]",
     "EmbeddingVariable.get_frequency": "run(table().get_frequency(ids))",
     "EmbeddingVariable.get_version": "run(table().get_version(ids))",
@@ -100,8 +113,8 @@ NAMES = {
     "tf.CounterFilter": "with_filter(filter_option=tf.CounterFilter(filter_freq=3))",
     "tf.CBFFilter(counter_type=tf.int64)": "with_filter(filter_option=tf.CBFFilter(filter_freq=3, max_element_size=2**10, false_positive_probability=0.01,\n"
     "                                       counter_type=dtypes.int64))",
-    "tf.GlobalStepEvict": "tf.train.get_or_create_global_step()\nwith_option(evict_option=tf.GlobalStepEvict(steps_to_live=4000))",
-    "tf.L2WeightEvict": "with_option(evict_option=tf.L2WeightEvict(l2_weight_threshold=1.0))",
+    "tf.GlobalStepEvict": "tf.train.get_or_create_global_step()\nassert saved_keys(3, evict_option=tf.GlobalStepEvict(steps_to_live=1)) == [1, 2]",
+    "tf.L2WeightEvict": "assert saved_keys(1, evict_option=tf.L2WeightEvict(l2_weight_threshold=1.95)) == []",
     "tf.StorageOption": "with_option(storage_option=tf.StorageOption(config_pb2.StorageType.DRAM_SSDHASH, os.getcwd(), [512],\n"
     "                                            cache_strategy=config_pb2.CacheStrategy.LRU))",
     "tf.StorageOption(layout=)": "with_option(storage_option=tf.StorageOption(layout='normal'))",
@@ -145,6 +158,8 @@ NAMES = {
     "contrib.layers.sequence_input_from_feature_columns": "tf.contrib.layers.sequence_input_from_feature_columns({}, [])",
     "contrib.layers.sparse_column_with_dynamic_dimension_embedding": "tf.contrib.layers.sparse_column_with_dynamic_dimension_embedding('a')",
     "contrib.feature_column.sequence_input_layer": "assert callable(tf.contrib.feature_column.sequence_input_layer)",
+    "tf.train.load_variable(ckpt, 'table-keys')": "assert saved_keys(2) == [0, 1]\n"
+    "assert tf.train.load_variable('./evicted', 'table-values').shape == (2, 4)",
     "contrib.framework.checkpoint_utils": "from tensorflow.contrib.framework.python.framework import checkpoint_utils\nv = tf.get_variable('v', [2])\n"
     "with tf.Session() as s:\n    s.run(v.initializer)\n    path = tf.train.Saver().save(s, os.path.join(os.getcwd(), 'ck'))\n"
     "assert checkpoint_utils.list_variables(path) == [('v', [2])] and len(checkpoint_utils.load_variable(path, 'v')) == 2",

@@ -122,7 +122,7 @@ import helper
 
 assert __name__ == "__main__" and sys.argv[1:] == ["--flag", "x"], (__name__, sys.argv)
 assert tf is tensorflow and helper.tf is tf and tf.reduce_sum is v1.reduce_sum and tf.losses is v1.losses and losses is tf.losses
-assert tf.python is sys.modules["tensorflow.python"] and tf.__version__ == v1.__version__ and "Session" in dir(tf)
+assert tf.python.framework is sys.modules["tensorflow.python.framework"] and tf.__version__ == v1.__version__ and "Session" in dir(tf)
 assert contrib_layers is tf.contrib.layers and tf.feature_column.categorical_column_with_embedding is categorical_column_with_embedding
 assert tf.train.AdamOptimizer is v1.train.AdamOptimizer and tf.train.AdamWOptimizer(0.1)
 real = sys.modules["tensorflow"]

@@ -310,3 +310,16 @@ def test_ragged_ids_of_a_stock_variable_are_looked_up_as_ever(graph):
         session.run(v1.global_variables_initializer())
         for out in session.run(outs):
             assert out.tolist() == [[8.0, 11.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("fed", [4, [4, 5], [[4], [5]]], ids=["scalar", "vector", "matrix"])
+def test_ids_of_unknown_rank_train(graph, parts, fed):
+    ev, ids = make(parts=parts), v1.placeholder(tf.int64)
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
+    step = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(step, {ids: fed})
+        keys, values, _, _ = session.run(ev.export())
+    assert sorted(keys.tolist()) == np.ravel(fed).tolist() and (values == -1).all()

@@ -30,6 +30,7 @@ from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import control_flow_context
 from tf_multitier.tensorflow_internals import control_flow_util
 from tf_multitier.tensorflow_internals import EagerTensor
+from tf_multitier.tensorflow_internals import embedding_dim_of_handle
 from tf_multitier.tensorflow_internals import FuncGraph
 from tf_multitier.tensorflow_internals import order_of
 from tf_multitier.tensorflow_internals import resource_variable_ops
@@ -147,7 +148,8 @@ def _lookup_grad(op, grad):
             None,
         )  # tf.custom_gradient computed the variable's gradient: EmbeddingVariable.__tf_tensor__
     _refuse_control_flow(op)
-    dim = op.outputs[0].shape.as_list()[-1]
+    shape = op.outputs[0].shape  # of unknown rank if that of the ids is
+    dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape.as_list()[-1]
     keys = tf.reshape(op.inputs[1], [-1])
     values = tf.reshape(grad, [-1, dim])
     origins.record_raw(values, keys, values, keys, op.inputs[0], _order(op))

@@ -158,7 +158,7 @@ class PartitionedEmbeddingVariable(
                 tf.compat.v1.name_scope(None),
                 tf.control_dependencies(None),
             ):
-                self._count = self.total_count(self._name + "/Count")
+                self._count = self._count_rows(self._name + "/Count")
         return self._count
 
     @property

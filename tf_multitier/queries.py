@@ -201,12 +201,15 @@ class Queries:
             return route(self.parts, as_keys(self, ids), make)
 
     def total_count(self, name: str = "total_count") -> tf.Tensor:
-        """The number of keys that have a row: an int64 scalar. Source: DeepRec's `EmbeddingVariable.total_count`."""
-        return self._sum_over_parts(lambda p: ops.multitier_count(p.handle), name)
+        """The number of keys that have a row: an int64 scalar."""
+        return self._count_rows(name)
 
     def get_dynamic_shape(self, name: str = "dynamic_shape") -> tf.Tensor:
-        """[total_count(), embedding_dim]: int64 [2]. Source: DeepRec's `get_dynamic_shape`."""
-        return tf.stack([self.total_count(name), tf.constant(self.embedding_dim, tf.int64)])
+        """[number of rows, embedding_dim]: int64 [2]. Source: DeepRec's `get_dynamic_shape`."""
+        return tf.stack([self._count_rows(name), tf.constant(self.embedding_dim, tf.int64)])
+
+    def _count_rows(self, name="rows"):
+        return self._sum_over_parts(lambda p: ops.multitier_count(p.handle), name)
 
     def get_frequency(self, ids: typing.Any, name: str = "frequency") -> tf.Tensor:
         """How many occurrences of each id were trained on. Source: DeepRec's `get_frequency`.

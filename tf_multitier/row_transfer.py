@@ -193,8 +193,8 @@ class RowTransfer(Queries):
             with self.parts[0].handle.graph.as_default():
                 cursor = tf.compat.v1.placeholder(tf.int64, [])
                 step = self.scan(cursor, max_rows, columns, min_version, min_frequency, "rows")
-                count = self.total_count()
-        total = int(ask(self.total_count() if step is None else count))
+                count = self._count_rows()
+        total = int(ask(self._count_rows() if step is None else count))
         bar = tqdm.tqdm(
             total=total,
             unit=" rows",

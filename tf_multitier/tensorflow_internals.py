@@ -261,6 +261,12 @@ def set_handle_shape(handle, shape, dtype):
     handle_data_util.set_handle_data(handle, handle_data_util.create_handle_data(shape, dtype))
 
 
+def embedding_dim_of_handle(handle):
+    """The static length of the rows of a table, given the resource handle of a lookup in a graph."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    return data.shape_and_type[0].shape.dim[-1].size
+
+
 def register_reads(op_types):
     """Says of these op types that they only read their resources. In a tf.function, reads of a resource run side by side."""
     for op_type in op_types:
@@ -426,6 +432,7 @@ RELIED_ON = tuple(Reliance(*row) for row in (
     ("7690f57fa30f6fd2", "framework.auto_control_deps_utils:register_read_only_resource_op", "eager.py",
      "ops of this type do not wait for each other in a function"),
     ("b0289e9408fe7847", "ops.handle_data_util:set_handle_data", "eager.py", "an eager handle has _handle_data, which captures copy"),
+    ("f708e8afcfdf5443", "ops.handle_data_util:get_resource_handle_data", "gradients.py", "the shapes that a handle refers to"),
     ("144a23c08793ec3d", "ops.control_flow_util:GraphOrParentsInXlaContext", "eager.py", "whether jit_compile=True is being traced"),
     ("069868de412ff016", "eager.polymorphic_function.polymorphic_function:OptionalXlaContext", "eager.py",
      "a function with jit_compile=True is traced in a context of XLA"),

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_multitier import _engine
 from tf_multitier._engine import DataLossError
 from tf_multitier.checkpoint.bundle import Bundle
+from tf_multitier.checkpoint.source import concatenate
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.engine.rows import Rows
 
@@ -76,9 +77,20 @@ class SavedTable(RowSource):
           DataLossError: a part file is damaged. The message has the file and the offset.
         """
         for part in self.parts:
-            reader = _engine.PartReader(part.path, part.manifest)
-            while (rows := reader.next()) is not None:
-                yield Rows(**rows)
+            yield from self._blocks_of(part)
+
+    def read_part(self, index: int) -> Rows:
+        """The rows of one part in memory. Raises what `blocks` raises."""
+        return concatenate(self.columns, self._blocks_of(self.parts[index]))
+
+    def count_counted_keys(self, index: int) -> int:
+        """How many keys without a row a filter counts in one part. Reads its file, a block at a time. Raises what `blocks` raises."""
+        return sum(len(rows.counted_keys) for rows in self._blocks_of(self.parts[index]))
+
+    def _blocks_of(self, part):
+        reader = _engine.PartReader(part.path, part.manifest)
+        while (rows := reader.next()) is not None:
+            yield Rows(**rows)
 
     def matrix(self) -> np.ndarray | None:
         """The initial matrix, float32 [matrix_rows, dim], of an initializer of kind "matrix"; else None."""

@@ -21,6 +21,7 @@ from tf_multitier import config_pb2
 from tf_multitier import embedding_variable
 from tf_multitier import feature_column
 from tf_multitier import train
+from tf_multitier.deeprec import checkpoint_names
 from tf_multitier.deeprec import collective
 from tf_multitier.deeprec import columns
 from tf_multitier.deeprec import contrib
@@ -126,7 +127,7 @@ def _made():
     """{module name: {name: object}}: the modules that TensorFlow lacks. Packages such as `python` are empty."""
     layers = {**_of(contrib, *contrib.LAYERS), **refused_names.of("tensorflow.contrib.layers")}
     estimators = estimator.module()
-    checkpoints = _of(_v1.train, "list_variables", "load_checkpoint", "load_variable")
+    checkpoints = checkpoint_names.NAMES
     return {
         "tensorflow.core.framework.embedding": {},
         "tensorflow.core.framework.embedding.config_pb2": config_pb2,

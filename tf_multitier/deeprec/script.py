@@ -16,15 +16,13 @@ import types
 
 import tensorflow
 
+import tf_multitier
 from tf_multitier import deeprec
-from tf_multitier import feature_column
-from tf_multitier.deeprec import columns
-from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import keras_layers
 from tf_multitier.deeprec import lookup_arguments
 from tf_multitier.deeprec import messages
 from tf_multitier.deeprec import numpy_names
-from tf_multitier.deeprec import session_config
+from tf_multitier.deeprec import script_modules
 from tf_multitier.deeprec import version_check
 
 _v1 = tensorflow.compat.v1
@@ -47,46 +45,24 @@ _INSTALLED = tuple(
     }
 )
 
-# Functions of columns.py that replace TensorFlow's.
-_WITH_DEEPRECS_ARGUMENTS = (
-    "embedding_column",
-    "input_layer",
-    "linear_model",
-    "shared_embedding_columns",
-)
-
-
-def _over(module, name, content):
-    """A module with the given name that has the content of `module`, overridden by `content`."""
-    made = types.ModuleType(name, module.__doc__)
-    made.__dict__.update({**vars(module), "__name__": name, **content})
-    return made
-
 
 class _ScriptsTensorFlow(types.ModuleType):
     """TensorFlow 1's API. For other names (`python`, `core`, `contrib`, `__path__`, ...) it has those of the package `tensorflow`."""
 
-    def __init__(self):
+    def __init__(self, modules):
         super().__init__("tensorflow", _v1.__doc__)
         self.compat = tensorflow.compat
-        self.__dict__.update(
-            {name: getattr(session_config, name) for name in session_config.CONFIG}
-        )
+        self.__dict__.update(script_modules.CONFIG)
+        self.python, self.core = modules["tensorflow.python"], modules["tensorflow.core"]
         self.layers = keras_layers.layers()
-        self.feature_column = _over(
-            _v1.feature_column,
-            "tensorflow.feature_column",
-            {
-                **{name: getattr(feature_column, name) for name in feature_column.__all__},
-                **{name: getattr(columns, name) for name in _WITH_DEEPRECS_ARGUMENTS},
-            },
-        )
-        self.train = _over(
-            _v1.train,
-            "tensorflow.train",
-            {"MonitoredTrainingSession": incremental.MonitoredTrainingSession},
-        )
-        self.nn = _over(_v1.nn, "tensorflow.nn", lookup_arguments.LOOKUPS)
+        for name, content in (
+            ("feature_column", script_modules.COLUMNS),
+            ("train", script_modules.TRAIN),
+            ("nn", lookup_arguments.LOOKUPS),
+        ):
+            setattr(
+                self, name, script_modules.over(getattr(_v1, name), f"tensorflow.{name}", content)
+            )
 
     def __getattr__(self, name):
         if not name.startswith("__") and hasattr(_v1, name):
@@ -114,7 +90,7 @@ def _module_of_api(scripts_tensorflow, name):
     return module
 
 
-def _importer(original, scripts_tensorflow):
+def _importer(original, scripts_tensorflow, modules):
     """An `__import__` that gives the script its own modules for `import tensorflow...`, `import pkg_resources` and modules of NumPy 1."""
 
     def import_(name, globals=None, locals=None, fromlist=(), level=0):
@@ -134,9 +110,15 @@ def _importer(original, scripts_tensorflow):
         module = _module_of_api(scripts_tensorflow, name) or original(
             name, globals, locals, fromlist, level
         )
+        module = modules.get(module.__name__, module)
         return scripts_tensorflow if module is tensorflow or not fromlist else module
 
     return import_
+
+
+def _count_as_deeprec():
+    """Makes `total_count()` of embedding variables give [rows, dim], as in DeepRec. Elsewhere it gives the number of rows alone."""
+    tf_multitier.EmbeddingVariable.total_count = tf_multitier.EmbeddingVariable.get_dynamic_shape
 
 
 def run(script, arguments, deprecations=False):
@@ -154,10 +136,12 @@ def run(script, arguments, deprecations=False):
     """
     with contextlib.nullcontext() if deprecations else messages.without_deprecations():
         deeprec.install()
-        scripts_tensorflow = _ScriptsTensorFlow()
+        _count_as_deeprec()
+        modules = script_modules.make()
+        scripts_tensorflow = _ScriptsTensorFlow(modules)
         sys.argv = [script, *arguments]
         sys.path[0] = os.path.dirname(os.path.abspath(script))
-        builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow)
+        builtins.__import__ = _importer(builtins.__import__, scripts_tensorflow, modules)
         try:
             runpy.run_path(script, {"tf": scripts_tensorflow}, "__main__")
         except Exception as error:  # noqa: BLE001  Python itself handles SystemExit and KeyboardInterrupt

@@ -59,7 +59,7 @@ class _RowsLayer(keras.layers.Layer):
 
     def count_params(self) -> int:
         """The number of elements of all rows that exist now. It grows."""
-        return sum(int(t.total_count()) * t.embedding_dim for t in self.tables)
+        return sum(int(tf.reduce_prod(t.get_dynamic_shape())) for t in self.tables)
 
     def save_own_variables(self, store: typing.Any) -> None:
         """Writes rows with slots, frequencies and versions, for Keras' archives."""
