@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kPiece = size_t{1} << 20;    // given back at a time
 constexpr size_t kSpare = size_t{16} << 20;   // more than is needed, so that most leases find enough
 constexpr size_t kUnused = size_t{64} << 20;  // more than is needed: given back when a lease ends
+constexpr size_t kThreadLocalBytes = 32 << 10;  // more than the variables of all libraries take
 constexpr int kMostWaits = 2000;              // of a millisecond each, by a thread that finds nothing left
 
 struct ThisThread {
@@ -136,7 +137,15 @@ Status MemoryLease::Refusal(const std::string& what) const {
                                 " bytes of address space for this operation on top of those that run, found less");
 }
 
-void MemoryLease::WaitOnThisThread() { ++this_thread.leases; }
+void MemoryLease::WaitOnThisThread() {
+  // A library's thread_local variables are allocated when the thread first uses one, and the C library ends the process where it
+  // finds no memory for them. Memory that was just freed can be had.
+  void* found = nullptr;
+  while ((found = std::malloc(kThreadLocalBytes)) == nullptr && Reserve::The()->GiveBack()) continue;
+  if (found != nullptr) *static_cast<volatile char*>(found) = 0;  // or compilers leave both calls out
+  std::free(found);
+  ++this_thread.leases;
+}
 
 size_t MemoryLease::reserved() { return Reserve::The()->held(); }
 

@@ -41,7 +41,7 @@ class MemoryLease {
   Status Refusal(const std::string& what) const;
 
   // From now on the calling thread waits like a thread with a lease. Each thread of the engine calls it first: nothing on such
-  // a thread could catch std::bad_alloc.
+  // a thread could catch std::bad_alloc. The reserve also gives what the thread's variables need.
   static void WaitOnThisThread();
 
   // Bytes that are in reserve now, of all leases and on top.
