@@ -367,10 +367,11 @@ def _ssdhash(rows, bytes_per_row):
 def _leveldb(rows, bytes_per_row):
     """(memory, disk) of LEVELDB, see docs/formats/leveldb.md.
 
-    Disk: entries, some of them stale. Memory: write buffers, block cache, filters and locations of entries.
+    Disk: 2.5 times the entries, buffers and a table file, and twice the files of one compaction. Memory: write buffers, block
+    cache, filters and locations of entries.
     """
-    entry = bytes_per_row + 24 + 8 + 16
-    disk = 2 * rows * entry + 96 * _MIB
+    entries = rows * (bytes_per_row + 24 + 8 + 16)
+    disk = 5 * entries // 2 + 96 * _MIB + 2 * min(entries, 25 * 32 * _MIB)
     return (2 * 16 + 8 + 8) * _MIB + 28 * rows, disk
 
 

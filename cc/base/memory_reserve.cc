@@ -14,11 +14,13 @@
 namespace multitier {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;    // given back at a time
-constexpr size_t kSpare = size_t{16} << 20;   // more than is needed, so that most leases find enough
-constexpr size_t kUnused = size_t{64} << 20;  // more than is needed: given back when a lease ends
+constexpr size_t kPiece = size_t{1} << 20;      // given back at a time
+constexpr size_t kSpare = size_t{16} << 20;     // more than is needed, so that most leases find enough
+constexpr size_t kUnused = size_t{64} << 20;    // more than is needed: given back when a lease ends
 constexpr size_t kThreadLocalBytes = 32 << 10;  // more than the variables of all libraries take
-constexpr int kMostWaits = 2000;              // of a millisecond each, by a thread that finds nothing left
+// By a thread that finds nothing left: two seconds. Few, because on a busy machine each takes some milliseconds more.
+constexpr int kMostWaits = 200;
+constexpr timespec kWait{0, 10000000};
 
 struct ThisThread {
   int leases = 0;
@@ -110,8 +112,7 @@ void OnNoMemory() {
     std::fputs("tf_multitier: no memory is left in the middle of an operation, and none of the reserve for it\n", stderr);
     std::abort();
   }
-  const timespec millisecond{0, 1000000};
-  ::nanosleep(&millisecond, nullptr);
+  ::nanosleep(&kWait, nullptr);
 }
 
 }  // namespace
@@ -138,8 +139,8 @@ Status MemoryLease::Refusal(const std::string& what) const {
 }
 
 void MemoryLease::WaitOnThisThread() {
-  // A library's thread_local variables are allocated when the thread first uses one, and the C library ends the process where it
-  // finds no memory for them. Memory that was just freed can be had.
+  // A library's thread_local variables are allocated when the thread first uses one, and the C library ends the process where
+  // it finds no memory for them. Memory that was just freed can be had.
   void* found = nullptr;
   while ((found = std::malloc(kThreadLocalBytes)) == nullptr && Reserve::The()->GiveBack()) continue;
   if (found != nullptr) *static_cast<volatile char*>(found) = 0;  // or compilers leave both calls out

@@ -25,11 +25,27 @@ LevelDbCompactor::LevelDbCompactor(Database database, const Options& options)
 
 LevelDbCompactor::~LevelDbCompactor() { pool_->Cancel(&job_); }
 
-bool LevelDbCompactor::Due() const {
+bool LevelDbCompactor::Exceeds(int halves, int64_t more_bytes) const {
   const int64_t live = database_.live_bytes();
   const int64_t stored = database_.stored_bytes();
   MutexLock lock(mutex_);
-  return stored > 2 * std::max(live, left_bytes_ - removed_bytes_) + options_.allowance_bytes && NowMicros() >= not_before_us_;
+  const int64_t base = std::max(live, left_bytes_ - removed_bytes_);
+  return stored > 2 * base + options_.allowance_bytes + halves * base / 2 + more_bytes && NowMicros() >= not_before_us_;
+}
+
+void LevelDbCompactor::WaitIfBehind() {
+  while (Behind()) {
+    int64_t steps;
+    {
+      MutexLock lock(mutex_);
+      steps = steps_;
+    }
+    if (!pool_->Schedule(&job_)) pool_->Help(&job_);
+    ++waiting_;
+    MutexLock lock(mutex_);
+    while (steps_ == steps) lock.Wait(progress_);
+    --waiting_;
+  }
 }
 
 void LevelDbCompactor::CompactIfDue() {
@@ -54,6 +70,14 @@ std::vector<int64_t> LevelDbCompactor::ChooseBounds() const {
 }
 
 uint64_t LevelDbCompactor::Step() {
+  const uint64_t pause_us = CompactNext();
+  MutexLock lock(mutex_);
+  ++steps_;
+  progress_.notify_all();
+  return pause_us;
+}
+
+uint64_t LevelDbCompactor::CompactNext() {
   if (!in_round_) {
     if (!Due()) return BackgroundPool::kDone;
     in_round_ = true;

@@ -32,7 +32,6 @@ namespace multitier {
 namespace {
 
 constexpr size_t kReadsPerPiece = 64;
-constexpr uint64_t kRetriesPerCompaction = 60;  // a failed compaction makes LevelDB refuse writes: it is not repeated often
 
 class NullLogger : public leveldb::Logger {
  public:
@@ -268,6 +267,7 @@ Status LevelDbTier::Write(Span<const WriteRecord> records, uint32_t* locations) 
                                 " columns, found ", record.header.num_columns);
   }
   if (records.empty()) return OkStatus();
+  compactor_->WaitIfBehind();
   std::lock_guard<std::mutex> writing(write_mutex_);
   const int64_t n = static_cast<int64_t>(records.size());
   {
@@ -377,6 +377,7 @@ void LevelDbTier::Free(Span<const KeyLocation> records) {
 Status LevelDbTier::Remove(Span<const KeyLocation> records) {
   MT_RETURN_IF_ERROR(CheckProcess());
   if (records.empty()) return OkStatus();
+  compactor_->WaitIfBehind();
   std::lock_guard<std::mutex> writing(write_mutex_);
   leveldb::WriteBatch batch;
   for (const KeyLocation& record : records) batch.Delete(EntryKey(record.key).slice());
@@ -419,63 +420,6 @@ Status LevelDbTier::CheckNames() const {
   if (!named.ok()) return ErrorOf(StrCat("sync of '", options_.directory, "'"), named);
   if (::access(list_.path().c_str(), F_OK) == 0) return OkStatus();
   return ErrorOf(StrCat("sync of '", options_.directory, "'"), disk_->Failed(list_.path(), errno));
-}
-
-Status LevelDbTier::Compact() {
-  MT_RETURN_IF_ERROR(CheckProcess());
-  {
-    std::shared_lock<std::shared_mutex> lock(db_mutex_);
-    database_.db->CompactRange(nullptr, nullptr);
-  }
-  // LevelDB tells no error of it, but refuses writes afterwards.
-  std::lock_guard<std::mutex> writing(write_mutex_);
-  leveldb::WriteBatch batch;
-  return CommitBatch("compaction", leveldb::WriteOptions(), /*at_once=*/true, &batch);
-}
-
-std::unique_ptr<LevelDbCompactor> LevelDbTier::MakeCompactor() {
-  LevelDbCompactor::Database database;
-  database.live_bytes = [this] { return live_bytes(); };
-  database.stored_bytes = [this] { return disk_->stored_bytes(); };
-  database.appended_bytes = [this] { return appended_bytes_.load(); };
-  database.sample_keys = [this](size_t n) { return SampleKeys(n); };
-  database.compact_range = [this](const int64_t* first, const int64_t* last, int64_t bytes) {
-    return CompactRange(first, last, bytes);
-  };
-  LevelDbCompactor::Options options;
-  // LevelDB's logs, and a table file that is being replaced.
-  options.allowance_bytes = static_cast<int64_t>(2 * options_.write_buffer_bytes + options_.table_file_bytes);
-  options.range_bytes = static_cast<int64_t>(2 * options_.table_file_bytes);
-  options.retry_us = kRetriesPerCompaction * options_.retry_us;
-  return std::make_unique<LevelDbCompactor>(std::move(database), options);
-}
-
-int64_t LevelDbTier::live_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (layout_ == nullptr) return 0;
-  return slots_.num_held() * static_cast<int64_t>(layout_->row_bytes() + kEntryFileBytes);
-}
-
-std::vector<int64_t> LevelDbTier::SampleKeys(size_t n) const {
-  std::vector<int64_t> keys;
-  std::lock_guard<std::mutex> lock(mutex_);
-  const uint64_t end = slots_.end(), stride = std::max<uint64_t>(1, end / std::max<size_t>(n, 1));
-  for (uint64_t location = 0; location < end; location += stride) {
-    const auto at = static_cast<uint32_t>(location);
-    if (slots_.IsHeld(at)) keys.push_back(slots_.key(at));
-  }
-  return keys;
-}
-
-bool LevelDbTier::CompactRange(const int64_t* first, const int64_t* last, int64_t bytes) {
-  // The old files are deleted once the new ones are complete.
-  if (!CheckSpace(static_cast<size_t>(bytes)).ok()) return false;
-  const int64_t errors = disk_->errors;
-  const EntryKey first_key(first == nullptr ? 0 : *first), last_key(last == nullptr ? 0 : *last);
-  const leveldb::Slice from = first_key.slice(), to = last_key.slice();
-  std::shared_lock<std::shared_mutex> lock(db_mutex_);
-  database_.db->CompactRange(first == nullptr ? nullptr : &from, last == nullptr ? nullptr : &to);
-  return disk_->errors == errors;
 }
 
 TierStats LevelDbTier::stats() const {

@@ -11,8 +11,9 @@
 //
 // Owns the database in its directory, not the directory. Bounds its memory (write buffer, block cache, open files with
 // their index and filter: about 2.5 bytes a row; 12 bytes a row for locations). Compacts in the background when the files have
-// more than twice the bytes of the entries and two write buffers and a table file on top (leveldb_compactor.h). Does not bound
-// its rows unless max_rows is given.
+// more than twice the bytes of the entries and two write buffers and a table file on top. Writes and removals wait for a
+// compaction that is much slower than they are. leveldb_compactor.h has the bound of the files that follows. Does not bound its
+// rows unless max_rows is given.
 //
 // After a failed write (full disk) the earlier rows stay readable, and writes are refused with ResourceExhausted or
 // Unavailable. LevelDB accepts no write after a failed one, so the tier opens the database again when there is room. The old
@@ -38,6 +39,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -161,6 +163,10 @@ class LevelDbTier : public Tier {
   int64_t live_bytes() const;
   std::vector<int64_t> SampleKeys(size_t n) const;
   bool CompactRange(const int64_t* first, const int64_t* last, int64_t bytes);
+  // Merges all entries of the keys from `from` to `to`. False: it failed.
+  bool CompactBetween(const std::string& from, const std::string& to);
+  Status PutFences(const std::string& from, const std::string& to);  // REQUIRES: write_mutex_ held
+  Status RemoveFences(bool at_once);                                 // REQUIRES: write_mutex_ held
 
   const LevelDbOptions options_;
   const pid_t pid_;
@@ -177,6 +183,7 @@ class LevelDbTier : public Tier {
   Status failure_;                // guarded by write_mutex_: of the write since which LevelDB takes none
   uint64_t recovered_at_us_ = 0;  // guarded by write_mutex_: the last attempt; 0: none since a write succeeded
   size_t room_needed_ = 0;        // guarded by write_mutex_: what the last look for room did not find
+  std::set<std::string> fences_;  // guarded by write_mutex_: those that were written and not removed
 
   mutable std::shared_mutex db_mutex_;  // shared: using database_; exclusive: replacing it
   Database database_;
