@@ -8,6 +8,7 @@ import tf_multitier
 from tf_multitier import feature_column as fc
 from tf_multitier.deeprec import contrib
 from tf_multitier.deeprec import names
+from tf_multitier.deeprec import options
 
 v1 = tf.compat.v1
 
@@ -136,3 +137,22 @@ def test_contrib_safe_lookup_means_where_no_combiner_is_given(graph):
             [1, 1],
             [0, 0],
         ]
+
+
+def test_options_are_attributes_by_deeprecs_names():
+    option, evict = options.EmbeddingVariableOption(), tf_multitier.L2WeightEvict(0.5)
+    option.filter_strategy = tf_multitier.CounterFilter(3)
+    option.evict, option.ht_type = evict, "dense"
+    assert option.filter_option == option.filter_strategy == tf_multitier.CounterFilter(3)
+    assert option == options.EmbeddingVariableOption(
+        evict_option=evict, filter_option=tf_multitier.CounterFilter(3)
+    )
+    for name, value, error in (
+        ("filter_strategies", None, AttributeError),
+        ("filter_strategy", evict, TypeError),
+        ("ckpt", options.CheckpointOption("x"), ValueError),
+    ):
+        with pytest.raises(error, match=name if name != "filter_strategy" else "filter_option"):
+            setattr(option, name, value)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = option.other

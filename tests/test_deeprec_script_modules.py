@@ -26,6 +26,18 @@ assert monitored_session.MonitoredTrainingSession is tf.train.MonitoredTrainingS
 assert checkpoint_utils.load_variable is tf.train.load_variable
 assert tf.python.framework.ops.Graph is tf.Graph and gen_math_ops.add and rnn.dynamic_rnn
 assert config_pb2.RunOptions is tf.RunOptions
+from tensorflow.python.ops import fused_embedding_ops, prefetch
+assert prefetch.staged is tf.staged
+assert fused_embedding_ops.fused_embedding_lookup_sparse is tf.nn.fused_embedding_lookup_sparse
+import tensorflow.contrib.layers as layers
+for place, name in ((tf.contrib, "opt"), (layers, "fully_connected")):
+    try:
+        getattr(place, name)
+    except AttributeError as error:
+        assert "docs/deeprec.md" in str(error)
+    else:
+        assert False, name
+assert not hasattr(tf.contrib, "opt")
 """
 
 _ARGUMENTS = """

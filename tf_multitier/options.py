@@ -415,38 +415,44 @@ class EmbeddingVariableOption(_Option):
         storage_option: StorageOption | None = None,
         init_option: InitializerOption | None = None,
     ) -> None:
-        name = "EmbeddingVariableOption"
-        evict = evict_option if isinstance(evict_option, (list, tuple)) else [evict_option]
-        evict = tuple(
-            _instance(f"{name}.evict_option", e, (GlobalStepEvict, L2WeightEvict))
-            for e in evict
-            if e is not None
-        )
-        if len({type(e) for e in evict}) != len(evict):
-            raise ValueError(
-                f"{name}.evict_option must have at most one GlobalStepEvict and one L2WeightEvict, "
-                f"found {list(evict)}"
+        self.evict_option = evict_option
+        self.filter_option = filter_option
+        self.storage_option = storage_option
+        self.init_option = init_option
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        """Sets an option, as the constructor does. AttributeError if there is none of that name, so that none is ignored."""
+        if name not in _CHECKS:
+            raise AttributeError(
+                f"EmbeddingVariableOption: expected one of {', '.join(_CHECKS)}, found {name!r}"
             )
-        self.evict_option = evict
-        self.filter_option = (
-            None
-            if filter_option is None
-            else _instance(
-                f"{name}.filter_option",
-                filter_option,
-                (CounterFilter, CBFFilter, ProbabilisticFilter),
-            )
+        super().__setattr__(name, _CHECKS[name](f"EmbeddingVariableOption.{name}", value))
+
+
+def _evict_options(name, value):
+    evict = tuple(
+        _instance(name, e, (GlobalStepEvict, L2WeightEvict))
+        for e in (value if isinstance(value, (list, tuple)) else [value])
+        if e is not None
+    )
+    if len({type(e) for e in evict}) != len(evict):
+        raise ValueError(
+            f"{name} must have at most one GlobalStepEvict and one L2WeightEvict, found {list(evict)}"
         )
-        self.storage_option = (
-            None
-            if storage_option is None
-            else _instance(f"{name}.storage_option", storage_option, StorageOption)
-        )
-        self.init_option = (
-            InitializerOption()
-            if init_option is None
-            else _instance(f"{name}.init_option", init_option, InitializerOption)
-        )
+    return evict
+
+
+def _one_of(*types, default=lambda: None):
+    return lambda name, value: default() if value is None else _instance(name, value, types)
+
+
+# {option of a variable: function of its full name and a value, which gives the value to keep}.
+_CHECKS = {
+    "evict_option": _evict_options,
+    "filter_option": _one_of(CounterFilter, CBFFilter, ProbabilisticFilter),
+    "storage_option": _one_of(StorageOption),
+    "init_option": _one_of(InitializerOption, default=InitializerOption),
+}
 
 
 # Storage types for which the handle op and the engine use another name.

@@ -15,8 +15,8 @@ _train = tf.compat.v1.train
 def _refuse(where, argument, value):
     if value:
         raise NotImplementedError(
-            f"{where}: {argument} is not supported, found {value!r}: leave it out and save full checkpoints more "
-            "often (save_checkpoint_secs=)"
+            f"{where}: {argument} is not supported, found {value!r}: leave it out, and use tf_multitier.train.IncrementalSaverHook "
+            "or save full checkpoints more often (save_checkpoint_secs=)"
         )
 
 

@@ -10,6 +10,7 @@ A name that TensorFlow has is never replaced, except those in REPLACED. All name
 package has one of the names, `add` fails and changes nothing.
 """
 
+import functools
 import importlib.util
 import sys
 import types
@@ -136,6 +137,10 @@ def _made():
             **_of(names, *names.VARIABLES),
         },
         "tensorflow.python.ops.group_embedding_lookup_ops": names.lookups(),
+        "tensorflow.python.ops.fused_embedding_ops": _of(
+            fused_lookups, *fused_lookups.EMBEDDING_OPS
+        ),
+        "tensorflow.python.ops.prefetch": _of(stage, *stage.STAGE),
         "tensorflow.python.distribute.group_embedding_collective_strategy": _of(
             collective, "CollectiveStrategy"
         ),
@@ -207,6 +212,16 @@ def _is_tensorflows(value):
     return (home or "").split(".")[0] in ("tensorflow", "keras", "tf_keras")
 
 
+def _refuse_contrib(place, name):
+    """`__getattr__` of a module below `tf.contrib`."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise AttributeError(
+        f"{place.replace('tensorflow', 'tf', 1)}.{name} does not exist here: TensorFlow 2 has no tf.contrib, and docs/deeprec.md lists "
+        "the names of it that work"
+    )
+
+
 def _refuse(what, found):
     raise RuntimeError(
         f"tf_multitier.deeprec.install(): {what} exists already and is not TensorFlow's or ours, found {found!r}: "
@@ -249,6 +264,8 @@ def add():
         if not isinstance(content, types.ModuleType):
             module = types.ModuleType(name, "DeepRec's names, from tf_multitier.")
             module.__dict__.update(content)
+            if name.startswith("tensorflow.contrib"):
+                module.__getattr__ = functools.partial(_refuse_contrib, name)
             if any(other.startswith(name + ".") for other in made):
                 module.__path__ = []
         sys.modules[name] = module

@@ -49,8 +49,21 @@ class CheckpointOption:
         return f"CheckpointOption(ckpt_to_load_from={self.ckpt_to_load_from!r})"
 
 
+# {DeepRec's name of an attribute: ours}.
+_ATTRIBUTES = {"filter_strategy": "filter_option", "evict": "evict_option", "init": "init_option"}
+
+
+def _refuse_ckpt(value):
+    raise ValueError(
+        "EmbeddingVariableOption.ckpt must be None: restore the variable with tf.compat.v1.train.Saver; found "
+        f"{value!r}"
+    )
+
+
 class EmbeddingVariableOption(tf_multitier.EmbeddingVariableOption):
     """`tf_multitier.EmbeddingVariableOption`, its arguments in DeepRec's order.
+
+    Options can also be set as attributes, by DeepRec's names of them: `filter_strategy`, `evict`, `init`, `storage_option`.
 
     Args:
       ht_type, ht_partition_num: not used. There is one kind of index, and it has its own shards.
@@ -72,17 +85,24 @@ class EmbeddingVariableOption(tf_multitier.EmbeddingVariableOption):
         init_option=None,
     ):
         del ht_type, ht_partition_num
-        if ckpt is not None:
-            raise ValueError(
-                "EmbeddingVariableOption.ckpt must be None: restore the variable with tf.compat.v1.train.Saver; found "
-                f"{ckpt!r}"
-            )
+        self.ckpt = ckpt
         super().__init__(
             evict_option=evict_option,
             filter_option=filter_option,
             storage_option=storage_option,
             init_option=init_option,
         )
+
+    def __setattr__(self, name, value):
+        if name == "ckpt" and value is not None:
+            _refuse_ckpt(value)
+        if name not in ("ckpt", "ht_type", "ht_partition_num"):
+            super().__setattr__(_ATTRIBUTES.get(name, name), value)
+
+    def __getattr__(self, name):
+        if name in _ATTRIBUTES:
+            return getattr(self, _ATTRIBUTES[name])
+        raise AttributeError(f"EmbeddingVariableOption has no attribute {name!r}")
 
 
 def get_embedding_variable(

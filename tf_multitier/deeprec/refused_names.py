@@ -10,7 +10,7 @@ import contextlib
 _HASH_TABLE = "use tf.get_embedding_variable, whose rows TensorFlow's lookups and optimizers take"
 _NO_DENSE_TABLE = "use tf.nn.safe_embedding_lookup_sparse, which takes ids of any rank"
 _KAFKA = "read the topic with a Kafka client of Python in tf.data.Dataset.from_generator"
-_FULL_CHECKPOINTS = "save full checkpoints more often with tf.train.Saver"
+_INCREMENTS = "use tf_multitier.train.IncrementalSaver"
 _SCOPES = "use tf.feature_column.group_embedding_column_scope, whose columns share one lookup"
 
 # {module: {name: what to do instead}}. Some modules are TensorFlow's, name_map.py makes the others.
@@ -24,8 +24,8 @@ REFUSED = {
     },
     "tensorflow.data": {"KafkaDataset": _KAFKA, "KafkaGroupIODataset": _KAFKA},
     "tensorflow.python.training.incremental_saver": {
-        "IncrementalSaver": _FULL_CHECKPOINTS,
-        "_get_incremental_saver": _FULL_CHECKPOINTS,
+        "IncrementalSaver": _INCREMENTS,
+        "_get_incremental_saver": _INCREMENTS,
     },
     "tensorflow.feature_column": {
         "coalesced_embedding_scope": _SCOPES,
