@@ -232,12 +232,14 @@ NAMES = {
     "tf.estimator.DNNLinearCombinedClassifier": "tf.estimator.DNNLinearCombinedClassifier(linear_feature_columns=[column()], linear_sparse_combiner='sum')",
     "tf.estimator.BoostedTreesClassifier": "tf.estimator.BoostedTreesClassifier()",
     "tf.estimator.Estimator.export_saved_model(save_incr_model=)": "tf.estimator.Estimator(lambda features: None).export_saved_model('.', None, save_incr_model=True)",
-    "tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=)": "with tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=None):\n    pass\n"
-    "tf.train.MonitoredTrainingSession(checkpoint_dir='.', save_incremental_checkpoint_secs=20)",
+    "tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=)": "table()\nimport tempfile\ntf.train.get_or_create_global_step()\n"
+    "with tf.train.MonitoredTrainingSession(checkpoint_dir=tempfile.mkdtemp(), save_incremental_checkpoint_secs=20):\n    pass",
     "tf.train.Saver(incremental_save_restore=)": "table()\ntf.train.Saver(sharded=True, incremental_save_restore=True)",
     "tf.train.Scaffold(incremental_save_restore=)": "tf.train.Scaffold(incremental_save_restore=False)\ntf.train.Scaffold(incremental_save_restore=True)",
     "tf.train.CheckpointSaverHook(incremental_save_secs=)": "tf.train.CheckpointSaverHook('.', save_secs=60, incremental_save_secs=20)",
-    "incremental_saver": "from tensorflow.python.training import incremental_saver as tf_incr_saver\ntf_incr_saver._get_incremental_saver(True, None)",
+    "incremental_saver": "from tensorflow.python.training import incremental_saver as tf_incr_saver\n"
+    "table()\nsaver = tf.train.Saver(incremental_save_restore=True)\n"
+    "assert hasattr(tf_incr_saver._get_incremental_saver(True, saver), 'incremental_save')",
     'tf.distribute.Server(protocol="grpc++")': "server = tf.distribute.Server(tf.train.ClusterSpec({'worker': ['localhost:0']}), 'worker', 0, protocol='grpc++')\n"
     "with tf.Session(server.target) as session:\n    session.run(ids)",
     "tf.data.KafkaDataset": "tf.data.KafkaDataset(topics=['t:0:0:-1'], group='g', timeout=100, eof=False)",

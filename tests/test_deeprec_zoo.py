@@ -267,18 +267,19 @@ def test_sample_learns_in_another_way(programs, starts):
 def start_exports(programs, _):
     sample = "sample_embedding_variable_wide_and_deep"
     return programs.start(sample, "criteo", "--saved_model_path", "exported"), programs.start(
-        sample, "criteo"
+        sample, "criteo", "--save_steps", "20", "--incr_save_steps", "7"
     )
 
 
 @of_models(start_exports, ["embedding_variable_wide_and_deep"])
-def test_sample_exports_and_its_incremental_saver_is_refused_in_a_sentence(programs, starts):
+def test_sample_exports_and_its_incremental_saver_saves_what_changed(programs, starts):
     exported, incremental = starts
     assert "saved_model.pb" in programs.output(exported)
-    [sentence] = re.findall(
-        r"incremental_save_restore is not supported.*", programs.failure(incremental)
-    )
-    assert "save full checkpoints" in sentence
+    saved = re.findall(r"Save incremental checkpoint to (\S+)", programs.output(incremental))
+    # The first, of step 0, has all rows. The others continue it, then the checkpoints of steps 19 and 39.
+    bases = [re.search(r"checkpoint-(\d+)\.delta-\d{4}$", path) for path in saved]
+    assert bases[0] is None
+    assert [base[1] for base in bases[1:]] == ["0"] * 2 + ["19"] * 3 + ["39"] * 3
 
 
 @pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""Embedding variables with a storage in a wide and deep model: trained, or exported with simple_save. Its saver is incremental."""
+"""Embedding variables with a storage in a wide and deep model: trained with an incremental saver, or exported."""
 
 import os
 
@@ -41,10 +41,23 @@ def placeholders():
     return inputs
 
 
-def incremental_saver(*arguments, **more):
-    saver = tf.train.Saver(*arguments, incremental_save_restore=True, **more)
-    tf_incr_saver._get_incremental_saver(True, saver)
-    return saver
+class Incremental:
+    """Checkpoints, and what changed since then every few steps."""
+
+    def __init__(self, args):
+        self.args = args
+
+    def saver(self, *arguments, **more):
+        saver = tf.train.Saver(*arguments, incremental_save_restore=True, **more)
+        self.incr_saver = tf_incr_saver._get_incremental_saver(True, saver)
+        return saver
+
+    def save(self, sess, step):
+        if self.args.incr_save_steps and step % self.args.incr_save_steps == 0:
+            folder = self.args.checkpoint or os.path.join(self.args.output_dir, "model")
+            path = os.path.join(folder, ".incremental_checkpoint/incr-checkpoint")
+            path = self.incr_saver.incremental_save(sess, path, global_step=step)
+            print("Save incremental checkpoint to %s" % path)
 
 
 def export(args, columns):
@@ -63,6 +76,7 @@ if __name__ == "__main__":
     parser = samples.parser()
     parser.add_argument("--saved_model_path", default="")
     parser.add_argument("--no_saver", action="store_true")
+    parser.add_argument("--incr_save_steps", type=int, default=0)
     parser.add_argument(
         "--ev_storage",
         choices=["dram", "pmem_libpmem", "pmem_memkind", "dram_pmem"],
@@ -84,9 +98,11 @@ if __name__ == "__main__":
             *[samples.click_rows(file, args) for file in samples.files_of(args)]
         )
         model = samples.WideAndDeep(inputs, columns, args)
+        incremental = Incremental(args)
         samples.run(
             model,
             args,
             init_ops,
-            make_saver=(lambda *_, **__: None) if args.no_saver else incremental_saver,
+            make_saver=(lambda *_, **__: None) if args.no_saver else incremental.saver,
+            after_step=incremental.save,
         )

@@ -224,8 +224,11 @@ def session_config_of(args):
     return config
 
 
-def run(model, args, init_ops, config=None, make_saver=tf.train.Saver):
-    """Trains and evaluates in a plain session; continues where the folder has a checkpoint. make_saver(None): no saver."""
+def run(model, args, init_ops, config=None, make_saver=tf.train.Saver, after_step=None):
+    """Trains and evaluates in a plain session; continues where the folder has a checkpoint.
+
+    make_saver: may return None: no saver. after_step: called with the session and the step if the step saves no checkpoint.
+    """
     add_metrics(model)
     checkpoint_dir = args.checkpoint or os.path.join(args.output_dir, "model")
     with tf.Session(config=config or session_config_of(args)) as sess:
@@ -245,6 +248,8 @@ def run(model, args, init_ops, config=None, make_saver=tf.train.Saver):
                 saver.save(
                     sess, save_path=os.path.join(checkpoint_dir, "checkpoint"), global_step=step
                 )
+            elif saver and after_step:
+                after_step(sess, step)
         if not args.no_eval:
             _evaluate(sess, model, init_ops[1])
 

@@ -152,8 +152,8 @@ def _made():
         **work_queue.MODULES,
         "tensorflow.estimator": estimators,
         "tensorflow.estimator.export": estimators.export,
-        "tensorflow.python.training.incremental_saver": refused_names.of(
-            "tensorflow.python.training.incremental_saver"
+        "tensorflow.python.training.incremental_saver": _of(
+            incremental, "IncrementalSaver", "_get_incremental_saver"
         ),
         "tensorflow.contrib": {},
         "tensorflow.contrib.feature_column": _of(contrib, *contrib.FEATURE_COLUMN),

@@ -10,7 +10,6 @@ import contextlib
 _HASH_TABLE = "use tf.get_embedding_variable, whose rows TensorFlow's lookups and optimizers take"
 _NO_DENSE_TABLE = "use tf.nn.safe_embedding_lookup_sparse, which takes ids of any rank"
 _KAFKA = "read the topic with a Kafka client of Python in tf.data.Dataset.from_generator"
-_INCREMENTS = "use tf_multitier.train.IncrementalSaver"
 _SCOPES = "use tf.feature_column.group_embedding_column_scope, whose columns share one lookup"
 
 # {module: {name: what to do instead}}. Some modules are TensorFlow's, name_map.py makes the others.
@@ -23,10 +22,6 @@ REFUSED = {
         "TableRecordReader": "MaxCompute tables cannot be read; export them to files for tf.data, for example as Parquet",
     },
     "tensorflow.data": {"KafkaDataset": _KAFKA, "KafkaGroupIODataset": _KAFKA},
-    "tensorflow.python.training.incremental_saver": {
-        "IncrementalSaver": _INCREMENTS,
-        "_get_incremental_saver": _INCREMENTS,
-    },
     "tensorflow.feature_column": {
         "coalesced_embedding_scope": _SCOPES,
         "multi_hash_embedding_column": "use embedding_column over categorical_column_with_multihash",
