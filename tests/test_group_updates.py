@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_multitier
 from tf_multitier import group_updates
 from tf_multitier import nn
-from tf_multitier import optimizer as our_optimizer
+from tf_multitier import updates as our_optimizer
 from tf_multitier._library import ops
 from group_util import RandomMember, initialized, sparse, table, v1
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import options
+from tf_multitier import storage_option
 from tf_multitier.inspect import __main__ as inspect
 
 DIM = 4
@@ -368,14 +369,16 @@ def test_bad_options_are_refused():
     with pytest.raises(TypeError, match=r"StorageOption\.keep must be True or False, found 1"):
         tf_multitier.StorageOption("SSDHASH", "/tmp/x", keep=1)
     environ = {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH", "TF_MULTITIER_STORAGE_PATH": "/tmp/x"}
-    assert options.storage_option_from_environment(
+    assert storage_option.storage_option_from_environment(
         {**environ, "TF_MULTITIER_STORAGE_KEEP": "1"}
     ).keep
-    assert not options.storage_option_from_environment(environ).keep
+    assert not storage_option.storage_option_from_environment(environ).keep
     with pytest.raises(ValueError, match="TF_MULTITIER_STORAGE_KEEP must be 0 or 1, found 'yes'"):
-        options.storage_option_from_environment({**environ, "TF_MULTITIER_STORAGE_KEEP": "yes"})
+        storage_option.storage_option_from_environment(
+            {**environ, "TF_MULTITIER_STORAGE_KEEP": "yes"}
+        )
     with pytest.raises(ValueError, match="found DEFAULT"):
-        options.storage_option_from_environment({"TF_MULTITIER_STORAGE_KEEP": "1"})
+        storage_option.storage_option_from_environment({"TF_MULTITIER_STORAGE_KEEP": "1"})
 
 
 def test_an_eager_variable_goes_on_after_it_was_deleted(tmp_path):

@@ -5,11 +5,11 @@ import inspect
 import pytest
 from tensorflow.python.framework import op_def_registry
 
-from tf_multitier import embedding_variable
+from tf_multitier import handle_attrs
 from tf_multitier import engine
 from tf_multitier import options
 
-OPTIONS = set(embedding_variable.OPTION_ATTRS)
+OPTIONS = set(handle_attrs.OPTION_ATTRS)
 
 # What an op has in addition.
 OPS = {

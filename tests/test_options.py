@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import config_pb2
-from tf_multitier import options
+from tf_multitier import storage_option
 
 v1 = tf.compat.v1
 
@@ -303,7 +303,7 @@ def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch
 )
 def test_a_bad_environment_variable_is_refused_by_name(environ, message):
     with pytest.raises(ValueError, match=message):
-        options.storage_option_from_environment(environ)
+        storage_option.storage_option_from_environment(environ)
 
 
 def test_every_option_is_an_attribute_of_the_handle(graph):

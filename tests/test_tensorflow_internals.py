@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tf_multitier import tensorflow_internals
+from tf_multitier import tensorflow_sources
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -19,43 +20,43 @@ PACKAGE = os.path.dirname(tensorflow_internals.__file__)
 
 
 def test_what_we_rely_on_is_as_it_was_when_we_read_it():
-    assert tensorflow_internals.unknown() == []
+    assert tensorflow_sources.unknown() == []
 
 
 def test_a_minor_version_that_we_do_not_know_fails_with_the_whole_list(monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.99.0")
-    listed = tensorflow_internals.unknown()
-    assert len(listed) == len(tensorflow_internals.RELIED_ON)
+    listed = tensorflow_sources.unknown()
+    assert len(listed) == len(tensorflow_sources.RELIED_ON)
     assert any(
         line.startswith("training.optimizer._get_processor (patches.py): ") for line in listed
     )
 
 
 def test_a_source_that_changed_is_named_alone(monkeypatch):
-    reliance = tensorflow_internals.RELIED_ON[0]
-    minor = tensorflow_internals.minor_version()
-    differing = {**tensorflow_internals.KNOWN[minor], reliance.name: "0" * 16}
-    monkeypatch.setitem(tensorflow_internals.KNOWN, minor, differing)
-    [line] = tensorflow_internals.unknown()
+    reliance = tensorflow_sources.RELIED_ON[0]
+    minor = tensorflow_sources.minor_version()
+    differing = {**tensorflow_sources.KNOWN[minor], reliance.name: "0" * 16}
+    monkeypatch.setitem(tensorflow_sources.KNOWN, minor, differing)
+    [line] = tensorflow_sources.unknown()
     assert line.startswith(reliance.name)
 
 
 def test_a_function_that_is_missing_is_not_known():
-    missing = tensorflow_internals.Reliance("", "training.optimizer:_none", "x.py", "")
-    assert tensorflow_internals.source_hash(missing) == "missing"
+    missing = tensorflow_sources.Reliance("", "training.optimizer:_none", "x.py", "")
+    assert tensorflow_sources.source_hash(missing) == "missing"
 
 
 def test_the_versions_that_are_known_are_those_that_wheels_are_built_for():
-    assert list(tensorflow_internals.KNOWN) == [minor for minor, _, _ in wheels.TENSORFLOWS]
+    assert list(tensorflow_sources.KNOWN) == [minor for minor, _, _ in wheels.TENSORFLOWS]
 
 
 def test_every_wrapped_function_is_listed():
-    listed = {reliance.name for reliance in tensorflow_internals.RELIED_ON}
+    listed = {reliance.name for reliance in tensorflow_sources.RELIED_ON}
     for name in tensorflow_internals.WRAPPED:
         assert any(entry.endswith(name) for entry in listed), name
 
 
-@pytest.mark.parametrize("reliance", tensorflow_internals.RELIED_ON, ids=lambda r: r.name)
+@pytest.mark.parametrize("reliance", tensorflow_sources.RELIED_ON, ids=lambda r: r.name)
 def test_the_file_that_relies_on_it_exists(reliance):
     assert os.path.exists(os.path.join(PACKAGE, reliance.used_by)) and len(reliance.granted) > 10
 
@@ -111,7 +112,7 @@ def test_one_file_imports_the_internals():
 
 
 def test_every_private_name_that_is_not_ours_is_listed():
-    listed = " ".join(f"{r.place} {r.granted}" for r in tensorflow_internals.RELIED_ON)
+    listed = " ".join(f"{r.place} {r.granted}" for r in tensorflow_sources.RELIED_ON)
     words = set(re.findall(r"\w+", listed))
     missing = [line for name, line in private_names(package_files()).items() if name not in words]
     assert not missing, "\n".join(missing)

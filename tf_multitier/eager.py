@@ -1,15 +1,17 @@
-"""Where eager execution and tf.function differ from v1 graphs.
+"""How eager execution and tf.function differ from v1 graphs.
 
-A variable is made in one of two worlds, and is used in that world only:
+A variable is created in one of two modes and works only in that mode:
 
-    v1 graph     a handle op with the variable's options. The table is in the resource manager of a Session. The initializer makes it.
-    eager        a handle tensor that owns the table. It exists at once, and goes with the Python object.
+    v1 graph     The variable is a handle op with its options. A Session's resource manager owns the table. The initializer makes it.
+    eager        The variable is a handle tensor, which owns the table. The table exists at once. It is deleted with the Python
+                 object.
 
-A tf.function belongs to the world of its caller. A variable that is created while a function is traced is lifted out of it.
+A tf.function has the mode of its caller. If a variable is created while a function is traced, it is created eagerly, outside of the
+function.
 
-`check_use` refuses a variable of the other world. `end_with` ends the table with the object. Reads are registered with TensorFlow,
-so in a tf.function the lookups of a variable run side by side; an update waits for the reads before it, and reads after it wait for
-the update.
+`check_use` refuses a variable of the other mode. `end_with` deletes the table when the object is deleted. Reads are registered with
+TensorFlow. So in a tf.function, lookups of a variable run in parallel. An update waits for the reads before it, and the reads after
+it wait for the update.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from tf_multitier.tensorflow_internals import keep_from_autograph
 from tf_multitier.tensorflow_internals import register_reads
 from tf_multitier.tensorflow_internals import set_handle_shape
 
-# Ops that change no row, frequency or version. Queries that write (remove, expire), and those whose answer depends on when they run
-# (stats, drain), are not among them.
+# Ops that change no row, frequency or version. Not in this list: queries that write (remove, expire), and queries whose result depends
+# on when they run (stats, drain).
 _READS = (
     "MultitierLookup",
     "MultitierPeek",
@@ -85,7 +87,7 @@ def check_world(variable: typing.Any, what: str) -> None:
 
 
 def check_use(variable: typing.Any, what: str) -> None:
-    """Checks that a variable is looked up or updated in its own world, and not in a function that XLA compiles.
+    """Checks that a variable is looked up or updated in its own mode, and not in a function that XLA compiles.
 
     Raises:
       RuntimeError: see check_world; or a variable of a v1 graph in a tf.function.

@@ -40,6 +40,9 @@ from tf_multitier.dense_uses import CONVERSION
 from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
+from tf_multitier.handle_attrs import attrs_of_handle
+from tf_multitier.handle_attrs import is_handle
+from tf_multitier.handle_attrs import TableOptions
 from tf_multitier.row_transfer import RowTransfer
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import CompositeTensor
@@ -54,53 +57,8 @@ from tf_multitier.tensorflow_internals import strip_name_scope
 from tf_multitier.tensorflow_internals import variable_accessed
 from tf_multitier.tensorflow_internals import variable_pb2
 
-HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
-
-# Attributes of the handle op that say what the variable is; the initialize and restore ops repeat them.
-OPTION_ATTRS = (
-    "dtype",
-    "key_dtype",
-    "shape",
-    "initializer",
-    "initializer_a",
-    "initializer_b",
-    "seed",
-    "default_value_dim",
-    "default_value_no_permission",
-    "filter",
-    "filter_freq",
-    "filter_max_elements",
-    "filter_false_positive",
-    "filter_counter_bits",
-    "filter_probability",
-    "steps_to_live",
-    "l2_weight_threshold",
-    "storage_type",
-    "storage_path",
-    "storage_sizes",
-    "cache_strategy",
-    "drop_coldest",
-    "on_corruption",
-    "keep",
-    "read_only",
-    "partition_index",
-    "num_partitions",
-)
-
-
 # Graph collections that every embedding variable joins in addition to those its caller names. Only deeprec adds one.
 MORE_COLLECTIONS: list = []
-
-
-def _string(value):
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def attrs_of_handle(handle):
-    """{attribute: value} of OPTION_ATTRS, read from a handle tensor's op."""
-    values = {name: _string(handle.op.get_attr(name)) for name in OPTION_ATTRS}
-    values["shape"] = tf.TensorShape(values["shape"])
-    return values
 
 
 class _WholeName:
@@ -126,35 +84,6 @@ class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
             f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go "
             "through tf.identity, a loop or a function as a tensor does: look its keys up there"
         )
-
-
-class TableOptions:
-    """Properties of an embedding variable that the attributes of its handle op give."""
-
-    @property
-    def embedding_dim(self) -> int:
-        """Elements of one embedding."""
-        return self.shape.as_list()[1]
-
-    @property
-    def key_dtype(self) -> tf.DType:
-        """tf.int64 or tf.int32: the dtype of ids. Inside the table, keys are int64."""
-        return tf.as_dtype(self.option_attrs["key_dtype"])
-
-    @property
-    def storage_type(self) -> str:
-        """Name of the storage type, for example "DRAM_SSDHASH"."""
-        return self.option_attrs["storage_type"]
-
-    @property
-    def steps_to_live(self) -> int:
-        """`steps_to_live` of the variable's GlobalStepEvict, in steps; 0 if it has none."""
-        return self.option_attrs["steps_to_live"]
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the variable was made in `tf_multitier.serving.read_only()`."""
-        return self.option_attrs["read_only"]
 
 
 _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
@@ -460,15 +389,6 @@ class EmbeddingVariable(
     __iter__ = no_dense("iterating over it")
     __bool__ = __nonzero__ = no_dense("its truth value")
     _dense_var_to_tensor = _read_variable_op = no_dense(CONVERSION)
-
-
-def is_handle(tensor):
-    """True if a tensor is the handle of an embedding variable."""
-    return (
-        isinstance(tensor, tf.Tensor)
-        and not tf.executing_eagerly()
-        and tensor.op.type == HANDLE_OP_TYPE
-    )
 
 
 def _initialize(handle, attrs, matrix):

@@ -1,12 +1,12 @@
 """The grouped lookup in eager execution and in functions, and how a tf.GradientTape records it.
 
-A tape asks for the gradient of every output of an op, and gives zeros for an output that the loss does not use. For the plan, a
-variant, there are no zeros; and a member whose output is not used must not be trained with zeros. So the op is recorded here:
+For each recorded op, a tape passes a gradient for every output, and zeros for outputs that the loss does not use. That fails for
+the plan, a variant, which has no zeros. It would also train members whose output is not used. So this module records the op itself:
 
     MultitierGroupLookup  --values-->  one record per value, which marks a gradient that arrives  --> the loss
                           --plan-->    kept for the gradient, not recorded
 
-The group's gradient then takes the marked gradients only.
+The group's gradient then uses only the marked gradients.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
 """Embedding variables in `tf.train.Checkpoint` and `tf.train.CheckpointManager`, by TensorFlow's registered checkpoint savers.
 
-The files are those of a v1 Saver (saver.py): the bundle has small tensors, and the op that returns a part's manifest streams its rows to
-a file `<prefix>.data-?????-of-?????`, which TensorFlow's clean-up includes.
+The files are those of a v1 Saver (saver.py). The checkpoint's bundle has small tensors. The op that returns the manifest of a part
+writes the part's rows to a file `<prefix>.data-?????-of-?????`. TensorFlow deletes such files with the checkpoint.
 
-The tensors have two names: the key that TensorFlow gives the object in the object graph, so that a variable of another name can be
-restored; and the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
+Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
+be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def write_bundle(prefix: typing.Any, entries: list) -> None:
 
 
 def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
-    """Replaces the rows of a variable by those of variable `name` of a checkpoint, in any number of parts.
+    """Replaces the rows of a variable by those of variable `name` of a checkpoint. The numbers of parts may differ.
 
-    The columns of slots keep the names that they were saved with; optimizers find them by `column_owner`.
+    Slot columns keep the names that they were saved with. Optimizers find them by `column_owner`.
     """
     for part in variable.parts:
         saver.restore_op(part, prefix, name)

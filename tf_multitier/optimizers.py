@@ -6,13 +6,14 @@
     variables = [user, item]
     optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-They have the argument names and defaults of `tf.keras.optimizers` and the update rules of the engine (cc/optimizer/), which are lazy:
-a step changes the rows that have a gradient, and no other. A key's gradients of a step are summed first, so each row is updated once
-in a step. Variables that were looked up as one group are updated by one op.
+They have the argument names and defaults of `tf.keras.optimizers`. The update rules are those of the engine (cc/optimizer/). They are
+lazy: a step changes only the rows that have a gradient. The gradients of a key are summed first, so a step updates each row once. One
+op updates all variables of a group lookup.
 
-`iterations`, which also gives the versions of rows, the hyperparameters and the beta powers are tf.Variables, so tf.train.Checkpoint
-saves them. The slots are columns of the rows and are saved with the embedding variables. Their names are those of the
-`tf.compat.v1.train` optimizers (`user/Adagrad`), so checkpoints of both can be exchanged.
+`iterations`, the hyperparameters and the beta powers are tf.Variables, so tf.train.Checkpoint saves them. An update stores
+`iterations` as the version of the rows that it changes. Slots are columns of the rows and are saved with the embedding variables.
+They have the names that the optimizers of `tf.compat.v1.train` give them (`user/Adagrad`), so each kind can restore the other's
+checkpoints.
 
 Dense variables need an optimizer of their own, for example one of `tf.keras.optimizers`.
 """
@@ -26,7 +27,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier import group_updates
-from tf_multitier import optimizer as updates
+from tf_multitier import updates
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import is_embedding_variable
 

@@ -1,11 +1,11 @@
-"""Where the gradient of a lookup came from. An optimizer that gets the gradient unchanged uses its origin for the update.
+"""The origin of a gradient: the lookup that made it. If an optimizer gets the gradient unchanged, the update uses the origin.
 
-    pooled lookup    the unsummed entries: the update op does the sum
-    grouped lookup   the group's plan: the update takes its distinct keys and counts, and computes the sums
+    pooled lookup    the entries before they were summed: the update op computes the sums
+    grouped lookup   the group's plan: the update op takes distinct keys and counts from it, and computes the sums
 
-In graphs, also those of functions, the state of the graph has the origins by the names of tensors (graph_state.py), so that they are
-found through TensorFlow's concatenations and identities. Eagerly, an origin is an attribute of the gradient's values. It goes with
-them, so an eager program keeps nothing.
+In graphs, including those of functions, the state of the graph stores origins by the names of tensors (graph_state.py). So they are
+found behind TensorFlow's concatenations and identities. In eager execution, an origin is an attribute of the gradient's values, and
+is deleted with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ATTRIBUTE = "_tf_multitier_origin"
 
 
 class RawGradient(typing.NamedTuple):
-    """The unsummed form of one lookup's gradient. It may replace the gradient only if its indices and its handle are these.
+    """One lookup's gradient before it was summed. It may replace only a gradient with these indices and this handle.
 
     keys: int64 [n]. grads: float32 [n, dim].
     indices_name, handle_name: the names of the gradient's indices and of the variable's handle; eagerly, the tensors.
@@ -34,7 +34,7 @@ class RawGradient(typing.NamedTuple):
 
 
 class GroupGradient(typing.NamedTuple):
-    """A MultitierGroupLookupGrad: updates of variables that share one may share an op.
+    """A MultitierGroupLookupGrad op. Updates of variables whose gradients come from the same one may share an op.
 
     key: equal for the same op. plan, grads, members, joins: its inputs and attributes.
     """

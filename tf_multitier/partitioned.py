@@ -1,4 +1,7 @@
-"""PartitionedEmbeddingVariable: several tables as one variable. `embedding_variables` finds the variables of a graph."""
+"""PartitionedEmbeddingVariable: several tables as one variable. `embedding_variables` finds the variables of a graph.
+
+cc/base/partition.h says which part owns a key. `partition_keys` (queries.py) divides keys by their parts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import EmbeddingVariableSpec
-from tf_multitier.embedding_variable import TableOptions
+from tf_multitier.handle_attrs import TableOptions
 from tf_multitier.row_transfer import RowTransfer
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import CompositeTensorGradient

@@ -20,7 +20,8 @@ their sources.
 import collections.abc
 
 from tf_multitier import embedding_variable
-from tf_multitier import optimizer
+from tf_multitier import handle_attrs
+from tf_multitier import updates
 from tf_multitier import partitioned
 from tf_multitier import tensorflow_internals as internals
 
@@ -58,7 +59,7 @@ def _get_processor(original):
                     f"embedding variable '{v.variable_name}', which was created eagerly, cannot be trained by optimizers of "
                     "tf.compat.v1.train (AdagradOptimizer and its siblings): use tf_multitier.optimizers.Adagrad or its siblings"
                 )
-            return optimizer.EmbeddingProcessor(v)
+            return updates.EmbeddingProcessor(v)
         if _is_partitioned(v):
             raise ValueError(
                 f"a gradient belongs to one partition of the embedding variable '{v.variable_name}': give the optimizer a pair for "
@@ -72,7 +73,7 @@ def _get_processor(original):
 def _create_slot_var(original):
     def create_slot_var(primary, *args, **kwargs):
         if isinstance(primary, embedding_variable.EmbeddingVariable):
-            return optimizer.make_slot(primary)
+            return updates.make_slot(primary)
         return original(primary, *args, **kwargs)
 
     return create_slot_var
@@ -185,4 +186,4 @@ def install():
     _installed = True
     for name, wrapper in _WRAPPERS.items():
         internals.wrap(name, wrapper)
-    internals.place_on_parameter_servers(embedding_variable.HANDLE_OP_TYPE)
+    internals.place_on_parameter_servers(handle_attrs.HANDLE_OP_TYPE)

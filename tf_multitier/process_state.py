@@ -1,4 +1,4 @@
-"""What this process restores and shares, over all Sessions and threads."""
+"""Which restores run in this process, and which tables its Sessions share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tf_multitier._library import ops
 
 
 class ProcessState:
-    """Reads the process's state, again and again. Thread-safe."""
+    """Reads the state of the process as often as it is called. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -22,10 +22,10 @@ def read_only() -> Iterator[None]:
             logits = model(features)
 
     A read-only variable is not in TRAINABLE_VARIABLES. Training it raises ValueError when the graph is built; in an imported graph,
-    the update op fails with FailedPreconditionError. Removing rows fails in the same way. A restore takes the values alone: no
-    optimizer slots, no keys that a filter has not admitted. All Sessions of a process that restore a variable with the same name and
-    options from the same checkpoint share one table: its rows are in memory, or in its tiers' files, once. The table is
-    deleted when the last of these Sessions is closed.
+    the update op fails with FailedPreconditionError. Removing rows fails in the same way. A restore reads keys, values, frequencies
+    and versions, but no optimizer slots, and no keys that a filter has not admitted. All Sessions of a process that restore a
+    variable with the same name and options from the same checkpoint share one table, so memory and files have its rows once. The
+    table is deleted when the last of these Sessions is closed.
     """
     token = _inside.set(True)
     try:

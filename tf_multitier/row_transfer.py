@@ -1,7 +1,7 @@
-"""RowTransfer: the methods of EmbeddingVariable and PartitionedEmbeddingVariable that move rows out of a variable and into it.
+"""RowTransfer: the methods of EmbeddingVariable and PartitionedEmbeddingVariable that copy many rows out of a variable or into it.
 
-    scan      one piece of the rows, by a cursor                 upsert      rows of the caller, a batch at a time
-    rows      a generator over scan, for whole variables         clear       removes every key
+    scan      reads one piece of the rows, by a cursor           upsert      writes a batch of rows
+    rows      a generator that scans the whole variable          clear       removes every key
                                                                  set_budget  changes the size of DRAM
 
 Reads and removals by key are in queries.py. A checkpoint moves whole variables between programs (saver.py, checkpoint/).
@@ -99,8 +99,9 @@ class RowTransfer(Queries):
     ) -> ScannedRows:
         """Reads the variable piece by piece while it is in use. `rows` does it in a loop.
 
-        A key that has a row during the whole scan is in exactly one piece. A key that comes or goes meanwhile may be in none. Memory
-        is that of one piece. Rows do not move between tiers. Rows of lower tiers are read, also if they are then left out.
+        A key that has a row during the whole scan is in exactly one piece. A key that is added or removed during the scan may be in
+        none. The scan needs memory for one piece. It moves no row between tiers. It reads the rows of lower tiers even if
+        min_version or min_frequency leaves them out.
 
         Args:
           cursor: 0 for the first piece, then `next_cursor` of the piece before: an integer, or an int64 scalar tensor.
@@ -241,10 +242,10 @@ class RowTransfer(Queries):
     ) -> tf.Tensor:
         """Writes rows. Keys without a row get one, whatever an admission filter says.
 
-        What is not given stays as it is in a row that exists. A new row then has its initial values, frequency 0 (or the count that
-        a filter has of it), and the newest global step that the table knows. All rows are written, or none; in a partitioned
-        variable that holds for each part. All rows of the batch are in DRAM at once, beyond its size if need be. If another thread
-        trains a new key at the same time, either of the two comes first.
+        In a row that exists, what is not given stays as it is. In a new row, it is the initial value, frequency 0 (or the count that
+        a filter has), and the newest global step that the table knows. All rows are written, or none; in a partitioned variable this
+        holds for each part. All rows of the batch are in DRAM at the same time, even if they exceed its size. If another thread
+        trains a new key at the same time, the order of the two is not defined.
 
         Args:
           keys: integers [n].
@@ -253,7 +254,7 @@ class RowTransfer(Queries):
           frequencies: integers [n], from 0 to 2**32 - 1, or None.
           versions: integers [n], or None.
           if_exists: for a key that has a row: "replace" what is given, "keep" the row, or "error".
-          repeats: for a key that is there twice: "error", or "last": the last one counts.
+          repeats: for a key that `keys` has twice: "error", or "last", which writes the last of its rows.
           check_finite: True: infinities and NaN are an error.
           name: name of the op.
 
@@ -262,7 +263,7 @@ class RowTransfer(Queries):
 
         Raises:
           ValueError: a bad name, or shapes that do not match.
-          tf.errors.InvalidArgumentError, when run: a key that is there twice, no such slot, another width, a negative frequency.
+          tf.errors.InvalidArgumentError, when run: a repeated key, no such slot, another width, a negative frequency.
           tf.errors.AlreadyExistsError, when run: a key has a row, and if_exists is "error".
           tf.errors.ResourceExhaustedError, when run: there is no room for the rows.
         """

@@ -6,7 +6,7 @@ A SavedModel has, for an embedding variable:
     its handle           in the exported graph, an op with the options as attributes, as in v1 graphs
     its rows             in variables/, as in every checkpoint of TensorFlow 2 (object_checkpoint.py)
 
-Without this, TensorFlow would save it as a dense variable, and the loaded functions would fail.
+Without this module, TensorFlow would save the variable as a dense one, and the loaded functions would fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def register(name: str) -> typing.Callable:
 
 
 def write_object_proto(proto: typing.Any) -> None:
-    """Says that the object is none of TensorFlow's variables."""
+    """Marks the object as one of tf_multitier, so that TensorFlow does not load it as a dense variable."""
     proto.user_object.identifier = "tf_multitier"
     proto.user_object.version.producer = 1
 

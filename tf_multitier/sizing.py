@@ -11,6 +11,11 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import options
+from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.storage_option import check_storage_available
+from tf_multitier.storage_option import ENV_DEVICE
+from tf_multitier.storage_option import storage_option_from_environment
+from tf_multitier.storage_option import StorageOption
 from tf_multitier import rules
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
@@ -133,7 +138,7 @@ def memory(
     rows: int,
     embedding_dim: int,
     optimizer: typing.Any = "adagrad",
-    storage_option: options.StorageOption | None = None,
+    storage_option: StorageOption | None = None,
     num_partitions: int = 1,
     filter_option: typing.Any = None,
     waiting_keys: int = 0,
@@ -174,8 +179,8 @@ def memory(
     bytes_per_row = _padded(dim) + sum(
         _padded(1 if per_row else dim) for per_row in _slots_of(optimizer)
     )
-    storage = storage_option or options.storage_option_from_environment()
-    names = options.check_storage_available("of tf_multitier.memory", storage).tiers
+    storage = storage_option or storage_option_from_environment()
+    names = check_storage_available("of tf_multitier.memory", storage).tiers
     budgets = _budgets(storage, names, bytes_per_row)
     share = _share(rows, parts)
     if None not in budgets:  # a row is in one tier only, or has a copy in HBM
@@ -281,7 +286,7 @@ def _budgets(storage, names, bytes_per_row):
         if not given and i + 1 == len(names):
             budgets.append(None)
             continue
-        emulated = names[i] == "HBM" and os.environ.get(options.ENV_DEVICE) == "emulated"
+        emulated = names[i] == "HBM" and os.environ.get(ENV_DEVICE) == "emulated"
         default = _DEFAULT_EMULATED_HBM if emulated else _DEFAULT_SIZE
         size = storage.storage_size[i] if given else default
         if size < bytes_per_row:
@@ -295,7 +300,7 @@ def _budgets(storage, names, bytes_per_row):
 def _hbm(rows, budget, bytes_per_row, parts, storage, load):
     """The TierMemory of HBM. Its memory has room for `budget` rows, however many there are. `load`: rows a slot."""
     buckets = math.ceil(budget / load / _HBM_BUCKET)
-    slot = 1 + 16 + (4 if storage.cache_strategy == options.CacheStrategy.LFU else 0)
+    slot = 1 + 16 + (4 if storage.cache_strategy == CacheStrategy.LFU else 0)
     size = buckets * (_HBM_BUCKET * slot + 4) + budget * (bytes_per_row + 16 + 8) + _KIB
     most = min(rows, budget * parts)
     return TierMemory("HBM", most, most * bytes_per_row, 0, 0, size * parts)

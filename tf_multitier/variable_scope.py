@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import functools
 import numbers
 import typing
 
@@ -13,6 +14,7 @@ from tf_multitier import embedding_variable
 from tf_multitier import graph_state
 from tf_multitier import initializers
 from tf_multitier import options
+from tf_multitier import storage_option
 from tf_multitier.embedding_variable import make_eager_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.partitioned import is_embedding_variable
@@ -119,7 +121,7 @@ def _make(
     value = initializers.initial_value(
         initializer, full_name, dim, option.init_option.default_value_dim
     )
-    storage = option.storage_option or options.storage_option_from_environment()
+    storage = option.storage_option or storage_option.storage_option_from_environment()
     is_eager = tf.executing_eagerly()
     its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
     seed = initializers.table_seed(value.seed, its_seed, full_name)
@@ -180,9 +182,9 @@ def _check_reused(
         raise wrong("number of partitions", num_partitions, variable.num_partitions)
     if explicit_option:
         storage = option.storage_option
-        expected = options.option_attrs(name, option, storage or options.StorageOption())
+        expected = options.option_attrs(name, option, storage or storage_option.StorageOption())
         for attr, value in expected.items():
-            if storage is None and attr in options.STORAGE_ATTRS:
+            if storage is None and attr in storage_option.STORAGE_ATTRS:
                 continue
             found = variable.option_attrs[attr]
             if isinstance(value, float):
@@ -254,6 +256,16 @@ def get_embedding_variable(
         initializer = scope.initializer
     scope_partitioner = scope.partitioner
     num_partitions = _number_of_partitions(name, partitioner or scope_partitioner, dim)
+    make = functools.partial(
+        _make,
+        dim=dim,
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        initializer=initializer,
+        option=option,
+        num_partitions=num_partitions,
+        trainable=trainable,
+    )
     if is_eager:
         if custom_getter is not None:
             raise ValueError(
@@ -261,30 +273,10 @@ def get_embedding_variable(
                 "v1 graphs only"
             )
         with tf.init_scope(), tf.name_scope(name) as its_scope:
-            return _make(
-                name_from_scope_name(its_scope),
-                dim,
-                key_dtype,
-                value_dtype,
-                initializer,
-                option,
-                num_partitions,
-                trainable,
-                None,
-            )
+            return make(name_from_scope_name(its_scope), collections=None)
 
     def creator(unused_next_creator, **kwargs):
-        made = _make(
-            kwargs["name"],
-            dim,
-            key_dtype,
-            value_dtype,
-            initializer,
-            option,
-            num_partitions,
-            trainable,
-            kwargs.get("collections"),
-        )
+        made = make(kwargs["name"], collections=kwargs.get("collections"))
         return StoredParts(made) if made.is_partitioned else made
 
     scope.set_partitioner(None)  # else get_variable would partition the shape [0, dim]

@@ -1,4 +1,4 @@
-"""Table: one embedding table of the engine."""
+"""Table: one embedding table of the engine. The methods that move rows in and out are in row_transfer.py."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
 from tf_multitier.engine import rules
-from tf_multitier.engine.rows import Rows
+from tf_multitier.engine.row_transfer import RowTransfer
 
 
-class Table:
+class Table(RowTransfer):
     """A hash table from int64 keys to float32 rows [value | slot 1 | ... | slot n].
 
     Updates create keys; lookups do not.
@@ -355,124 +355,6 @@ class Table:
     def clear(self) -> None:
         """Removes all keys from all tiers, and resets the counts of filters. Columns stay."""
         self._table.clear()
-
-    def export(self, all_columns: bool = True) -> Rows:
-        """Copies all rows and counted keys, as of one moment, in any order.
-
-        Args:
-          all_columns: False: copy the value column only.
-
-        Returns:
-          `Rows`.
-        """
-        return Rows(**self._table.export(bool(all_columns)))
-
-    def scan(
-        self,
-        cursor: int = 0,
-        max_rows: int = 65536,
-        columns: collections.abc.Sequence[str] | None = None,
-        min_version: int | None = None,
-        min_frequency: int | None = None,
-    ) -> tuple[Rows, int]:
-        """Copies the table in steps, while other operations run.
-
-        A key that is present during the whole scan is returned exactly once. A key that is added or removed during the scan may be
-        returned once or not at all.
-
-        Args:
-          cursor: 0 for the first call, then the cursor that the previous call returned.
-          max_rows: rows per call, >= 1. A call may return up to one bucket of rows more.
-          columns: names of the columns to copy. None: all.
-          min_version: rows and counted keys whose last update was at an earlier step are left out. None: none is.
-          min_frequency: rows and counted keys with fewer occurrences are left out.
-
-        Returns:
-          (`Rows`, next cursor). The next cursor is 0 at the end.
-
-        Raises:
-          ValueError: no such column, or a bad cursor or max_rows.
-        """
-        rows, following = self._table.scan(
-            arguments.integer("cursor", cursor, signed=False),
-            arguments.integer("max_rows", max_rows),
-            [] if columns is None else self._known_columns(arguments.names("columns", columns)),
-            -(2**63) if min_version is None else arguments.integer("min_version", min_version),
-            0 if min_frequency is None else arguments.integer("min_frequency", min_frequency),
-        )
-        return Rows(**rows), following
-
-    def _known_columns(self, names):
-        """`names`, at least one of them."""
-        if not names:
-            raise ValueError(
-                f"columns: expected names among {[c[0] for c in self.columns]}, found none"
-            )
-        return names
-
-    def upsert(
-        self,
-        keys: npt.ArrayLike,
-        columns: dict[str, npt.ArrayLike],
-        frequencies: npt.ArrayLike | None = None,
-        versions: npt.ArrayLike | None = None,
-        if_exists: str = "replace",
-        repeats: str = "error",
-    ) -> int:
-        """Writes rows: all of them, or none. Keys without a row get one, whatever the filter says.
-
-        What is not given stays as it is in a row that exists. A new row then has its initial values, frequency 0 (or the count that
-        the filter has of it), and the newest step that the table knows.
-
-        Args:
-          keys: integers [n].
-          columns: a dict from names of columns to floats [n, dim of the column].
-          frequencies: integers [n], 0 to 2**32 - 1, or None.
-          versions: integers [n], or None.
-          if_exists: for a key that has a row: "replace" what is given, "keep" the row, or "error".
-          repeats: for a key that is there twice: "error", or "last": the last one counts.
-
-        Returns:
-          The number of rows written.
-
-        Raises:
-          ValueError: a bad argument; the message says what was expected and found.
-          AlreadyExistsError: a key has a row, and if_exists is "error".
-          ResourceExhaustedError: no room for the rows.
-        """
-        for argument, found, expected in (
-            ("if_exists", if_exists, ("replace", "keep", "error")),
-            ("repeats", repeats, ("error", "last")),
-        ):
-            if found not in expected:
-                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
-        checked = arguments.integers("keys", keys)
-        dims = {name: dim for name, dim, _ in self.columns}
-        data = []
-        for name, values in columns.items():
-            if name not in dims:
-                raise ValueError(f"columns: expected names among {list(dims)}, found {name!r}")
-            data.append((name, arguments.floats(name, values, [len(checked), dims[name]])))
-        facts = [
-            arguments.integers(what, () if given is None else given)
-            for what, given in (("frequencies", frequencies), ("versions", versions))
-        ]
-        for what, given, fact in zip(
-            ("frequencies", "versions"), (frequencies, versions), facts, strict=True
-        ):
-            if given is not None and len(fact) != len(checked):
-                raise ValueError(f"{what}: expected shape [{len(checked)}], found [{len(fact)}]")
-        return self._table.upsert(checked, data, *facts, if_exists, repeats == "last")
-
-    def import_rows(self, rows: Rows) -> None:
-        """Writes rows and counted keys into the table. They replace existing rows of the same keys.
-
-        Columns that `rows` lacks get their initial value. Columns that the table lacks are added.
-
-        Raises:
-          ValueError: the value column has another dim, or the sizes of the arrays do not match.
-        """
-        self._table.import_rows(arguments.rows(rows))
 
     def total_count(self) -> int:
         """The number of keys that have a row."""

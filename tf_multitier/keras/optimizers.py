@@ -1,7 +1,7 @@
 """with_rows: optimizers of Keras that also train embedding variables.
 
-An optimizer of `with_rows` is of a class derived from Keras' own. It takes the gradients of rows out, clips them with the others, and
-gives them to the row optimizer of the same rule, with its own learning rate. Keras' code updates the dense variables.
+An optimizer of `with_rows` has a class that is derived from Keras' class. It takes the gradients of rows out, clips them together with
+the others, and passes them to the row optimizer of the same rule with the same learning rate. Keras' code updates the dense variables.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ globals().update({made.__name__: made for made in _CLASSES.values()})
 def with_rows(optimizer: typing.Any) -> typing.Any:
     """An optimizer like `optimizer`, not yet used, that also trains the rows of embedding layers.
 
-    Rows follow its rule, learning rate, schedule and clipping; `global_clipnorm` is over rows and dense weights together. Of AdamW's
-    decay, rows get it in the steps that have a gradient for them.
+    Rows follow its rule, learning rate, schedule and clipping. `global_clipnorm` covers rows and dense weights together. With AdamW, a
+    row decays only in steps that have a gradient for it.
 
     Args:
       optimizer: keras.optimizers.SGD, Adagrad, Adam, AdamW, RMSprop, Ftrl or Adadelta, or one of their names.

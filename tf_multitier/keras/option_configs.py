@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import typing
 
+from tf_multitier import config_pb2
 from tf_multitier import options
+from tf_multitier.option_values import Option
 
 
 def to_config(value: typing.Any) -> typing.Any:
@@ -22,7 +24,7 @@ def to_config(value: typing.Any) -> typing.Any:
         return {"enum": type(value).__name__, "name": value.name}
     if isinstance(value, (list, tuple)):
         return [to_config(each) for each in value]
-    if type(value).__module__ == options.__name__:
+    if isinstance(value, Option):
         fields = {name: to_config(field) for name, field in vars(value).items()}
         return {"option": type(value).__name__, "fields": fields}
     raise NotImplementedError(
@@ -37,7 +39,7 @@ def from_config(config: typing.Any) -> typing.Any:
     if not isinstance(config, dict):
         return config
     if "enum" in config:
-        return getattr(options, config["enum"])[config["name"]]
+        return getattr(config_pb2, config["enum"])[config["name"]]
     made = object.__new__(getattr(options, config["option"]))
     vars(made).update({name: from_config(field) for name, field in config["fields"].items()})
     return made

@@ -1,7 +1,7 @@
-"""Rows: an embedding variable as Keras sees it, one of the weights of a layer.
+"""Rows: an embedding variable as a weight of a Keras layer.
 
-Keras' optimizers hand a variable with `overwrite_with_gradient` its gradient, by `assign`, and make no slots for it. Rows takes the
-gradient and gives it to the optimizer of its layer. An optimizer of `with_rows` takes the gradients of Rows itself.
+If a variable has `overwrite_with_gradient`, Keras' optimizers make no slots for it, and pass its gradient to `assign`. Rows.assign
+passes the gradient on to the optimizer of the layer. An optimizer of `with_rows` takes the gradients of Rows before that.
 """
 
 from __future__ import annotations

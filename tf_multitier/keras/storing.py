@@ -6,7 +6,7 @@
     tables         uint8: names of the tables, JSON
     state_<i>_<j>  variable j of the row optimizer of table i: its steps, hyperparameters and beta powers
 
-The bytes go through memory, so the rows of a layer may have at most MAX_BYTES; tf.train.Checkpoint streams larger tables.
+The bytes go through memory, so a table may have at most MAX_BYTES. tf.train.Checkpoint saves larger tables.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     model = tf_multitier.serving.Model("/models/7")
     scores = model.run({"user": ["ann", "bob"]})["score"]
-    model.reload("/models/8")                     # requests go on; each sees one version
+    model.reload("/models/8")                     # requests continue; each sees one version
 
-`read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint without what serving does not
-need. `shared_tables` lists the tables that the Sessions of this process share.
+`read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint that has only what serving needs.
+`shared_tables` lists the tables that the Sessions of this process share.
 """
 
 from tf_multitier.read_only import read_only

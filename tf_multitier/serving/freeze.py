@@ -1,4 +1,4 @@
-"""freeze: a SavedModel or a checkpoint with what serving needs, and no more."""
+"""freeze: writes a SavedModel or a checkpoint that has only what serving needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tf_multitier.tensorflow_internals import saved_model_pb2
 def freeze(source: str | os.PathLike, target: str | os.PathLike, dtype: str = "float32") -> int:
     """Writes a SavedModel or a checkpoint for serving.
 
-    Its embedding variables have keys and values alone: no optimizer slots, frequencies, versions, and no keys that a filter has not
-    admitted. In a SavedModel they are read-only (see `read_only`). Dense tensors are copied as they are.
+    Its embedding variables have only keys and values. They have no optimizer slots, frequencies or versions, and no keys that a filter
+    has not admitted. In a SavedModel they are read-only (see `read_only`). Dense tensors are copied as they are.
 
     Args:
       source: directory of a SavedModel, prefix of a checkpoint, or directory with a `checkpoint` file.

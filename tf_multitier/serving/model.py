@@ -1,9 +1,9 @@
 """Model: a SavedModel that answers requests while it is replaced.
 
-A version is a graph and a Session with its own dense variables and tables. `reload` loads the next version next to the current one and
-then makes it current, under a lock that no request holds while it runs. A request counts as a user of the version that was
-current when it began. A version is closed when it is not current any more and has no users. So a request sees the dense variables
-and the rows of one version, however many lookups it has.
+A version is a graph and a Session with its own dense variables and tables. `reload` loads the new version while the current one
+answers requests, and then makes it the current one. A request uses the version that is current when it begins, and counts as its
+user. A version is closed when it is not the current one and has no users. So a request sees the dense variables and the rows of one
+version, even if it has many lookups.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Version:
 class Model:
     """A SavedModel that answers requests from any number of threads, and that can be replaced while it does.
 
-    Its embedding variables are read-only, whether they were so when the model was saved or not: models of one process that have the
-    same rows share them (see `read_only`).
+    Its embedding variables are read-only, even if they were not when the model was saved. So models of one process that have the same
+    rows share them (see `read_only`).
 
     Args:
       path: directory of a SavedModel.
@@ -164,7 +164,7 @@ class Model:
                 version._close()
 
     def reload(self, path: str | os.PathLike) -> None:
-        """Loads another version and makes it the current one. Requests go on. If it fails, the current version stays.
+        """Loads another version and makes it the current one. Requests continue. If loading fails, the current version stays.
 
         While it loads, both versions are in memory. One reload runs at a time; others wait.
 

@@ -54,17 +54,16 @@ def _remove(prefix):
 
 
 class IncrementalSaver:
-    """Saves all rows now and then, and what changed in between.
+    """Saves all rows, and then only what changed.
 
-    A delta takes time and bytes in proportion to the rows that changed; variables other than embedding variables are written
-    whole. From the first `save` on, tables track what changes: one bit for each row in DRAM, and about 40 bytes for each row
-    that changed and then left DRAM or the table. If more than 4 Mi of those gather in one of a table's 8 parts, the next save
-    has all rows.
+    Time and size of a delta are proportional to the number of rows that changed. Variables other than embedding variables are
+    written completely. From the first `save` on, tables track changes. This takes one bit for each row in DRAM, and about 40 bytes
+    for each row that changed and then left DRAM or the table. If a shard (a table has up to 8) has more than 4 Mi such rows, the
+    next save has all rows.
 
-    A program that restores, or starts anew, begins with a `save` of all rows: `save_incremental` makes it.
+    The first save after a start or a restore has all rows, also if it is a call of `save_incremental`.
 
-    Like tf.compat.v1.train.Saver it belongs to the graph that is the default when it is made, after the optimizer. Not
-    thread-safe.
+    Create it after the optimizer, like tf.compat.v1.train.Saver. It belongs to the default graph of that time. Not thread-safe.
     """
 
     def __init__(

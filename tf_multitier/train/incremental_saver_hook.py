@@ -12,7 +12,7 @@ v1 = tf.compat.v1
 
 
 class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
-    """Saves all rows now and then, and what changed more often; when the session starts, it restores deltas too.
+    """Saves all rows at long intervals, and the changes at short ones. When the session starts, applies the deltas.
 
     Use it in place of the session's own checkpoints:
 
@@ -22,12 +22,12 @@ class IncrementalSaverHook(tf.compat.v1.train.SessionRunHook):
         ) as session: ...
 
     The session restores the newest checkpoint; then the hook applies the deltas that continue it. A save happens after a step,
-    between two session.run calls of this session. The session's end saves what changed.
+    between two session.run calls of this session. When the session ends, the hook saves what changed.
 
     Args:
       checkpoint_dir: directory of the checkpoints.
-      save_secs, save_steps: between two checkpoints of all rows; give one.
-      save_incremental_secs, save_incremental_steps: between two deltas; give one.
+      save_secs, save_steps: seconds or steps between two checkpoints of all rows. Give one of the two.
+      save_incremental_secs, save_incremental_steps: seconds or steps between two deltas. Give one of the two.
       checkpoint_basename: name of the checkpoints, followed by the step.
       max_to_keep, max_deltas: see IncrementalSaver.
 

@@ -1,4 +1,6 @@
-"""The adapter through which TensorFlow's v1 optimizers train embedding variables: processors and slot columns.
+"""How an optimizer updates an embedding variable: one op for a gradient, and slots that are columns of the rows.
+
+`update` makes the op. optimizers.py calls it for TensorFlow 2. For TensorFlow's v1 optimizers:
 
     optimizer.minimize(loss)
       _get_processor(variable)      -> EmbeddingProcessor (patches.py)

@@ -1,0 +1,84 @@
+"""The attributes of a handle op, which say what an embedding variable is: its options, key type and part.
+
+`OPTION_ATTRS` is the table of them. The initialize and restore ops repeat them, and a SavedModel stores them.
+"""
+
+import tensorflow as tf
+
+from tf_multitier.storage_option import STORAGE_ATTRS
+
+HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
+
+# Attributes of the handle op that say what the variable is; the initialize and restore ops repeat them.
+OPTION_ATTRS = (
+    "dtype",
+    "key_dtype",
+    "shape",
+    "initializer",
+    "initializer_a",
+    "initializer_b",
+    "seed",
+    "default_value_dim",
+    "default_value_no_permission",
+    "filter",
+    "filter_freq",
+    "filter_max_elements",
+    "filter_false_positive",
+    "filter_counter_bits",
+    "filter_probability",
+    "steps_to_live",
+    "l2_weight_threshold",
+    *STORAGE_ATTRS,
+    "read_only",
+    "partition_index",
+    "num_partitions",
+)
+
+
+def _string(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def attrs_of_handle(handle):
+    """{attribute: value} of OPTION_ATTRS, read from a handle tensor's op."""
+    values = {name: _string(handle.op.get_attr(name)) for name in OPTION_ATTRS}
+    values["shape"] = tf.TensorShape(values["shape"])
+    return values
+
+
+def is_handle(tensor):
+    """True if a tensor is the handle of an embedding variable."""
+    return (
+        isinstance(tensor, tf.Tensor)
+        and not tf.executing_eagerly()
+        and tensor.op.type == HANDLE_OP_TYPE
+    )
+
+
+class TableOptions:
+    """Properties of an embedding variable that the attributes of its handle op give."""
+
+    @property
+    def embedding_dim(self) -> int:
+        """Elements of one embedding."""
+        return self.shape.as_list()[1]
+
+    @property
+    def key_dtype(self) -> tf.DType:
+        """tf.int64 or tf.int32: the dtype of ids. Inside the table, keys are int64."""
+        return tf.as_dtype(self.option_attrs["key_dtype"])
+
+    @property
+    def storage_type(self) -> str:
+        """Name of the storage type, for example "DRAM_SSDHASH"."""
+        return self.option_attrs["storage_type"]
+
+    @property
+    def steps_to_live(self) -> int:
+        """`steps_to_live` of the variable's GlobalStepEvict, in steps; 0 if it has none."""
+        return self.option_attrs["steps_to_live"]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the variable was made in `tf_multitier.serving.read_only()`."""
+        return self.option_attrs["read_only"]
