@@ -14,7 +14,7 @@ using device::DeviceRowHeader;
 
 namespace {
 
-// At most so much is handed down at a time: the containers of that many rows fit into what an operation holds in reserve.
+// Limits of what is handed down at a time. The containers for one chunk fit into the memory that an operation has in reserve.
 constexpr size_t kChunkBytes = size_t{8} << 20, kChunkRows = 4096;
 
 }  // namespace

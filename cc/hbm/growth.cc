@@ -1,4 +1,4 @@
-// Growth: a table that keeps every row in HBM takes more memory as rows come. hbm_table.h says how.
+// Growth: a table that keeps every row in HBM allocates more memory when rows are added. hbm_table.h has the protocol.
 
 #include <algorithm>
 

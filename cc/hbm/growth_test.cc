@@ -1,4 +1,4 @@
-// HBM alone: a table that takes memory of the device as rows come, and keeps every row there.
+// HBM alone: the table grows as rows are added, and keeps every row on the device.
 
 #include "cc/hbm/hbm_test_util.h"
 

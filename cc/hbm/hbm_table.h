@@ -1,44 +1,46 @@
-// HbmTable: a table in HBM above an EmbeddingTable, which is the home of every row ("below").
+// HbmTable: a table in HBM above an EmbeddingTable ("the table below"), which has a place for every row.
 //
-//   In HBM: HBM is the truth. Not in HBM: the table below is. The table below never knows what is in HBM.
+//   If a row is in HBM, the row in HBM is valid. If not, the row in the table below is. The table below does not know which
+//   rows are in HBM.
 //
-// A lookup or an apply is two parts:
+// A lookup or an apply has two parts:
 //
-//   find     on the device: distinct keys, their rows; counts the misses. Rows that are found are stamped with the operation's
-//   number bring up only where keys missed, with the turn:
-//              1. CopyOut of the missed rows from below, one copy up
-//              2. on the device: find again, place the rows that still miss, in free rows or those of victims; then gather or
-//              update
-//              3. dirty victims, and changed rows that found no place, come down, and PutBack brings them below
+//   find       on the device: finds the distinct keys and their rows, and counts the misses. Stamps the rows that it finds with
+//              the number of the operation.
+//   bring up   only if keys missed; holds the turn:
+//              1. CopyOut copies the missed rows from the table below, in one copy to the device.
+//              2. On the device: finds the missed keys again. Places rows that still miss in free rows, or in the rows of
+//                 victims. Then gathers or updates.
+//              3. Dirty victims, and changed rows for which there was no place, are copied to the host. PutBack writes them to
+//                 the table below.
 //
-// Why no update is lost. The turn is one thread's at a time, so between 1 and 3 nothing else leaves HBM and nothing else comes
-// up:
-//   - a row that 1 read below is the newest one, or another operation has brought its key up before, and find again sees that
-//   - a row that find found is still there in 2: the floor is the lowest number of an operation in flight, and a row that was
-//   stamped by
-//     the floor or a later number is no victim
-//   - an operation without misses takes no turn: its rows stay where they are until it ends
-//   - keys leave HBM for other reasons only while the gate is closed: no operation is in flight then
+// Why no update is lost. One thread at a time has the turn, so between 1 and 3 no other row leaves or enters HBM:
+//   - A row that step 1 read is the newest one, or another operation has brought its key up before. Step 2 finds that row.
+//   - A row that "find" found is still in HBM in step 2. The floor is the lowest number of a running operation. A row whose
+//     stamp is the floor or higher is never a victim.
+//   - An operation without misses takes no turn. Its rows stay in HBM until it ends.
+//   - Keys leave HBM for other reasons only while the gate is closed. Then no operation runs.
 //
-// Nothing changes before "place" is launched, and every error until then is the operation's alone. From there on a device call
-// that fails is repeated; where it fails three times the table is broken: every later operation answers Internal and says so.
-// Where the table below takes no rows (RowsBelow), operations that miss nothing go on, lookups that miss are answered, and
-// applies that miss get the error.
+// Before rows are placed, nothing has changed, and an error affects only its operation. After that, a device call that fails is
+// repeated. If it fails three times, the table is broken, and every later operation returns Internal with the reason. If the
+// table below accepts no rows (RowsBelow), operations without misses and all lookups continue. Applies that miss return the
+// error.
 //
-// An apply of keys that a filter has not admitted is one of the table below, before anything changes in HBM: counting and birth
-// are its own.
+// Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
+// them and creates their rows.
 //
-// Growing (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
-// free rows leaves, and closes the gate. It hands everything down, replaces the memory in HBM by twice as much, and begins
-// again. Rows come up again when they are used.
+// Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
+// free rows ends its first try and closes the gate. It hands all rows down, replaces the memory in HBM by twice as much, and
+// starts again. Rows come up again when they are used.
 //
 // Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. A snapshot's visitor may need
-// all of them but the first. So nothing waits for a snapshot while it holds one of the others: operations wait before the gate
-// (Inside, Alone), and what closes the gate for many rows (an expiry, an import) waits until no snapshot is taken.
+// all of them except the first. So an operation that holds one of the others never waits for a snapshot. Operations wait before
+// the gate (Inside, Alone). An expiry or an import, which closes the gate for many rows, waits until no snapshot is being
+// taken.
 //
-// Values, facts and errors are those of EmbeddingTable, bit for bit. What differs: ApplyRequest::places are not used; rules
-// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty; Prefetch brings rows up to
-// the table below, not into HBM.
+// Values, facts and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not used; rules
+// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty; Prefetch brings rows into
+// the first tier of the table below, not into HBM.
 //
 // Thread-safe.
 
@@ -66,22 +68,22 @@
 
 namespace multitier::hbm {
 
-constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget of a table that grows as long as the device has memory
+constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget that only the memory of the device limits
 
 struct HbmOptions {
   std::shared_ptr<device::Device> device;
   uint64_t budget_bytes = 0;     // of row data in HBM; at least one row
-  uint64_t first_operation = 0;  // of tests: the numbers of operations wrap at 2^32
-  // Not 0: it takes memory for so many rows at first and for more as rows come, up to the budget, and keeps every row in HBM.
-  // An apply whose new rows would need more gets ResourceExhausted.
+  uint64_t first_operation = 0;  // for tests: operation numbers wrap at 2^32
+  // 0: allocates the whole budget, and evicts rows to the table below. Otherwise: allocates memory for this number of rows,
+  // grows up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
   uint64_t grows_from_rows = 0;
 };
 
 class HbmTable : public TableFront {
  public:
-  // InvalidArgument where an option is out of range; ResourceExhausted where the device has no memory.
+  // InvalidArgument: an option is out of range. ResourceExhausted: the device has not enough memory.
   static Result<std::unique_ptr<HbmTable>> Create(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below);
-  // Hands everything down where the table below keeps its rows (TableOptions::keep).
+  // If the table below keeps its files (TableOptions::keep), hands all rows down.
   ~HbmTable() override;
   HbmTable(const HbmTable&) = delete;
   HbmTable& operator=(const HbmTable&) = delete;
@@ -103,7 +105,7 @@ class HbmTable : public TableFront {
   Status Remove(Span<const int64_t> keys, int64_t* removed) override;
   Status Expire(int64_t step, int64_t* expired) override;
   Status Clear() override;
-  // Rows go down while operations run, then the gate closes and the rest goes down: operations wait for that rest.
+  // Hands most rows down while operations run, then closes the gate and hands the rest down. Operations wait for the rest only.
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
   Result<int64_t> Upsert(const UpsertRequest& request) override;
@@ -118,16 +120,16 @@ class HbmTable : public TableFront {
   Status SetDramBudget(uint64_t bytes) override { return below_->SetDramBudget(bytes); }
   Status Compact() override { return below_->Compact(); }
 
-  // One operation on its way: see the top. A test drives the parts of two of them in every order.
+  // A running operation: see the top. A test runs the parts of two operations in every order.
   class Operation;
   Status Find(Operation* operation, Span<const int64_t> keys);
   Status FinishLookup(Operation* operation, float* out, int64_t stride);
   Status FinishApply(Operation* operation, const ApplyRequest& request);
 
  private:
-  class Inside;      // an operation's place inside the gate
-  class Alone;       // keeps the gate closed
-  class NoSnapshot;  // keeps snapshots of other threads from being taken
+  class Inside;      // inside the gate, like other operations
+  class Alone;       // holds the gate closed
+  class NoSnapshot;  // prevents snapshots by other threads
 
   struct Headers {
     std::vector<int64_t> keys;
@@ -147,7 +149,7 @@ class HbmTable : public TableFront {
   void BringNumbersDown(Operation* operation);
   void ComeDown(Operation* operation) MT_REQUIRES(turn_);
   Status Synchronize(Operation* operation);
-  // Device calls behind the point of no return.
+  // Makes a device call after which the operation cannot be undone: repeats it, then breaks the table.
   template <typename Call>
   void Insist(Call call);
   void Break(const Status& status);
@@ -157,7 +159,7 @@ class HbmTable : public TableFront {
   struct Output;
   Status PrepareOutput(Operation* operation, Output* output);
   void WriteOutput(const Operation& operation, const Output& output, int64_t stride, float* out) const;
-  // Headers of the rows of these keys in HBM, and their list on the device.
+  // Gives the headers of those of these keys that are in HBM, and their list on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
   // Calls report(i, header) for each key in HBM, or owed; the rest in `elsewhere`, with their positions.
@@ -174,14 +176,14 @@ class HbmTable : public TableFront {
   Status Empty() MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
-  // Frees the table in HBM, makes one of this shape and calls `then`. Where either fails, makes one as before.
+  // Frees the table in HBM, makes one of this shape and calls `then`. If either fails, makes one of the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
 
   // --- growth.cc
-  // Calls part(operation) with an operation whose keys are found, and again with a new one where it asked for rows and got
-  // them. Where there are none, an operation that creates rows fails; another one evicts.
+  // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
+  // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and another one evicts.
   Status RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part);
-  // Whether the operation asks for more rows: then nothing of it may happen now. REQUIRES: CopyOutMisses
+  // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
   uint64_t MostRows() const;
@@ -193,7 +195,7 @@ class HbmTable : public TableFront {
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
 
-  // FailedPrecondition in a forked child; what broke the table.
+  // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
   uint32_t Floor() const MT_REQUIRES(enqueue_);
 

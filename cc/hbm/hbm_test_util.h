@@ -75,10 +75,7 @@ inline Status SnapshotOf(HbmTable* table, bool all_columns, int64_t max_rows, co
   request.max_rows = max_rows;
   request.visit = visit;
   MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot, table->PrepareSnapshot(std::move(request)));
-  MT_RETURN_IF_ERROR(snapshot->Hold());
-  snapshot->Mark();
-  snapshot->Release();
-  return snapshot->Run();
+  return snapshot->TakeAlone();
 }
 inline Result<Rows> ExportAll(HbmTable* table, bool all_columns = true) {
   Rows all;

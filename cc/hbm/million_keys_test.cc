@@ -1,5 +1,5 @@
-// A million keys through a hundred thousand rows of HBM: every hit, miss and row that leaves is accounted for. That takes the
-// emulated device minutes; without TF_MULTITIER_STRESS it is a twentieth of both.
+// A million keys pass through a hundred thousand rows of HBM. The counts of hits, misses and evictions must be exact. This
+// takes minutes on the emulated device, so without TF_MULTITIER_STRESS the test uses a twentieth of the keys and rows.
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// HbmTable::Operation: one lookup, apply or look at rows on its way, and the memory that its device work uses.
+// HbmTable::Operation: a running lookup, apply or query, and the memory that its work on the device uses. Inside, Alone and
+// NoSnapshot: how operations pass the gate, and how they avoid snapshots.
 
 #ifndef CC_HBM_OPERATION_H_
 #define CC_HBM_OPERATION_H_
@@ -13,19 +14,19 @@ namespace multitier::hbm {
 
 class HbmTable::Operation {
  public:
-  // Takes the next number. It is in flight until it ends.
+  // Takes the next operation number. The operation counts as running until it is destroyed.
   explicit Operation(HbmTable* t);
   ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  // What the device counted. Kept in one array, so that one copy brings all of it down.
+  // Counts of the device, in one array so that one copy brings all of them to the host.
   struct Numbers {
     uint32_t distinct = 0;
     uint32_t misses = 0;
     uint32_t to_place = 0;
     uint32_t dirty_victims = 0;
-    uint32_t changed = 0;  // rows taken out behind the victims
+    uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
     uint32_t born = 0;
     uint32_t free_rows = 0;
     uint32_t unused = 0;
@@ -62,7 +63,7 @@ class HbmTable::Operation {
   bool creates_rows = false;
 };
 
-// An operation of many at a time. It waits for a snapshot that is far behind before it enters, and not inside.
+// Many operations may be inside at the same time. If a snapshot is far behind, waits for it before the gate, not inside.
 class HbmTable::Inside {
  public:
   explicit Inside(HbmTable* table) : gate_(Awaited(table)) {}
@@ -76,7 +77,7 @@ class HbmTable::Inside {
   const WithoutAwait without_await_;
 };
 
-// The only operation. The same.
+// One operation alone: the gate is closed. Waits for a snapshot like Inside.
 class HbmTable::Alone {
  public:
   explicit Alone(HbmTable* table) : gate_(Awaited(table)) {}
@@ -90,8 +91,7 @@ class HbmTable::Alone {
   const WithoutAwait without_await_;
 };
 
-// Waits until no other thread takes a snapshot, and keeps the next one waiting. The visitor of a snapshot does not wait for
-// itself.
+// Waits until no other thread takes a snapshot, and blocks the next one. A snapshot's own visitor does not wait.
 class HbmTable::NoSnapshot {
  public:
   explicit NoSnapshot(HbmTable* table) {

@@ -1,5 +1,5 @@
-// Memory of the device that runs out while a table is used: an operation that finds none says what it asked for and what was
-// free, changes nothing, and the table stays usable.
+// The device runs out of memory while a table is used. The operation returns an error that says how much it asked for and how
+// much was free. It changes nothing, and the table stays usable.
 
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/tier/memory/memory_tier.h"
@@ -13,7 +13,7 @@ std::unique_ptr<HbmTable> SmallTable(const std::shared_ptr<device::Device>& devi
   return MakeHbmTable(TieredOptions(kDim, 2, std::make_shared<MemoryTier>()), rows, device);
 }
 
-// Whether it worked; else it was for want of memory, and says so.
+// Whether the operation succeeded. If not, expects an error that says that memory is missing.
 bool Worked(const Status& status) {
   if (status.ok()) return true;
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
@@ -23,7 +23,7 @@ bool Worked(const Status& status) {
   return false;
 }
 
-// One that fails is repeated once what the pool holds is free; so two in a row fail.
+// A failed allocation is repeated once, after the pool has freed its memory. So two in a row must fail.
 TEST(OutOfHbm, WhereTwoOfNAllocationsFailNoRowIsLost) {
   int failures = 0;
   for (int64_t n = 2; n < 40; n += kSanitized ? 13 : 2) {

@@ -1,5 +1,5 @@
-// A snapshot's visitor uses the table over HBM while other threads change so many rows that they must wait for the visitor.
-// They wait where they hold nothing that it needs.
+// The visitor of a snapshot uses the HbmTable, while other threads change so many rows that they must wait for the visitor.
+// These threads must not hold a lock that the visitor needs, else the test hangs.
 
 #include <atomic>
 #include <thread>
@@ -23,6 +23,15 @@ class SnapshotVisitor : public testing::Test {
     options.device = NewEmulatedDevice();
     options.budget_bytes = 4 * kWide * sizeof(float);
     table_ = *HbmTable::Create(options, std::move(below));
+  }
+  // A row of key 1 with frequency and version 7.
+  Rows OneRow() const {
+    Rows rows;
+    rows.columns.push_back(table_->layout()->value());
+    rows.keys = {1};
+    rows.frequencies = rows.versions = {7};
+    rows.data.assign(kWide, 1.0f);
+    return rows;
   }
   static TableOptions Options() {
     TableOptions options = BasicOptions(kWide);
@@ -96,11 +105,7 @@ TEST_F(SnapshotVisitor, UsesTheTableWhileAnExpiryWaitsForIt) {
 }
 
 TEST_F(SnapshotVisitor, UsesTheTableWhileAnImportWaitsForIt) {
-  Rows rows;
-  rows.columns.push_back(table_->layout()->value());
-  rows.keys = {1};
-  rows.frequencies = rows.versions = {7};
-  rows.data.assign(kWide, 1.0f);
+  const Rows rows = OneRow();
   WhileItWaits([&] { MT_EXPECT_OK(table_->Import(rows)); }, [&] { UseTheTable(); }, 0);
   int64_t frequency = 0;
   MT_ASSERT_OK(table_->Frequency(std::vector<int64_t>{1}, &frequency));
@@ -108,11 +113,7 @@ TEST_F(SnapshotVisitor, UsesTheTableWhileAnImportWaitsForIt) {
 }
 
 TEST_F(SnapshotVisitor, ExpiresAndImportsItself) {
-  Rows rows;
-  rows.columns.push_back(table_->layout()->value());
-  rows.keys = {1};
-  rows.frequencies = rows.versions = {7};
-  rows.data.assign(kWide, 1.0f);
+  const Rows rows = OneRow();
   int64_t given = 0, expired = 0;
   MT_ASSERT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
     if (given == 0) {

@@ -1,16 +1,16 @@
-// ChangedRows: which rows and counted keys of one shard have changed, come or gone since a moment, for a snapshot of what
-// changed since then (snapshot.cc).
+// ChangedRows: the rows and counted keys of one shard that were added, changed or removed since a moment. A snapshot of the
+// changes since that moment (a delta, snapshot.cc) takes them.
 //
-//   a row of DRAM, a counted key       one bit a slot
-//   a row that changed and was then    its key, in a set
+//   a row in DRAM, or a counted key          one bit for its slot
+//   a row that changed, and then was         its key, in a set
 //   demoted, removed or dropped
 //
-// A key is in one of the two. When a row changes, its slot's bit is set and its key leaves the set. When a row with the bit
-// leaves DRAM, its key comes into the set. A row that is demoted and promoted without a change is in neither. So nothing is
-// stored with rows or records, whatever the tier, and a delta looks only at what changed.
+// A key is never in both. When a row changes, its slot's bit is set and its key is removed from the set. When a row whose bit
+// is set leaves DRAM, its key is added to the set. A row that is demoted and promoted without a change is in neither. Rows and
+// records store nothing, so this works for all tiers, and a delta looks only at what changed.
 //
-// Memory: a bit for each slot, and about 40 bytes for each key of the set. With more than kMostKeys keys it stops: the next
-// snapshot has to be a full one.
+// Memory: one bit for each slot, and about 40 bytes for each key of the set. If the set has more than kMostKeys keys, tracking
+// stops, and the next snapshot must be a full one.
 //
 // Not thread-safe: its owner, SnapshotMarks, is called under the shard's lock.
 
@@ -35,7 +35,7 @@ class ChangedRows {
     std::unordered_set<int64_t> keys;
   };
 
-  // From now on, with nothing changed.
+  // Starts tracking, with no changes.
   void Start() {
     changes_ = Changes();
     active_ = true;
@@ -45,12 +45,12 @@ class ChangedRows {
     active_ = false;
   }
   bool active() const { return active_; }
-  // What changed since Start. It goes on with nothing changed.
+  // The changes since Start or the last Take. Tracking continues, with no changes.
   Changes Take() { return std::exchange(changes_, Changes()); }
 
   void RowChanged(uint32_t slot, int64_t key) { Mark(&changes_.rows, slot, key); }
   void CountedChanged(uint32_t counted, int64_t key) { Mark(&changes_.counted, counted, key); }
-  // The slot is about to be used for a key that has not changed.
+  // The slot is about to be used for another key, whose row has not changed.
   void RowCreated(uint32_t slot) { (void)changes_.rows.Take(slot); }
   void CountedCreated(uint32_t counted) { (void)changes_.counted.Take(counted); }
   // The row leaves DRAM and stays in the table.

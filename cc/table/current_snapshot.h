@@ -1,12 +1,12 @@
-// CurrentSnapshot: the snapshot that is being taken of a table, if one is, as its operations see it.
+// CurrentSnapshot: what the operations of a table see of the snapshot that is being taken, if there is one.
 //
-// Rows that change before the snapshot comes to them are copied, and the copies wait for its visitor. Where they are many,
-// operations that change rows wait at their start (Await), or between two slices of what they do to many rows, where they hold
-// nothing; jobs of the background, which must not wait, look at far_behind() and come back later. A holder above the table
-// (table_above.h) awaits before it takes locks of its own, which the visitor may need; then it asks the table inside a
-// WithoutAwait.
+// If a row changes before the snapshot has read it, the row is copied first, and the copy waits for the snapshot's visitor. If
+// many copies wait, operations that change rows wait too (Await): at their start, or between two slices of a long operation,
+// when they hold no lock. Background jobs must not wait. They check far_behind() and are scheduled again later. A table that is
+// above this one (table_above.h) calls Await before it takes its own locks, which the visitor may need. It then calls this
+// table within a WithoutAwait.
 //
-// Owns the place of the SnapshotState. Thread-safe.
+// Owns the reference to the SnapshotState. Thread-safe.
 
 #ifndef CC_TABLE_CURRENT_SNAPSHOT_H_
 #define CC_TABLE_CURRENT_SNAPSHOT_H_
@@ -40,7 +40,8 @@ class WithoutAwait {
 
 class CurrentSnapshot {
  public:
-  // Held by a snapshot from its beginning to its end, and by an operation that must not run during one. Taken before the gate.
+  // A snapshot holds this from its beginning to its end. An operation that must not run during a snapshot holds it too.
+  // Acquired before the gate.
   Turn& one_at_a_time() { return one_at_a_time_; }
 
   // REQUIRES: the table's gate is closed
@@ -54,28 +55,29 @@ class CurrentSnapshot {
     MutexLock lock(mutex_);
     state_ = nullptr;
   }
-  // Whether one is being taken. An operation inside the gate sees it begin only before it entered.
+  // Whether a snapshot is being taken. It cannot begin while an operation is inside the gate.
   bool taken() const { return taken_; }
-  // Null where none is.
+  // Null if no snapshot is being taken.
   std::shared_ptr<SnapshotState> state() const {
     MutexLock lock(mutex_);
     return state_;
   }
-  // Whether this thread takes it: the call is its visitor's.
+  // Whether this thread takes the snapshot, that is, the visitor makes the call.
   bool is_mine() const {
     const std::shared_ptr<SnapshotState> state = this->state();
     return state != nullptr && state->thread == std::this_thread::get_id();
   }
-  // How long the last one held operations back: from closing the gate to opening it again.
+  // How long the last snapshot held operations back: the time between closing and opening the gate.
   void set_held_us(int64_t us) { held_us_ = us; }
   int64_t held_us() const { return held_us_; }
-  // More copies wait than its visitor should find at once.
+  // Whether too many copies wait for the visitor.
   bool far_behind() const {
     const std::shared_ptr<SnapshotState> state = this->state();
     if (state == nullptr) return false;
     return !state->over && state->waiting->far_behind();
   }
-  // Waits while it is far behind; not the visitor's own thread. REQUIRES: the thread holds no lock, pin or pending word
+  // Waits while too many copies wait. Returns at once in the visitor's thread. REQUIRES: the thread holds no lock, pin or
+  // pending word
   void Await() const {
     if (!taken_ || WithoutAwait::here()) return;
     const std::shared_ptr<SnapshotState> state = this->state();

@@ -1,4 +1,4 @@
-// Snapshots of what changed: a full one and the deltas after it are the table, over every order of tiers.
+// Deltas: a full snapshot and the deltas that follow it give the same rows as the table, for every order of tiers.
 
 #include <gtest/gtest.h>
 
@@ -25,16 +25,13 @@ Status TakePart(EmbeddingTable* table, int64_t since, int64_t track_as, int64_t 
   request.max_rows = max_rows;
   request.visit = visit;
   MT_ASSIGN_OR_RETURN(const std::unique_ptr<TableSnapshot> snapshot, table->PrepareSnapshot(std::move(request)));
-  MT_RETURN_IF_ERROR(snapshot->Hold());
-  snapshot->Mark();
-  snapshot->Release();
-  return snapshot->Run();
+  return snapshot->TakeAlone();
 }
 
-// What a reader of a full snapshot and its deltas has.
+// The rows that a reader of a full snapshot and its deltas has.
 class Replica {
  public:
-  // Each key is there once, in all chunks of one snapshot.
+  // The chunks of one snapshot must have each key once.
   void Begin() { seen_.clear(); }
   void Take(const Rows& rows) {
     const auto elements = static_cast<size_t>(rows.row_elements());

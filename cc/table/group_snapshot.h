@@ -1,14 +1,15 @@
-// SnapshotTogether: several tables as of one moment.
+// SnapshotTogether: takes a snapshot of several tables as of one moment.
 //
-//   1. each table's snapshot is prepared, in the order of addresses: two groups never wait for each other
-//   2. updates of several tables end (UpdateOfSeveral), then the operations of each table; new ones wait
-//   3. every table is marked: the moment
-//   4. all operations go on: they were held back for 2 and 3 alone
-//   5. a few threads run the snapshots, one table each at a time. Copies of rows of tables whose turn is to come are given to
-//      their visitors in between, so that they do not pile up
+//   1. Prepare the snapshot of each table, in the order of their addresses. So two groups never wait for each other.
+//   2. Wait until running updates of several tables (UpdateOfSeveral) have ended, then the running operations of each table.
+//      New ones wait.
+//   3. Mark every table. This is the moment.
+//   4. Let all operations continue. They waited only during steps 2 and 3.
+//   5. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
+//      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables.
 //
 // Memory does not grow with the number of tables: kMaxStreams chunks and reads, the copies of all tables (WaitingCopies), and
-// what TakeSnapshot needs for marks. A Bloom filter's counters are copied at the moment.
+// the marks of each snapshot. A Bloom filter's counters are copied at the moment.
 //
 // Thread-safe: plain functions.
 
@@ -26,25 +27,25 @@
 
 namespace multitier {
 
-constexpr int kMaxStreams = 4;                  // tables that are given at the same time
+constexpr int kMaxStreams = 4;                  // tables whose snapshots run at the same time
 constexpr size_t kStreamChunkBytes = 2u << 20;  // of row data, of one chunk; at least one row
 
 struct TableInGroup {
   EmbeddingTable* table = nullptr;
   // Takes chunks of all columns; see EmbeddingTable::TakeSnapshot. Called by one thread at a time.
   std::function<Status(Rows*)> visit;
-  // All rows were given.
+  // Called once visit has received all rows.
   std::function<Status()> finish;
   // As in SnapshotRequest.
   int64_t since = 0;
   int64_t track_as = 0;
 };
 
-// The first error ends all snapshots. InvalidArgument if a table is there twice.
+// The first error ends all snapshots. InvalidArgument if the group has a table twice.
 Status SnapshotTogether(const std::vector<TableInGroup>& group);
 
-// Held by a call that updates several tables: no moment of SnapshotTogether lies between its updates. REQUIRES: the calling
-// thread is inside no table
+// A call that updates several tables holds this, so that no moment of SnapshotTogether falls between its updates. REQUIRES: the
+// calling thread runs no operation of a table
 class UpdateOfSeveral {
  public:
   UpdateOfSeveral();

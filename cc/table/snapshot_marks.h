@@ -1,14 +1,14 @@
-// SnapshotMarks: what a snapshot that is being taken (snapshot.cc) has still to give of one shard.
+// SnapshotMarks: which rows and counted keys of one shard a running snapshot (snapshot.cc) has not given to its visitor yet.
 //
-// Rows of DRAM and counted keys have a bit a slot here, set at the snapshot's moment. Records below have a bit a location in
-// the SnapshotState that all shards share, unset at first. Before a row, record or counted key changes or leaves, its
-// shard calls one of the steps below. Each copies what the snapshot has still to give, or moves the mark with the row.
+// There is one bit for each slot of DRAM and of the counted keys, set at the snapshot's moment. For records in lower tiers, the
+// bits are in the SnapshotState, which all shards share. Before a row, record or counted key changes or leaves, its shard calls
+// one of the steps below. The step copies the row if the snapshot has not given it yet, or moves the mark with the row.
 //
-// Owns the bits of slots; shares the SnapshotState. Its caller is the shard, which holds the lock; it takes
-// SnapshotState::mutex inside.
+// A delta, which is a snapshot of the changes since an earlier moment, marks only the rows of ChangedRows. If such a row is in
+// a lower tier or was removed, a set has its key, because its record may move. So a delta needs no bits for records.
 //
-// A snapshot of what changed since an earlier moment has marks for these rows alone: those of ChangedRows. Where such a row is
-// below, or is gone, its key is in a set, since its record may move. So tiers and records do not matter to it.
+// Owns the bits of slots; shares the SnapshotState. Called only by the shard, under its lock. Locks SnapshotState::mutex
+// inside.
 
 #ifndef CC_TABLE_SNAPSHOT_MARKS_H_
 #define CC_TABLE_SNAPSHOT_MARKS_H_
@@ -31,17 +31,16 @@ class SnapshotMarks {
   SnapshotMarks(const TierLevels* levels, const RowSlab* dram, const CountedKeys* counted)
       : levels_(levels), dram_(dram), counted_(counted) {}
 
-  // The snapshot's moment: every row of DRAM and every counted key is to be given.
+  // The snapshot's moment: marks every row of DRAM and every counted key.
   void Begin(std::shared_ptr<SnapshotState> state);
-  // The moment of a snapshot of what changed: the changes are to be given. False, with nothing to be given, if they are not
-  // known.
+  // The moment of a delta: marks the changes. If the changes are not known, marks nothing and returns false.
   bool BeginDelta(std::shared_ptr<SnapshotState> state);
-  // From now on changes are noted for the next BeginDelta; or no longer.
+  // Starts and stops tracking changes for the next BeginDelta.
   void TrackChanges() { changed_.Start(); }
   void ForgetChanges() { changed_.Stop(); }
   void End();
   bool active() const { return state_ != nullptr; }
-  // Nobody needs RowChanges.
+  // Whether RowChanges would do nothing.
   bool ignores_rows() const { return rows_.empty() && keys_.empty() && !changed_.active(); }
 
   // --- Steps of rows. `slot` is one of DRAM, `counted` one of the counted keys.
@@ -59,9 +58,9 @@ class SnapshotMarks {
   void RowGoes(uint32_t slot);
   void CountedChanges(uint32_t counted);
   void CountedGoes(uint32_t counted);
-  // The record is about to go, with the row that it holds. `row_data` is widened to all columns of the layout.
+  // The record is about to be deleted, and with it its row. `row_data` is widened to all columns of the layout.
   void RecordGoes(int level, uint32_t location, const RecordHeader& header, uint8_t* row_data);
-  // The record is about to go, and nobody can read it.
+  // The record is about to be deleted, and cannot be read.
   void RecordLost(int level, uint32_t location, int64_t key);
   // The row is about to become the record at `location`.
   void RowDemoted(uint32_t slot, int level, uint32_t location);
@@ -69,9 +68,9 @@ class SnapshotMarks {
   void RowCopied(uint32_t slot, uint32_t location);
   // The record at `location` has become the row.
   void RowPromoted(uint32_t slot, int level, uint32_t location);
-  // What the record at `from` holds is at `to`, too, or only there, from now on.
+  // The record at `from` was copied to `to`. From now on its row is at both places, or only at `to`.
   void RecordCopied(int from_level, uint32_t from, int to_level, uint32_t to);
-  // The tier moved a record of its own.
+  // The tier moved a record within itself.
   void RecordRelocated(int level, uint32_t from, uint32_t to);
 
   // --- What is still to be given.
@@ -91,10 +90,11 @@ class SnapshotMarks {
   void TakeRecord(int level, uint32_t location) {
     if (!state_->is_delta) state_->given[level].Set(location, true);
   }
-  // Of a snapshot of what changed: keys below, or gone. TakeKey: whether it was still to be given: the snapshot gives it now.
+  // In a delta: the keys of changed rows that are in lower tiers or were removed. TakeKey returns whether the key was not given
+  // yet; the snapshot gives it now.
   const std::unordered_set<int64_t>& keys() const { return keys_; }
   bool TakeKey(int64_t key) { return keys_.erase(key) != 0; }
-  // Whether a record came to stand at `location` since then: see SnapshotState.
+  // Whether a record was moved to `location` since then: see SnapshotState.
   bool MovedSince(const SnapshotState::MoveMark& mark, int level, uint32_t location) {
     return state_->MovedSince(mark, level, location);
   }
@@ -110,7 +110,7 @@ class SnapshotMarks {
   std::shared_ptr<SnapshotState> state_;  // null: no snapshot is being taken
   SlotBits rows_;
   SlotBits counted_marks_;
-  std::unordered_set<int64_t> keys_;  // of a snapshot of what changed: still to be given, and not in DRAM at its moment
+  std::unordered_set<int64_t> keys_;  // in a delta: not given yet, and not in DRAM at its moment
   ChangedRows changed_;
 };
 

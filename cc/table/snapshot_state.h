@@ -1,9 +1,10 @@
-// SnapshotState: a snapshot that is being taken (snapshot.cc): which rows it has still to give, and the copies that wait for
-// it.
+// SnapshotState: a snapshot that is being taken (snapshot.cc). It knows which records the snapshot has not given to its visitor
+// yet, and holds the copies that wait for the visitor.
 //
-// Rows in DRAM and counted keys have a bit for each slot in their shard (SnapshotMarks). Records below have a bit for each
-// location here, the other way round: an unset bit is a record to be given, so that the moment itself costs nothing. A row that
-// an operation is about to change or take away is copied first; the copy waits here until the snapshot takes it.
+// For rows in DRAM and counted keys, each shard has one bit for each slot (SnapshotMarks): set means not given yet. For records
+// in lower tiers, this class has one bit for each location, with the opposite meaning: set means given. So the moment itself
+// writes nothing for records. Before an operation changes or removes a row, the row is copied. The copy waits here until the
+// snapshot takes it.
 //
 // Owned by the snapshot, its shards and CurrentSnapshot together. Thread-safe. A location's bit changes under the lock of its
 // key's shard. `mutex` is taken inside a shard's lock; inside it only the lock of WaitingCopies.
@@ -25,7 +26,7 @@
 
 namespace multitier {
 
-// A bit for each of a shard's slots, set where its row or counted key is still to be given. Not thread-safe.
+// One bit for each slot of a shard. Not thread-safe.
 class SlotBits {
  public:
   // Sets all of the first `slots`, and those up to the next word.
@@ -107,14 +108,14 @@ class LocationBits {
   std::atomic<Group*> groups_[size_t{1} << (32 - kGroupShift)] = {};
 };
 
-// How many bytes of copies wait, of all tables whose snapshots have the same moment. Operations that change rows wait while
-// they are many. Thread-safe.
+// The bytes of copies that wait, in all tables whose snapshots share a moment. If they are too many, operations that change
+// rows wait. Thread-safe.
 class WaitingCopies {
  public:
   static constexpr size_t kFarBehindBytes = 32u << 20;
 
   void Add(size_t bytes) { bytes_ += bytes; }
-  // They were taken; 0: a snapshot is over. Wakes whoever waits.
+  // The snapshot took this number of bytes; 0: a snapshot has ended. Wakes the threads in Await.
   void Remove(size_t bytes) {
     MutexLock lock(mutex_);
     bytes_ -= bytes;
@@ -122,7 +123,7 @@ class WaitingCopies {
   }
   size_t bytes() const { return bytes_; }
   bool far_behind() const { return bytes_ > kFarBehindBytes; }
-  // Waits while it is far behind, but not once the snapshot is `over`.
+  // Waits while it is far behind and the snapshot is not `over`.
   void Await(const std::atomic<bool>& over) {
     MutexLock lock(mutex_);
     lock.Wait(changed_, [&] { return over.load() || !far_behind(); });
@@ -204,7 +205,7 @@ struct SnapshotState {
     if (bytes > 0) waiting->Remove(bytes);
     return taken;
   }
-  // Nobody takes copies any more.
+  // Ends the snapshot: drops the copies, and AddCopies adds no more.
   void End() {
     {
       MutexLock lock(mutex);

@@ -1,12 +1,12 @@
-// TableSnapshot: a table as of one moment, in steps, so that several tables can share the moment (group_snapshot.h).
+// TableSnapshot: a snapshot of one table, in steps, so that several tables can share the moment (group_snapshot.h).
 //
-//   EmbeddingTable::PrepareSnapshot   waits for the snapshot that is being taken of the table, and keeps others out
-//   Hold       operations in flight have left, new ones wait
-//   Mark       the moment: memory only, cannot fail
-//   Release    operations go on
-//   Run        gives every row as of the moment to the visitor. In the meantime a row that changes is copied first
-//   GiveCopies gives the copies that wait; from Release on until Run begins
-// Its destruction ends the snapshot, in any step.
+//   EmbeddingTable::PrepareSnapshot   waits until another snapshot of the table has ended, and blocks further ones
+//   Hold        waits until running operations have ended; new ones wait
+//   Mark        the moment: works only on memory and cannot fail
+//   Release     operations continue
+//   Run         gives every row as of the moment to the visitor; a row that changes before is copied first
+//   GiveCopies  gives the copies that wait; may be called between Release and Run
+// The destructor ends the snapshot, after any step.
 //
 // The steps are called in this order, one at a time, from any threads. The table must outlive it.
 
@@ -28,15 +28,14 @@ class WaitingCopies;
 struct SnapshotRequest {
   bool all_columns = true;  // false: the value alone
   int64_t max_rows = 0;     // of one chunk that Run gives
-  // Takes rows; may move them away. An error ends Run or GiveCopies.
+  // Receives rows, and may move from them. An error ends Run or GiveCopies.
   std::function<Status(Rows*)> visit;
-  // Not 0: from the moment on the table tracks what changes, under this name of the moment. If the snapshot does not succeed,
-  // it tracks nothing.
+  // Not 0: the table tracks changes from the moment on. This number names the moment. If the snapshot fails, tracking stops.
   int64_t track_as = 0;
-  // Not 0: only what changed since the moment of this name: rows and counted keys as they are now, and Rows::removed_keys,
-  // which the table does not have any more. The filter's counters are given whole.
+  // Not 0: gives only what changed since the moment with this name: rows and counted keys as they are now, and the keys that
+  // were removed (Rows::removed_keys). The filter's counters are given completely.
   int64_t since = 0;
-  // Of all tables of the moment; null: of this table alone.
+  // Shared by all tables of the moment. Null: this table has its own.
   std::shared_ptr<WaitingCopies> waiting;
 };
 
@@ -49,6 +48,13 @@ class TableSnapshot {
   virtual void Release() = 0;
   virtual Status Run() = 0;
   virtual Status GiveCopies() = 0;
+  // Hold, Mark, Release and Run: a snapshot of this table alone.
+  Status TakeAlone() {
+    MT_RETURN_IF_ERROR(Hold());
+    Mark();
+    Release();
+    return Run();
+  }
   // Bytes of copies that wait.
   virtual size_t copied_bytes() const = 0;
 };

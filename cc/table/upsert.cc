@@ -1,9 +1,9 @@
-// Upsert: rows from outside, all of a batch or none.
+// Upsert: writes the rows of a batch, all of them or none.
 //
-//   check     the request alone: sizes, columns, numbers
-//   gather    every key's row comes into DRAM and is pinned; all that can fail happens here (ApplyOperation)
-//   look      keys that are there twice, keys that have rows: refused, and gather is taken back
-//   write     memory only, cannot fail
+//   check     checks the request: sizes, columns, numbers
+//   gather    brings the row of every key into DRAM and pins it; everything that can fail is here (ApplyOperation)
+//   refuse    looks for repeated keys and keys that have rows; if they are not allowed, undoes gather
+//   write     works only on memory and cannot fail
 
 #include <cstring>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxFrequency = 0xffffffffLL;
 
-// The position that counts, of those of a key: its last.
+// The last position of a key in the batch. Its row is the one that is written.
 size_t LastPosition(const KeyBatch& batch, uint32_t entry) {
   uint32_t last = batch.first_position(entry);
   for (uint32_t p = last; p != KeyBatch::kEnd; p = batch.next(p)) last = p;
@@ -77,7 +77,7 @@ Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
   MT_RETURN_IF_ERROR(operation.Gather(keys, nullptr));
   if (Status refused = CheckEntries(request, &operation); !refused.ok()) {
     operation.Abandon();
-    demoter_.TrimAndRemember();  // rows came up
+    demoter_.TrimAndRemember();  // gather brought rows into DRAM
     return refused;
   }
   FreedRecords freed;
@@ -115,7 +115,7 @@ int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, A
     if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
     if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? newest_step : request.versions[i];
     lock->FinishChange(row, operation->Touched(e), batch.num_keys(), freed);
-    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency may have become less
+    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency may be lower now
     ++written;
   }
   return written;
