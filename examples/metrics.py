@@ -134,16 +134,21 @@ def hit_rate(tier):
 
 
 def format_tiers(tiers):
-    """tier_totals, or what changed since, as an indented line for each tier."""
+    """tier_totals, or what changed since, as an indented line for each tier. Moves and I/O only if there were any."""
     lines = []
     for name, tier in tiers.items():
-        lines.append(
+        line = (
             f"    {name:8}{tier['rows']:>12,} rows {format_bytes(tier['row_bytes']):>10}"
             f"   hit rate {_percent(hit_rate(tier)):>6}"
-            f"   up {tier['promotions']:>9,}  down {tier['demotions']:>9,}"
-            f"   read {format_bytes(tier['device_read_bytes']):>9}"
-            f"  written {format_bytes(tier['device_written_bytes']):>9}"
         )
+        moved = ("promotions", "demotions", "device_read_bytes", "device_written_bytes")
+        if any(tier[what] for what in moved):
+            line += (
+                f"   up {tier['promotions']:>9,}  down {tier['demotions']:>9,}"
+                f"   read {format_bytes(tier['device_read_bytes']):>9}"
+                f"  written {format_bytes(tier['device_written_bytes']):>9}"
+            )
+        lines.append(line)
     return "\n".join(lines)
 
 
