@@ -99,6 +99,52 @@ def test_stock_graphs_are_the_same_byte_for_byte_before_and_after_the_import(beh
     assert run.stdout.strip().splitlines()[-1] == "SAME"
 
 
+KERAS_CLASSES = r"""
+import hashlib, keras, tensorflow as tf
+
+def classes():
+    found = {}
+    todo = [object]
+    while todo:
+        for one in type.__subclasses__(todo.pop()):
+            if str(one.__module__).split(".")[0] == "keras" and one not in found:
+                found[one] = {name: id(value) for name, value in vars(one).items() if name != "__doc__"}
+            if one not in seen:
+                seen.add(one)
+                todo.append(one)
+    return found
+
+def trained():
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((2,), dtype="int64")
+    values = keras.layers.Flatten()(keras.layers.Embedding(10, 4)(ids))
+    model = keras.Model(ids, keras.layers.Dense(1)(values))
+    model.compile("adam", "mse")
+    model.fit(tf.range(20)[:, None] % 10 + [[0, 0]], tf.ones([20, 1]), shuffle=False, verbose=0)
+    return [weight.tobytes() for weight in model.get_weights()]
+
+before = trained()
+seen = set()
+classes_before = classes()
+assert keras.layers.Embedding in classes_before and keras.optimizers.Adam in classes_before
+import tf_multitier.keras
+seen = set()
+classes_after = classes()
+for one, names in classes_before.items():
+    ignored = {"__abstractmethods__", "_abc_impl", "__annotations__", "__weakref__"}
+    changed = {n for n in names | classes_after[one] if names.get(n) != classes_after[one].get(n)} - ignored
+    assert not changed, (one, changed)
+assert trained() == before
+print("SAME")
+"""
+
+
+def test_importing_the_keras_layers_changes_no_class_of_keras_and_no_bit_of_its_training():
+    run = _run(KERAS_CLASSES)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.strip().splitlines()[-1] == "SAME"
+
+
 def test_importing_prints_nothing_and_loads_no_keras():
     code = (
         "import sys; import tensorflow; loaded = set(sys.modules); print('--', flush=True); print('--', file=sys.stderr, "

@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import checkpoint
 from worlds import needs_eager
 from worlds import same_bits
 
@@ -114,6 +116,57 @@ def test_a_restore_that_fails_changes_nothing(tmp_path):
     with pytest.raises(tf.errors.OpError):
         other.user.restore_from(str(tmp_path / "absent"))
     same_bits(content(other), before)
+
+
+def test_a_save_is_one_moment_of_all_variables_while_threads_train(tmp_path):
+    variables = [make("a"), make("b", 2), make("c")]
+    rounds = 50 if os.environ.get("TF_MULTITIER_STRESS") else 5
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            ids = [tf.range(40, dtype=tf.int64)] * 3
+            values = tf_multitier.nn.group_embedding_lookup(variables, ids, concat=True)
+            loss = tf.reduce_sum(values)
+        parts = [part for variable in variables for part in variable.parts]
+        gradients = tape.gradient(loss, parts)
+        optimizer.apply_gradients(zip(gradients, parts))
+
+    optimizer = tf_multitier.optimizers.SGD(1.0)
+    step()
+    module = tf.Module()
+    module.variables_of_it = variables
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=module), tmp_path, 1)
+    done, failed = threading.Event(), []
+
+    def train_on():
+        try:
+            while not done.is_set():
+                step()
+        except Exception as error:  # noqa: BLE001  the test fails below
+            failed.append(error)
+
+    threads = [threading.Thread(target=train_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(rounds):
+            tables = checkpoint.load(manager.save()).tables
+            found = {name: tables[name].read() for name in "abc"}
+            counts = np.concatenate([rows.frequencies for rows in found.values()])
+            assert counts.size == 120 and np.unique(counts).size == 1, np.unique(counts)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def test_a_part_alone_is_refused(tmp_path):
+    with pytest.raises(
+        NotImplementedError, match="partition 1 of 3.*give the checkpoint the whole"
+    ):
+        tf.train.Checkpoint(part=make("parts", 3).parts[1]).save(tmp_path / "ck")
 
 
 KILLED = """

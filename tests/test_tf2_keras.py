@@ -1,6 +1,9 @@
 """Keras 3 layers and optimizers over embedding variables."""
 
 import os
+import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -295,7 +298,113 @@ def test_weights_of_another_model_are_refused_before_a_row_changes(tmp_path):
     same_bits([table.export() for table in tables(other)], before)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_exported_model_answers_with_the_same_bits(tmp_path, partitions):
+    saved = model(optimizers.Adagrad(0.1), partitions=partitions)
+    fit(saved)
+    saved.export(tmp_path / "served", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    unseen = np.concatenate([X, [[-1, 2**40, 0]]])
+    expected = saved.predict(unseen, batch_size=len(unseen), verbose=0)
+    same_bits(loaded.serve(tf.constant(unseen)), expected)
+
+
+# ---- TensorBoard, strategies, XLA
+
+
+@pytest.mark.parametrize("frequency, steps", [("epoch", [4, 8]), (3, [3, 6])])
+def test_statistics_of_tables_go_to_tensorboard(tmp_path, frequency, steps):
+    trained = model(optimizers.SGD(0.1), partitions=2)
+    trained.compile("sgd", "mse")
+    callback = kt.StatisticsCallback(tmp_path, frequency)
+    trained.fit(X, Y, batch_size=32, epochs=2, verbose=0, callbacks=[callback])
+    [path] = tmp_path.iterdir()
+    found = {}
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            found.setdefault(value.tag, {})[event.step] = value.simple_value
+    assert list(found["rows/emb/embeddings"]) == steps
+    assert found["rows/all"][steps[-1]] == np.unique(X).size
+
+
+def test_statistics_of_a_model_without_tables_are_refused(tmp_path):
+    stock = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    stock.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="StatisticsCallback: expected embedding variables"):
+        stock.fit(X, Y, verbose=0, callbacks=[kt.StatisticsCallback(tmp_path)])
+    with pytest.raises(ValueError, match="update_freq must be 'epoch' or a number.*found 0"):
+        kt.StatisticsCallback(tmp_path, 0)
+
+
+REPLICAS = """
+import sys
+sys.path.insert(0, {tests!r})
+import tensorflow as tf
+[cpu] = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+import test_tf2_keras as t
+for with_rows in (False, True):
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        trained = t.model(None if with_rows else t.optimizers.SGD(0.1))
+        trained.compile(t.kt.with_rows("adam") if with_rows else "adam", "mse")
+    try:
+        trained.fit(t.X, t.Y, verbose=0)
+    except NotImplementedError as error:
+        print(int(t.tables(trained)[0].total_count()), error)
+"""
+
+
+def test_strategies_of_several_replicas_are_refused_by_name():
+    code = REPLICAS.format(tests=os.path.dirname(os.path.abspath(__file__)))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    lines = [line for line in run.stdout.splitlines() if "replicas" in line]
+    assert len(lines) == 2, run.stdout + run.stderr
+    for line, name in zip(lines, ("SGD", "Adam")):
+        assert re.search(rf"^0 .*optimizers.{name} cannot.*MirroredStrategy with 2 replicas", line)
+
+
+def test_a_strategy_of_one_replica_trains():
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        trained = model(optimizers.SGD(0.1))
+        trained.compile("adam", "mse")
+    trained.fit(X, Y, verbose=0)
+    assert int(tables(trained)[0].total_count()) == np.unique(X).size
+
+
+def test_jit_compile_goes_on_without_xla():
+    trained = model(optimizers.SGD(0.1))
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        fit(trained, "adam", jit_compile=True)
+    assert int(tables(trained)[0].total_count()) == np.unique(X).size
+
+
 # ---- what Keras makes of features
+
+
+def test_a_feature_space_feeds_a_group():
+    space = keras.utils.FeatureSpace(
+        {
+            "word": keras.utils.FeatureSpace.string_categorical(output_mode="int"),
+            "number": keras.utils.FeatureSpace.integer_hashed(num_bins=50, output_mode="int"),
+        },
+        output_mode="dict",
+    )
+    raw = {"word": ["x", "y", "x", "z"], "number": [1, 2, 3, 4]}
+    dataset = tf.data.Dataset.from_tensor_slices(raw)
+    space.adapt(dataset)
+    features = {name: kt.Embedding(4, combiner="sum") for name in raw}
+    group = kt.GroupEmbedding(features, concat=True, optimizer=optimizers.SGD(0.1))
+    ids = space.get_encoded_features()
+    trained = keras.Model(ids, keras.layers.Dense(1)(group(ids)))
+    trained.compile("adam", "mse")
+    batches = dataset.batch(2).map(lambda raw: (space(raw), tf.ones([2, 1])))
+    trained.fit(batches, shuffle=False, verbose=0)
+    words, numbers = group.tables
+    encoded = space({name: tf.constant(values) for name, values in raw.items()})
+    assert words.get_frequency(encoded["word"][:, 0]).numpy().tolist() == [2, 1, 2, 1]
+    distinct = np.unique(encoded["number"]).size
+    assert int(words.total_count()) == 3 and int(numbers.total_count()) == distinct
 
 
 def test_hashing_and_string_lookup_feed_the_layer():

@@ -48,7 +48,7 @@ def test_each_rule_gives_the_same_bits_in_each_world(rule, storage_type, tmp_pat
     rng = np.random.default_rng(1)
     batches = [[rng.integers(-30, 30, 24)] for _ in range(20)]
     results = []
-    for name in WORLDS:
+    for name in WORLDS if OPTIMIZERS[rule][0] else ("eager", "function"):
         world = make_world(name)
         world.variables(lambda: [make(option=storage(storage_type, tmp_path / name))])
         world.train(loss, rule, batches)
@@ -56,8 +56,8 @@ def test_each_rule_gives_the_same_bits_in_each_world(rule, storage_type, tmp_pat
         results.append(world.ask(lambda variables: tuple(variables[0].export_rows())))
     keys, rows = results[0][1:3]
     assert keys.size > 50 and rows.shape[1] >= 4
-    same_bits(results[0][1:], results[1][1:])
-    same_bits(results[0][1:], results[2][1:])
+    for other in results[1:]:
+        same_bits(results[0][1:], other[1:])
 
 
 def train(variables, optimizer, ids=(1, 2)):

@@ -90,14 +90,39 @@ def test_training_a_loaded_model_is_refused(saved):
         tf_multitier.optimizers.SGD().apply_gradients([(gradient, loaded.a)])
 
 
-def test_a_partitioned_variable_is_refused_by_name(tmp_path):
-    module = tf.Module()
-    module.parts = tf_multitier.get_embedding_variable(
-        "parts", 4, partitioner=v1.fixed_size_partitioner(2)
-    )
-    module.f = tf.function(
-        lambda ids: tf.nn.embedding_lookup(module.parts, ids),
-        input_signature=[tf.TensorSpec([None], tf.int64)],
-    )
-    with pytest.raises(NotImplementedError, match="'parts' cannot be saved in a SavedModel"):
-        tf.saved_model.save(module, str(tmp_path / "model"))
+class Parted(tf.Module):
+    """A partitioned variable."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = tf_multitier.get_embedding_variable(
+            "parts",
+            4,
+            initializer=tf.random_uniform_initializer(-1, 1, seed=2),
+            partitioner=v1.fixed_size_partitioner(3),
+        )
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def serve(self, ids):
+        grouped = tf_multitier.nn.group_embedding_lookup([self.parts], [ids])[0]
+        return {"alone": tf.nn.embedding_lookup(self.parts, ids), "grouped": grouped}
+
+
+def test_a_partitioned_variable_loads_in_functions_and_in_a_session(tmp_path):
+    model, folder = Parted(), str(tmp_path / "model")
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model.serve(tf.range(50, dtype=tf.int64))["alone"] ** 2)
+    gradients = tape.gradient(loss, model.parts)
+    tf_multitier.optimizers.Adagrad(1.0).apply_gradients([(gradients, model.parts)])
+    tf.saved_model.save(model, folder, signatures=model.serve)
+    expected = model.serve(tf.constant(IDS, tf.int64))
+    for _ in range(2):
+        loaded = tf.saved_model.load(folder)
+        same_bits(loaded.serve(tf.constant(IDS, tf.int64)), expected)
+        assert loaded.parts.num_partitions == 3 and not loaded.parts.trainable
+        same_bits(loaded.parts.export(), model.parts.export())
+    again = str(tmp_path / "again")
+    tf.saved_model.save(loaded, again)
+    loaded = tf.saved_model.load(again)
+    same_bits(loaded.serve(tf.constant(IDS, tf.int64)), expected)
+    test_it_loads_in_a_session((folder, expected))

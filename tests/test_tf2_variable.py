@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -122,6 +123,9 @@ def test_files_go_with_the_object(tmp_path):
     assert not folders(tmp_path)
 
 
+STRESS = bool(os.environ.get("TF_MULTITIER_STRESS"))
+
+
 def resident_kib():
     with open("/proc/self/status", encoding="utf-8") as status:
         return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1])
@@ -136,12 +140,73 @@ def test_created_and_dropped_variables_leave_nothing(tmp_path):
         create()
     gc.collect()
     before = resident_kib(), len(os.listdir("/proc/self/fd"))
-    for _ in range(400):
+    for _ in range(1000 if STRESS else 400):
         create()
     gc.collect()
     assert not folders(tmp_path)
     assert len(os.listdir("/proc/self/fd")) <= before[1]
     assert resident_kib() - before[0] < 8 * 1024
+
+
+def test_eager_steps_leave_memory_files_and_folders_level(tmp_path):
+    ev, optimizer = make(ev_option=on_disk(tmp_path)), tf_multitier.optimizers.Adagrad(0.1)
+    for _ in range(300):
+        train(ev, np.arange(50), optimizer)
+    ev.drain()
+    gc.collect()
+    before = resident_kib(), len(os.listdir("/proc/self/fd")), folders(tmp_path)
+    for _ in range(10_000 if STRESS else 700):
+        train(ev, np.arange(50), optimizer)
+    ev.drain()
+    gc.collect()
+    assert resident_kib() - before[0] < 8 * 1024
+    assert len(os.listdir("/proc/self/fd")) <= before[1]
+    assert folders(tmp_path) <= before[2] + 2  # files of the log that is being written
+
+
+def test_fifty_batch_sizes_trace_a_function_once():
+    ev, optimizer, traces = make(), tf_multitier.optimizers.Adagrad(0.1), []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def step(ids):
+        traces.append(ids)
+        with tf.GradientTape() as tape:
+            [pooled] = tf_multitier.nn.group_embedding_lookup_sparse(
+                [ev], [tf.RaggedTensor.from_tensor(ids[:, None])], "sum"
+            )
+            loss = tf.reduce_sum(pooled) + tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
+        optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
+
+    for size in range(50):
+        step(tf.range(size, dtype=tf.int64))
+    assert len(traces) == 1 and ev.total_count() == 49
+    assert ev.get_frequency([0, 48]).numpy().tolist() == [2 * 49, 2]
+
+
+def test_two_threads_trace_and_train_at_once():
+    rounds = 100 if STRESS else 5
+    for _ in range(rounds):
+        ev, optimizer = make(), tf_multitier.optimizers.SGD(0.5)
+        start, failed = threading.Barrier(2), []
+
+        def work(ev=ev, optimizer=optimizer, start=start, failed=failed):
+            try:
+                step = tf.function(lambda ids: train(ev, ids, optimizer))  # each traces its own
+                start.wait()
+                for _ in range(10):
+                    step(tf.constant([1, 2, 2]))
+            except Exception as error:  # noqa: BLE001  the test fails below
+                failed.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert ev.get_frequency([1, 2]).numpy().tolist() == [20, 40]
+        assert tf.nn.embedding_lookup(ev, [1, 2]).numpy()[:, 0].tolist() == [0.5 - 10, 0.5 - 20]
+        assert optimizer.iterations == 20
 
 
 def test_a_function_names_a_variable_whose_object_is_gone():

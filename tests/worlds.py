@@ -15,7 +15,8 @@ import tf_multitier
 v1 = tf.compat.v1
 WORLDS = ("session", "eager", "function")
 
-# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters.
+# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters. None: the two differ, in initial slots or in how
+# the decay is scaled.
 OPTIMIZERS = {
     "sgd": (
         lambda: v1.train.GradientDescentOptimizer(0.1),
@@ -45,6 +46,9 @@ OPTIMIZERS = {
         lambda: v1.train.AdadeltaOptimizer(0.1, epsilon=1e-7),
         lambda: tf_multitier.optimizers.Adadelta(0.1),
     ),
+    "adamw": (None, lambda: tf_multitier.optimizers.AdamW(0.1, weight_decay=0.1)),
+    "rmsprop": (None, lambda: tf_multitier.optimizers.RMSprop(0.1, momentum=0.5)),
+    "centered_rmsprop": (None, lambda: tf_multitier.optimizers.RMSprop(0.1, centered=True)),
 }
 
 

@@ -3,8 +3,15 @@
 The files are those of a v1 Saver (saver.py). The checkpoint's bundle has small tensors. The op that returns the manifest of a part
 writes the part's rows to a file `<prefix>.data-?????-of-?????`. TensorFlow deletes such files with the checkpoint.
 
+<<<<<<< HEAD
 Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
 be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
+=======
+All variables of a checkpoint are saved as of one moment, while other threads train.
+
+The tensors have two names: the key that TensorFlow gives the object in the object graph, so that a variable of another name can be
+restored; and the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
+>>>>>>> 9cc210b (TensorFlow 2: partitioned SavedModels, model.export, one moment of a save)
 """
 
 from __future__ import annotations
@@ -30,33 +37,42 @@ _SUFFIX = f"-{_PACKAGE}.{_NAME}"
 def _is_ours(trackable):
     if isinstance(trackable, OwnedPartitions):
         return True
-    return (
-        isinstance(trackable, EmbeddingVariable)
-        and not trackable._in_graph_mode
-        and trackable.num_partitions == 1
-    )
+    return isinstance(trackable, EmbeddingVariable) and not trackable._in_graph_mode
 
 
-def tensors_of(variable: typing.Any, names: typing.Any, prefix: typing.Any) -> list:
-    """Writes the rows of a variable next to a checkpoint. Returns what the checkpoint's bundle must have.
+def _whole_variables(trackables):
+    """{key: variable} without the parts of partitioned variables, which SavedModels list next to the whole ones.
 
-    Args:
-      variable: an eager embedding variable.
-      names: the names that the variable gets in the checkpoint.
-      prefix: string scalar: the checkpoint's path.
-
-    Returns:
-      A list of (name, slice, tensor).
+    Raises:
+      NotImplementedError: a part without its variable.
     """
-    entries: list = []
-    for part in variable.parts:
-        with colocate_with(part.handle, ignore_existing=True):
-            manifest = ops.multitier_save_part(part.handle, prefix)
-        for name in names:
-            entries += entries_of_part(
-                name, part.partition_index, part.num_partitions, part.embedding_dim, manifest
+    found = {
+        k: v for k, v in sorted(trackables.items()) if v.is_partitioned or v.num_partitions == 1
+    }
+    parts = {id(part) for variable in found.values() for part in variable.parts}
+    for variable in trackables.values():
+        if not variable.is_partitioned and id(variable) not in parts:
+            raise NotImplementedError(
+                f"'{variable.name}' is partition {variable.partition_index} of {variable.num_partitions} of an embedding variable and "
+                "cannot be saved by tf.train.Checkpoint alone: give the checkpoint the whole variable"
             )
-    return entries
+    return found
+
+
+def _manifests(parts, prefix):
+    """Writes the rows of the parts next to a checkpoint, all as of one moment. Returns the manifest of each."""
+    manifests = {}
+    for device in dict.fromkeys(part.handle.device for part in parts):
+        its = [part for part in parts if part.handle.device == device]
+        with colocate_with(its[0].handle, ignore_existing=True):
+            group = ops.multitier_save_group()
+            joined = [ops.multitier_join_save_group(group, part.handle) for part in its]
+            with tf.control_dependencies(joined):
+                write = ops.multitier_write_save_group(group, prefix, kind="full")
+            with tf.control_dependencies([write]):
+                for part in its:
+                    manifests[id(part)] = ops.multitier_saved_part(group, part.handle)
+    return [manifests[id(part)] for part in parts]
 
 
 def entries_of_part(name: str, index: int, count: int, dim: int, manifest: typing.Any) -> list:
@@ -72,12 +88,18 @@ def entries_of_part(name: str, index: int, count: int, dim: int, manifest: typin
 
 def _save(trackables, file_prefix):
     prefix = tf.strings.regex_replace(file_prefix, f"{_SUFFIX}$".replace(".", r"\."), "")
-    own = [variable.variable_name for variable in trackables.values()]
+    variables = _whole_variables(trackables)
+    own = [variable.variable_name for variable in variables.values()]
+    parts = [part for variable in variables.values() for part in variable.parts]
+    manifests = dict(zip(map(id, parts), _manifests(parts, prefix)))
     entries: list = []
-    for key, variable in sorted(trackables.items()):
+    for key, variable in variables.items():
         name = variable.variable_name
-        is_free = own.count(name) == 1 and name not in trackables
-        entries += tensors_of(variable, [key, name] if is_free else [key], prefix)
+        is_free = own.count(name) == 1 and name not in variables
+        for part in variable.parts:
+            index, count, dim = part.partition_index, part.num_partitions, part.embedding_dim
+            for of_name in [key, name] if is_free else [key]:
+                entries += entries_of_part(of_name, index, count, dim, manifests[id(part)])
     write_bundle(file_prefix, entries)
     return file_prefix
 
@@ -117,7 +139,7 @@ def _column_owner(reader, name):
 
 
 def _restore(trackables, merged_prefix):
-    for key, variable in sorted(trackables.items()):
+    for key, variable in _whole_variables(trackables).items():
         restore(variable, merged_prefix, key)
 
 

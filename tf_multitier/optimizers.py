@@ -177,7 +177,9 @@ class RowOptimizer(tf.Module):
         Raises:
           TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
           ValueError: no variable has a gradient.
+          NotImplementedError: a tf.distribute strategy has more than one replica.
         """
+        _refuse_replicas(type(self).__name__)
         pairs = _pairs(grads_and_vars, type(self).__name__)
         with tf.name_scope(name or type(self).__name__):
             step = tf.identity(self.iterations)
@@ -193,6 +195,17 @@ class RowOptimizer(tf.Module):
             group_updates.made(made)
             self._step_done()
             return self.iterations.assign_add(1, read_value=True)
+
+
+def _refuse_replicas(optimizer):
+    """NotImplementedError under a strategy of several replicas: each would update the rows with its own gradients, unsummed."""
+    strategy = tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise NotImplementedError(
+            f"tf_multitier.optimizers.{optimizer} cannot train embedding variables under tf.distribute's {type(strategy).__name__} with "
+            f"{replicas} replicas: expected one replica"
+        )
 
 
 def _pairs(grads_and_vars, optimizer):
@@ -355,9 +368,10 @@ class AdamW(Adam):
             self.weight_decay = _scalar(weight_decay, "weight_decay")
 
     def _hyper(self, learning_rate):
-        # The rule multiplies the decay by the bias-corrected rate, alpha. This cancels the correction.
+        # The rule multiplies the decay by the bias-corrected rate, alpha. This cancels the correction. Not as a quotient by a root:
+        # in a tf.function Grappler makes that a product with rsqrt, which has other bits.
         rate, beta_1, beta_2, epsilon, power_1, power_2 = super()._hyper(learning_rate)
-        decay = self._now(self.weight_decay) * (1 - power_1) / tf.sqrt(1 - power_2)
+        decay = self._now(self.weight_decay) * tf.sqrt(tf.square(1 - power_1) / (1 - power_2))
         return [rate, beta_1, beta_2, epsilon, power_1, power_2, decay]
 
 

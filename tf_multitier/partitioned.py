@@ -11,6 +11,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import graph_state
+from tf_multitier import saved_objects
 from tf_multitier import saver
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
@@ -206,6 +207,7 @@ class GraphPartitions(PartitionedEmbeddingVariable, CompositeTensor):
         return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
 
 
+@saved_objects.register("PartitionedEmbeddingVariable")
 class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Trackable):
     """A partitioned embedding variable outside of v1 graphs. Modules, tapes and checkpoints take it as the sequence of its parts."""
 
@@ -213,13 +215,35 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         """nest builds the result for a sequence by calling its class: `tape.gradient(loss, variable)` is the list of gradients."""
         return super().__new__(cls) if parts is not None else list(name)
 
+    # ---- SavedModel: see saved_objects.py. In other checkpoints the parts are no objects of their own.
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        if save_type != "savedmodel":
+            return {}
+        return {f"part_{part.partition_index}": part for part in self._parts}
+
+    def _deserialization_dependencies(self, children):
+        return {name: child for name, child in children.items() if name.startswith("part_")}
+
+    def _write_object_proto(self, proto, options):
+        saved_objects.write_object_proto(proto)
+
+    def _serialize_to_proto(self, object_proto=None, **kwargs):
+        return saved_objects.description(self._parts[0])
+
+    @classmethod
+    def _deserialize_from_proto(cls, dependencies=None, **kwargs):
+        parts = sorted(dependencies.values(), key=lambda part: part.partition_index)
+        return cls(parts[0].variable_name, parts)
+
+    def _add_trackable_child(self, name, value):
+        """The parts are there already."""
+
     def _export_to_saved_model_graph(
         self, object_map=None, tensor_map=None, options=None, **kwargs
     ):
-        raise NotImplementedError(
-            f"partitioned embedding variable '{self._name}' cannot be saved in a SavedModel: create it without a partitioner, and "
-            "restore a checkpoint of it"
-        )
+        object_map[self] = self  # the traced functions that save and restore refer to this object
+        return []
 
 
 class StoredParts(list):

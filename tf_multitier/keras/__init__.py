@@ -19,5 +19,6 @@ if keras.__version__.split(".")[0] != "3" or keras.backend.backend() != "tensorf
 from tf_multitier.keras.layers import Embedding
 from tf_multitier.keras.layers import GroupEmbedding
 from tf_multitier.keras.optimizers import with_rows
+from tf_multitier.keras.statistics import StatisticsCallback
 
-__all__ = ["Embedding", "GroupEmbedding", "with_rows"]
+__all__ = ["Embedding", "GroupEmbedding", "StatisticsCallback", "with_rows"]

@@ -49,7 +49,8 @@ class _RowsLayer(keras.layers.Layer):
                 ev_option=config.ev_option,
             )
         for part in variable.parts:
-            self._rows.append(Rows(part, self, self.optimizer))  # Keras tracks what the list has
+            # Keras tracks what the list has.
+            self._rows.append(Rows(part, self, self.optimizer, variable))
         return variable
 
     @property

@@ -11,6 +11,8 @@ import typing
 
 import keras
 
+from tf_multitier import saved_objects
+
 
 class UpdatesRows:
     """Base class of the optimizers of `with_rows`, which update Rows themselves."""
@@ -20,9 +22,15 @@ class Rows(keras.Variable):
     """The rows of one table. Its shape is [0, dim]; `total_count()` of the embedding variable counts them."""
 
     def __init__(
-        self, embedding_variable: typing.Any, layer: typing.Any, optimizer: typing.Any
+        self,
+        embedding_variable: typing.Any,
+        layer: typing.Any,
+        optimizer: typing.Any,
+        whole: typing.Any,
     ) -> None:
+        """whole: the variable of which embedding_variable is a part, or the same."""
         self.embedding_variable = embedding_variable
+        self.whole = whole
         self._layer_name = layer.name
         # Each table counts its own steps: Keras updates the variables of a step one by one.
         self._row_optimizer = None if optimizer is None else optimizer.twin()
@@ -104,7 +112,21 @@ class Rows(keras.Variable):
         return self.numpy()
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
-        return {}  # the layer has the embedding variable itself
+        # In a checkpoint the layer has the embedding variable itself. `model.export` keeps variables without their layers.
+        return {"embedding_variable": self.whole} if save_type == "savedmodel" else {}
+
+    def _write_object_proto(self, proto: typing.Any, options: typing.Any) -> None:
+        saved_objects.write_object_proto(proto)
+
+    def _export_to_saved_model_graph(
+        self,
+        object_map: typing.Any,
+        tensor_map: typing.Any,
+        options: typing.Any,
+        **kwargs: typing.Any,
+    ) -> list:
+        object_map[self] = self
+        return []
 
     def _serialize_to_tensors(self) -> dict:
         return {}
