@@ -30,14 +30,14 @@ Status LevelDbTier::Compact() {
   MT_RETURN_IF_ERROR(CheckProcess());
   (void)CompactBetween(BeforeAllRows(), AfterAllRows());
   // LevelDB tells no error of it, but refuses writes afterwards.
-  std::lock_guard<std::mutex> writing(write_mutex_);
+  MutexLock writing(database_->write_mutex);
   return RemoveFences(/*at_once=*/true);
 }
 
 std::unique_ptr<LevelDbCompactor> LevelDbTier::MakeCompactor() {
   LevelDbCompactor::Database database;
   database.live_bytes = [this] { return live_bytes(); };
-  database.stored_bytes = [this] { return disk_->stored_bytes(); };
+  database.stored_bytes = [this] { return database_->disk()->stored_bytes(); };
   database.appended_bytes = [this] { return appended_bytes_.load(); };
   database.sample_keys = [this](size_t n) { return SampleKeys(n); };
   database.compact_range = [this](const int64_t* first, const int64_t* last, int64_t bytes) {
@@ -53,14 +53,14 @@ std::unique_ptr<LevelDbCompactor> LevelDbTier::MakeCompactor() {
 }
 
 int64_t LevelDbTier::live_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (layout_ == nullptr) return 0;
   return slots_.num_held() * static_cast<int64_t>(layout_->row_bytes() + kEntryFileBytes);
 }
 
 std::vector<int64_t> LevelDbTier::SampleKeys(size_t n) const {
   std::vector<int64_t> keys;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t end = slots_.end(), stride = std::max<uint64_t>(1, end / std::max<size_t>(n, 1));
   for (uint64_t location = 0; location < end; location += stride) {
     const auto at = static_cast<uint32_t>(location);
@@ -75,36 +75,36 @@ Status LevelDbTier::PutFences(const std::string& from, const std::string& to) {
     batch.Put(fence, leveldb::Slice());
     fences_.insert(fence);
   }
-  return CommitBatch("compaction", leveldb::WriteOptions(), /*at_once=*/false, &batch);
+  return database_->Commit("compaction", leveldb::WriteOptions(), /*at_once=*/false, &batch);
 }
 
 Status LevelDbTier::RemoveFences(bool at_once) {
   leveldb::WriteBatch batch;
   for (const std::string& fence : fences_) batch.Delete(fence);
-  MT_RETURN_IF_ERROR(CommitBatch("compaction", leveldb::WriteOptions(), at_once, &batch));
+  MT_RETURN_IF_ERROR(database_->Commit("compaction", leveldb::WriteOptions(), at_once, &batch));
   fences_.clear();
   return OkStatus();
 }
 
 bool LevelDbTier::CompactBetween(const std::string& from, const std::string& to) {
-  const int64_t errors = disk_->errors;
+  const LevelDbDisk* const disk = database_->disk();
+  const int64_t errors = disk->errors;
   {
-    std::lock_guard<std::mutex> writing(write_mutex_);
+    MutexLock writing(database_->write_mutex);
     if (!PutFences(from, to).ok()) return false;
   }
   const leveldb::Slice from_slice = from, to_slice = to;
-  std::shared_lock<std::shared_mutex> lock(db_mutex_);
-  database_.db->CompactRange(&from_slice, &to_slice);
-  return disk_->errors == errors;
+  database_->Use([&](leveldb::DB* db) { db->CompactRange(&from_slice, &to_slice); });
+  return disk->errors == errors;
 }
 
 bool LevelDbTier::CompactRange(const int64_t* first, const int64_t* last, int64_t bytes) {
   // The old files are deleted once the new ones are complete.
-  if (!CheckSpace(static_cast<size_t>(bytes)).ok()) return false;
+  if (!database_->CheckSpace(static_cast<size_t>(bytes)).ok()) return false;
   const bool good =
       CompactBetween(first == nullptr ? BeforeAllRows() : After(*first), last == nullptr ? AfterAllRows() : After(*last));
   if (!good || last != nullptr) return good;
-  std::lock_guard<std::mutex> writing(write_mutex_);
+  MutexLock writing(database_->write_mutex);
   return RemoveFences(/*at_once=*/false).ok();
 }
 

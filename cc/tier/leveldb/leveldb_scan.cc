@@ -17,12 +17,13 @@ constexpr size_t kScanSlice = 4096;
 
 }  // namespace
 
-Status LevelDbTier::RecoverLocations() {
+Status LevelDbTier::RecoverEntries(leveldb::DB* db, leveldb::Status* end) {
+  MutexLock lock(mutex_);
   leveldb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
   auto recovered = std::make_shared<std::vector<Recovered>>();
-  std::unique_ptr<leveldb::Iterator> it(database_.db->NewIterator(options));
+  std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (it->key().size() != kEntryKeyBytes) continue;
     RecordHeader header;
@@ -37,43 +38,67 @@ Status LevelDbTier::RecoverLocations() {
     }
     slots_.Hold(slots_.Take(), header.key, generation);  // locations count up
     recovered->push_back(Recovered{header.version, header.frequency, header.num_columns});
-    next_generation_ = std::max(next_generation_, generation + 1);
   }
-  const std::string what = StrCat("recovery of '", options_.directory, "'");
-  if (!it->status().ok()) {
-    if (it->status().IsCorruption()) MT_RETURN_IF_ERROR(list_.FindDamagedTable());
-    return ErrorOf(what, it->status());
-  }
+  *end = it->status();
+  recovered_ = std::move(recovered);
+  return OkStatus();
+}
+
+Status LevelDbTier::RecoverLocations() {
+  leveldb::Status end, found;
   std::string schema;
-  const leveldb::Status found = database_.db->Get(options, kSchemaKey, &schema);
-  if (found.IsNotFound() && recovered->empty()) return OkStatus();  // nothing was ever acknowledged
-  if (!found.ok()) return ErrorOf(what + ", its schema", found);
+  leveldb::ReadOptions options;
+  options.verify_checksums = true;
+  MT_RETURN_IF_ERROR(database_->Use([&](leveldb::DB* db) {
+    const Status entries = RecoverEntries(db, &end);
+    if (entries.ok()) found = db->Get(options, kSchemaKey, &schema);
+    return entries;
+  }));
+  MutexLock writing(database_->write_mutex);
+  const std::string what = StrCat("recovery of '", options_.directory, "'");
+  if (!end.ok()) {
+    if (end.IsCorruption()) MT_RETURN_IF_ERROR(database_->FindDamagedTable());
+    return database_->ErrorOf(what, end);
+  }
+  MutexLock lock(mutex_);
+  for (uint32_t location = 0; location < slots_.end(); ++location) {
+    next_generation_ = std::max(next_generation_, slots_.generation(location) + 1);
+  }
+  if (found.IsNotFound() && recovered_->empty()) {  // nothing was ever acknowledged
+    recovered_.reset();
+    return OkStatus();
+  }
+  if (!found.ok()) return database_->ErrorOf(what + ", its schema", found);
   bool listed = false;
   Result<std::vector<ColumnSpec>> columns = DecodeSchema(schema, &listed);
   if (!columns.ok()) {
     return Status(columns.status().code(),
                   StrCat("leveldb tier: recovery of the schema in '", options_.directory, "': ", columns.status().message()));
   }
-  if (listed && !list_.found()) {
-    return DataLossError("leveldb tier: recovery: '", list_.path(), "' is missing: what was synced is not known");
+  if (listed && !database_->has_list()) {
+    return DataLossError("leveldb tier: recovery: '", database_->list_path(), "' is missing: what was synced is not known");
   }
-  recovery_.rows = recovery_.records = static_cast<int64_t>(recovered->size());
+  recovery_.rows = recovery_.records = static_cast<int64_t>(recovered_->size());
   recovered_columns_ = *std::move(columns);
-  recovered_ = std::move(recovered);
   return OkStatus();
 }
 
 Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage) {
+  return database_->Use([&](leveldb::DB* db) { return ReadSliceOf(db, from, slice, damage); });
+}
+
+Status LevelDbTier::ReadSliceOf(leveldb::DB* db, const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice,
+                                Status* damage) {
   slice->clear();
-  const std::shared_lock<std::shared_mutex> lock(db_mutex_);
   leveldb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
   LevelDbEnv::last_read().path.clear();
   const auto error = [&](const leveldb::Status& status) {
-    return ErrorOf(StrCat("scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path, "'"), status);
+    return database_->ErrorOf(StrCat("scan of '", options_.directory, "', read of '", LevelDbEnv::last_read().path, "'"),
+                              status);
   };
-  std::unique_ptr<leveldb::Iterator> it(database_.db->NewIterator(options));
+  std::unique_ptr<leveldb::Iterator> it(db->NewIterator(options));
   for (it->Seek(from); slice->size() < kScanSlice; it->Next()) {
     // Skips a damaged block or file; from then on the status has its error.
     if (damage->ok() && !it->status().ok()) *damage = error(it->status());
@@ -97,8 +122,8 @@ Status LevelDbTier::ReadSlice(const std::string& from, std::vector<std::pair<Rec
 
 Status LevelDbTier::CheckGone(const std::vector<Held>& unmet) {
   if (unmet.empty()) return OkStatus();
-  std::lock_guard<std::mutex> writing(write_mutex_);  // no removal is between its two halves
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock writing(database_->write_mutex);  // no removal is between its two halves
+  MutexLock lock(mutex_);
   for (const Held& held : unmet) {
     if (!slots_.IsHeld(held.index) || slots_.generation(held.index) != held.generation) continue;
     return DataLossError("leveldb tier: scan of '", options_.directory, "': expected an entry of key ", held.key,
@@ -113,7 +138,7 @@ Status LevelDbTier::ScanRecovered(const std::vector<Recovered>& recovered,
   for (uint32_t from = 0; from < recovered.size(); from += kScanSlice) {
     slice.clear();
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       const uint32_t end = static_cast<uint32_t>(std::min<size_t>(from + kScanSlice, recovered.size()));
       for (uint32_t location = from; location < end; ++location) {
         if (slots_.IsHeld(location)) slice.push_back(Held{slots_.key(location), 0, location});
@@ -135,14 +160,14 @@ Status LevelDbTier::Scan(const std::function<Status(const RecordHeader&, uint32_
   MT_RETURN_IF_ERROR(CheckProcess());
   std::shared_ptr<const std::vector<Recovered>> recovered;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     recovered = recovered_;
   }
   if (recovered != nullptr) return ScanRecovered(*recovered, visit);
   // Both in the order of keys, so that one pass brings locations and entries together.
   std::vector<Held> held;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     held.reserve(static_cast<size_t>(slots_.num_held()));
     for (uint32_t location = 0; location < slots_.end(); ++location) {
       if (slots_.IsHeld(location)) held.push_back(Held{slots_.key(location), slots_.generation(location), location});

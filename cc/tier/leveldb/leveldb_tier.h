@@ -15,10 +15,7 @@
 // compaction that is much slower than they are. leveldb_compactor.h has the bound of the files that follows. Does not bound its
 // rows unless max_rows is given.
 //
-// After a failed write (full disk) the earlier rows stay readable, and writes are refused with ResourceExhausted or
-// Unavailable. LevelDB accepts no write after a failed one, so the tier opens the database again when there is room. The old
-// database stays open until that has succeeded. Writes try it at most every retry_us until one succeeds, Sync and Compact at
-// once. Only Open creates a database.
+// A failed write does not end it: leveldb_database.h.
 //
 // A held record that cannot be found is DataLoss: its block is damaged, its file is missing, or its entry is missing or an
 // older one. Other rows stay readable. After compaction has met such a file, all writes are DataLoss for the rest of the tier's
@@ -38,45 +35,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/row/row_layout.h"
 #include "cc/tier/leveldb/entry_slots.h"
 #include "cc/tier/leveldb/leveldb_compactor.h"
-#include "cc/tier/leveldb/leveldb_disk.h"
-#include "cc/tier/leveldb/leveldb_env.h"
-#include "cc/tier/leveldb/synced_list.h"
+#include "cc/tier/leveldb/leveldb_database.h"
 #include "cc/tier/tier.h"
-#include "leveldb/cache.h"
 #include "leveldb/db.h"
-#include "leveldb/filter_policy.h"
 
 namespace multitier {
-
-struct LevelDbOptions {
-  std::string directory;                 // exists; with `recover` opens the database in it, else replaces it
-  size_t write_buffer_bytes = 16 << 20;  // memory for rows not yet in a table file; twice that while one is written
-  size_t block_cache_bytes = 8 << 20;
-  size_t table_file_bytes = 32 << 20;
-  int max_open_files = 500;
-  bool compress = false;  // Snappy; embeddings hardly shrink
-  bool durable = false;   // Sync() means something
-  // Opens the database that is there: each key's newest entry is held, removed keys stay removed. Locations are new: Scan
-  // tells them. O(rows) read, once: until the first Write Scan answers from what was read, which takes 16 bytes a row.
-  bool recover = false;
-  int64_t max_rows = 0;  // > 0: more are ResourceExhausted
-  int read_helpers = 7;  // threads that help the calling one to read a large batch; 0: none
-  // Writes are refused while less is free on the disk. Default: twice the write buffer, at most 5 % of the file system.
-  int64_t reserve_bytes = -1;
-  uint64_t retry_us = 1000000;
-};
 
 class LevelDbTier : public Tier {
  public:
@@ -107,8 +81,8 @@ class LevelDbTier : public Tier {
   TierStats stats() const override;
 
   // Test only.
-  LevelDbDisk* disk() { return disk_.get(); }
-  leveldb::DB* database() { return database_.db.get(); }
+  LevelDbDisk* disk() { return database_->disk(); }
+  leveldb::DB* database() { return database_->database(); }
   LevelDbCompactor* compactor() { return compactor_.get(); }
 
  private:
@@ -128,32 +102,19 @@ class LevelDbTier : public Tier {
 
   explicit LevelDbTier(const LevelDbOptions& options);
 
-  // An open database and its Env, which outlives it.
-  struct Database {
-    std::unique_ptr<LevelDbEnv> env;
-    std::unique_ptr<leveldb::DB> db;
-  };
-  Result<Database> OpenDatabase(bool create);
   Status RecoverLocations();
+  // Gives each entry a location. *end: why LevelDB read no further.
+  Status RecoverEntries(leveldb::DB* db, leveldb::Status* end);
   Status ScanRecovered(const std::vector<Recovered>& recovered,
                        const std::function<Status(const RecordHeader&, uint32_t location)>& visit);
   Status CheckProcess() const;
-  Status CheckSpace(size_t bytes) const;
-  // Opens the database again after a failed write. Returns the failure if it is too early or there is no room. at_once: it is
-  // not too early.
-  // REQUIRES: write_mutex_ held
-  Status RecoverFromFailure(size_t bytes, bool at_once);
-  // at_once: as above; of calls that must not fail on a disk that works again. REQUIRES: write_mutex_ held
-  Status CommitBatch(const char* operation, const leveldb::WriteOptions& options, bool at_once, leveldb::WriteBatch* batch);
   // The next entries from that key on, live or not. Skips damaged entries and stores the first error in *damage.
   Status ReadSlice(const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice, Status* damage);
+  Status ReadSliceOf(leveldb::DB* db, const std::string& from, std::vector<std::pair<RecordHeader, uint32_t>>* slice,
+                     Status* damage);
   // DataLoss if one of these records, whose entries a scan did not find, is still held.
   Status CheckGone(const std::vector<Held>& unmet);
   void ReadOne(const RowLayout& layout, const Held& held, ReadRecord* record, std::string* value) const;
-  // DataLoss naming a file that the database needs and that was deleted or cut: opening would fail without it.
-  Status CheckNames() const;
-  // After the database was created, a missing file or entry is DataLoss.
-  Status ErrorOf(const std::string& what, const leveldb::Status& status) const;
   Status ReadError(const ReadRecord& record, const leveldb::Status& status) const;
   // The status of a record whose entry is missing or has another generation.
   Status MissingEntry(const Held& held, const ReadRecord& record, const uint32_t* found) const;
@@ -165,35 +126,24 @@ class LevelDbTier : public Tier {
   bool CompactRange(const int64_t* first, const int64_t* last, int64_t bytes);
   // Merges all entries of the keys from `from` to `to`. False: it failed.
   bool CompactBetween(const std::string& from, const std::string& to);
-  Status PutFences(const std::string& from, const std::string& to);  // REQUIRES: write_mutex_ held
-  Status RemoveFences(bool at_once);                                 // REQUIRES: write_mutex_ held
+  Status PutFences(const std::string& from, const std::string& to) MT_REQUIRES(database_->write_mutex);
+  Status RemoveFences(bool at_once) MT_REQUIRES(database_->write_mutex);
 
   const LevelDbOptions options_;
   const pid_t pid_;
-  std::unique_ptr<LevelDbDisk> disk_;
-  SyncedList list_;  // guarded by write_mutex_ once it is open
-  std::unique_ptr<const leveldb::FilterPolicy> filter_;
-  std::unique_ptr<leveldb::Cache> cache_;
-  std::unique_ptr<leveldb::Logger> logger_;  // discards all messages, so that LevelDB creates no log file of them
-
+  std::unique_ptr<LevelDbDatabase> database_;  // its write_mutex is outermost, mutex_ innermost
   std::atomic<int64_t> appended_bytes_{0};
 
-  std::mutex write_mutex_;        // one writer at a time; outermost
-  uint32_t next_generation_ = 0;  // guarded by write_mutex_
-  Status failure_;                // guarded by write_mutex_: of the write since which LevelDB takes none
-  uint64_t recovered_at_us_ = 0;  // guarded by write_mutex_: the last attempt; 0: none since a write succeeded
-  size_t room_needed_ = 0;        // guarded by write_mutex_: what the last look for room did not find
-  std::set<std::string> fences_;  // guarded by write_mutex_: those that were written and not removed
+  uint32_t next_generation_ MT_GUARDED_BY(database_->write_mutex) = 0;
+  std::set<std::string> fences_ MT_GUARDED_BY(database_->write_mutex);  // those that were written and not removed
 
-  mutable std::shared_mutex db_mutex_;  // shared: using database_; exclusive: replacing it
-  Database database_;
-
-  mutable std::mutex mutex_;  // guards the members below; innermost
-  std::shared_ptr<const RowLayout> layout_;
-  EntrySlots slots_;
-  std::shared_ptr<const std::vector<Recovered>> recovered_;  // by location; null: nothing was recovered, or a Write has run
-  std::vector<ColumnSpec> recovered_columns_;                // constant once open
-  TierRecovery recovery_;                                    // likewise
+  mutable Mutex mutex_;
+  std::shared_ptr<const RowLayout> layout_ MT_GUARDED_BY(mutex_);
+  EntrySlots slots_ MT_GUARDED_BY(mutex_);
+  // By location; null: nothing was recovered, or a Write has run.
+  std::shared_ptr<const std::vector<Recovered>> recovered_ MT_GUARDED_BY(mutex_);
+  std::vector<ColumnSpec> recovered_columns_;  // constant once open
+  TierRecovery recovery_;                      // likewise
 
   std::unique_ptr<LevelDbCompactor> compactor_;  // last: its destructor waits for a thread that uses the members above
 };

@@ -14,7 +14,7 @@
 // lists a file only grows, or is deleted once the manifest does not need it, so a crash at any point causes no false error. A
 // database that repair made anew from what it found has an older manifest and a folder "lost": its files are taken as they are.
 //
-// Not thread-safe: guarded by the tier's write_mutex_.
+// Not thread-safe: guarded by the database's write_mutex.
 
 #ifndef CC_TIER_LEVELDB_SYNCED_LIST_H_
 #define CC_TIER_LEVELDB_SYNCED_LIST_H_
