@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -80,10 +81,12 @@ class Program:
 
 
 def instances(path):
+    """The kept directories below a storage path."""
     return sorted(
         os.path.join(name, instance)
         for name in os.listdir(path)
         for instance in os.listdir(path / name)
+        if os.path.exists(path / name / instance / "instance.keep")
     )
 
 
@@ -243,7 +246,7 @@ def test_the_matrix_of_initial_values_is_kept(tmp_path):
                 found.append(session.run(rows))
             del session
     np.testing.assert_array_equal(found[0], found[1])
-    assert len(np.unique(found[0])) == 64 * DIM
+    assert len(np.unique(found[0])) > 60 * DIM  # random: two may be equal
 
 
 def test_a_second_session_is_refused_while_the_first_uses_the_rows(tmp_path):
@@ -349,9 +352,11 @@ def test_inspect_says_what_is_kept(tmp_path, capsys):
     assert "closed with 500 rows, which are those of no checkpoint" in described()
 
 
-def test_a_damaged_description_is_refused_by_name(tmp_path):
+def test_a_damaged_description_is_refused_by_name_and_replaced_by_a_restore(tmp_path):
     with Program(tmp_path / "rows") as first:
         first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
     (instance,) = instances(tmp_path / "rows")
     facts = tmp_path / "rows" / instance / "instance.variable"
     data = bytearray(facts.read_bytes())
@@ -360,6 +365,67 @@ def test_a_damaged_description_is_refused_by_name(tmp_path):
     with Program(tmp_path / "rows") as second:
         with pytest.raises(tf.errors.DataLossError, match=r"instance\.variable"):
             second.session.run(second.init)
+        second.restore(saved)
+        assert second.session.run(second.count) == 500
+    assert len(instances(tmp_path / "rows")) == 1
+
+
+def test_rows_that_cannot_be_opened_are_read_from_the_checkpoint(tmp_path):
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
+        trained = first.table(KEYS)
+    (instance,) = instances(tmp_path / "rows")
+    folder = tmp_path / "rows" / instance / "ssdhash"
+    for name in os.listdir(folder):
+        if name != "ssd.list":
+            os.remove(folder / name)
+    with Program(tmp_path / "rows") as second:
+        second.restore(saved)
+        np.testing.assert_array_equal(second.table(KEYS), trained)
+
+
+def test_a_change_that_runs_during_a_save_is_a_change(tmp_path):
+    keys = np.arange(400_000)
+    with Program(tmp_path / "rows") as first:
+        with first.graph.as_default():
+            values = tf.compat.v1.placeholder(tf.float32, [None, DIM])
+            upsert = first.ev.upsert(first.keys, values, check_finite=True)
+        first.session.run(first.init)
+        feed = {first.keys: keys, values: np.ones([len(keys), DIM], np.float32)}
+        thread = threading.Thread(target=lambda: first.session.run(upsert, feed))
+        thread.start()
+        saved = first.save(str(tmp_path / "model"))
+        thread.join()
+    with Program(tmp_path / "elsewhere") as other:
+        other.restore(saved)
+        expected = other.table(keys[::1000])
+    with Program(tmp_path / "rows") as second:
+        second.restore(saved)
+        np.testing.assert_array_equal(second.table(keys[::1000]), expected)
+
+
+def test_a_saved_model_neither_takes_nor_replaces_the_rows(tmp_path):
+    exported = str(tmp_path / "exported")
+    with Program(tmp_path / "rows") as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        with first.graph.as_default():
+            tf.compat.v1.saved_model.simple_save(
+                first.session, exported, {"keys": first.keys}, {"rows": first.rows}
+            )
+        first.run(first.train, np.arange(900))
+        before = instances(tmp_path / "rows")
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.compat.v1.saved_model.load(session, ["serve"], exported)
+        del session
+        loaded = tf.saved_model.load(exported)
+        assert instances(tmp_path / "rows") == before
+        del loaded
+    with Program(tmp_path / "rows") as second:
+        second.session.run(second.init)
+        assert second.session.run(second.count) == 900
 
 
 def test_bad_options_are_refused():

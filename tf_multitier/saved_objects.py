@@ -58,7 +58,10 @@ def read_description(proto: typing.Any) -> tuple:
     text = StringValue()
     proto.Unpack(text)
     read = json.loads(text.value)
-    attrs = read["options"]
+    attrs = {
+        **read["options"],
+        "keep": False,
+    }  # the rows that are kept belong to the program that trains
     attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
     if attrs["initializer"] == "matrix":  # the rows have it
         attrs.update(initializer="constant", default_value_dim=0)
@@ -68,4 +71,6 @@ def read_description(proto: typing.Any) -> tuple:
 def exported_handle(variable: typing.Any) -> typing.Any:
     """The handle of a variable in the graph that is being exported. Variables of one name have different ones."""
     name = f"{variable.variable_name}_{next(_NUMBERS)}"
-    return ops.multitier_embedding_variable_handle(shared_name=name, **variable.option_attrs)
+    return ops.multitier_embedding_variable_handle(
+        shared_name=name, **{**variable.option_attrs, "keep": False}
+    )

@@ -188,7 +188,10 @@ absl::Status GetState(OpKernelContext* context, int input, std::shared_ptr<Varia
 
 absl::Status GetStateToChange(OpKernelContext* context, int input, std::shared_ptr<VariableState>* state) {
   TF_RETURN_IF_ERROR(GetTrainableState(context, input, state));
-  if ((*state)->kept != nullptr) (*state)->kept->NoteChange();
+  if ((*state)->kept == nullptr) return absl::OkStatus();
+  (*state)->kept->NoteChange();
+  VariableState* const changed = state->get();
+  *state = std::shared_ptr<VariableState>(changed, [held = *state](VariableState*) { held->kept->NoteChange(); });
   return absl::OkStatus();
 }
 

@@ -89,7 +89,8 @@ struct VariableOptions {
 std::string NoTable(const tensorflow::ResourceHandle& handle);
 // The state of the variable whose handle is input `input`. FailedPrecondition if it is not initialised.
 absl::Status GetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
-// GetState for an operation that changes rows. FailedPrecondition if the variable is read-only. A kept table notes the change.
+// GetState for an operation that changes rows. FailedPrecondition if the variable is read-only. A kept table
+// notes a change now, and another one when the operation lets go of the state: a save may begin in between.
 absl::Status GetStateToChange(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // The same for an operation that changes no row that a checkpoint would give otherwise.
 absl::Status GetTrainableState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);

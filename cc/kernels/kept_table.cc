@@ -118,8 +118,20 @@ struct KeptDirectory {
   KeptFacts facts;
 };
 
+// What FindKept does with a directory whose instance.variable is damaged. A restore replaces it, as any other.
+enum class Damaged { kIsAnError, kCountsAsOpen };
+
+Result<KeptFacts> ReadFactsOr(const std::string& directory, Damaged damaged) {
+  Result<KeptFacts> facts = ReadFacts(directory);
+  if (damaged == Damaged::kIsAnError || facts.status().code() != StatusCode::kDataLoss) return facts;
+  LOG(WARNING) << facts.status().message();
+  KeptFacts open;
+  open.generation = 0;
+  return open;
+}
+
 // The kept directory of a variable that is in force, locked. Others of it are deleted. Null if there is none.
-Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, const std::string& name) {
+Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, const std::string& name, Damaged damaged) {
   Env* const env = Env::Posix();
   const std::string of_name = InstanceDirectory::PathOfName(storage_path, name);
   MT_ASSIGN_OR_RETURN(const bool exists, env->FileExists(of_name));
@@ -133,8 +145,8 @@ Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, c
     MT_ASSIGN_OR_RETURN(const bool has_facts, env->FileExists(path + kFactsFile));
     MT_ASSIGN_OR_RETURN(const bool keeps, env->FileExists(path + kKeepFile));
     if (!has_facts || !keeps) continue;
-    MT_ASSIGN_OR_RETURN(const KeptFacts facts, ReadFacts(path));
-    if (facts.generation <= generation) {
+    MT_ASSIGN_OR_RETURN(const KeptFacts facts, ReadFactsOr(path, damaged));
+    if (!newest.empty() && facts.generation <= generation) {
       older.push_back(path);
       continue;
     }
@@ -145,7 +157,7 @@ Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, c
   if (newest.empty()) return std::optional<KeptDirectory>();
   KeptDirectory kept;
   MT_ASSIGN_OR_RETURN(kept.instance, InstanceDirectory::Open(newest, /*keep=*/true));
-  MT_ASSIGN_OR_RETURN(kept.facts, ReadFacts(newest));
+  MT_ASSIGN_OR_RETURN(kept.facts, ReadFactsOr(newest, damaged));
   for (const std::string& path : older) (void)InstanceDirectory::Open(path, /*keep=*/false);  // deleted, unless in use
   return std::optional<KeptDirectory>(std::move(kept));
 }
@@ -285,7 +297,7 @@ void KeptTable::Close(EmbeddingTable* table) {
 
 absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state) {
   state->reset();
-  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kIsAnError);
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
@@ -307,7 +319,7 @@ absl::Status OpenKept(const VariableOptions& options, const std::string& name, s
 absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name, const std::string& manifest,
                         std::shared_ptr<VariableState>* state) {
   state->reset();
-  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+  Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kCountsAsOpen);
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
@@ -316,7 +328,11 @@ absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name,
               << "' are not those of the checkpoint: they are replaced";
     return absl::OkStatus();
   }
-  return OpenFound(options, name, std::move(kept), state);
+  const absl::Status opened = OpenFound(options, name, std::move(kept), state);
+  if (opened.ok()) return opened;
+  LOG(WARNING) << "the kept rows cannot be opened, and are read from the checkpoint: " << opened.message();
+  state->reset();
+  return absl::OkStatus();
 }
 
 absl::Status MakeKept(const VariableOptions& options, const std::string& name, InitializerSpec initializer,
@@ -326,7 +342,7 @@ absl::Status MakeKept(const VariableOptions& options, const std::string& name, I
   if (replaced != nullptr && replaced->kept != nullptr) {
     facts.generation = replaced->kept->generation() + 1;
   } else {
-    Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name);
+    Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kCountsAsOpen);
     if (!found.ok()) return OfVariable(name, found.status());
     if (found->has_value()) {
       facts.generation = (*found)->facts.generation + 1;

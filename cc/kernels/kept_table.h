@@ -53,7 +53,7 @@ class KeptTable {
   KeptTable(std::shared_ptr<InstanceDirectory> directory, KeptFacts facts, bool adopted,
             std::unique_ptr<InstanceDirectory> replaces);
 
-  // An operation that changes rows begins.
+  // An operation that changes rows begins, or ends.
   void NoteChange() { changes_.fetch_add(1); }
   int64_t Changes(const EmbeddingTable& table) const;
   // The rows were those of the part of a checkpoint with this manifest when Changes() was `changes`.
@@ -85,7 +85,7 @@ class KeptTable {
 // Opens the kept rows of a variable. *state is null if there are none. FailedPrecondition if a process uses them, or if they
 // are of a variable of other shape, partitioning or storage type. DataLoss if rows or files are missing.
 absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state);
-// The same only if they were closed at this manifest; else *state is null.
+// The same only if they were closed at this manifest and can be opened; else *state is null.
 absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name, const std::string& manifest,
                         std::shared_ptr<VariableState>* state);
 // A new, empty table, which will replace what is kept. replaced: the state that the variable has now, or null.

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
@@ -67,9 +68,12 @@ class RestoreKernel : public OpKernel {
     std::shared_ptr<VariableState> live;
     TF_RETURN_IF_ERROR(FindState(context, 0, &live));
     PartReader reader(context->env(), prefix, variable_name_);
-    TableRestorer restorer(&reader, options_, name, variable_name_, resize_, std::move(live));
+    // A model that serves may have the path of the program that exported it: it keeps nothing, and takes nothing.
+    VariableOptions options = options_;
+    if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) options.storage.keep = false;
+    TableRestorer restorer(&reader, options, name, variable_name_, resize_, std::move(live));
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
-    if (options_.storage.keep) {
+    if (options.storage.keep) {
       TF_RETURN_IF_ERROR(restorer.OpenKept(state));
       if (*state != nullptr) return absl::OkStatus();
     }

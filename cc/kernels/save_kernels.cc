@@ -51,17 +51,20 @@ class SaveGroup {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
     written_ = true;
-    for (const auto& state : states_) parts_.push_back(std::make_unique<PartWriter>(env, prefix, state));
-    const absl::Status status = WriteParts(env, prefix, parts_, kind);
-    if (!status.ok()) parts_.clear();
-    return status;
+    std::vector<std::unique_ptr<PartWriter>> parts;
+    for (const auto& state : states_) parts.push_back(std::make_unique<PartWriter>(env, prefix, state));
+    // No state outlives the kernel: a session that is closed next closes its tables.
+    states_.clear();
+    TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind));
+    for (const auto& part : parts) manifests_.emplace_back(part->table(), part->manifest().ToJson());
+    return absl::OkStatus();
   }
 
   absl::Status ManifestOf(const VariableState& state, std::string* json) const {
     absl::MutexLock lock(&mutex_);
-    for (const std::unique_ptr<PartWriter>& part : parts_) {
-      if (part->table() != state.table.get()) continue;
-      *json = part->manifest().ToJson();
+    for (const auto& [table, manifest] : manifests_) {
+      if (table != state.table.get()) continue;
+      *json = manifest;
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(absl::StrCat("embedding variable '", state.table->options().name,
@@ -70,8 +73,8 @@ class SaveGroup {
 
  private:
   mutable absl::Mutex mutex_;
-  std::vector<std::shared_ptr<VariableState>> states_;  // guarded by mutex_, as all that follows
-  std::vector<std::unique_ptr<PartWriter>> parts_;
+  std::vector<std::shared_ptr<VariableState>> states_;                    // guarded by mutex_, as all that follows
+  std::vector<std::pair<const EmbeddingTable*, std::string>> manifests_;  // of the tables that were written
   bool written_ = false;
 };
 

@@ -137,8 +137,11 @@ class WaitingKernel : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) final {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK_ASYNC(context, Find(context, &state), done);
-    const auto run = [this, context, state = std::move(state), done = std::move(done)] {
-      OP_REQUIRES_OK_ASYNC(context, Run(context, state == nullptr ? nullptr : state->table.get()), done);
+    const auto held = std::make_shared<std::shared_ptr<VariableState>>(std::move(state));
+    const auto run = [this, context, held, done = std::move(done)] {
+      const absl::Status status = Run(context, *held == nullptr ? nullptr : (*held)->table.get());
+      held->reset();  // before `done`: a session that is closed next closes its tables
+      OP_REQUIRES_OK_ASYNC(context, status, done);
       done();
     };
     if (!RunApart(run)) run();
