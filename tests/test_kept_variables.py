@@ -194,7 +194,7 @@ def test_rows_behind_the_checkpoint_are_replaced(tmp_path):
         np.testing.assert_array_equal(second.table(np.arange(700)), trained)
 
 
-def test_a_removal_and_an_expiry_are_changes(tmp_path):
+def test_a_removal_is_a_change(tmp_path):
     with Program(tmp_path / "rows") as first:
         first.session.run(first.init)
         first.run(first.train, KEYS)
