@@ -1,5 +1,6 @@
 """The documents: links lead to files and headings that exist, and prose lines are short. The
-documents and the Python package: no word that readers had to read twice."""
+documents and the Python package: no word that readers had to read twice. No file has the marks of
+an unresolved merge."""
 
 import os
 import re
@@ -138,3 +139,30 @@ def test_an_unclear_word_and_a_long_line_are_found():
     assert "line 2: 'beside': write for example: next to" in found
     assert unclear_words("besides, mistold, so much") == []
     assert long_lines("x" * 101 + "\n```\n" + "y" * 101 + "\n```\n| " + "z" * 101) == [1]
+
+
+# ---- unresolved merges
+
+SOURCES = (".md", ".py", ".pyi", ".h", ".cc", ".cu", ".toml", ".txt", ".bzl", "BUILD", "WORKSPACE")
+
+
+def sources():
+    """Paths, from the root, of all files that people write."""
+    found = []
+    for path, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith((".", "bazel-"))]
+        found += [os.path.relpath(os.path.join(path, name), ROOT) for name in names]
+    return sorted(path for path in found if path.endswith(SOURCES))
+
+
+def merge_marks(text):
+    return re.findall(r"^(?:<{7}|>{7}) .*", text, re.MULTILINE)
+
+
+def test_no_file_has_marks_of_an_unresolved_merge():
+    assert {path: marks for path in sources() if (marks := merge_marks(read(path)))} == {}
+
+
+def test_marks_of_an_unresolved_merge_are_found():
+    text = "\n".join(["a", "<" * 7 + " HEAD", "b", "=" * 7, "c", ">" * 7 + " 123 (Other)"])
+    assert len(merge_marks(text)) == 2 and merge_marks("a <<<<<<< b\n=======\n") == []

@@ -3,15 +3,10 @@
 The files are those of a v1 Saver (saver.py). The checkpoint's bundle has small tensors. The op that returns the manifest of a part
 writes the part's rows to a file `<prefix>.data-?????-of-?????`. TensorFlow deletes such files with the checkpoint.
 
-<<<<<<< HEAD
-Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
-be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
-=======
 All variables of a checkpoint are saved as of one moment, while other threads train.
 
-The tensors have two names: the key that TensorFlow gives the object in the object graph, so that a variable of another name can be
-restored; and the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
->>>>>>> 9cc210b (TensorFlow 2: partitioned SavedModels, model.export, one moment of a save)
+Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
+be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
 """
 
 from __future__ import annotations

@@ -6,14 +6,10 @@ A SavedModel has, for an embedding variable:
     its handle           in the exported graph, an op with the options as attributes, as in v1 graphs
     its rows             in variables/, as in every checkpoint of TensorFlow 2 (object_checkpoint.py)
 
-<<<<<<< HEAD
-Without this module, TensorFlow would save the variable as a dense one, and the loaded functions would fail.
-=======
 A partitioned variable has a registered object of its own, tf_multitier.PartitionedEmbeddingVariable, which depends on those of its
 parts. Its rows are saved as those of one variable.
 
-Without this, TensorFlow would save it as a dense variable, and the loaded functions would fail.
->>>>>>> 9cc210b (TensorFlow 2: partitioned SavedModels, model.export, one moment of a save)
+Without this module, TensorFlow would save the variable as a dense one, and the loaded functions would fail.
 """
 
 from __future__ import annotations
