@@ -1,96 +1,23 @@
-"""Variables with StorageOption(keep=True): what the next process finds, beside a checkpoint and without one."""
+"""Variables with StorageOption(keep=True): what the next process finds, with a checkpoint and without one."""
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from kept_util import DIM
+from kept_util import instances
+from kept_util import KEYS
+from kept_util import Program
+from kept_util import storage
 
 import tf_multitier
 from tf_multitier import options
 from tf_multitier import storage_option
 from tf_multitier.inspect import __main__ as inspect
 
-DIM = 4
 TYPES = ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH"]
-
-
-def storage(path, kind="DRAM_SSDHASH", **more):
-    sizes = {"SSDHASH": [1 << 30]}.get(kind, [4096, 1 << 20][: kind.count("_")])
-    return tf_multitier.StorageOption(kind, str(path), sizes, keep=True, **more)
-
-
-class Program:
-    """A session of its own, as in a process of its own: a variable, an update, a dense weight and a Saver."""
-
-    def __init__(self, path, kind="DRAM_SSDHASH", partitioner=None, filter_option=None, dim=DIM):
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            option = tf_multitier.EmbeddingVariableOption(
-                storage_option=storage(path, kind), filter_option=filter_option
-            )
-            self.ev = tf_multitier.get_embedding_variable(
-                "ev",
-                embedding_dim=dim,
-                initializer=tf.compat.v1.constant_initializer(1.0),
-                partitioner=partitioner,
-                ev_option=option,
-            )
-            self.weight = tf.compat.v1.get_variable(
-                "weight", initializer=tf.constant(0.0), use_resource=True
-            )
-            self.keys = tf.compat.v1.placeholder(tf.int64, [None])
-            self.rows = tf.nn.embedding_lookup(self.ev, self.keys)
-            loss = tf.reduce_sum(self.rows) + self.weight
-            step = tf.compat.v1.train.get_or_create_global_step()
-            self.train = tf.compat.v1.train.AdagradOptimizer(0.1).minimize(loss, step)
-            self.saver = tf.compat.v1.train.Saver()
-            self.init = tf.compat.v1.global_variables_initializer()
-            self.count = self.ev.total_count()
-        self.session = tf.compat.v1.Session(graph=self.graph)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.session.close()
-        del self.session
-
-    def run(self, what, keys=()):
-        return self.session.run(what, {self.keys: np.asarray(keys, np.int64)})
-
-    def table(self, keys):
-        return self.run(self.rows, keys)
-
-    def save(self, prefix, **more):
-        with self.graph.as_default():
-            return self.saver.save(self.session, prefix, **more)
-
-    def restore(self, prefix):
-        with self.graph.as_default():
-            self.saver.restore(self.session, prefix)
-
-    def frequencies(self, keys):
-        with self.graph.as_default():
-            return self.session.run(self.ev.get_frequency(keys))
-
-
-def instances(path):
-    """The kept directories below a storage path."""
-    return sorted(
-        os.path.join(name, instance)
-        for name in os.listdir(path)
-        for instance in os.listdir(path / name)
-        if os.path.exists(path / name / instance / "instance.keep")
-    )
-
-
-KEYS = np.arange(500)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -352,40 +279,6 @@ def test_inspect_says_what_is_kept(tmp_path, capsys):
     assert "closed with 500 rows, which are those of no checkpoint" in described()
 
 
-def test_a_damaged_description_is_refused_by_name_and_replaced_by_a_restore(tmp_path):
-    with Program(tmp_path / "rows") as first:
-        first.session.run(first.init)
-        first.run(first.train, KEYS)
-        saved = first.save(str(tmp_path / "model"))
-    (instance,) = instances(tmp_path / "rows")
-    facts = tmp_path / "rows" / instance / "instance.variable"
-    data = bytearray(facts.read_bytes())
-    data[-5] ^= 1
-    facts.write_bytes(data)
-    with Program(tmp_path / "rows") as second:
-        with pytest.raises(tf.errors.DataLossError, match=r"instance\.variable"):
-            second.session.run(second.init)
-        second.restore(saved)
-        assert second.session.run(second.count) == 500
-    assert len(instances(tmp_path / "rows")) == 1
-
-
-def test_rows_that_cannot_be_opened_are_read_from_the_checkpoint(tmp_path):
-    with Program(tmp_path / "rows") as first:
-        first.session.run(first.init)
-        first.run(first.train, KEYS)
-        saved = first.save(str(tmp_path / "model"))
-        trained = first.table(KEYS)
-    (instance,) = instances(tmp_path / "rows")
-    folder = tmp_path / "rows" / instance / "ssdhash"
-    for name in os.listdir(folder):
-        if name != "ssd.list":
-            os.remove(folder / name)
-    with Program(tmp_path / "rows") as second:
-        second.restore(saved)
-        np.testing.assert_array_equal(second.table(KEYS), trained)
-
-
 def test_a_change_that_runs_during_a_save_is_a_change(tmp_path):
     keys = np.arange(400_000)
     with Program(tmp_path / "rows") as first:
@@ -462,55 +355,3 @@ def test_an_eager_variable_goes_on_after_it_was_deleted(tmp_path):
     ev = make()
     rows = tf.nn.embedding_lookup(ev, tf.constant(KEYS))
     np.testing.assert_array_equal(rows[:, 0], KEYS)
-
-
-_KILLED = """
-    import sys
-    sys.path.insert(0, {tests!r})
-    import numpy as np, tensorflow as tf
-    from pathlib import Path
-    from test_kept_variables import Program
-    path = Path({path!r})
-    program = Program(path / "rows", {kind!r})
-    latest = tf.train.latest_checkpoint(str(path))
-    program.session.run(program.init)
-    if latest:
-        program.restore(latest)
-    for step in range(10**6):
-        program.run(program.train, np.random.randint(0, 5000, 256))
-        if step % 5 == 0:
-            total = program.table(np.arange(5000)).sum(dtype=np.float64)
-            saved = program.save(str(path / "model"), global_step=step)
-            print(saved, total, flush=True)
-"""
-
-
-@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
-def test_a_killed_process_leaves_the_rows_of_its_checkpoint(tmp_path, kind):
-    rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
-    tests = os.path.dirname(os.path.abspath(__file__))
-    code = textwrap.dedent(_KILLED).format(tests=tests, path=str(tmp_path), kind=kind)
-    totals = {}
-    for seed in range(rounds):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            text=True,
-            stderr=subprocess.DEVNULL,
-        )
-        for _ in range(2 + np.random.RandomState(seed).randint(4)):
-            prefix, total = process.stdout.readline().split()
-            totals[prefix] = float(total)
-        process.send_signal(signal.SIGKILL)
-        for line in process.stdout.read().splitlines():
-            if len(line.split()) == 2:
-                totals[line.split()[0]] = float(line.split()[1])
-        process.wait()
-        latest = tf.train.latest_checkpoint(str(tmp_path))
-        with Program(tmp_path / "rows", kind) as program:
-            program.session.run(program.init)
-            program.restore(latest)
-            if latest in totals:
-                total = program.table(np.arange(5000)).sum(dtype=np.float64)
-                assert total == totals[latest]
-        assert len(instances(tmp_path / "rows")) == 1
