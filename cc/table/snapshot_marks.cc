@@ -8,6 +8,7 @@ void SnapshotMarks::Begin(std::shared_ptr<SnapshotState> state) {
   rows_.Fill(dram_->end());
   counted_marks_.Fill(counted_->end());
   state_ = std::move(state);
+  NoteWhetherRowsMatter();
 }
 
 bool SnapshotMarks::BeginDelta(std::shared_ptr<SnapshotState> state) {
@@ -17,6 +18,7 @@ bool SnapshotMarks::BeginDelta(std::shared_ptr<SnapshotState> state) {
   counted_marks_ = std::move(changes.counted);
   keys_ = std::move(changes.keys);
   state_ = std::move(state);
+  NoteWhetherRowsMatter();
   return true;
 }
 
@@ -25,6 +27,7 @@ void SnapshotMarks::End() {
   counted_marks_.Clear();
   keys_ = std::unordered_set<int64_t>();
   state_ = nullptr;
+  NoteWhetherRowsMatter();
 }
 
 void SnapshotMarks::Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data) {

@@ -36,16 +36,23 @@ class SnapshotMarks {
   // The moment of a delta: marks the changes. If the changes are not known, marks nothing and returns false.
   bool BeginDelta(std::shared_ptr<SnapshotState> state);
   // Starts and stops tracking changes for the next BeginDelta.
-  void TrackChanges() { changed_.Start(); }
-  void ForgetChanges() { changed_.Stop(); }
+  void TrackChanges() {
+    changed_.Start();
+    NoteWhetherRowsMatter();
+  }
+  void ForgetChanges() {
+    changed_.Stop();
+    NoteWhetherRowsMatter();
+  }
   void End();
   bool active() const { return state_ != nullptr; }
-  // Whether RowChanges would do nothing.
-  bool ignores_rows() const { return rows_.empty() && keys_.empty() && !changed_.active(); }
+  // If true, RowCreated and RowChanges do nothing: no snapshot is being taken, and changes are not tracked.
+  bool ignores_rows() const { return ignores_rows_; }
 
   // --- Steps of rows. `slot` is one of DRAM, `counted` one of the counted keys.
   // A slot is about to be used: what it holds came after the snapshot's moment.
   void RowCreated(uint32_t slot) {
+    if (ignores_rows_) return;
     (void)rows_.Take(slot);
     changed_.RowCreated(slot);
   }
@@ -103,6 +110,7 @@ class SnapshotMarks {
   void KeepCounted(uint32_t counted);
   void CopyRemoved(int64_t key);
   void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);
+  void NoteWhetherRowsMatter() { ignores_rows_ = state_ == nullptr && !changed_.active(); }
 
   const TierLevels* const levels_;
   const RowSlab* const dram_;
@@ -112,6 +120,7 @@ class SnapshotMarks {
   SlotBits counted_marks_;
   std::unordered_set<int64_t> keys_;  // in a delta: not given yet, and not in DRAM at its moment
   ChangedRows changed_;
+  bool ignores_rows_ = true;  // one flag, because each row of an update asks
 };
 
 }  // namespace multitier
