@@ -2,16 +2,15 @@
 
     manifest_<i>   uint8: the manifest of part i, JSON
     rows_<i>       uint8: the file of part i, as a checkpoint has it: rows with slots, frequencies, versions, counts
-    suffix_<i>     uint8: the end of that file's name, which the manifest mentions
+    file_<i>       uint8: in place of rows_<i>: name, size and checksum of the part file that has the rows, JSON
     tables         uint8: names of the tables, JSON
     state_<i>_<j>  variable j of the row optimizer of table i: its steps, hyperparameters and beta powers
 
-The bytes go through memory, so a table may have at most MAX_BYTES. tf.train.Checkpoint saves larger tables.
+Rows above part_files.MAX_BYTES_IN_ARCHIVE go into files next to the archive (part_files.py).
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -21,11 +20,12 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
 from tf_multitier._library import ops
+from tf_multitier.keras import part_files
 
-MAX_BYTES = 2**31
-_SUFFIX = re.compile(r"\.data-[a-z]{5}-of-[a-z]{5}")
+_FILE = re.compile(r"data-[a-z]{5}-of-[a-z]{5}")
 
 
 def _bytes(data):
@@ -33,25 +33,29 @@ def _bytes(data):
 
 
 def save(rows: list, store: typing.Any, layer: str) -> None:
-    """Writes the tables of a layer into `store`.
+    """Writes the tables of a layer into `store`, or into part files next to its archive.
 
     Raises:
-      ValueError: the rows have more than MAX_BYTES.
+      ValueError: the rows are too large for the archive, and it is not a local file.
     """
+    archive = part_files.Archive.of(store)
     with tempfile.TemporaryDirectory() as folder:
+        prefix = str(archive.path or os.path.join(folder, "rows"))
         for i, one in enumerate(rows):
-            prefix = os.path.join(folder, str(i))
             manifest = ops.multitier_save_part(one.embedding_variable.handle, prefix).numpy()
-            [path] = glob.glob(prefix + ".data-*")
-            if os.path.getsize(path) > MAX_BYTES:
+            path = f"{prefix}.{json.loads(manifest)['file']}"
+            if archive.takes(path):
+                with open(path, "rb") as file:
+                    store[f"rows_{i}"] = _bytes(file.read())
+                os.remove(path)
+            elif archive.path is None:
                 raise ValueError(
-                    f"layer '{layer}': the rows of '{one.embedding_variable.name}' have {os.path.getsize(path)} bytes, expected at "
-                    f"most {MAX_BYTES} for an archive of Keras: save the model by tf.train.Checkpoint"
+                    f"layer '{layer}': the rows of '{one.embedding_variable.name}' have {os.path.getsize(path)} bytes and need a file "
+                    f"next to the archive, because it has room for {part_files.MAX_BYTES_IN_ARCHIVE} bytes of rows: save to a local path"
                 )
-            with open(path, "rb") as file:
-                store[f"rows_{i}"] = _bytes(file.read())
+            else:
+                store[f"file_{i}"] = _bytes(archive.entry(path))
             store[f"manifest_{i}"] = _bytes(manifest)
-            store[f"suffix_{i}"] = _bytes(path[len(prefix) :].encode())
             for j, variable in enumerate(_state(one)):
                 store[f"state_{i}_{j}"] = variable.numpy()
     names = [one.embedding_variable.variable_name for one in rows]
@@ -71,8 +75,10 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
     """Replaces the rows of a layer's tables by those of an archive. Checks everything before a row changes.
 
     Raises:
-      ValueError: the archive has other tables, or other partitions or dims.
+      ValueError: the archive has other tables, or other partitions or dims, or a part file of the archive is missing or damaged.
     """
+    archive = part_files.Archive.of(store)
+    archive.check()
     if "tables" not in store:
         raise ValueError(
             f"layer '{layer}': expected rows of embedding variables in the archive, found none"
@@ -91,9 +97,11 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
             raise ValueError(
                 f"layer '{layer}', table '{name}': expected (partition, partitions, dim) {expected}, found {found}"
             )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, checkpoint.progress():
         prefix = os.path.join(folder, "rows")
-        _write_checkpoint(prefix, names, rows, manifests, store)
+        for i, text in enumerate(manifests):
+            _write_part(prefix, text, store, i, archive)
+        _write_bundle(prefix, names, rows, manifests)
         for name in dict.fromkeys(names):
             its = [one for n, one in zip(names, rows) if n == name]
             for one in its:
@@ -104,16 +112,23 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
                 variable.assign(np.asarray(store[f"state_{i}_{j}"]))
 
 
-def _write_checkpoint(prefix, names, rows, manifests, store):
+def _write_part(prefix, manifest, store, number, archive):
+    """Writes the rows of a table as the part file of a checkpoint, or a link to its part file next to the archive."""
+    name = json.loads(manifest)["file"]
+    if not _FILE.fullmatch(name):
+        raise ValueError(f"expected the end of the name of a checkpoint's file, found {name!r}")
+    path = f"{prefix}.{name}"
+    if f"file_{number}" in store:
+        entry = np.asarray(store[f"file_{number}"]).tobytes()
+        os.symlink(os.path.abspath(archive.part_file(entry)), path)
+        return
+    with open(path, "wb") as file:
+        file.write(np.asarray(store[f"rows_{number}"]).tobytes())
+
+
+def _write_bundle(prefix, names, rows, manifests):
     entries: list = []
-    for i, (name, one, text) in enumerate(zip(names, rows, manifests)):
+    for name, one, text in zip(names, rows, manifests):
         index, count, dim = _part_of(one)
-        suffix = np.asarray(store[f"suffix_{i}"]).tobytes().decode()
-        if not _SUFFIX.fullmatch(suffix):
-            raise ValueError(
-                f"expected the end of the name of a checkpoint's file, found {suffix!r}"
-            )
-        with open(prefix + suffix, "wb") as file:
-            file.write(np.asarray(store[f"rows_{i}"]).tobytes())
         entries += object_checkpoint.entries_of_part(name, index, count, dim, tf.constant(text))
     object_checkpoint.write_bundle(prefix, entries)
