@@ -18,6 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 STRESS = os.environ.get("TF_MULTITIER_STRESS") == "1"
 SECONDS = float(os.environ.get("TF_MULTITIER_ATTACK_SECONDS", "3600" if STRESS else "5"))
+# After so many seconds a program hangs. Far more than it needs: on a busy machine it needs several times as long.
+HANG = SECONDS + 90
 
 # Every type that has files, alone and below others.
 TYPES = (
@@ -140,7 +142,7 @@ MODEL = textwrap.dedent("""
 def run(code, *arguments, calls=None, environment=None):
     """The first message of a program that succeeds."""
     preload = {"LD_PRELOAD": calls} if calls else {}
-    preload["ATTACK_TIMEOUT"] = str(SECONDS + 25)
+    preload["ATTACK_TIMEOUT"] = str(HANG)
     said = run_engine(
         MODEL + textwrap.dedent(code), *arguments, environment={**preload, **(environment or {})}
     )

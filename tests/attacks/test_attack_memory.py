@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from attack_util import HANG
 from attack_util import MODEL
 from attack_util import SECONDS
 from attack_util import STRESS
@@ -391,7 +392,7 @@ def flushing(kind, calls, folder, least):
         str(folder),
         SECONDS / 8 if STRESS else 1.5,
         least,
-        environment={"LD_PRELOAD": calls, "ATTACK_TIMEOUT": str(SECONDS + 25)},
+        environment={"LD_PRELOAD": calls, "ATTACK_TIMEOUT": str(HANG)},
     )
     said = process.hear()
     assert said["failed"] > 0 and said["flushes"] > 0, said
@@ -414,7 +415,7 @@ def test_a_process_killed_while_requests_fail_loses_no_flushed_row(kind, calls, 
 @pytest.mark.parametrize("kind", ["SSDHASH", "DRAM_SSDHASH", "DRAM_LEVELDB"])
 def test_a_process_that_the_engine_ends_loses_no_flushed_row(kind, calls, tmp_path, capfd):
     process, said = flushing(kind, calls, tmp_path, 1 << 14)
-    assert process.popen.wait(60) == -signal.SIGABRT
+    assert process.popen.wait(HANG) == -signal.SIGABRT
     assert "tf_multitier: no memory is left in the middle of an operation" in capfd.readouterr().err
     expect_flushed_rows(said, tmp_path)
 
