@@ -21,10 +21,12 @@ constexpr size_t kThreadLocalBytes = 32 << 10;  // more than the variables of al
 // By a thread that finds nothing left: two seconds. Few, because on a busy machine each takes some milliseconds more.
 constexpr int kMostWaits = 200;
 constexpr timespec kWait{0, 10000000};
+constexpr time_t kForgottenAfter = 3;  // seconds without a wait: the request that waited before got its memory
 
 struct ThisThread {
   int leases = 0;
-  int waits = 0;
+  int waits = 0;         // in a row. Not forgotten when the reserve has a piece again: it may not be enough
+  time_t last_wait = 0;  // seconds of the monotonic clock
 };
 thread_local ThisThread this_thread;
 
@@ -100,14 +102,15 @@ class Reserve {
 // What operator new calls when it finds no memory. It tries again when this returns.
 void OnNoMemory() {
   Reserve* const reserve = Reserve::The();
-  if (reserve->GiveBack()) {
-    this_thread.waits = 0;
-    return;
-  }
+  if (reserve->GiveBack()) return;
   if (this_thread.leases == 0) {
     if (reserve->previous() != nullptr) return reserve->previous()();
     std::__throw_bad_alloc();
   }
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  if (now.tv_sec - this_thread.last_wait > kForgottenAfter) this_thread.waits = 0;
+  this_thread.last_wait = now.tv_sec;
   if (++this_thread.waits > kMostWaits) {
     std::fputs("tf_multitier: no memory is left in the middle of an operation, and none of the reserve for it\n", stderr);
     std::abort();

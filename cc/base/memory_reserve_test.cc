@@ -149,6 +149,24 @@ TEST_F(MemoryLeaseTest, InAnOperationMoreThanTheReserveEndsTheProcess) {
             -SIGABRT);
 }
 
+TEST_F(MemoryLeaseTest, ARequestThatNoReserveCanMeetEndsTheProcessThoughOthersFillTheReserve) {
+  EXPECT_EQ(InChild([] {
+              ::alarm(40);
+              const MemoryLease lease(0);
+              Thread others;
+              const Status started = others.Start("test", [] {
+                while (true) {
+                  const MemoryLease other(0);
+                  ::usleep(1000);
+                }
+              });
+              LimitTo(100 * kMiB);
+              const std::vector<char> large(500 * kMiB);
+              return started.ok();
+            }),
+            -SIGABRT);
+}
+
 TEST_F(MemoryLeaseTest, AChildOfAProcessThatUsesItMayUseIt) {
   const MemoryLease parents(kMiB);
   EXPECT_EQ(InChild([] { return MemoryLease(100 * kMiB).ok(); }), 0);

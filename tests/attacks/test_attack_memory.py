@@ -338,6 +338,7 @@ def trainer(t):
 stop = threading.Event()
 trainers = [threading.Thread(target=trainer, args=(t,), daemon=True) for t in range(THREADS)]
 for one in trainers: one.start()
+while np.count_nonzero(done) < 1000: os.sched_yield()  # under the limit there may be no memory to begin with
 limit = 0
 while limit < address_space():  # a thread that starts meanwhile takes some
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -76,6 +76,6 @@ def test_a_drifting_window_stays_within_bounds(kind, tmp_path):
         assert most["descriptors"] <= start["descriptors"] + 64, said
     if STRESS:  # what is in use does not grow with time
         assert late["memory"] <= early["memory"] + (4 << 20), said
-        assert (
-            late["threads"] <= early["threads"] and late["descriptors"] <= early["descriptors"] + 8
-        ), said
+        # A helper starts when it first has work, which may be late; the bound above holds for all of them.
+        assert late["threads"] <= early["threads"] + 4, said
+        assert late["descriptors"] <= early["descriptors"] + 8, said
