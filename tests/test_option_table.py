@@ -29,6 +29,7 @@ VARIABLE_ONLY = {
     "num_partitions",
     "partition_index",
     "read_only",
+    "in_place",
     "shape",
 }
 

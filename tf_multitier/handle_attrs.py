@@ -30,6 +30,7 @@ OPTION_ATTRS = (
     "l2_weight_threshold",
     *STORAGE_ATTRS,
     "read_only",
+    "in_place",
     "partition_index",
     "num_partitions",
 )

@@ -57,6 +57,7 @@ def read_description(proto: typing.Any) -> tuple:
     attrs = {
         **read["options"],
         "keep": False,
+        "in_place": False,
     }  # the rows that are kept belong to the program that trains
     attrs.update(dtype=tf.as_dtype(attrs["dtype"]), key_dtype=tf.as_dtype(attrs["key_dtype"]))
     if attrs["initializer"] == "matrix":  # the rows have it
@@ -68,5 +69,5 @@ def exported_handle(variable: typing.Any) -> typing.Any:
     """The handle of a variable in the graph that is being exported. Variables of one name have different ones."""
     name = f"{variable.variable_name}_{next(_NUMBERS)}"
     return ops.multitier_embedding_variable_handle(
-        shared_name=name, **{**variable.option_attrs, "keep": False}
+        shared_name=name, **{**variable.option_attrs, "keep": False, "in_place": False}
     )

@@ -22,6 +22,7 @@ from tf_multitier.partitioned import GraphPartitions
 from tf_multitier.partitioned import OwnedPartitions
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
+from tf_multitier.read_only import is_in_place
 from tf_multitier.read_only import is_read_only
 from tf_multitier.saver import NUM_BUCKETS
 from tf_multitier.tensorflow_internals import eager_seed
@@ -135,6 +136,7 @@ def _make(
         seed=seed,
         default_value_dim=value.rows,
         read_only=is_read_only(),
+        in_place=is_in_place() and storage.keep,
         partition_index=0,
         num_partitions=num_partitions,
         **options.option_attrs(full_name, option, storage),

@@ -106,7 +106,17 @@ std::shared_ptr<CachedFile> CachedFile::ForReading(Env* env, const std::string& 
   return std::shared_ptr<CachedFile>(new CachedFile(env, path, direct, false));
 }
 
+Result<std::shared_ptr<CachedFile>> CachedFile::HeldOpen(Env* env, const std::string& path, bool direct) {
+  Result<std::unique_ptr<PositionedFile>> file =
+      WithDescriptors([&] { return env->OpenPositionedFile(path, Env::OpenMode::kRead, direct); });
+  if (!file.ok()) return file.status();
+  std::shared_ptr<CachedFile> cached = ForReading(env, path, direct);
+  cached->held_ = *std::move(file);
+  return cached;
+}
+
 Result<std::shared_ptr<PositionedFile>> CachedFile::Open() {
+  if (held_ != nullptr) return held_;
   Shared* shared = GetShared();
   Env::OpenMode mode = Env::OpenMode::kRead;
   {

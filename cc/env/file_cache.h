@@ -26,6 +26,9 @@ class CachedFile {
   static Result<std::shared_ptr<CachedFile>> Create(Env* env, const std::string& path, bool direct);
   // An existing file, for reading. Does not open it yet.
   static std::shared_ptr<CachedFile> ForReading(Env* env, const std::string& path, bool direct);
+  // An existing file, for reading, which stays open as long as the object exists: it can be read after it was deleted. It is
+  // not in the list, and not part of capacity().
+  static Result<std::shared_ptr<CachedFile>> HeldOpen(Env* env, const std::string& path, bool direct);
   ~CachedFile();
   CachedFile(const CachedFile&) = delete;
   CachedFile& operator=(const CachedFile&) = delete;
@@ -60,6 +63,7 @@ class CachedFile {
   Env* const env_;
   const std::string path_;
   const bool direct_;
+  std::shared_ptr<PositionedFile> held_;  // of HeldOpen; never changes
   // Guarded by the list's mutex.
   bool writable_;
   std::shared_ptr<PositionedFile> file_;

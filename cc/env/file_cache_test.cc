@@ -23,6 +23,19 @@ class FileCacheTest : public testing::Test {
   InMemoryEnv env_;
 };
 
+TEST_F(FileCacheTest, AHeldFileIsReadAfterItWasDeletedWhateverTheCapacity) {
+  const uint8_t seven = 7;
+  ASSERT_TRUE((*(*CachedFile::Create(&env_, "d/held", false))->Open())->Write(0, &seven, 1).ok());
+  const std::shared_ptr<CachedFile> held = *CachedFile::HeldOpen(&env_, "d/held", false);
+  ASSERT_TRUE(env_.DeleteFile("d/held").ok());
+  CachedFile::SetCapacity(1);
+  for (const char* other : {"d/1", "d/2"}) EXPECT_TRUE(CachedFile::Create(&env_, other, false).ok());
+  uint8_t byte = 0;
+  ASSERT_TRUE((*held->Open())->Read(0, 1, &byte).ok());
+  EXPECT_EQ(byte, seven);
+  EXPECT_EQ(CachedFile::HeldOpen(&env_, "d/held", false).status().code(), StatusCode::kNotFound);
+}
+
 TEST_F(FileCacheTest, FilesBeyondTheCapacityAreClosedAndOpenedAgainForWhatTheyWereOpenedFor) {
   CachedFile::SetCapacity(4);
   std::vector<std::shared_ptr<CachedFile>> files;

@@ -7,6 +7,9 @@
 //            directory, or hold the lock in order to remove it: then try another number.
 //   open     claim the instance; fail if this process has a claim already, without opening anything. Open and lock the lock
 //            file; check that it still has its name. From now on no process removes it. Delete claims of dead processes.
+//   look     see whether a process holds an instance, without a lock: its own claim tells of this process, F_GETLK of others.
+//            The lock file stays open for as long as the process lives: closing it would release a lock that this process took
+//            in the meantime.
 //   remove   open the instance (if it is a leftover); remove everything except the lock file and the claim; then remove the
 //            lock file, close it, and remove the claim, the directory, and the name's directory if it is empty.
 //
@@ -24,9 +27,11 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/env/posix_error.h"
 
 namespace multitier {
@@ -173,6 +178,26 @@ Result<int> LockClaimed(const std::string& path) {
   ::close(fd);
   return status;
 }
+
+// Descriptors of lock files that this process has looked at. Never closed: see `look` above.
+class LookedAt {
+ public:
+  // A descriptor of the lock file, or -1 with errno.
+  int Find(const std::string& file) {
+    MutexLock lock(mutex_);
+    struct stat info;
+    if (::stat(file.c_str(), &info) != 0) return -1;
+    const auto found = descriptors_.find({info.st_dev, info.st_ino});
+    if (found != descriptors_.end()) return found->second;
+    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && ::fstat(fd, &info) == 0) descriptors_[{info.st_dev, info.st_ino}] = fd;
+    return fd;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::pair<dev_t, ino_t>, int> descriptors_ MT_GUARDED_BY(mutex_);
+};
 
 // Removes an instance without a lock file, and the directory of its name if it was the last. Returns whether it existed.
 bool RemoveEmpty(const std::string& path) {
@@ -400,6 +425,22 @@ Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::Open(const std::st
   return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(plain, process, keep, held.lock, held.claim));
 }
 
+Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::OpenForReading(const std::string& path) {
+  MT_ASSIGN_OR_RETURN(const std::string plain, AbsolutePath(path));
+  MT_RETURN_IF_ERROR(CheckUnused(plain));
+  return std::unique_ptr<InstanceDirectory>(new InstanceDirectory(plain, "", /*keep=*/true, -1, -1));
+}
+
+Status InstanceDirectory::CheckUnused(const std::string& path) {
+  static auto* const looked_at = new LookedAt;
+  const int fd = looked_at->Find(path + kLockFile);
+  if (fd < 0) return PosixError("open of instance", path, errno);
+  if (Exists(path + kClaimPrefix + ThisProcess())) return InUse(path, ::getpid(), " (this one)");
+  struct flock lock;
+  if (const int error = LockWholeFile(fd, F_GETLK, &lock); error != 0) return PosixError("lock of instance", path, error);
+  return lock.l_type == F_UNLCK ? OkStatus() : InUse(path, lock.l_pid, "");
+}
+
 std::string InstanceDirectory::PathOfName(const std::string& storage_path, const std::string& name) {
   return StrCat(storage_path, "/", EncodeInstanceName(name));
 }
@@ -415,6 +456,7 @@ Status InstanceDirectory::SetKeep(bool keep) {
 }
 
 InstanceDirectory::~InstanceDirectory() {
+  if (lock_fd_ < 0) return;
   if (::getpid() != pid_) {
     ::close(lock_fd_);  // the parent's locks are not touched by it
     ::close(claim_fd_);

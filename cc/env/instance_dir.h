@@ -55,12 +55,19 @@ class InstanceDirectory {
   // process dies before SetKeep, the instance stays what it was: kept, or a leftover.
   static Result<std::unique_ptr<InstanceDirectory>> Open(const std::string& path, bool keep);
 
-  // Removes the directory, unless it is kept. Does nothing in a forked child.
+  // A kept instance, for reading: the object holds no lock, and neither it nor its destructor changes anything. CheckUnused as
+  // below. A process may take the instance over at any time afterwards: files that it deletes can be read as long as they are
+  // open.
+  static Result<std::unique_ptr<InstanceDirectory>> OpenForReading(const std::string& path);
+  // FailedPrecondition, naming the process, if a process holds the instance at `path`. NotFound if there is no instance.
+  static Status CheckUnused(const std::string& path);
+
+  // Removes the directory, unless it is kept or was opened for reading. Does nothing in a forked child.
   ~InstanceDirectory();
   InstanceDirectory(const InstanceDirectory&) = delete;
   InstanceDirectory& operator=(const InstanceDirectory&) = delete;
 
-  // Sets whether the files stay when this object is destroyed, and when this process dies.
+  // Sets whether the files stay when this object is destroyed, and when this process dies. REQUIRES: not opened for reading
   Status SetKeep(bool keep);
 
   const std::string& path() const { return path_; }
@@ -77,7 +84,7 @@ class InstanceDirectory {
   const std::string path_;
   const std::string process_;  // of the claim
   bool keep_;
-  const int lock_fd_, claim_fd_;
+  const int lock_fd_, claim_fd_;  // -1: opened for reading
   const pid_t pid_;
   int64_t leftovers_removed_ = 0;
   Status leftovers_status_;

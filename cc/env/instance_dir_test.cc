@@ -318,6 +318,44 @@ TEST_F(InstanceDirectoryTest, DeadInstanceTakenOverIsHeldAgain) {
   EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
 }
 
+TEST_F(InstanceDirectoryTest, OneOpenedForReadingChangesNothingAndKeepsNobodyAway) {
+  const std::string kept = Create("table", /*keep=*/true)->path();
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(kept)) found.insert(entry.path().filename());
+    return found;
+  };
+  const std::set<std::string> before = names();
+  std::unique_ptr<InstanceDirectory> reader = *InstanceDirectory::OpenForReading(kept);
+  EXPECT_EQ(reader->path(), kept);
+  EXPECT_EQ(names(), before);
+  EXPECT_TRUE(InstanceDirectory::OpenForReading(kept).ok());
+  std::unique_ptr<InstanceDirectory> owner = *InstanceDirectory::Open(kept, /*keep=*/true);
+  EXPECT_EQ(InstanceDirectory::OpenForReading(kept).status().code(), StatusCode::kFailedPrecondition);
+  reader.reset();
+  // Neither looking at the lock nor the end of a reader has released it.
+  EXPECT_EQ(RunToDeath([&] { Say(InstanceDirectory::Open(kept, true).ok() ? "opened" : "refused"); }), "refused");
+  owner.reset();
+  EXPECT_TRUE(InstanceDirectory::CheckUnused(kept).ok());
+  EXPECT_EQ(names(), before);
+  EXPECT_EQ(InstanceDirectory::CheckUnused(path_ + "/none").code(), StatusCode::kNotFound);
+}
+
+TEST_F(InstanceDirectoryTest, AReaderNamesTheProcessThatHoldsAnInstance) {
+  Spawn([&] {
+    std::unique_ptr<InstanceDirectory> instance = Create("table", /*keep=*/true);
+    Say(instance->path());
+    ::pause();
+  });
+  const std::string held = Hear();
+  const Status used = InstanceDirectory::CheckUnused(held);
+  EXPECT_EQ(used.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(used.message().find(StrCat("process ", static_cast<int>(child_))), std::string::npos) << used.message();
+  ::kill(child_, SIGKILL);
+  Wait();
+  EXPECT_TRUE(InstanceDirectory::CheckUnused(held).ok());
+}
+
 TEST_F(InstanceDirectoryTest, ForkedChildHoldsNothingAndRemovesNothing) {
   std::unique_ptr<InstanceDirectory> instance = Create("ev");
   const std::string said = RunToDeath([&] {

@@ -120,11 +120,16 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(CheckRange("num_partitions", options->num_partitions, 1, kPartitionBuckets));
   TF_RETURN_IF_ERROR(CheckRange("partition_index", options->partition_index, 0, options->num_partitions - 1));
   TF_RETURN_IF_ERROR(context->GetAttr("read_only", &options->read_only));
+  TF_RETURN_IF_ERROR(context->GetAttr("in_place", &options->in_place));
+  if (options->in_place && !options->read_only) {
+    return absl::InvalidArgumentError("in_place: expected a variable with read_only, found one without");
+  }
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
   options->storage.keep = options->storage.keep && !options->read_only;  // its rows are the checkpoint's, always
-  return absl::OkStatus();
+  options->storage.read_only = options->in_place;
+  return ToAbsl(ValidateStorage(options->storage));
 }
 
 absl::Status VariableOptions::MakeState(const std::string& name, InitializerSpec initializer, const VariableState* replaced,

@@ -71,6 +71,7 @@ struct VariableOptions {
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
   bool read_only = false;
+  bool in_place = false;  // reads the rows that another program keeps (kept_reader.h)
 
   // Makes the state of a variable with a new, empty table of this name and initializer, and its own tiers. replaced: the state
   // that the variable has now, or null.

@@ -2,111 +2,16 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "cc/base/crc32c.h"
-#include "cc/base/json.h"
 #include "cc/env/env.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 namespace {
-
-constexpr const char* kFactsFile = "/instance.variable";
-constexpr const char* kMatrixFile = "/instance.matrix";
-constexpr const char* kKeepFile = "/instance.keep";
-constexpr int64_t kFactsVersion = 1;
-
-Status WriteSynced(const std::string& path, const void* data, size_t bytes) {
-  Env* const env = Env::Posix();
-  const std::string next = path + ".new";
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, env->NewWritableFile(next));
-  MT_RETURN_IF_ERROR(file->Append(data, bytes));
-  MT_RETURN_IF_ERROR(file->Sync());
-  MT_RETURN_IF_ERROR(file->Close());
-  MT_RETURN_IF_ERROR(env->RenameFile(next, path));
-  return env->SyncDir(path.substr(0, path.rfind('/')));
-}
-
-Result<std::string> ReadWhole(const std::string& path) {
-  MT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file, Env::Posix()->NewRandomAccessFile(path));
-  MT_ASSIGN_OR_RETURN(const uint64_t bytes, file->Size());
-  std::string text(bytes, '\0');
-  MT_RETURN_IF_ERROR(file->Read(0, bytes, text.data()));
-  return text;
-}
-
-std::string HeadOf(const std::string& text) {
-  char head[64];
-  std::snprintf(head, sizeof head, "multitier-variable %lld %08x\n", static_cast<long long>(kFactsVersion),
-                Crc32c(text.data(), text.size()));
-  return head;
-}
-
-Status WriteFacts(const std::string& directory, const KeptFacts& facts) {
-  Json json = Json::Object();
-  json.Set("generation", Json::Int(facts.generation));
-  json.Set("closed", Json::Int(facts.closed ? 1 : 0));
-  json.Set("checkpoint", Json::String(facts.checkpoint));
-  json.Set("table", Json::String(facts.table.ToJson()));
-  const std::string text = json.ToString() + "\n", all = HeadOf(text) + text;
-  return WriteSynced(directory + kFactsFile, all.data(), all.size());
-}
-
-Result<KeptFacts> ParseFacts(const std::string& text) {
-  MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(std::string_view(text).substr(0, text.size() - 1)));
-  KeptFacts facts;
-  MT_ASSIGN_OR_RETURN(facts.generation, json.GetInt("generation"));
-  MT_ASSIGN_OR_RETURN(const int64_t closed, json.GetInt("closed"));
-  MT_ASSIGN_OR_RETURN(facts.checkpoint, json.GetString("checkpoint"));
-  MT_ASSIGN_OR_RETURN(const std::string table, json.GetString("table"));
-  MT_ASSIGN_OR_RETURN(facts.table, Manifest::Parse(table));
-  facts.closed = closed != 0;
-  return facts;
-}
-
-Result<KeptFacts> ReadFacts(const std::string& directory) {
-  const std::string path = directory + kFactsFile;
-  MT_ASSIGN_OR_RETURN(const std::string all, ReadWhole(path));
-  const size_t end = all.find('\n');
-  long long version = 0;
-  if (end == std::string::npos || std::sscanf(all.c_str(), "multitier-variable %lld ", &version) != 1) {
-    return DataLossError("'", path, "' at offset 0 is damaged");
-  }
-  if (version > kFactsVersion) {
-    return UnimplementedError("'", path, "' has format version ", version, ", this program reads up to ", kFactsVersion);
-  }
-  const std::string text = all.substr(end + 1);
-  if (text.empty() || HeadOf(text) != all.substr(0, end + 1)) {
-    return DataLossError("'", path, "' at offset ", end + 1, ": checksum does not match");
-  }
-  Result<KeptFacts> facts = ParseFacts(text);
-  if (!facts.ok()) return DataLossError("'", path, "' at offset ", end + 1, ": ", facts.status().message());
-  return facts;
-}
-
-Status WriteMatrix(const std::string& directory, const InitializerSpec& initializer) {
-  if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
-  const std::vector<float>& matrix = *initializer.matrix;
-  return WriteSynced(directory + kMatrixFile, matrix.data(), matrix.size() * sizeof(float));
-}
-
-Status ReadMatrix(const std::string& directory, int dim, InitializerSpec* initializer) {
-  if (initializer->kind != InitializerKind::kMatrix) return OkStatus();
-  const std::string path = directory + kMatrixFile;
-  MT_ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
-  const auto elements = static_cast<size_t>(initializer->matrix_rows) * static_cast<size_t>(dim);
-  if (bytes.size() != elements * sizeof(float)) {
-    return DataLossError("'", path, "': expected ", elements * sizeof(float), " bytes, found ", bytes.size());
-  }
-  const auto* values = reinterpret_cast<const float*>(bytes.data());
-  initializer->matrix = std::make_shared<const std::vector<float>>(values, values + elements);
-  return OkStatus();
-}
 
 std::vector<ColumnSpec> ColumnsOf(const EmbeddingTable& table) {
   const std::shared_ptr<const RowLayout> layout = table.layout();
@@ -160,36 +65,6 @@ Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, c
   MT_ASSIGN_OR_RETURN(kept.facts, ReadFactsOr(newest, damaged));
   for (const std::string& path : older) (void)InstanceDirectory::Open(path, /*keep=*/false);  // deleted, unless in use
   return std::optional<KeptDirectory>(std::move(kept));
-}
-
-// The last tier of a type: the folder with its files.
-std::string FolderOf(const std::string& storage_type) {
-  std::string folder = "/" + storage_type.substr(storage_type.rfind('_') + 1);
-  for (char& c : folder) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return folder;
-}
-
-Status CheckFits(const VariableOptions& options, const KeptDirectory& kept) {
-  const Manifest& table = kept.facts.table;
-  const std::string& path = kept.instance->path();
-  const std::string cure = ": delete it, or give another storage_path";
-  if (table.dim() != options.table.dim) {
-    return FailedPreconditionError("kept rows in '", path, "': expected dim ", options.table.dim, ", found dim ", table.dim(),
-                                   cure);
-  }
-  if (table.num_partitions != options.num_partitions || table.partition_index != options.partition_index) {
-    return FailedPreconditionError("kept rows in '", path, "': expected part ", options.partition_index, " of ",
-                                   options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,
-                                   cure);
-  }
-  MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.storage.type)));
-  if (exists) return OkStatus();
-  return FailedPreconditionError("kept rows in '", path, "': expected those of storage type ", options.storage.type,
-                                 ", found no folder of its last tier", cure);
-}
-
-absl::Status OfVariable(const std::string& name, const Status& status) {
-  return ToAbsl(Status(status.code(), StrCat("embedding variable '", name, "': ", status.message())));
 }
 
 // `state` gets the table of the directory.
@@ -301,7 +176,7 @@ absl::Status OpenKept(const VariableOptions& options, const std::string& name, s
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
-  const Status fits = CheckFits(options, kept);
+  const Status fits = CheckFits(options, kept.instance->path(), kept.facts.table);
   if (!fits.ok()) return OfVariable(name, fits);
   const std::string path = kept.instance->path();
   const bool closed = kept.facts.closed;
@@ -323,7 +198,8 @@ absl::Status OpenKeptAt(const VariableOptions& options, const std::string& name,
   if (!found.ok()) return OfVariable(name, found.status());
   if (!found->has_value()) return absl::OkStatus();
   KeptDirectory& kept = **found;
-  if (!kept.facts.closed || kept.facts.checkpoint != manifest || !CheckFits(options, kept).ok()) {
+  if (!kept.facts.closed || kept.facts.checkpoint != manifest ||
+      !CheckFits(options, kept.instance->path(), kept.facts.table).ok()) {
     LOG(INFO) << "embedding variable '" << name << "': the rows in '" << kept.instance->path()
               << "' are not those of the checkpoint: they are replaced";
     return absl::OkStatus();

@@ -31,20 +31,11 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "cc/checkpoint/table_part.h"
 #include "cc/env/instance_dir.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/kept_files.h"
 
 namespace multitier {
-
-// The content of instance.variable (docs/formats/instance.md).
-struct KeptFacts {
-  int64_t generation = 1;
-  bool closed = false;
-  std::string checkpoint;  // a manifest; empty: none
-  // Partition, initializer, and, if closed, columns, number of rows and applies.
-  Manifest table;
-};
 
 class KeptTable {
  public:

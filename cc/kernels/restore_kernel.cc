@@ -70,9 +70,12 @@ class RestoreKernel : public OpKernel {
     PartReader reader(context->env(), prefix, variable_name_);
     // A model that serves may have the path of the program that exported it: it keeps nothing, and takes nothing.
     VariableOptions options = options_;
-    if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) options.storage.keep = false;
+    if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) {
+      options.storage.keep = options.in_place = options.storage.read_only = false;
+    }
     TableRestorer restorer(&reader, options, name, variable_name_, resize_, std::move(live));
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
+    if (options.in_place) return restorer.ReadInPlace(state);
     if (options.storage.keep) {
       TF_RETURN_IF_ERROR(restorer.OpenKept(state));
       if (*state != nullptr) return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cc/base/partition.h"
+#include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/platform/logging.h"
@@ -291,6 +292,16 @@ absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
   LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
             << reader_->prefix() << ": they are not read again";
   return options_.table.admission.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
+}
+
+absl::Status TableRestorer::ReadInPlace(std::shared_ptr<VariableState>* state) {
+  const Manifest* const own = OwnPart();
+  if (own == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "embedding variable '", name_, "': reading kept rows in place: expected part ", options_.partition_index, " of ",
+        options_.num_partitions, " of dim ", options_.table.dim, " in checkpoint ", reader_->prefix(), ", found other parts"));
+  }
+  return OpenInPlace(options_, name_, own->ToJson(), state);
 }
 
 absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable* table) {

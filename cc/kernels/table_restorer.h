@@ -44,6 +44,8 @@ class TableRestorer {
   // Instead of Build, for a variable that keeps its table: its rows where they are. *state stays null unless they are those of
   // the checkpoint; then Build replaces them.
   absl::Status OpenKept(std::shared_ptr<VariableState>* state);
+  // Instead of Build, for a variable that reads kept rows in place. FailedPrecondition unless they are those of the checkpoint.
+  absl::Status ReadInPlace(std::shared_ptr<VariableState>* state);
 
  private:
   // A saved column, and the column of the table that it becomes.

@@ -1,12 +1,14 @@
 // Kernels that make a variable: its handle, its table, its slots.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -87,7 +89,9 @@ class InitializeKernel : public OpKernel {
     InitializerSpec initializer = options_.table.initializer;
     OP_REQUIRES_OK(context, TakeMatrix(name, context->input(1), &initializer));
     std::shared_ptr<VariableState> state;
-    if (options_.storage.keep) {
+    if (options_.in_place) {
+      OP_REQUIRES_OK(context, OpenInPlace(options_, name, std::nullopt, &state));
+    } else if (options_.storage.keep) {
       OP_REQUIRES_OK(context, FindState(context, 0, &state));
       if (state != nullptr) return;  // an initializer opens what is kept: it is open
       OP_REQUIRES_OK(context, OpenKept(options_, name, &state));

@@ -30,6 +30,7 @@
       .Attr("on_corruption: string = 'error'")          \
       .Attr("keep: bool = false")                       \
       .Attr("read_only: bool = false")                  \
+      .Attr("in_place: bool = false")                   \
       .Attr("partition_index: int = 0")                 \
       .Attr("num_partitions: int = 1")
 

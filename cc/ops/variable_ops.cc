@@ -128,6 +128,9 @@ keep: the rows stay in the last tier's files when the variable's resource is des
   leaves them in place if they are those of the checkpoint, and else replaces them. The last tier must be LEVELDB or SSDHASH.
 read_only: for serving: training, removal and slots are refused. A restore takes the values alone. Variables of one process that
   are restored from the same checkpoint with the same options share one table.
+in_place: of a read_only variable: MultitierInitialize opens the rows that another program keeps (`keep`), where they are, and
+  changes no file. A restore fails unless they are those of the checkpoint. Any number of processes may read them. They must have
+  been closed, and the storage type must have SSDHASH as its only tier with files.
 partition_index: the number of this partition of a partitioned variable.
 num_partitions: the number of partitions.
 )doc");

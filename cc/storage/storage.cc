@@ -77,6 +77,17 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
   return OkStatus();
 }
 
+// Whether processes can share the files of the type.
+Status ValidateReadOnly(const std::string& type, const std::vector<std::string>& tiers) {
+  for (const std::string& tier : tiers) {
+    const bool last = &tier == &tiers.back();
+    if (last ? tier == "SSDHASH" : tier != "PMEM") continue;
+    return UnimplementedError("in_place: expected a storage_type with SSDHASH as the only tier with files, found ", type,
+                              tier == "LEVELDB" ? ": LevelDB opens a database for one process at a time" : "");
+  }
+  return OkStatus();
+}
+
 // An emulated device is the table's own: tables do not wait for each other, and a forked child finds no lock held.
 std::shared_ptr<device::Device> NewEmulatedDevice() {
   device::EmulatedDevice::Options options;
@@ -125,7 +136,7 @@ Result<std::string> PrepareFolder(const InstanceDirectory& instance, const std::
 }
 
 // Creates a tier of that name in its folder of the instance. `recover`: it opens the files in that folder.
-Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool recover,
+Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool recover, bool read_only,
                                        const std::shared_ptr<InstanceDirectory>& instance) {
   MT_ASSIGN_OR_RETURN(std::string folder, PrepareFolder(*instance, name, recover));
   if (name == "SSDHASH") {
@@ -134,6 +145,7 @@ Result<std::shared_ptr<Tier>> MakeTier(const std::string& name, bool keep, bool 
     options.directory = std::move(folder);
     options.keep = keep;
     options.recover = recover;
+    options.read_only = read_only;
     return Holding<Tier>(instance, SsdHashTier::Open(std::move(options)));
   }
   if (name == "LEVELDB") {
@@ -215,6 +227,7 @@ Status ValidateStorage(const StorageSpec& spec) {
     return UnimplementedError("keep: expected a storage_type whose last tier is LEVELDB or SSDHASH, found ", spec.type,
                               ": the files of PMEM do not record which rows the table has; use a checkpoint");
   }
+  if (spec.read_only) MT_RETURN_IF_ERROR(ValidateReadOnly(spec.type, tiers));
   if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
                                 spec.sizes.size(), " of ", tiers.size(), " sizes");
@@ -263,9 +276,9 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
       const bool last = i + 1 == names.size();
       const bool recover = last && spec.recover != nullptr;
       // Recovered files stay until the table exists; then the instance decides whether they are kept.
-      const bool keep = last && (spec.keep || recover);
-      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], keep, recover, directory));
-      lower.push_back(LowerTierOptions{std::move(tier), budgets[i]});
+      const bool keep = last && (spec.keep || recover) && !spec.read_only;
+      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], keep, recover, spec.read_only, directory));
+      lower.push_back(LowerTierOptions{std::move(tier), spec.read_only ? 0 : budgets[i]});
     }
     if (instance == nullptr && spec.keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
   }
@@ -276,7 +289,7 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->adopt = spec.recover != nullptr;
   options->on_corruption = spec.on_corruption;
   options->lower_tiers = std::move(lower);
-  options->drop_coldest = spec.drop_coldest;
+  options->drop_coldest = spec.drop_coldest && !spec.read_only;
   options->cache_strategy = spec.cache_strategy;
   if (instance != nullptr) *instance = std::move(directory);
   return OkStatus();

@@ -50,6 +50,10 @@ struct StorageSpec {
   bool keep = false;
   // The instance to take over, of a table with the same type. Null: a new instance below `path`.
   std::shared_ptr<InstanceDirectory> recover;
+  // With `recover`, of an instance that was opened for reading: the table reads its files, with any number of other processes,
+  // and changes none. It has the values alone, no slots, and no bound of the last tier. The last tier must be SSDHASH, and the
+  // only one with files.
+  bool read_only = false;
   OnCorruption on_corruption = OnCorruption::kError;
   // The device that HBM is on. "emulated": an emulated one, for tests, far slower than a GPU. Empty: what the
   // environment variable kDeviceVariable names, and else the GPU, which this build does not have.

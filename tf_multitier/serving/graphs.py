@@ -24,5 +24,7 @@ def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> N
         for node in nodes:
             if node.op in _OPS:
                 node.attr["read_only"].b = True
+                if "in_place" in node.attr:  # the rows are those of the model's files
+                    node.attr["in_place"].b = False
                 if storage_path is not None and node.attr["storage_path"].s:
                     node.attr["storage_path"].s = storage_path.encode()

@@ -180,6 +180,7 @@ Status SsdHashTier::Impl::BeginSweepOnRequest() {
 }
 
 Status SsdHashTier::Impl::Compact() {
+  if (options_.read_only) return RefuseChange("compact");
   uint64_t left = 0;  // to be read
   {
     MutexLock lock(set_.mutex);

@@ -42,7 +42,8 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
     return;
   }
   out->header = fields.header;
-  if (out->row_data != nullptr) std::memcpy(out->row_data, fields.row_data, segment.column_bytes[fields.header.num_columns]);
+  if (options_.read_only) out->header.num_columns = std::min(1u, out->header.num_columns);
+  if (out->row_data != nullptr) std::memcpy(out->row_data, fields.row_data, segment.column_bytes[out->header.num_columns]);
   out->status = OkStatus();
 }
 
@@ -348,7 +349,8 @@ Status SsdHashTier::Impl::Scan(const std::function<Status(const RecordHeader&, u
         continue;
       }
       const FooterEntry& entry = view.entries[slot];
-      const RecordHeader header{entry.key, entry.version, entry.frequency, entry.num_columns};
+      const uint32_t num_columns = options_.read_only ? std::min<uint32_t>(1, entry.num_columns) : entry.num_columns;
+      const RecordHeader header{entry.key, entry.version, entry.frequency, num_columns};
       // Its units are its own as long as it is pinned or not: they are written once, before it is seen.
       const uint32_t location =
           segment.units[slot / SegmentSet::kUnitSlots] * SegmentSet::kUnitSlots + slot % SegmentSet::kUnitSlots;

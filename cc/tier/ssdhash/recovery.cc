@@ -30,6 +30,7 @@
 #include "cc/base/hash.h"
 #include "cc/base/helpers.h"
 #include "cc/base/memory_reserve.h"
+#include "cc/env/posix_error.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
@@ -125,8 +126,15 @@ Result<bool> HoldsRemainsAlone(Env* env, const std::string& path, uint64_t size,
 
 }  // namespace
 
+Result<std::shared_ptr<CachedFile>> SsdHashTier::Impl::FileToRead(const std::string& path) const {
+  if (!options_.read_only) return CachedFile::ForReading(options_.env, path, options_.direct_io);
+  Result<std::shared_ptr<CachedFile>> held = CachedFile::HeldOpen(options_.env, path, options_.direct_io);
+  if (held.ok() || !IsOutOfDescriptors(held.status())) return held;
+  return Status(held.status().code(), StrCat(held.status().message(), ": a reader keeps each file open; raise 'ulimit -n'"));
+}
+
 Status SsdHashTier::Impl::LoadHeader(const std::string& path, Loaded* loaded) const {
-  std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, FileToRead(path));
   MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
   MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
   if (size == 0) return OkStatus();
@@ -214,7 +222,7 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
 Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Span<const SegmentHeader> layouts,
                                        Loaded* loaded) const {
   for (SegmentHeader header : layouts) {
-    std::shared_ptr<CachedFile> cached = CachedFile::ForReading(options_.env, path, options_.direct_io);
+    MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, FileToRead(path));
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> file, cached->Open());
     MT_ASSIGN_OR_RETURN(const uint64_t size, file->Size());
     if (size < header.header_bytes()) continue;
@@ -271,6 +279,13 @@ void SsdHashTier::Impl::LoadSegments(std::vector<Loaded>* loaded) const {
 
 void SsdHashTier::Impl::NoteDamage(const std::string& path, uint64_t offset) {
   if (recovery_.first_damage.empty()) recovery_.first_damage = StrCat("'", path, "' at offset ", offset);
+}
+
+Status SsdHashTier::Impl::CleanUp(Span<const std::string> empty, bool lost_headers) {
+  for (const std::string& path : empty) set_.DeleteFile(options_.env, path);
+  if (list_ != nullptr) list_->KeepRoom();
+  // What is given up for want of a layout must not come back once there is one.
+  return lost_headers ? CachedFile::SyncDir(options_.env, options_.directory) : OkStatus();
 }
 
 Status SsdHashTier::Impl::Recover() {
@@ -374,10 +389,11 @@ Status SsdHashTier::Impl::Recover() {
   }
   for (const auto& [id, status] : listed) MT_RETURN_IF_ERROR(status);
   recovery_.listed_files = static_cast<int64_t>(listed.size());
-  for (const std::string& path : empty) set_.DeleteFile(options_.env, path);
-  if (list_ != nullptr) list_->KeepRoom();
-  // What is given up for want of a layout must not come back once there is one.
-  if (!headless.empty()) MT_RETURN_IF_ERROR(CachedFile::SyncDir(options_.env, options_.directory));
+  if (options_.read_only) {
+    recovered_columns_.resize(std::min<size_t>(1, recovered_columns_.size()));
+  } else {
+    MT_RETURN_IF_ERROR(CleanUp(empty, !headless.empty()));
+  }
   MutexLock lock(set_.mutex);
   set_.unlinked = true;  // the previous process may have deleted files
   set_.next_segment_id = max_id + 1;

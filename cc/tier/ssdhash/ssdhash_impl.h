@@ -85,6 +85,7 @@ class SsdHashTier::Impl {
   // Reserves room for n records in the hot head; compacts if the disk is full. May release append_mutex_ and take it again.
   Status ReserveHot(const std::shared_ptr<const RowLayout>& layout, size_t n) MT_REQUIRES(append_mutex_);
   void DeleteOwnFiles();
+  Status RefuseChange(const char* operation) const;  // of a reader
 
   // --- read.cc
   struct FileRead;
@@ -156,6 +157,8 @@ class SsdHashTier::Impl {
   };
   // A segment is loaded in two steps. Between them a lease is taken on the memory of the second.
   Status LoadHeader(const std::string& path, Loaded* loaded) const;
+  // An existing segment's file.
+  Result<std::shared_ptr<CachedFile>> FileToRead(const std::string& path) const;
   // REQUIRES: LoadHeader found a file
   Status LoadSegment(Loaded* loaded) const MT_REQUIRES(files_mutex_);
   // As LoadSegment, with the header of another segment that fits. If none fits: no segment, or DataLoss if the file has a proof
@@ -163,6 +166,8 @@ class SsdHashTier::Impl {
       MT_REQUIRES(files_mutex_);
   // Whether the file's trailer proves that it was synced.
   Result<bool> HasProof(const std::string& path, uint64_t id) const;
+  // What changes in the directory after all files were checked. `empty`: files without records.
+  Status CleanUp(Span<const std::string> empty, bool lost_headers) MT_REQUIRES(files_mutex_);
   // Loads the records after the header.
   Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const
       MT_REQUIRES(files_mutex_);

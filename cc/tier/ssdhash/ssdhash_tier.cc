@@ -56,12 +56,17 @@ Status SsdHashTier::Impl::Init() {
     return InvalidArgumentError("ssdhash tier: expected 0 < min_segment_bytes <= max_segment_bytes <= 4 GiB, found ",
                                 options_.min_segment_bytes, " and ", options_.max_segment_bytes);
   }
+  if (options_.read_only && (options_.keep || !options_.recover)) {
+    return InvalidArgumentError("ssdhash tier: read_only: expected recover=true and keep=false, found recover=",
+                                options_.recover ? "true" : "false", " and keep=", options_.keep ? "true" : "false");
+  }
   MT_ASSIGN_OR_RETURN(reader_, BatchReader::Create(options_.reader));
   {
     MutexLock append(append_mutex_);
     MutexLock round(files_mutex_);
     MT_RETURN_IF_ERROR(InitFiles());
   }
+  if (options_.read_only) return OkStatus();
   writer_options_.env = options_.env;
   writer_options_.directory = options_.directory;
   writer_options_.instance = instance_;
@@ -77,6 +82,11 @@ Status SsdHashTier::Impl::Init() {
   cold_ = std::make_unique<SegmentWriter>(cold, &set_, sealed);
   ready_ = true;
   return OkStatus();
+}
+
+Status SsdHashTier::Impl::RefuseChange(const char* operation) const {
+  return FailedPreconditionError("ssdhash tier '", options_.directory, "': ", operation,
+                                 ": expected a tier that was opened for writing, found one opened read-only");
 }
 
 Status SsdHashTier::Impl::CheckProcess() const {
@@ -140,6 +150,7 @@ Status SsdHashTier::Impl::ReserveHot(const std::shared_ptr<const RowLayout>& lay
 }
 
 Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locations) {
+  if (options_.read_only) return RefuseChange("write");
   const std::shared_ptr<const RowLayout> layout = this->layout();
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: write before SetLayout");
   MT_RETURN_IF_ERROR(CheckRecords(*layout, records));
@@ -194,6 +205,17 @@ void SsdHashTier::Impl::Free(Span<const KeyLocation> records) {
 
 Status SsdHashTier::Impl::Remove(Span<const KeyLocation> records) {
   if (records.empty()) return OkStatus();
+  if (options_.read_only) {
+    MutexLock lock(set_.mutex);
+    for (const KeyLocation& record : records) {
+      uint32_t slot = 0;
+      if (record.location == kNoLocation) continue;
+      Segment* segment = set_.Find(record.location, &slot);
+      MT_CHECK(segment != nullptr);
+      set_.Release(segment, slot);
+    }
+    return OkStatus();
+  }
   const std::shared_ptr<const RowLayout> layout = this->layout();
   if (layout == nullptr) return FailedPreconditionError("ssdhash tier: remove before SetLayout");
   const uint64_t bytes = records.size() * (kRecordHeaderBytes + layout->row_bytes());
@@ -244,6 +266,7 @@ Status SsdHashTier::Impl::FlushFullSegments() {
 }
 
 Status SsdHashTier::Impl::Sync() {
+  if (options_.read_only) return OkStatus();
   MutexLock compact(compact_mutex_);
   Status synced;
   // An open segment whose sync failed is rewritten by its head; then everything is synced once more.

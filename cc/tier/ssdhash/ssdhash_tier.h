@@ -33,13 +33,17 @@
 // the id fails recovery. In a segment that was open when its process was killed, recovery() counts the records after the last
 // Sync that cannot be read: it is unknown whether a loss of power lost them.
 //
+// A reader (`read_only`) shares the files of a closed tier with any number of other readers. It keeps all of them open. Sealed
+// segments never change, so it goes on to read what it opened when a later owner writes, compacts or deletes files. It changes
+// no file: Write fails, Remove and Free change its own memory only. It reads values alone, whatever slots the records have.
+//
 // Owns the files of one directory, and the instance of the directory if given; deletes them when destroyed, unless `keep`.
 // Bounds rows if max_rows is set, and no bytes. Memory, all of it after the first Write:
 //   - one bit per record, and 32 bytes for each record of segments that are not sealed
 //   - write buffers: 64 KiB for each of two heads
 //   - a share of the 64 MiB of write buffers of all tiers of the process: up to two buffers of 2 MiB per head, and 8 MiB of
 //     segments being finished; while less than half of the 64 MiB is used, also the buffers of two finished segments
-// Descriptors: those of the process's file cache (file_cache.h).
+// Descriptors: those of the process's file cache (file_cache.h). A reader has one for each file.
 //
 // Thread-safe: all methods. In a forked child every call returns FailedPrecondition and the destructor does nothing.
 
@@ -67,6 +71,9 @@ struct SsdHashOptions {
   bool recover = false;
   // true: the destructor leaves the files, sealed and synced; sealed segments are synced in the background. Default: false.
   bool keep = false;
+  // true: a reader. The caller ensures that no other tier writes to the directory until Open returns. REQUIRES: recover, not
+  // keep
+  bool read_only = false;
   // true: the process's I/O threads compact, and Write only if they fall behind. false (default): Write compacts.
   bool async_compaction = false;
   bool direct_io = true;  // uses O_DIRECT if the file system supports it

@@ -1,0 +1,114 @@
+#include "cc/kernels/kept_reader.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cc/env/env.h"
+#include "cc/env/instance_dir.h"
+#include "cc/kernels/kept_files.h"
+#include "cc/kernels/shared_tables.h"
+#include "cc/kernels/status_bridge.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace multitier {
+namespace {
+
+constexpr const char* kCure = ". A trainer with StorageOption(keep=True) that saves last and closes its session leaves them";
+
+struct Found {
+  std::string path;
+  KeptFacts facts;
+};
+
+bool Same(const KeptFacts& a, const KeptFacts& b) {
+  return a.generation == b.generation && a.closed == b.closed && a.checkpoint == b.checkpoint &&
+         a.table.ToJson() == b.table.ToJson();
+}
+
+// The kept directory of the greatest generation.
+Result<Found> FindToRead(const std::string& storage_path, const std::string& name) {
+  Env* const env = Env::Posix();
+  const std::string of_name = InstanceDirectory::PathOfName(storage_path, name);
+  const Result<std::vector<std::string>> names = env->ListDir(of_name);
+  if (!names.ok() && names.status().code() != StatusCode::kNotFound) return names.status();
+  Found found;
+  for (const std::string& instance : names.ok() ? *names : std::vector<std::string>()) {
+    const std::string path = StrCat(of_name, "/", instance);
+    MT_ASSIGN_OR_RETURN(const bool keeps, env->FileExists(path + kKeepFile));
+    MT_ASSIGN_OR_RETURN(const bool has_facts, env->FileExists(path + kFactsFile));
+    if (!keeps || !has_facts) continue;
+    MT_ASSIGN_OR_RETURN(KeptFacts facts, ReadFacts(path));
+    if (found.path.empty() || facts.generation > found.facts.generation) found = Found{path, std::move(facts)};
+  }
+  if (!found.path.empty()) return found;
+  return FailedPreconditionError("expected kept rows in '", of_name, "', found none", kCure);
+}
+
+Status CheckClosed(const Found& found, const std::optional<std::string>& manifest) {
+  MT_RETURN_IF_ERROR(InstanceDirectory::CheckUnused(found.path));
+  if (!found.facts.closed) {
+    return FailedPreconditionError("kept rows in '", found.path, "': expected rows that were closed, found those of a process ",
+                                   "that was killed or ended without closing its session", kCure);
+  }
+  if (!manifest.has_value() || found.facts.checkpoint == *manifest) return OkStatus();
+  return FailedPreconditionError(
+      "kept rows in '", found.path, "': expected those of the checkpoint, found ",
+      found.facts.checkpoint.empty() ? "rows that changed after the last save or restore" : "those of another checkpoint",
+      kCure);
+}
+
+// Steps 2 and 3.
+absl::Status Open(const VariableOptions& options, const std::string& name, const Found& found,
+                  std::shared_ptr<VariableState>* state) {
+  InitializerSpec initializer = found.facts.table.initializer;
+  const Status read = ReadMatrix(found.path, options.table.dim, &initializer);
+  if (!read.ok()) return OfVariable(name, read);
+  Result<std::unique_ptr<InstanceDirectory>> instance = InstanceDirectory::OpenForReading(found.path);
+  if (!instance.ok()) return OfVariable(name, instance.status());
+  StorageSpec spec = options.storage;
+  spec.read_only = true;
+  spec.recover = *std::move(instance);
+  std::shared_ptr<VariableState> opened;
+  const absl::Status made = options.MakeStateOf(spec, name, std::move(initializer), nullptr, &opened);
+  const Result<KeptFacts> now = ReadFacts(found.path);
+  if (!now.ok() || !Same(*now, found.facts)) {
+    return OfVariable(name, FailedPreconditionError("kept rows in '", found.path,
+                                                    "': a process took them over while they were ", "opened for reading"));
+  }
+  TF_RETURN_IF_ERROR(made);
+  const int64_t rows = opened->table->TotalCount();
+  if (rows != found.facts.table.num_rows) {
+    return OfVariable(
+        name, DataLossError("kept rows in '", found.path, "': expected ", found.facts.table.num_rows, ", found ", rows));
+  }
+  LOG(INFO) << "embedding variable '" << name << "' reads " << rows << " rows in place, in '" << found.path << "'";
+  *state = std::move(opened);
+  return absl::OkStatus();
+}
+
+// For SharedTables: everything that two variables with one table must have in common.
+std::string KeyOf(const VariableOptions& options, const std::string& name, const Found& found) {
+  const StorageSpec& storage = options.storage;
+  return absl::StrCat("in place\n", name, "\n", found.path, "\n", found.facts.generation, "\n", found.facts.checkpoint, "\n",
+                      found.facts.table.ToJson(), "\n", storage.type, "\n", absl::StrJoin(storage.sizes, ","), "\n",
+                      static_cast<int>(storage.cache_strategy), "\n", static_cast<int>(storage.on_corruption), "\n",
+                      storage.device, "\n", static_cast<int>(options.table.admission.kind), "\n",
+                      options.table.default_value_no_permission);
+}
+
+}  // namespace
+
+absl::Status OpenInPlace(const VariableOptions& options, const std::string& name, const std::optional<std::string>& manifest,
+                         std::shared_ptr<VariableState>* state) {
+  const Result<Found> found = FindToRead(options.storage.path, name);
+  if (!found.ok()) return OfVariable(name, found.status());
+  Status status = CheckClosed(*found, manifest);
+  if (status.ok()) status = CheckFits(options, found->path, found->facts.table);
+  if (!status.ok()) return OfVariable(name, status);
+  const auto open = [&](std::shared_ptr<VariableState>* made) { return Open(options, name, *found, made); };
+  return SharedTables::Global().FindOrMake(KeyOf(options, name, *found), found->path, open, state);
+}
+
+}  // namespace multitier
