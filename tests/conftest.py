@@ -50,3 +50,15 @@ def session(graph):
 
     with tf.compat.v1.Session(graph=graph) as s:
         yield s
+
+
+@pytest.fixture(params=["session", "eager", "function"])
+def world(request):
+    """One of the three ways to run a program: worlds.py."""
+    import tensorflow as tf
+    import worlds
+
+    if request.param != "session" and not tf.compat.v1.executing_eagerly_outside_functions():
+        pytest.skip("eager execution is off in v1 behaviour")
+    with worlds.make_world(request.param) as made:
+        yield made

@@ -115,19 +115,25 @@ class RandomMember:
         self.values = v1.placeholder(tf.int32 if self.int32 else tf.int64, [None])
         self.weights = v1.placeholder(tf.float32, [None])
         self.lengths = v1.placeholder(tf.int64, [None])
-        splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(self.lengths)], 0)
-        ids = tf.RaggedTensor.from_row_splits(self.values, splits, validate=False)
-        weights = tf.RaggedTensor.from_row_splits(self.weights, splits, validate=False)
+        return self.ids_and_weights(self.values, self.weights, self.lengths)
+
+    def ids_and_weights(self, values, weights, lengths):
+        """The ids and weights (or None) of tensors that have them row after row."""
+        splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
+        ids = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        weights = tf.RaggedTensor.from_row_splits(weights, splits, validate=False)
         if not self.ragged:
             ids, weights = ids.to_sparse(), weights.to_sparse()
         return ids, weights if self.weighted else None
 
     def batch(self, rng, rows=None):
+        """What is fed for a step: {placeholder: array}."""
+        return dict(zip((self.values, self.weights, self.lengths), self.arrays(rng, rows)))
+
+    def arrays(self, rng, rows=None):
+        """Ids, weights and lengths of rows of a random batch."""
         lengths = rng.integers(0, self.longest + 1, rng.integers(0, 12) if rows is None else rows)
         n = int(lengths.sum())
         low = -VOCABULARY if self.kind == "table" else 0
-        return {
-            self.values: rng.integers(low, VOCABULARY, n),
-            self.weights: rng.uniform(0.1, 2.0, n),
-            self.lengths: lengths,
-        }
+        values = rng.integers(low, VOCABULARY, n).astype(np.int32 if self.int32 else np.int64)
+        return [values, rng.uniform(0.1, 2.0, n).astype(np.float32), lengths.astype(np.int64)]

@@ -99,18 +99,81 @@ class Model:
         return sum(part["prefetched"] for part in (stats if isinstance(stats, list) else [stats]))
 
     def content(self, session):
-        """{key: (row bytes, frequency, version)} of all columns; and {key: (count, version)} of counted keys."""
-        rows, counted = {}, {}
-        for part in session.run(self.rows):
-            for i, key in enumerate(part.keys.tolist()):
-                assert key not in rows
-                rows[key] = (
-                    part.rows[i].tobytes(),
-                    int(part.frequencies[i]),
-                    int(part.versions[i]),
-                )
-            counted.update({int(k): (int(n), int(v)) for k, n, v in part.counted})
-        return rows, counted
+        """See content_of."""
+        return content_of(session.run(self.rows))
+
+
+class WorldModel:
+    """A variable, its training step and its queries, in one of the three ways to run a program (worlds.py)."""
+
+    def __init__(
+        self,
+        world,
+        storage,
+        name="ev",
+        dim=4,
+        parts=1,
+        rule="sgd",
+        initializer=None,
+        **options,
+    ):
+        self.world, self.dim = world, dim
+        self.ev = ev = tf_multitier.get_embedding_variable(
+            name,
+            dim,
+            initializer=initializer or tf.random_uniform_initializer(-1, 1, seed=5),
+            partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None,
+            ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage, **options),
+        )
+        self._values = lambda ids: tf.nn.embedding_lookup(ev, ids)
+        self._loss = lambda ids, grads: tf.reduce_sum(self._values(ids) * grads)
+        self._step = world.step(self._loss, [ev], rule, 0.5)
+        self._rows = lambda: [part.export_rows() for part in ev.parts]
+
+    def run(self, ids, grads=None, counts=True):
+        """One training step. Without `grads`, each gradient is 1."""
+        ids = np.asarray(ids)
+        grads = np.ones((len(ids), self.dim), np.float32) if grads is None else grads
+        self._step(ids, grads, counts=counts)
+
+    def look_up(self, ids):
+        return self.world.run(self._values, ids)
+
+    def ask(self, query, *ids):
+        """The answer of a method of the variable, by its name."""
+        return self.world.run(getattr(self.ev, query), *ids)
+
+    def tiers(self, ids):
+        """The tier of each id once background work is done. A test over HBM sees HBM and DRAM as one."""
+        self.ask("drain")
+        tiers = self.ask("lookup_tier", ids)
+        return (np.where(tiers > 0, tiers - 1, tiers) if OVER_HBM else tiers).tolist()
+
+    def stats(self):
+        return json.loads(self.ask("stats"))
+
+    def prefetched(self):
+        stats = self.stats()
+        return sum(part["prefetched"] for part in (stats if isinstance(stats, list) else [stats]))
+
+    def content(self):
+        """See content_of."""
+        return content_of(self.world.run(self._rows))
+
+
+def content_of(parts):
+    """{key: (row bytes, frequency, version)} of all columns; and {key: (count, version)} of counted keys."""
+    rows, counted = {}, {}
+    for part in parts:
+        for i, key in enumerate(part.keys.tolist()):
+            assert key not in rows
+            rows[key] = (
+                part.rows[i].tobytes(),
+                int(part.frequencies[i]),
+                int(part.versions[i]),
+            )
+        counted.update({int(k): (int(n), int(v)) for k, n, v in part.counted})
+    return rows, counted
 
 
 def started():

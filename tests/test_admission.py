@@ -13,6 +13,15 @@ v1 = tf.compat.v1
 
 def build(parts=1, pooled=False, initializer=None, **options):
     """(variable, ids placeholder, train op, values of the ids): SGD with learning rate 1 on the sum of the values."""
+    ev, loss = variable(parts, pooled, initializer, **options)
+    ids = v1.placeholder(tf.int64, [None])
+    step = v1.train.get_or_create_global_step()
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(loss(ids), global_step=step)
+    return ev, ids, train, tf.nn.embedding_lookup(ev, ids)
+
+
+def variable(parts=1, pooled=False, initializer=None, **options):
+    """(variable, function of ids that gives the sum of their values)"""
     ev = tf_multitier.get_embedding_variable(
         "ev",
         4,
@@ -20,20 +29,23 @@ def build(parts=1, pooled=False, initializer=None, **options):
         partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None,
         ev_option=tf_multitier.EmbeddingVariableOption(**options),
     )
-    ids = v1.placeholder(tf.int64, [None])
-    values = tf.nn.embedding_lookup(ev, ids)
-    trained = values
-    if pooled:
+
+    def loss(ids):
+        if not pooled:
+            return tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
         n = tf.size(ids, tf.int64)
         indices = tf.stack([tf.zeros_like(ids), tf.range(n)], 1)
-        trained = tf.nn.embedding_lookup_sparse(
-            ev, tf.SparseTensor(indices, ids, tf.stack([1, n])), None, combiner="sum"
-        )
-    step = v1.train.get_or_create_global_step()
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(
-        tf.reduce_sum(trained), global_step=step
-    )
-    return ev, ids, train, values
+        rows = tf.SparseTensor(indices, ids, tf.stack([1, n]))
+        return tf.reduce_sum(tf.nn.embedding_lookup_sparse(ev, rows, None, combiner="sum"))
+
+    return ev, loss
+
+
+def trained_in(world, *arguments, **options):
+    """(variable, training step, function that reads values), in one of the three ways to run a program."""
+    ev, loss = variable(*arguments, **options)
+    look_up = lambda ids: tf.nn.embedding_lookup(ev, ids)
+    return ev, world.step(loss, [ev], "sgd", 1.0), lambda ids: world.run(look_up, ids)
 
 
 def session_of():
@@ -45,19 +57,18 @@ def session_of():
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("counter", [tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int64])
-def test_a_bloom_filter_admits_after_so_many_occurrences(graph, pooled, parts, counter):
-    ev, ids, train, values = build(
-        parts, pooled, filter_option=tf_multitier.CBFFilter(3, 1000, 0.01, counter)
+def test_a_bloom_filter_admits_after_so_many_occurrences(world, pooled, parts, counter):
+    ev, train, values = trained_in(
+        world, parts, pooled, filter_option=tf_multitier.CBFFilter(3, 1000, 0.01, counter)
     )
-    with session_of() as session:
-        session.run(train, {ids: [1, 1, 2]})
-        assert session.run(ev.total_count()) == 0 and not session.run(values, {ids: [1, 2]}).any()
-        session.run(train, {ids: [1, 2]})
-        keys, rows, _, _ = session.run(ev.export())
-        assert keys.tolist() == [1] and rows[0].tolist() == [-1.0] * 4
-        session.run(train, {ids: [2, 1]})
-        assert session.run(ev.export())[0].tolist() == [1, 2]
-        assert session.run(values, {ids: [1, 2]})[:, 0].tolist() == [-2.0, -1.0]
+    train([1, 1, 2])
+    assert world.run(ev.total_count) == 0 and not values([1, 2]).any()
+    train([1, 2])
+    keys, rows, _, _ = world.run(ev.export)
+    assert keys.tolist() == [1] and rows[0].tolist() == [-1.0] * 4
+    train([2, 1])
+    assert world.run(ev.export)[0].tolist() == [1, 2]
+    assert values([1, 2])[:, 0].tolist() == [-2.0, -1.0]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -74,33 +85,31 @@ def test_bloom_counts_come_back_with_a_checkpoint(graph, parts, tmp_path):
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_a_probabilistic_filter_admits_its_share_of_new_keys(graph, pooled):
-    ev, ids, train, _ = build(1, pooled, filter_option=tf_multitier.ProbabilisticFilter(0.25))
+def test_a_probabilistic_filter_admits_its_share_of_new_keys(world, pooled):
+    option = tf_multitier.ProbabilisticFilter(0.25)
+    ev, train, _ = trained_in(world, 1, pooled, filter_option=option)
     n = 8000
-    with session_of() as session:
-        session.run(train, {ids: np.arange(n)})
-        admitted = session.run(ev.total_count())
-        assert abs(admitted - n / 4) < 5 * np.sqrt(n * 0.25 * 0.75)
-        for _ in range(60):
-            session.run(train, {ids: np.arange(n)})
-        assert session.run(ev.total_count()) == n
+    train(np.arange(n))
+    admitted = world.run(ev.total_count)
+    assert abs(admitted - n / 4) < 5 * np.sqrt(n * 0.25 * 0.75)
+    for _ in range(60):
+        train(np.arange(n))
+    assert world.run(ev.total_count) == n
 
 
-def test_a_probability_of_one_admits_every_key_at_once(graph):
-    ev, ids, train, _ = build(filter_option=tf_multitier.ProbabilisticFilter(1.0))
-    with session_of() as session:
-        session.run(train, {ids: np.arange(100)})
-        assert session.run(ev.total_count()) == 100
+def test_a_probability_of_one_admits_every_key_at_once(world):
+    ev, train, _ = trained_in(world, filter_option=tf_multitier.ProbabilisticFilter(1.0))
+    train(np.arange(100))
+    assert world.run(ev.total_count) == 100
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_expiry_by_weight_removes_small_rows(graph, parts):
-    ev, ids, train, values = build(parts, evict_option=tf_multitier.L2WeightEvict(3.0))
-    with session_of() as session:
-        session.run(train, {ids: [1, 2, 2, 3]})  # 0.5 * 4 * 1 = 2, and 8 for key 2
-        assert session.run(ev.expire(0)) == 2
-        assert session.run(ev.export())[0].tolist() == [2]
-        assert session.run(values, {ids: [1, 2]})[:, 0].tolist() == [0.0, -2.0]
+def test_expiry_by_weight_removes_small_rows(world, parts):
+    ev, train, values = trained_in(world, parts, evict_option=tf_multitier.L2WeightEvict(3.0))
+    train([1, 2, 2, 3])  # 0.5 * 4 * 1 = 2, and 8 for key 2
+    assert world.run(lambda: ev.expire(0)) == 2
+    assert world.run(ev.export)[0].tolist() == [2]
+    assert values([1, 2])[:, 0].tolist() == [0.0, -2.0]
 
 
 @pytest.mark.parametrize("parts", [1, 2])

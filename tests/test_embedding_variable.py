@@ -10,93 +10,89 @@ from variable_util import make
 from variable_util import sparse
 
 import tf_multitier
+import worlds
 
 v1 = tf.compat.v1
 KEYS = np.array([-7, -1, 0, np.iinfo(np.int64).min, np.iinfo(np.int64).max, 1, 2**40], np.int64)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_an_unseen_key_reads_the_same_everywhere_and_trains_from_that_value(graph, parts):
+def test_an_unseen_key_reads_the_same_everywhere_and_trains_from_that_value(world, parts):
     ev = make(parts=parts)
     again = make("again", parts=4 - parts)  # same initializer and seed, other tables
-    dense = tf.nn.embedding_lookup(ev, KEYS)
-    in_batch = tf.nn.embedding_lookup(ev, tf.constant(np.tile(KEYS, (3, 1))))
-    pooled = tf.nn.embedding_lookup_sparse(
-        ev, sparse(np.arange(len(KEYS)), KEYS, [len(KEYS), 1]), None, combiner="sum"
+    dense = lambda: tf.nn.embedding_lookup(ev, KEYS)
+    rows = sparse(np.arange(len(KEYS)), KEYS, [len(KEYS), 1])
+    first = world.run(dense)
+    assert len(np.unique(first, axis=0)) == len(KEYS)
+    in_batch, *others = world.run(
+        lambda: [
+            tf.nn.embedding_lookup(ev, tf.constant(np.tile(KEYS, (3, 1)))),
+            tf.nn.embedding_lookup(again, KEYS),
+            tf.nn.embedding_lookup_sparse(ev, rows, None, combiner="sum"),
+        ]
     )
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(dense), var_list=[ev])
-    with initialized_session() as session:
-        first = session.run(dense)
-        assert len(np.unique(first, axis=0)) == len(KEYS)
-        for same in session.run(
-            [tf.nn.embedding_lookup(again, KEYS), pooled, in_batch[0], in_batch[2]]
-        ):
-            np.testing.assert_array_equal(same, first)
-        assert session.run(ev) == 0
-        session.run(train)
-        np.testing.assert_array_equal(session.run(dense), first - np.float32(1))
-        assert session.run(ev) == len(KEYS)
+    for same in (in_batch[0], in_batch[2], *others):
+        np.testing.assert_array_equal(same, first)
+    assert world.run(ev.total_count) == 0
+    world.step(lambda: tf.reduce_sum(dense()), [ev], "sgd", 1.0)()
+    np.testing.assert_array_equal(world.run(dense), first - np.float32(1))
+    assert world.run(ev.total_count) == len(KEYS)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_repeated_key_is_updated_once_with_the_sum_of_its_gradients(graph, parts):
+def test_a_repeated_key_is_updated_once_with_the_sum_of_its_gradients(world, parts):
     ev = make(parts=parts, initializer=v1.zeros_initializer())
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([1, 1, 1], tf.int64)))
+    loss = lambda: tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([1, 1, 1], tf.int64)))
+    world.step(loss, [ev], "sgd", 1.0)()
+    values = world.run(lambda: tf.nn.embedding_lookup(ev, [1]))
+    np.testing.assert_array_equal(values, np.full((1, 4), -3, np.float32))
+    assert world.run(lambda: ev.get_frequency([1, 2])).tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_several_lookups_in_a_step_are_one_update(world, parts):
+    ev = make(parts=parts, initializer=v1.zeros_initializer())
+    twice, once = sparse([0, 0, 1], [5, 5, 6], [2, 2]), sparse([0], [5], [1, 1])
+
+    def loss():
+        return (
+            tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([5, 6], tf.int64)))
+            + tf.reduce_sum(tf.nn.embedding_lookup_sparse(ev, twice, None, combiner="sum"))
+            + tf.reduce_sum(tf.nn.safe_embedding_lookup_sparse(ev, once, combiner="mean"))
+        )
+
+    # A second update of the same key in the step would apply its momentum twice. Of Nesterov's step: 1 + 0.9.
+    world.step(loss, [ev], "momentum", 1.0)()
+    values = world.run(lambda: tf.nn.embedding_lookup(ev, [5, 6]))
+    np.testing.assert_allclose(values, np.array([[-4] * 4, [-2] * 4]) * 1.9, rtol=1e-6)
+    assert world.run(lambda: ev.get_frequency([5, 6])).tolist() == [4, 2]
+    assert world.run(lambda: ev.get_version([5, 6])).tolist() == [0, 0]
+
+
+def test_without_a_global_step_the_table_counts_its_applies(graph):
+    ev = make(initializer=v1.zeros_initializer())
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, [5, 6]))
     train = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
     with initialized_session() as session:
         session.run(train)
-        np.testing.assert_array_equal(
-            session.run(tf.nn.embedding_lookup(ev, [1])), np.full((1, 4), -3, np.float32)
-        )
-        assert session.run(ev.get_frequency([1, 2])).tolist() == [3, 0]
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_several_lookups_in_a_step_are_one_update(graph, parts):
-    ev = make(parts=parts, initializer=v1.zeros_initializer())
-    loss = (
-        tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([5, 6], tf.int64)))
-        + tf.reduce_sum(
-            tf.nn.embedding_lookup_sparse(
-                ev, sparse([0, 0, 1], [5, 5, 6], [2, 2]), None, combiner="sum"
-            )
-        )
-        + tf.reduce_sum(
-            tf.nn.safe_embedding_lookup_sparse(ev, sparse([0], [5], [1, 1]), combiner="mean")
-        )
-    )
-    # A second update of the same key in the step would apply its momentum twice.
-    train = v1.train.MomentumOptimizer(1.0, 0.5).minimize(loss)
-    with initialized_session() as session:
-        session.run(train)
-        values = session.run(tf.nn.embedding_lookup(ev, [5, 6]))
-        np.testing.assert_array_equal(values, np.array([[-4] * 4, [-2] * 4], np.float32))
-        assert session.run(ev.get_frequency([5, 6])).tolist() == [4, 2]
-        assert session.run(ev.get_version([5, 6])).tolist() == [
-            1,
-            1,
-        ]  # no global step: the table counts its applies
+        assert session.run(ev.get_version([5, 6])).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("key_dtype", [tf.int64, tf.int32])
-def test_every_integer_is_a_key(graph, key_dtype, parts):
+def test_every_integer_is_a_key(world, key_dtype, parts):
     ev = make(parts=parts, initializer=v1.zeros_initializer(), key_dtype=key_dtype)
     limits = np.iinfo(key_dtype.as_numpy_dtype)
     keys = np.array([-7, -1, 0, limits.min, limits.max], key_dtype.as_numpy_dtype)
-    out = tf.nn.embedding_lookup_sparse(
-        ev, tf.SparseTensor([[i, 0] for i in range(5)], keys, [5, 1]), None
-    )
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(
-        tf.reduce_sum(out * np.arange(1, 6, dtype=np.float32)[:, None])
-    )
-    with initialized_session() as session:
-        session.run(train)
-        exported, values, versions, frequencies = session.run(ev.export())
-        assert exported.tolist() == sorted(keys.tolist())
-        assert frequencies.tolist() == [1] * 5 and (versions >= 0).all()
-        order = np.argsort(keys)
-        np.testing.assert_array_equal(values[:, 0], -(order + 1).astype(np.float32))
+    ids = tf.SparseTensor([[i, 0] for i in range(5)], keys, [5, 1])
+    factors = np.arange(1, 6, dtype=np.float32)[:, None]
+    look_up = lambda: tf.nn.embedding_lookup_sparse(ev, ids, None)
+    world.step(lambda: tf.reduce_sum(look_up() * factors), [ev], "sgd", 1.0)()
+    exported, values, versions, frequencies = world.run(ev.export)
+    assert exported.tolist() == sorted(keys.tolist())
+    assert frequencies.tolist() == [1] * 5 and (versions >= 0).all()
+    order = np.argsort(keys)
+    np.testing.assert_array_equal(values[:, 0], -(order + 1).astype(np.float32))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -147,19 +143,16 @@ def test_sessions_of_one_server_share_the_table_and_lose_no_update(graph):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_evaluation_changes_nothing(graph, parts):
-    ev = make(parts=parts)
-    ids = v1.placeholder(tf.int64, [None])
-    out = tf.nn.embedding_lookup(ev, ids)
-    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out))
-    with initialized_session() as session:
-        session.run(train, {ids: [1, 2, 3]})
-        before = session.run(ev.export())
-        for _ in range(3):
-            session.run(out, {ids: [2, 3, 4, 5, -9]})
-            session.run(tf.nn.embedding_lookup_sparse(ev, sparse([0, 0], [9, 1], [1, 2]), None))
-        for x, y in zip(before, session.run(ev.export())):
-            np.testing.assert_array_equal(x, y)
+def test_evaluation_changes_nothing(world, parts):
+    ev, ids = make(parts=parts), sparse([0, 0], [9, 1], [1, 2])
+    look_up = lambda ids: tf.nn.embedding_lookup(ev, ids)
+    pool = lambda: tf.nn.embedding_lookup_sparse(ev, ids, None)
+    world.step(lambda ids: tf.reduce_sum(look_up(ids)), [ev], "adagrad")([1, 2, 3])
+    before = world.run(ev.export)
+    for _ in range(3):
+        world.run(look_up, [2, 3, 4, 5, -9])
+        world.run(pool)
+    worlds.same_bits(before, world.run(ev.export))
 
 
 def test_a_refused_apply_changes_nothing(graph):
@@ -212,7 +205,7 @@ def test_initial_values_follow_seed_and_name_in_every_process_and_partitioning()
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_other_initializers_draw_a_matrix_once(graph, parts):
+def test_other_initializers_draw_a_matrix_once(world, parts):
     ev = make(
         "m",
         parts=parts,
@@ -222,15 +215,13 @@ def test_other_initializers_draw_a_matrix_once(graph, parts):
         ),
     )
     given = make("given", dim=2, initializer=np.array([[1, 2], [3, 4]], np.float32))
-    with initialized_session() as session:
-        values = session.run(tf.nn.embedding_lookup(ev, [0, 5, -5, 4, -1, 1]))
-        np.testing.assert_array_equal(values[0], values[1])
-        np.testing.assert_array_equal(values[0], values[2])
-        np.testing.assert_array_equal(values[3], values[4])  # -1 mod 5 is 4
-        assert not np.array_equal(values[0], values[5])
-        np.testing.assert_array_equal(
-            session.run(tf.nn.embedding_lookup(given, [-1, 2])), [[3, 4], [1, 2]]
-        )
+    values = world.run(lambda: tf.nn.embedding_lookup(ev, [0, 5, -5, 4, -1, 1]))
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_array_equal(values[0], values[2])
+    np.testing.assert_array_equal(values[3], values[4])  # -1 mod 5 is 4
+    assert not np.array_equal(values[0], values[5])
+    rows = world.run(lambda: tf.nn.embedding_lookup(given, [-1, 2]))
+    np.testing.assert_array_equal(rows, [[3, 4], [1, 2]])
 
 
 @pytest.mark.parametrize(
@@ -247,10 +238,9 @@ def test_other_initializers_draw_a_matrix_once(graph, parts):
         (2.5, 2.5, 2.5, 2.5, 0),
     ],
 )
-def test_initializers_have_their_distribution(graph, initializer, low, high, mean, deviation):
+def test_initializers_have_their_distribution(world, initializer, low, high, mean, deviation):
     ev = make(dim=16, initializer=initializer)
-    with initialized_session() as session:
-        values = session.run(tf.nn.embedding_lookup(ev, np.arange(4000)))
+    values = world.run(lambda: tf.nn.embedding_lookup(ev, np.arange(4000)))
     assert low <= values.min() and values.max() <= high
     assert abs(values.mean() - mean) < 0.05 and abs(values.std() - deviation) < 0.05
     assert deviation == 0 or len(np.unique(values, axis=0)) == 4000

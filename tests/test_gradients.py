@@ -37,57 +37,80 @@ def gradient(ev, loss):
     return g
 
 
-def applied(ev, *gradients):
-    """{key: (first element, frequency)} after one step of learning rate 1 from zero."""
-    optimizer = v1.train.GradientDescentOptimizer(1.0)
-    train = [optimizer.apply_gradients([(g, ev)]) for g in gradients]
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-        keys, values, _, frequencies = session.run(ev.export())
+def content(exported):
+    """{key: (first element, frequency)}"""
+    keys, values, _, frequencies = exported
     return {
         k: (v, f) for k, v, f in zip(keys.tolist(), values[:, 0].tolist(), frequencies.tolist())
     }
 
 
-def test_an_unchanged_gradient_counts_occurrences(graph):
-    ev = make()
-    g = gradient(ev, tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])))
-    gated = tf.IndexedSlices(
+def applied(ev, *gradients):
+    """The content after one step of learning rate 1 from zero, in a v1 graph."""
+    optimizer = v1.train.GradientDescentOptimizer(1.0)
+    train = [optimizer.apply_gradients([(g, ev)]) for g in gradients]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        return content(session.run(ev.export()))
+
+
+def trained(world, change, ev=None, to=None):
+    """The content after one step, in which `change` makes a gradient of that of a pooled lookup. `to`: another variable."""
+    ev = make() if ev is None else ev
+    to = ev if to is None else to
+    loss = lambda: tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1]))
+    world.step(loss, [ev], "sgd", 1.0, change=lambda pairs: [(change(pairs[0][0]), to)])()
+    return content(world.run(to.export))
+
+
+def test_an_unchanged_gradient_counts_occurrences(world):
+    gated = lambda g: tf.IndexedSlices(
         tf.identity(g.values), tf.identity(tf.identity(g.indices)), g.dense_shape
     )
-    assert applied(ev, gated) == {1: (-2.0, 2), 2: (-1.0, 1)}
+    assert trained(world, gated) == {1: (-2.0, 2), 2: (-1.0, 1)}
 
 
-def test_remapped_indices_train_the_new_keys(graph):
-    ev = make()
-    g = gradient(ev, tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])))
-    assert applied(ev, tf.IndexedSlices(g.values, g.indices + 100, g.dense_shape)) == {
-        101: (-2.0, 1),
-        102: (-1.0, 1),
-    }
+def test_remapped_indices_train_the_new_keys(world):
+    moved = lambda g: tf.IndexedSlices(g.values, g.indices + 100, g.dense_shape)
+    found = trained(world, moved)
+    # Eagerly a gradient has an entry for each occurrence, in functions and graphs for each key.
+    assert {k: v for k, (v, _) in found.items()} == {101: -2.0, 102: -1.0}
+    if world.is_graph:
+        assert [n for _, n in found.values()] == [1, 1]
 
 
-def test_values_under_other_keys_and_another_variable_train_those(graph):
+def test_values_under_other_keys_train_those(graph):
     ev, other = make(), make("other")
     g = gradient(ev, tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])))
     assert applied(other, tf.IndexedSlices(g.values, tf.constant([7, 8], tf.int64))) == {
         7: (-2.0, 1),
         8: (-1.0, 1),
     }
-    train = v1.train.GradientDescentOptimizer(1.0).apply_gradients([(g, other)])
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-        assert session.run(other.export())[1].tolist() == [[-2.0, -2.0], [-1.0, -1.0]]
-        assert session.run(ev.total_count()) == 0
+
+
+def test_a_gradient_of_another_variable_trains_its_keys(world):
+    ev, other = make(), make("other")
+    found = trained(world, lambda g: g, ev, other)
+    assert {k: v for k, (v, _) in found.items()} == {1: -2.0, 2: -1.0}
+    assert world.run(ev.total_count) == 0
+
+
+def join(values, indices):
+    return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0))
+
+
+def test_gradients_that_are_concatenated_in_pairs_count_occurrences(world):
+    ones, ids = np.ones([2, 2], np.float32), np.array([50, 51])
+    found = trained(world, lambda g: join([g.values, ones], [g.indices, ids]))
+    assert {k: v for k, (v, _) in found.items()} == {1: -2.0, 2: -1.0, 50: -1.0, 51: -1.0}
+    assert found[50][1] == found[2][1] == 1 and found[1][1] == 2
 
 
 def test_concatenations_are_taken_apart_only_in_pairs(graph):
     ev = make()
     g = gradient(ev, tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])))
     ones, ids = tf.ones([2, 2]), tf.constant([50, 51], tf.int64)
-    join = lambda values, indices: tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0))
     paired = join([g.values, ones], [g.indices, ids])
     assert applied(ev, paired) == {1: (-2.0, 2), 2: (-1.0, 1), 50: (-1.0, 1), 51: (-1.0, 1)}
     crossed = join([g.values, ones], [ids, g.indices])
@@ -120,29 +143,25 @@ def test_a_part_of_unknown_length_leaves_the_gradient_as_it_is(graph):
     }
 
 
-def test_values_joined_along_another_dimension_are_taken_as_they_are(graph):
-    ev = make()
-    values = tf.concat([tf.ones([2, 1]), 3 * tf.ones([2, 1])], 1)
-    keys = tf.concat([tf.constant([1], tf.int64), tf.constant([2], tf.int64)], 0)
-    assert applied(ev, tf.IndexedSlices(values, keys)) == {1: (-1.0, 1), 2: (-1.0, 1)}
+def test_values_joined_along_another_dimension_are_taken_as_they_are(world):
+    def change(unused_gradient):
+        values = tf.concat([tf.ones([2, 1]), 3 * tf.ones([2, 1])], 1)
+        keys = tf.concat([tf.constant([1], tf.int64), tf.constant([2], tf.int64)], 0)
+        return tf.IndexedSlices(values, keys)
+
+    assert trained(world, change) == {1: (-1.0, 1), 2: (-1.0, 1)}
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_dense_and_pooled_lookups_together_still_count_occurrences(graph, parts):
+def test_dense_and_pooled_lookups_together_still_count_occurrences(world, parts):
     ev = make(parts=parts)
-    loss = tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])) + tf.reduce_sum(
-        tf.nn.embedding_lookup(ev, [[1, 3]])
-    )
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-        keys, values, _, frequencies = session.run(ev.export())
-    assert (keys.tolist(), values[:, 0].tolist(), frequencies.tolist()) == (
-        [1, 2, 3],
-        [-3.0, -1.0, -1.0],
-        [3, 1, 1],
-    )
+
+    def loss():
+        dense = tf.nn.embedding_lookup(ev, [[1, 3]])
+        return tf.reduce_sum(pooled(ev, [0, 0, 1], [1, 2, 1])) + tf.reduce_sum(dense)
+
+    world.step(loss, [ev], "sgd", 1.0)()
+    assert content(world.run(ev.export)) == {1: (-3.0, 3), 2: (-1.0, 1), 3: (-1.0, 1)}
 
 
 @pytest.mark.parametrize("max_norm", [None, 1.0])
@@ -182,38 +201,38 @@ def test_the_second_derivative_of_a_dense_lookup_equals_stock(graph):
 )
 @pytest.mark.parametrize("combiner", ["sum", "mean"])
 def test_weights_of_another_number_than_the_ids_are_refused_when_run(
-    graph, lookup, combiner, parts
+    world, lookup, combiner, parts
 ):
     ev = make(parts=parts)
-    ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], tf.constant([1, 2, 3], tf.int64), [2, 2])
-    values = v1.placeholder(tf.float32, [None])
-    out = lookup(ev, ids, tf.SparseTensor(ids.indices, values, [2, 2]), combiner=combiner)
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        for weights in ([], [1.0], [1.0, 1.0, 1.0, 1.0]):
-            for fetch in (out, train):
-                with pytest.raises(
-                    tf.errors.InvalidArgumentError, match="sparse lookup: expected.*weights"
-                ):
-                    session.run(fetch, {values: weights})
-        assert session.run(ev.total_count()) == 0
-        session.run(train, {values: [1.0, 2.0, 3.0]})
-        assert session.run(ev.total_count()) == 3
+
+    def look_up(weights):
+        ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], tf.constant([1, 2, 3], tf.int64), [2, 2])
+        return lookup(ev, ids, tf.SparseTensor(ids.indices, weights, [2, 2]), combiner=combiner)
+
+    train = world.step(lambda weights: tf.reduce_sum(look_up(weights)), [ev])
+    for weights in ([], [1.0], [1.0, 1.0, 1.0, 1.0]):
+        for run in (lambda w: world.run(look_up, w), train):
+            # Eagerly, TensorFlow's SparseTensor may refuse them first.
+            with pytest.raises(
+                (tf.errors.InvalidArgumentError, ValueError),
+                match="sparse lookup: expected.*weights|not compatible|must be equal|incompatible",
+            ):
+                run(np.array(weights, np.float32))
+    assert world.run(ev.total_count) == 0
+    train(np.array([1.0, 2.0, 3.0], np.float32))
+    assert world.run(ev.total_count) == 3
 
 
-def test_no_ids_and_no_weights_are_fine(graph):
+def test_no_ids_and_no_weights_are_fine(world):
     ev = make()
-    ids, weights = v1.sparse_placeholder(tf.int64), v1.sparse_placeholder(tf.float32)
-    outs = [
-        f(ev, ids, weights)
-        for f in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse)
-    ]
-    nothing = v1.SparseTensorValue(np.zeros((0, 2), np.int64), np.zeros(0), [2, 2])
-    with v1.Session() as session:
-        session.run(ev.initializer)
-        for out in session.run(outs, {ids: nothing, weights: nothing}):
-            np.testing.assert_array_equal(out, np.zeros((2, 2)))
+    for look_up in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse):
+
+        def pool(indices, ids, weights, look_up=look_up):
+            as_sparse = lambda values: tf.SparseTensor(indices, values, [2, 2])
+            return look_up(ev, as_sparse(ids), as_sparse(weights))
+
+        nothing = np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+        np.testing.assert_array_equal(world.run(pool, *nothing), np.zeros((2, 2)))
 
 
 # ---- ragged ids
@@ -226,48 +245,39 @@ RAGGED = [[1, 1, 2], [], [-3]]
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [tf.int64, tf.int32])
-def test_ragged_ids_are_pooled_as_sparse_ids_are(graph, parts, combiner, weighted, dtype):
+def test_ragged_ids_are_pooled_as_sparse_ids_are(world, parts, combiner, weighted, dtype):
     ev = tf_multitier.get_embedding_variable("ev", 5, partitioner=v1.fixed_size_partitioner(parts))
-    ids = tf.ragged.constant(RAGGED, dtype=dtype, row_splits_dtype=dtype)
-    weights = (
-        tf.ragged.constant([[1.0, 2.0, -3.0], [], [0.5]], row_splits_dtype=dtype)
-        if weighted
-        else None
-    )
-    for lookup in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse):
-        for options in (dict(), dict(max_norm=0.5)):
-            ragged = lookup(ev, ids, weights, combiner=combiner, **options)
-            sparse = lookup(
-                ev,
-                ids.to_sparse(),
-                weights.to_sparse() if weighted else None,
-                combiner=combiner,
-                **options,
-            )
-            assert ragged.op.type == "MultitierLookupSparse"
-            with v1.Session() as session:
-                session.run(v1.global_variables_initializer())
-                found, expected = session.run([ragged, sparse])
-                np.testing.assert_array_equal(found, expected)
-                assert found.shape == (3, 5) and not found[1].any() and found[2].any()
+    ragged = lambda rows, dtype: tf.ragged.constant(rows, dtype=dtype, row_splits_dtype=splits)
+    splits = dtype
+
+    def pool(lookup, as_sparse, **options):
+        ids, weights = ragged(RAGGED, dtype), ragged([[1.0, 2.0, -3.0], [], [0.5]], tf.float32)
+        if as_sparse:
+            ids, weights = ids.to_sparse(), weights.to_sparse()
+        out = lookup(ev, ids, weights if weighted else None, combiner=combiner, **options)
+        assert not world.is_graph or out.op.type == "MultitierLookupSparse"
+        return out
+
+    both = lambda *a, **k: [pool(*a, as_sparse, **k) for as_sparse in (False, True)]
+    safe = tf.nn.safe_embedding_lookup_sparse
+    for function in (
+        lambda: both(tf.nn.embedding_lookup_sparse),
+        lambda: both(tf.nn.embedding_lookup_sparse, max_norm=0.5),
+        lambda: both(safe),
+        lambda: both(safe, max_norm=0.5),
+    ):
+        found, expected = world.run(function)
+        np.testing.assert_array_equal(found, expected)
+        assert found.shape == (3, 5) and not found[1].any() and found[2].any()
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_safe_ragged_lookup_keeps_negative_keys_and_trains_none_for_empty_rows(graph, parts):
+def test_a_safe_ragged_lookup_keeps_negative_keys_and_trains_none_for_empty_rows(world, parts):
     ev = make(parts=parts)
-    out = tf.nn.safe_embedding_lookup_sparse(
-        ev, tf.ragged.constant(RAGGED, dtype=tf.int64), combiner="sum"
-    )
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
-    with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        session.run(train)
-        keys, values, _, frequencies = session.run(ev.export())
-    assert (keys.tolist(), values[:, 0].tolist(), frequencies.tolist()) == (
-        [-3, 1, 2],
-        [-1.0, -2.0, -1.0],
-        [1, 2, 1],
-    )
+    ids = tf.ragged.constant(RAGGED, dtype=tf.int64)
+    look_up = lambda: tf.nn.safe_embedding_lookup_sparse(ev, ids, combiner="sum")
+    world.step(lambda: tf.reduce_sum(look_up()), [ev], "sgd", 1.0)()
+    assert content(world.run(ev.export)) == {-3: (-1.0, 1), 1: (-2.0, 2), 2: (-1.0, 1)}
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -140,15 +140,18 @@ def test_a_joined_group_is_one_op_each_way_and_copies_nothing(graph):
     assert not {"ConcatV2", "Split", "SplitV", "Slice", "ConcatOffset"} & set(types)
 
 
-def test_runs_that_the_loss_does_not_use_are_not_trained(session):
+def test_runs_that_the_loss_does_not_use_are_not_trained(world):
     used, unused = table("used", 4), table("unused", 4)
-    out = nn.group_embedding_lookup_sparse(
-        [used, used, unused, used], [sparse([[key]]) for key in range(4)], "sum", concat=[2, 1, 1]
-    )
-    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out[0]) + tf.reduce_sum(out[2]))
-    initialized(session)
-    session.run(train)
-    assert session.run([used.total_count(), unused.total_count()]) == [3, 0]
+    ids = [sparse([[key]]) for key in range(4)]
+
+    def loss():
+        out = nn.group_embedding_lookup_sparse(
+            [used, used, unused, used], ids, "sum", concat=[2, 1, 1]
+        )
+        return tf.reduce_sum(out[0]) + tf.reduce_sum(out[2])
+
+    world.step(loss, [used, unused], "adagrad")()
+    assert [world.run(used.total_count), world.run(unused.total_count)] == [3, 0]
 
 
 def test_dense_ids_are_joined_along_the_last_dimension(session):
@@ -216,16 +219,19 @@ def test_training_through_a_joined_lookup_in_a_branch(session):
         (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
 
 
-def test_no_rows_and_no_ids(session):
+def test_no_rows_and_no_ids(world):
     params = [table("a", 2), table("b", 3)]
-    lengths = v1.placeholder(tf.int64, [None])
-    ids = tf.RaggedTensor.from_row_lengths(tf.constant([], tf.int64), lengths)
-    out = nn.group_embedding_lookup_sparse(params, [ids, ids], "mean", concat=True)
-    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out))
-    initialized(session)
+
+    def look_up(lengths):
+        ids = tf.RaggedTensor.from_row_lengths(tf.constant([], tf.int64), lengths)
+        return nn.group_embedding_lookup_sparse(params, [ids, ids], "mean", concat=True)
+
+    train = world.step(lambda lengths: tf.reduce_sum(look_up(lengths)), params, "adagrad")
     for rows in (0, 3):
-        found, _ = session.run([out, train], {lengths: [0] * rows})
-        np.testing.assert_array_equal(found, np.zeros((rows, 5), np.float32))
+        lengths = np.zeros(rows, np.int64)
+        np.testing.assert_array_equal(world.run(look_up, lengths), np.zeros((rows, 5), np.float32))
+        train(lengths)
+    assert [world.run(param.total_count) for param in params] == [0, 0]
 
 
 def test_what_can_not_be_joined_is_refused_by_name(session):

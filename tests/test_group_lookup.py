@@ -11,6 +11,7 @@ from group_util import sparse
 from group_util import table
 
 from tf_multitier import nn
+import worlds
 
 v1 = tf.compat.v1
 
@@ -82,6 +83,55 @@ def test_a_group_has_the_bits_of_its_members_alone_also_after_training(
                 np.testing.assert_array_equal(x, y, err_msg=f"seed {seed}")
 
 
+def trained_in(world, seed, rule, look_up, **options):
+    """(values of the last step, content of each table) after 20 steps of a random group of tables."""
+    rng, data = random.Random(seed), np.random.default_rng(seed)
+    members = [RandomMember(rng, number) for number in range(4)]
+    for member in members:
+        member.kind = "table"
+    tables = [member.variable("v") for member in members]
+
+    def values(*tensors):
+        entries = [
+            member.ids_and_weights(*tensors[3 * i : 3 * i + 3]) for i, member in enumerate(members)
+        ]
+        out = look_up(
+            tables,
+            [ids for ids, _ in entries],
+            [member.combiner for member in members],
+            [weights for _, weights in entries],
+            max_norms=[member.max_norm for member in members],
+            **options,
+        )
+        return tf.concat(out, 1) if isinstance(out, list) else out
+
+    factors = np.random.default_rng(1).uniform(-1, 1, sum(member.dim for member in members))
+    loss = lambda *tensors: tf.reduce_sum(tf.square(values(*tensors) - factors.astype(np.float32)))
+    step = world.step(loss, tables, rule)
+    for _ in range(20):
+        rows = data.integers(0, 12)
+        batch = [array for member in members for array in member.arrays(data, rows)]
+        step(*batch)
+    return world.run(values, *batch), [world.run(table.export) for table in tables]
+
+
+@pytest.mark.parametrize("rule", ["adagrad", "adam"])
+def test_a_group_trains_the_bits_of_its_members_alone_and_joined_in_each_world(rule):
+    seed = random.randrange(2**31)
+    print("seed", seed)
+    found = []
+    for name in worlds.WORLDS if worlds.has_eager() else worlds.WORLDS[:1]:
+        for look_up, options in (
+            (nn.group_embedding_lookup_sparse, {}),
+            (nn.group_embedding_lookup_sparse, {"concat": True}),
+            (alone, {}),
+        ):
+            with worlds.make_world(name) as world:
+                found.append(trained_in(world, seed, rule, look_up, **options))
+    for other in found[1:]:
+        worlds.same_bits(found[0], other)
+
+
 def test_params_num_per_group_cuts_the_group_and_changes_nothing(session):
     params = [table(f"t{i}", 4, seed=i) for i in range(5)]
     ids = [sparse([[i, 2], [], [7]]) for i in range(5)]
@@ -114,22 +164,15 @@ def test_the_update_takes_the_keys_that_the_lookup_found(graph):
     } & set(types)
 
 
-def test_a_member_the_loss_does_not_use_is_not_trained(session):
+def test_a_member_the_loss_does_not_use_is_not_trained(world):
     used, unused = table("used", 4), table("unused", 4)
-    out = nn.group_embedding_lookup_sparse(
-        [used, unused, used], [sparse([[1]]), sparse([[2]]), sparse([[3]])], "sum"
-    )
-    loss = tf.reduce_sum(out[0])
-    assert tf.gradients(loss, [unused.handle]) == [None]
-    train = v1.train.AdamOptimizer(0.1).minimize(loss)
-    initialized(session)
-    session.run(train)
-    assert session.run([used.total_count(), unused.total_count()]) == [1, 0]
+    ids = [sparse([[1]]), sparse([[2]]), sparse([[3]])]
+    look_up = lambda: nn.group_embedding_lookup_sparse([used, unused, used], ids, "sum")
+    world.step(lambda: tf.reduce_sum(look_up()[0]), [used, unused], "adam")()
+    assert [world.run(used.total_count), world.run(unused.total_count)] == [1, 0]
     # A gradient of zeros that comes from the loss is a gradient.
-    train = v1.train.GradientDescentOptimizer(0.1).minimize(0.0 * tf.reduce_sum(out[1]))
-    initialized(session)
-    session.run(train)
-    assert session.run(unused.total_count()) == 1
+    world.step(lambda: 0.0 * tf.reduce_sum(look_up()[1]), [unused])()
+    assert world.run(unused.total_count) == 1
 
 
 def test_a_branch_trains_only_the_members_that_its_value_uses():

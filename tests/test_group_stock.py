@@ -16,22 +16,22 @@ from tf_multitier import nn
 v1 = tf.compat.v1
 
 
-def test_a_planned_step_is_the_step_of_an_ungrouped_stock_lookup(session):
+def test_a_planned_step_is_the_step_of_an_ungrouped_stock_lookup(world):
     """Stock names go to the ungrouped op; values, frequencies and slots agree to the bit."""
     ids = sparse([[1, 2, 1], [], [2, 2**40, -5]])
-    exports = []
-    for name in ("grouped", "stock"):
+    tables, steps = [], []
+    for name, look_up in (
+        ("grouped", lambda v: nn.group_embedding_lookup_sparse([v], [ids], ["mean"])[0]),
+        ("stock", lambda v: tf.nn.embedding_lookup_sparse(v, ids, None, combiner="mean")),
+    ):
         variable = table(name, 8)
-        for combiner in ("mean",):
-            if name == "grouped":
-                [out] = nn.group_embedding_lookup_sparse([variable], [ids], [combiner])
-            else:
-                out = tf.nn.embedding_lookup_sparse(variable, ids, None, combiner=combiner)
-        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(out * out))
-        initialized(session)
-        for _ in range(20):
-            session.run(train)
-        exports.append(session.run(variable.export_rows()))
+        loss = lambda variable=variable, look_up=look_up: tf.reduce_sum(look_up(variable) ** 2)
+        tables.append(variable)
+        steps.append(world.step(loss, [variable], "adagrad"))
+    for _ in range(20):
+        steps[0](counts=False)
+        steps[1]()
+    exports = [world.run(variable.export_rows) for variable in tables]
     order = [np.argsort(e.keys) for e in exports]
     for field in ("rows", "frequencies", "versions", "keys"):
         np.testing.assert_array_equal(

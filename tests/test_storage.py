@@ -7,12 +7,14 @@ from engine_util import TYPES
 from storage_util import HBM_TYPES
 from storage_util import KEYS
 from storage_util import Model
+from storage_util import WorldModel
 from storage_util import batches
 from storage_util import option
 from storage_util import started
 from test_training_equality import CASES
 
 import tf_multitier
+import worlds
 
 v1 = tf.compat.v1
 
@@ -97,64 +99,80 @@ def test_admission_and_expiry_work_over_every_storage_type(graph, kind, policy, 
     assert 0 < len(rows) < len(KEYS)
 
 
-def test_the_last_tier_drops_its_coldest_rows_where_the_option_says_so(graph, tmp_path):
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_PMEM_LEVELDB"])
+def test_admission_and_expiry_train_the_same_bits_in_each_world(kind, policy, tmp_path):
+    found = []
+    for name in worlds.WORLDS if worlds.has_eager() else worlds.WORLDS[:1]:
+        with worlds.make_world(name) as world:
+            storage = option(kind, tmp_path / name, 32)
+            model = WorldModel(world, storage, rule="adagrad", **POLICIES[policy])
+            expire = model.ev.expire
+            for number, (ids, grads) in enumerate(batches(20, 4)):
+                model.run(ids, grads)
+                if number % 4 == 0:
+                    world.run(expire, np.int64(number))
+            queries = [model.ask(q, KEYS) for q in ("get_frequency", "get_version")]
+            found.append((model.content(), [answer.tolist() for answer in queries]))
+    assert all(other == found[0] for other in found)
+    assert 0 < len(found[0][0][0]) < len(KEYS)
+
+
+def test_the_last_tier_drops_its_coldest_rows_where_the_option_says_so(world, tmp_path):
     full = option("DRAM_SSDHASH", tmp_path, cache_strategy="LRU")
     bounded = tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path), [64, 64], "LRU")
     dropping = tf_multitier.StorageOption(
         "DRAM_SSDHASH", str(tmp_path), [64, 64], "LRU", drop_coldest=True
     )
     models = [
-        Model(storage, name)
+        WorldModel(world, storage, name)
         for storage, name in ((full, "full"), (bounded, "bounded"), (dropping, "dropping"))
     ]
-    with started() as session:
-        for model in models:
-            for key in range(8):
-                model.run(session, [key])
-        models[0].run(session, [8])
-        with pytest.raises(tf.errors.ResourceExhaustedError, match="bounded"):
-            models[1].run(session, [8])
-            models[1].run(session, [9])
-        models[2].run(session, [8])
-        session.run(models[2].drain)
-        pop = models[2].ev.pop_dropped()
-        assert session.run(pop).tolist() == [0] and session.run(pop).tolist() == []
-        assert models[2].tiers(session, np.arange(9)) == [-1] + [1] * 4 + [0] * 4
-        assert models[2].stats(session)["dropped"] == 1
-        np.testing.assert_array_equal(
-            models[2].look_up(session, [1, 8]), models[0].look_up(session, [1, 8])
-        )
+    for model in models:
+        for key in range(8):
+            model.run([key])
+    models[0].run([8])
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="bounded"):
+        models[1].run([8])
+        models[1].run([9])
+    models[2].run([8])
+    models[2].ask("drain")
+    assert models[2].ask("pop_dropped").tolist() == [0]
+    assert models[2].ask("pop_dropped").tolist() == []
+    assert models[2].tiers(np.arange(9)) == [-1] + [1] * 4 + [0] * 4
+    assert models[2].stats()["dropped"] == 1
+    np.testing.assert_array_equal(models[2].look_up([1, 8]), models[0].look_up([1, 8]))
 
 
 @pytest.mark.parametrize("answer", ["error", "reinit", "drop"])
-def test_damaged_rows_are_refused_begin_anew_or_go_as_the_option_says(graph, answer, tmp_path):
-    model = Model(
-        option("DRAM_PMEM", tmp_path, on_corruption=answer), initializer=v1.zeros_initializer()
+def test_damaged_rows_are_refused_begin_anew_or_go_as_the_option_says(world, answer, tmp_path):
+    model = WorldModel(
+        world,
+        option("DRAM_PMEM", tmp_path, on_corruption=answer),
+        initializer=v1.zeros_initializer(),
     )
     keys = np.arange(300)
-    rows, pop = model.ev.export(), model.ev.pop_dropped()
-    with started() as session:
-        model.run(session, keys)
-        session.run(model.drain)
-        for file in tmp_path.rglob("*.pmem"):
-            content = bytearray(file.read_bytes())
-            content[4096 + 40 :: 640] = [
-                byte ^ 8 for byte in content[4096 + 40 :: 640]
-            ]  # in every tenth row
-            with open(file, "r+b") as mapped:
-                mapped.write(content)
-        if answer == "error":
-            with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*key \d+.*offset"):
-                model.look_up(session, keys)
-            with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*reading all rows, key \d+"):
-                session.run(rows)
-            return
-        found = model.look_up(session, keys)
-        damaged = np.flatnonzero((found == 0).all(1))
-        assert 10 < len(damaged) < 100 and (np.delete(found, damaged, 0) == -0.5).all()
-        assert model.stats(session)["corrupt"] >= len(damaged)
-        assert len(session.run(rows)[0]) == 300 - (len(damaged) if answer == "drop" else 0)
-        assert sorted(session.run(pop)) == (damaged.tolist() if answer == "drop" else [])
+    model.run(keys)
+    model.ask("drain")
+    for file in tmp_path.rglob("*.pmem"):
+        content = bytearray(file.read_bytes())
+        content[4096 + 40 :: 640] = [
+            byte ^ 8 for byte in content[4096 + 40 :: 640]
+        ]  # in every tenth row
+        with open(file, "r+b") as mapped:
+            mapped.write(content)
+    if answer == "error":
+        with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*key \d+.*offset"):
+            model.look_up(keys)
+        with pytest.raises(tf.errors.DataLossError, match=r"'ev'.*reading all rows, key \d+"):
+            model.ask("export")
+        return
+    found = model.look_up(keys)
+    damaged = np.flatnonzero((found == 0).all(1))
+    assert 10 < len(damaged) < 100 and (np.delete(found, damaged, 0) == -0.5).all()
+    assert model.stats()["corrupt"] >= len(damaged)
+    assert len(model.ask("export")[0]) == 300 - (len(damaged) if answer == "drop" else 0)
+    assert sorted(model.ask("pop_dropped")) == (damaged.tolist() if answer == "drop" else [])
 
 
 # ---- where rows are
@@ -184,34 +202,33 @@ class Order:
         return [place.get(key, -1) for key in keys]
 
 
-def test_lru_of_four_rows_by_hand(graph, tmp_path):
-    model = Model(option("DRAM_SSDHASH", tmp_path, cache_strategy="LRU"))
-    with started() as session:
-        model.run(session, [1, 2, 3, 4])
-        assert model.tiers(session, [1, 2, 3, 4, 5]) == [0, 0, 0, 0, -1]
-        model.run(session, [5])  # 1 was used first
-        assert model.tiers(session, [1, 2, 3, 4, 5]) == [1, 0, 0, 0, 0]
-        model.look_up(session, [2])
-        model.run(session, [6])  # 2 has just been used: 3 is demoted
-        assert model.tiers(session, [1, 2, 3, 4, 5, 6]) == [1, 0, 1, 0, 0, 0]
-        model.look_up(session, [1])  # 1 is promoted, 4 is demoted
-        assert model.tiers(session, [1, 2, 3, 4, 5, 6]) == [0, 0, 1, 1, 0, 0]
-        model.run(
-            session, [10, 11, 12, 13, 10, 14]
-        )  # more than fit: the last four by their last occurrence stay
-        assert model.tiers(session, [1, 10, 11, 12, 13, 14]) == [1, 0, 1, 0, 0, 0]
+def test_lru_of_four_rows_by_hand(world, tmp_path):
+    model = WorldModel(world, option("DRAM_SSDHASH", tmp_path, cache_strategy="LRU"))
+    model.run([1, 2, 3, 4])
+    assert model.tiers([1, 2, 3, 4, 5]) == [0, 0, 0, 0, -1]
+    model.run([5])  # 1 was used first
+    assert model.tiers([1, 2, 3, 4, 5]) == [1, 0, 0, 0, 0]
+    model.look_up([2])
+    model.run([6])  # 2 has just been used: 3 is demoted
+    assert model.tiers([1, 2, 3, 4, 5, 6]) == [1, 0, 1, 0, 0, 0]
+    model.look_up([1])  # 1 is promoted, 4 is demoted
+    assert model.tiers([1, 2, 3, 4, 5, 6]) == [0, 0, 1, 1, 0, 0]
+    # More than fit: the last four by their last occurrence stay.
+    model.run([10, 11, 12, 13, 10, 14])
+    assert model.tiers([1, 10, 11, 12, 13, 14]) == [1, 0, 1, 0, 0, 0]
 
 
-def test_lfu_of_four_rows_by_hand(graph, tmp_path):
-    model = Model(option("DRAM_SSDHASH", tmp_path, cache_strategy=tf_multitier.CacheStrategy.LFU))
-    with started() as session:
-        model.run(session, [1, 1, 1, 2, 2, 3, 4, 4])
-        model.run(session, [5, 5])  # 3 was trained on once
-        assert model.tiers(session, [1, 2, 3, 4, 5]) == [0, 0, 1, 0, 0]
-        model.run(session, [6])  # once: less than all others
-        assert model.tiers(session, [1, 2, 3, 4, 5, 6]) == [0, 0, 1, 0, 0, 1]
-        model.run(session, [3, 3])  # three times by now; 2, 4 and 5 twice, of which 2 is oldest
-        assert model.tiers(session, [1, 2, 3, 4, 5, 6]) == [0, 1, 0, 0, 0, 1]
+def test_lfu_of_four_rows_by_hand(world, tmp_path):
+    model = WorldModel(
+        world, option("DRAM_SSDHASH", tmp_path, cache_strategy=tf_multitier.CacheStrategy.LFU)
+    )
+    model.run([1, 1, 1, 2, 2, 3, 4, 4])
+    model.run([5, 5])  # 3 was trained on once
+    assert model.tiers([1, 2, 3, 4, 5]) == [0, 0, 1, 0, 0]
+    model.run([6])  # once: less than all others
+    assert model.tiers([1, 2, 3, 4, 5, 6]) == [0, 0, 1, 0, 0, 1]
+    model.run([3, 3])  # three times by now; 2, 4 and 5 twice, of which 2 is oldest
+    assert model.tiers([1, 2, 3, 4, 5, 6]) == [0, 1, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("strategy", ["LRU", "LFU"])
@@ -225,34 +242,32 @@ def test_lfu_of_four_rows_by_hand(graph, tmp_path):
         ("DRAM_PMEM_LEVELDB", [4, 5]),
     ],
 )
-def test_tiers_are_those_of_the_definition_over_random_uses(graph, kind, sizes, strategy, tmp_path):
-    model = Model(
-        tf_multitier.StorageOption(kind, str(tmp_path), [16 * n for n in sizes], strategy)
+def test_tiers_are_those_of_the_definition_over_random_uses(world, kind, sizes, strategy, tmp_path):
+    model = WorldModel(
+        world, tf_multitier.StorageOption(kind, str(tmp_path), [16 * n for n in sizes], strategy)
     )
     order, rng = Order(strategy), np.random.default_rng(len(kind))
     keys = np.arange(16)
-    with started() as session:
-        for number in range(30):
-            ids = rng.integers(0, 16, rng.integers(1, 7)).tolist()
-            if rng.random() < 0.7:
-                model.run(session, ids)
-                order.use(ids, False)
-                order.use(ids, True)
-            else:
-                model.look_up(session, ids)
-                order.use(ids, False)
-            assert model.tiers(session, keys) == order.tiers(keys.tolist(), sizes), (number, ids)
+    for number in range(30):
+        ids = rng.integers(0, 16, rng.integers(1, 7)).tolist()
+        if rng.random() < 0.7:
+            model.run(ids)
+            order.use(ids, False)
+            order.use(ids, True)
+        else:
+            model.look_up(ids)
+            order.use(ids, False)
+        assert model.tiers(keys) == order.tiers(keys.tolist(), sizes), (number, ids)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_statistics_say_what_each_tier_holds_and_did(graph, kind, tmp_path):
-    model = Model(option(kind, tmp_path))
+def test_statistics_say_what_each_tier_holds_and_did(world, kind, tmp_path):
+    model = WorldModel(world, option(kind, tmp_path))
     names = kind.lower().split("_")
-    with started() as session:
-        for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
-            model.run(session, ids)
-        session.run(model.drain)
-        stats = model.stats(session)
+    for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
+        model.run(ids)
+    model.ask("drain")
+    stats = model.stats()
     assert [tier["name"] for tier in stats["tiers"]] == names
     assert sum(tier["rows"] for tier in stats["tiers"]) == stats["rows"] == 12
     for tier in stats["tiers"]:
@@ -273,40 +288,36 @@ def test_statistics_say_what_each_tier_holds_and_did(graph, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", HBM_TYPES)
-def test_statistics_begin_with_what_hbm_holds_and_did(graph, kind, tmp_path):
-    model = Model(option(kind, tmp_path))
-    with started() as session:
-        for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
-            model.run(session, ids)
-        session.run(model.drain)
-        stats = model.stats(session)
-        assert sorted(model.tiers(session, np.arange(1, 13)))[:4] == [0] * 4
-        hbm = stats["tiers"][0]
-        # Rows that were made in HBM and have not left it yet are in no other tier.
-        assert [tier["name"] for tier in stats["tiers"]] == kind.lower().split("_")
-        assert stats["rows"] == stats["created"] == 12 and stats["updates"] == 15
-        assert (hbm["rows"], hbm["row_bytes"], hbm["budget_bytes"]) == (4, 64, 64)
-        assert 8 <= sum(tier["rows"] for tier in stats["tiers"][1:]) <= 12
-        assert hbm["hits"] >= 1 and hbm["misses"] >= 12 and hbm["resident_bytes"] > 64
-        assert stats["tiers"][1]["demotions"] >= 8 and stats["tiers"][1]["promotions"] >= 2
+def test_statistics_begin_with_what_hbm_holds_and_did(world, kind, tmp_path):
+    model = WorldModel(world, option(kind, tmp_path))
+    for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
+        model.run(ids)
+    model.ask("drain")
+    stats = model.stats()
+    assert sorted(model.tiers(np.arange(1, 13)))[:4] == [0] * 4
+    hbm = stats["tiers"][0]
+    # Rows that were made in HBM and have not left it yet are in no other tier.
+    assert [tier["name"] for tier in stats["tiers"]] == kind.lower().split("_")
+    assert stats["rows"] == stats["created"] == 12 and stats["updates"] == 15
+    assert (hbm["rows"], hbm["row_bytes"], hbm["budget_bytes"]) == (4, 64, 64)
+    assert 8 <= sum(tier["rows"] for tier in stats["tiers"][1:]) <= 12
+    assert hbm["hits"] >= 1 and hbm["misses"] >= 12 and hbm["resident_bytes"] > 64
+    assert stats["tiers"][1]["demotions"] >= 8 and stats["tiers"][1]["promotions"] >= 2
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "HBM_DRAM_SSDHASH"])
-def test_peek_and_compact_of_a_variable_change_nothing_it_holds(graph, kind, parts, tmp_path):
-    model = Model(option(kind, tmp_path), parts=parts)
-    probe = tf.constant([[1, 2, 9], [12, 99, 1]], tf.int64)
-    peek, tiers, compact = model.ev.peek(probe), model.ev.lookup_tier(probe), model.ev.compact()
-    looked_up = tf.nn.embedding_lookup(model.ev, probe)
-    assert peek.shape == (2, 3, 4)
-    with started() as session:
-        for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
-            model.run(session, ids)
-        session.run(model.drain)
-        before, values = session.run(tiers), session.run(peek)
-        session.run(compact)
-        np.testing.assert_array_equal(session.run(tiers), before)
-        np.testing.assert_array_equal(session.run(looked_up), values)
+def test_peek_and_compact_of_a_variable_change_nothing_it_holds(world, kind, parts, tmp_path):
+    model = WorldModel(world, option(kind, tmp_path), parts=parts)
+    probe = np.array([[1, 2, 9], [12, 99, 1]])
+    for ids in ([1, 2, 3], [4, 5, 6, 7, 8], [9, 10, 11, 12], [1, 2, 9]):
+        model.run(ids)
+    model.ask("drain")
+    before, values = model.ask("lookup_tier", probe), model.ask("peek", probe)
+    assert values.shape == (2, 3, 4)
+    model.ask("compact")
+    np.testing.assert_array_equal(model.ask("lookup_tier", probe), before)
+    np.testing.assert_array_equal(model.look_up(probe), values)
 
 
 # ---- checkpoints

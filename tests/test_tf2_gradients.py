@@ -1,12 +1,14 @@
 """Lookups and gradients under tf.GradientTape. For each path: that the gradient is there, and what it trains."""
 
 import gc
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import origins
 from worlds import WORLDS
 from worlds import make_world
 from worlds import needs_eager
@@ -125,7 +127,7 @@ def test_each_path_counts_occurrences_wherever_the_tape_is(path, where):
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 def test_each_world_trains_the_same_bits(rule, grouped, parts):
     rng = np.random.default_rng(5)
-    batches = [[rng.integers(0, 40, (16, 3)), rng.integers(0, 40, (16, 2))] for _ in range(5)]
+    batches = [[rng.integers(0, 40, (16, 3)), rng.integers(0, 40, (16, 2))] for _ in range(20)]
 
     def loss(variables, batch):
         a, b = (tf.RaggedTensor.from_tensor(ids) for ids in batch)
@@ -145,6 +147,29 @@ def test_each_world_trains_the_same_bits(rule, grouped, parts):
     assert results[0][0][0].size > 20
     same_bits(results[0], results[1])
     same_bits(results[0], results[2])
+
+
+def test_each_group_of_an_eager_step_trains_its_own_keys():
+    tables, optimizer = [make(f"t{i}") for i in range(4)], tf_multitier.optimizers.SGD(0.1)
+    for step in range(50):
+        with tf.GradientTape() as tape:
+            losses = []
+            for i, ev in enumerate(tables):  # a group of one table each
+                ids = tf.RaggedTensor.from_tensor([[1000 * i + step, 1000 * i + step + 1]])
+                losses += nn.group_embedding_lookup_sparse([ev], [ids], ["sum"])
+            loss = tf.add_n([tf.reduce_sum(value) for value in losses])
+        optimizer.apply_gradients(zip(tape.gradient(loss, tables), tables))
+    for i, ev in enumerate(tables):
+        keys, _, _, frequencies = ev.export()
+        assert keys.numpy().tolist() == list(range(1000 * i, 1000 * i + 51))
+        assert frequencies.numpy().tolist() == [1] + [2] * 49 + [1]
+
+
+def test_groups_keep_apart_when_the_tensors_of_their_gradients_are_deleted():
+    """A new tensor may have the id of a deleted one: two groups once shared an update, with the keys of the first."""
+    result = lambda i: types.SimpleNamespace(keys=[tf.constant([i])])
+    groups = [origins.GroupGradient.of_result(result(i), None, [], [], []) for i in range(100)]
+    assert len({group.key for group in groups}) == 100
 
 
 def test_a_persistent_tape_gives_the_gradient_of_each_target():

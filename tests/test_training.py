@@ -16,26 +16,28 @@ v1 = tf.compat.v1
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_clipping_by_norm_equals_stock(graph, parts):
+def test_clipping_by_norm_equals_stock(world, parts):
     ev = make(parts=parts, initializer=v1.zeros_initializer())
-    stock = v1.get_variable("stock", [10, 4], initializer=v1.zeros_initializer(), use_resource=True)
-    ids = sparse([0, 0, 1, 1], [3, 3, 4, 3], [2, 2])
-    results = []
-    for table, var_list in ((stock, [stock]), (ev, list(ev.parts))):
-        optimizer = v1.train.GradientDescentOptimizer(1.0)
-        loss = tf.reduce_sum(
-            tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum") * [1.0, 2.0, 3.0, 4.0]
-        )
-        grads, variables = zip(*optimizer.compute_gradients(loss, var_list))
-        clipped, norm = tf.clip_by_global_norm(grads, 2.0)
-        results.append((optimizer.apply_gradients(zip(clipped, variables)), norm))
-    with initialized_session() as session:
-        (_, stock_norm), (_, norm) = session.run(results)
-        np.testing.assert_allclose(norm, stock_norm, rtol=1e-6)
-        np.testing.assert_allclose(
-            session.run(tf.nn.embedding_lookup(ev, [3, 4])), session.run(stock)[[3, 4]], rtol=1e-6
-        )
-        assert session.run(ev.get_frequency([3, 4])).tolist() == [3, 1]  # counts survive clipping
+    ids, factors = sparse([0, 0, 1, 1], [3, 3, 4, 3], [2, 2]), [1.0, 2.0, 3.0, 4.0]
+
+    def loss(table=ev):
+        pooled = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+        return tf.reduce_sum(pooled * factors)
+
+    def clipped(pairs):
+        gradients, variables = zip(*pairs)
+        return list(zip(tf.clip_by_global_norm(gradients, 2.0)[0], variables))
+
+    def stock_step(table):
+        _, [gradient] = world.with_gradients(lambda: (0.0, loss(table)), [table])
+        return -tf.convert_to_tensor(tf.clip_by_global_norm([gradient], 2.0)[0][0])
+
+    world.step(loss, [ev], "sgd", 1.0, change=clipped)()
+    values = world.run(lambda: tf.nn.embedding_lookup(ev, [3, 4]))
+    stock = world.run(stock_step, np.zeros([10, 4], np.float32))[[3, 4]]
+    np.testing.assert_allclose(values, stock, rtol=1e-6)
+    # Counts survive clipping.
+    assert world.run(lambda: ev.get_frequency([3, 4])).tolist() == [3, 1]
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -186,33 +188,24 @@ def test_learning_rate_decay_and_versions_follow_the_global_step(graph):
         assert session.run(ev.get_version([1, 2])).tolist() == [2, -1]
 
 
-def test_expiry_by_steps_removal_and_queries(graph):
-    ev = make(
-        parts=2,
-        ev_option=tf_multitier.EmbeddingVariableOption(
-            evict_option=tf_multitier.GlobalStepEvict(2)
-        ),
-    )
-    step = v1.train.get_or_create_global_step()
-    ids = v1.placeholder(tf.int64, [None])
-    train = v1.train.AdagradOptimizer(0.1).minimize(
-        tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), global_step=step
-    )
-    with initialized_session() as session:
-        for batch in ([1, 2, 3], [2], [3], [4]):  # versions 0, 1, 2, 3
-            session.run(train, {ids: batch})
-        assert session.run(ev.lookup_tier([1, 99])).tolist() == [0, -1]
-        assert session.run(ev.expire(4)) == 2
-        assert session.run(ev.export())[0].tolist() == [3, 4]
-        assert session.run(ev.remove([3, 77])) == 1
-        assert session.run(ev.total_count()) == 1
-        assert session.run(ev.get_dynamic_shape()).tolist() == [1, 4]
-        session.run(ev.drain())
-        stats = json.loads(session.run(ev.stats()))
-        assert len(stats) == 2 and sum(s["rows"] for s in stats) == 1
+def test_expiry_by_steps_removal_and_queries(world):
+    option = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.GlobalStepEvict(2))
+    ev = make(parts=2, ev_option=option)
+    step = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev], "adagrad")
+    for batch in ([1, 2, 3], [2], [3], [4]):  # versions 0, 1, 2, 3
+        step(batch)
+    assert world.run(lambda: ev.lookup_tier([1, 99])).tolist() == [0, -1]
+    assert world.run(lambda: ev.expire(4)) == 2
+    assert world.run(ev.export)[0].tolist() == [3, 4]
+    assert world.run(lambda: ev.remove([3, 77])) == 1
+    assert world.run(ev.total_count) == 1
+    assert world.run(ev.get_dynamic_shape).tolist() == [1, 4]
+    world.run(ev.drain)
+    stats = json.loads(world.run(ev.stats))
+    assert len(stats) == 2 and sum(s["rows"] for s in stats) == 1
 
 
-def test_counter_filter_admits_after_so_many_occurrences(graph):
+def test_counter_filter_admits_after_so_many_occurrences(world):
     option = tf_multitier.EmbeddingVariableOption(
         filter_option=tf_multitier.CounterFilter(3),
         init_option=tf_multitier.InitializerOption(
@@ -220,18 +213,15 @@ def test_counter_filter_admits_after_so_many_occurrences(graph):
         ),
     )
     ev = make(initializer=None, ev_option=option)
-    ids = v1.placeholder(tf.int64, [None])
-    out = tf.nn.embedding_lookup(ev, ids)
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
-    with initialized_session() as session:
-        session.run(train, {ids: [5, 5]})
-        np.testing.assert_array_equal(session.run(out, {ids: [5]}), 0.25)
-        assert session.run(ev.total_count()) == 0 and session.run(
-            ev.get_frequency([5])
-        ).tolist() == [2]
-        session.run(train, {ids: [5]})
-        assert session.run(ev.total_count()) == 1
-        np.testing.assert_array_equal(session.run(out, {ids: [5]}), 0.0)
+    look_up = lambda ids: tf.nn.embedding_lookup(ev, ids)
+    train = world.step(lambda ids: tf.reduce_sum(look_up(ids)), [ev], "sgd", 1.0)
+    train([5, 5])
+    np.testing.assert_array_equal(world.run(look_up, [5]), 0.25)
+    assert world.run(ev.total_count) == 0
+    assert world.run(lambda: ev.get_frequency([5])).tolist() == [2]
+    train([5])
+    assert world.run(ev.total_count) == 1
+    np.testing.assert_array_equal(world.run(look_up, [5]), 0.0)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -60,7 +60,8 @@ class GroupGradient(typing.NamedTuple):
     def of_result(cls, result, plan, grads, members, joins):
         """The GroupGradient of the op that returned `result`."""
         first = result.keys[0]
-        key = id(first) if isinstance(first, EagerTensor) else (id(first.graph), first.op.name)
+        # Eagerly an object of its own: the id of a tensor is used again when the tensor is deleted.
+        key = object() if isinstance(first, EagerTensor) else (id(first.graph), first.op.name)
         return cls(key, plan, grads, members, joins)
 
 
