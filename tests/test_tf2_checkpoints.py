@@ -170,31 +170,50 @@ def test_a_part_alone_is_refused(tmp_path):
 
 
 KILLED = """
-import sys, tensorflow as tf
+import os, signal, sys, tensorflow as tf
 sys.path.insert(0, {tests!r})
 import test_tf2_checkpoints as t
-module = t.trained()
-checkpoint = tf.train.Checkpoint(model=module)
-manager = tf.train.CheckpointManager(checkpoint, {folder!r}, 2)
+from tf_multitier import object_checkpoint
+module = t.model()
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=module), {folder!r}, 2)
+write = object_checkpoint.write_bundle
+
+def write_or_die(prefix, entries):  # the rows are written, the checkpoint is not complete
+    if manager.checkpoint.save_counter.numpy() > {saves} and {dies}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(prefix, entries)
+
+object_checkpoint.write_bundle = write_or_die
 while True:
-    t.train(module)
+    t.train(module, range({rows}))
     print(manager.save(), flush=True)
 """
+KILLED_ROWS = 5_000
+
+
+def killed_in_save(folder, saves, dies):
+    """Runs a program that saves, until it was killed in the save after `saves`. dies: it kills itself, before the last file."""
+    tests = os.path.dirname(os.path.abspath(__file__))
+    code = KILLED.format(tests=tests, folder=folder, saves=saves, dies=dies, rows=KILLED_ROWS)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        for _ in range(saves):
+            process.stdout.readline()
+        begins = f"ckpt-{saves + 1}.data-"
+        while process.poll() is None and not dies:
+            if any(name.startswith(begins) for name in os.listdir(folder)):
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_process_that_is_killed_while_it_saves_leaves_a_checkpoint_that_restores(tmp_path):
     rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
     for number in range(rounds):
-        folder = str(tmp_path / str(number))
-        code = KILLED.format(tests=os.path.dirname(os.path.abspath(__file__)), folder=folder)
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as process:
-            for _ in range(2 + number % 3):
-                process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-        other = model()
+        folder, saves, dies = str(tmp_path / str(number)), 1 + number // 2 % 3, number % 2 == 0
+        killed_in_save(folder, saves, dies)
         latest = tf.train.latest_checkpoint(folder)
+        assert latest.endswith(f"-{saves}") or not dies  # the save may have ended before the signal
+        other = model()
         tf.train.Checkpoint(model=other).restore(latest).expect_partial()
-        assert other.user.total_count() == other.parts.total_count() == 50
+        assert other.user.total_count() == other.parts.total_count() == KILLED_ROWS
         assert np.unique(other.user.export()[2]).size == 1  # one version: rows of one moment

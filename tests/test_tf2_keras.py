@@ -288,6 +288,19 @@ def test_a_group_is_saved_and_cloned(tmp_path):
     assert cloned.predict({"a": X, "b": X}, verbose=0).shape == (128, 1)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_cloned_model_has_tables_of_its_own(partitions):
+    saved = model(optimizers.Adagrad(0.1), partitions=partitions, mask_zero=True)
+    fit(saved)
+    before = [table.export() for table in tables(saved)]
+    cloned = keras.models.clone_model(saved)
+    assert sum(int(table.total_count()) for table in tables(cloned)) == 0
+    assert cloned.get_layer("emb").get_config() == saved.get_layer("emb").get_config()
+    fit(cloned)
+    assert sum(int(table.total_count()) for table in tables(cloned)) == np.unique(X[X != 0]).size
+    same_bits([table.export() for table in tables(saved)], before)
+
+
 def test_weights_of_another_model_are_refused_before_a_row_changes(tmp_path):
     saved, other = model(optimizers.SGD(0.1)), model(optimizers.SGD(0.1), partitions=2)
     fit(saved), fit(other)

@@ -267,6 +267,17 @@ def test_a_variable_of_a_graph_used_eagerly_is_refused():
             look_up()
 
 
+@pytest.mark.parametrize("create", [make, parted])
+def test_a_variable_as_an_argument_of_a_function_is_refused_by_name(create):
+    ev = create("users")
+    for argument, look_up in ((ev, lambda e: e), ({"a": [ev]}, lambda e: e["a"][0])):
+        function = tf.function(lambda e, look_up=look_up: tf.nn.embedding_lookup(look_up(e), [1]))
+        with pytest.raises(
+            NotImplementedError, match="'users' cannot be an argument of a tf.function: use it from"
+        ):
+            function(argument)
+
+
 def test_xla_is_refused_in_one_sentence():
     ev = make()
     with pytest.raises(

@@ -37,6 +37,17 @@ def no_dense(what):
 class NoDenseValue:
     """The methods of a tf.Variable that need its dense value. Each raises NotImplementedError and names what is not possible."""
 
+    def __tf_tracing_type__(self, unused_context: typing.Any) -> typing.NoReturn:
+        """TensorFlow calls this for an argument of a tf.function.
+
+        Raises:
+          NotImplementedError: always. The handle alone does not say which options, slots and parts the variable has.
+        """
+        raise NotImplementedError(
+            f"embedding variable '{self.variable_name}' cannot be an argument of a tf.function: use it from the enclosing scope, or as "
+            "an attribute of an object"
+        )
+
     value = no_dense("value()")
     read_value = no_dense("read_value()")
     read_value_no_copy = no_dense("reading its value")
