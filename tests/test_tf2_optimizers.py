@@ -60,6 +60,16 @@ def test_each_rule_gives_the_same_bits_in_each_world(rule, storage_type, tmp_pat
         same_bits(results[0][1:], other[1:])
 
 
+# Rules of DeepRec's optimizers, which v1 graphs have alone.
+V1_ALONE = {"adagrad_decay", "adagrad_decay_v2", "adam_async"}
+
+
+def test_every_rule_and_every_class_is_trained_here():
+    made = [make_ours() for _, make_ours in OPTIMIZERS.values()]
+    assert {ours._RULE for ours in made} | V1_ALONE == set(tf_multitier.engine.update_rules())
+    assert {type(ours).__name__ for ours in made} | {"RowOptimizer"} == set(optimizers.__all__)
+
+
 def train(variables, optimizer, ids=(1, 2)):
     with tf.GradientTape() as tape:
         total = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(ev, list(ids))) for ev in variables])
@@ -100,6 +110,12 @@ def test_rows_follow_the_optimizer_of_keras(name):
         row_optimizer.apply_gradients([(gradients[0], ev)])
         optimizer.apply_gradients([(gradients[1], dense)])
     np.testing.assert_allclose(tf.nn.embedding_lookup(ev, ids), dense, rtol=1e-4, atol=1e-5)
+
+
+def test_with_rows_takes_every_optimizer_that_keras_has_too():
+    for name in optimizers.__all__:
+        if hasattr(tf.keras.optimizers, name):
+            tf_multitier.keras.with_rows(getattr(tf.keras.optimizers, name)())
 
 
 def test_defaults_are_those_of_keras():

@@ -265,6 +265,10 @@ def _ulps(a, b, largest):
     )
 
 
+def test_every_rule_of_the_engine_has_a_case():
+    assert {case.rule for case in CASES.values()} == set(tf_multitier.engine.update_rules())
+
+
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("name", sorted(CASES))
