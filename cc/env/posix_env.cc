@@ -26,12 +26,21 @@ namespace {
 constexpr size_t kWriteBufferBytes = 64 << 10;
 constexpr size_t kHugePageBytes = 2 << 20;
 
-// Runs a call again for as long as a signal interrupts it.
-template <typename Call>
-auto Retry(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
+// Reads from a file, which is open for direct I/O or not. DataLoss if it ends before.
+Status ReadWhole(int fd, const std::string& path, bool direct, uint64_t offset, size_t bytes, void* out) {
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = RetryIfInterrupted(
+        [&] { return ::pread(fd, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done)); });
+    if (n < 0) return PosixError("read", path, errno);
+    done += static_cast<size_t>(n);
+    // A direct read that ends within a block ended with the file, and the next one may not begin there.
+    const bool at_end = n == 0 || (direct && done % PositionedFile::kDirectAlignment != 0);
+    if (at_end && done < bytes) {
+      return DataLossError("read of '", path, "' at offset ", offset, ": expected ", bytes, " bytes, found ", done);
+    }
+  }
+  return OkStatus();
 }
 
 class PosixWritableFile : public WritableFile {
@@ -56,7 +65,7 @@ class PosixWritableFile : public WritableFile {
   Status Sync() override {
     MT_RETURN_IF_ERROR(CheckOpen("sync"));
     MT_RETURN_IF_ERROR(Flush());
-    if (Retry([&] { return ::fdatasync(fd_); }) != 0) return Failed(PosixError("fdatasync", path_, errno));
+    if (RetryIfInterrupted([&] { return ::fdatasync(fd_); }) != 0) return Failed(PosixError("fdatasync", path_, errno));
     return OkStatus();
   }
 
@@ -92,7 +101,7 @@ class PosixWritableFile : public WritableFile {
 
   Status Write(const char* data, size_t bytes) {
     while (bytes > 0) {
-      const ssize_t n = Retry([&] { return ::write(fd_, data, bytes); });
+      const ssize_t n = RetryIfInterrupted([&] { return ::write(fd_, data, bytes); });
       if (n < 0) return Failed(PosixError("write", path_, errno));
       data += n;
       bytes -= static_cast<size_t>(n);
@@ -112,17 +121,7 @@ class PosixRandomAccessFile : public RandomAccessFile {
   ~PosixRandomAccessFile() override { ::close(fd_); }
 
   Status Read(uint64_t offset, size_t bytes, void* out) const override {
-    size_t done = 0;
-    while (done < bytes) {
-      const ssize_t n =
-          Retry([&] { return ::pread(fd_, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done)); });
-      if (n < 0) return PosixError("read", path_, errno);
-      if (n == 0) {
-        return DataLossError("read of '", path_, "' at offset ", offset, ": expected ", bytes, " bytes, found ", done);
-      }
-      done += static_cast<size_t>(n);
-    }
-    return OkStatus();
+    return ReadWhole(fd_, path_, /*direct=*/false, offset, bytes, out);
   }
 
   Result<uint64_t> Size() const override {
@@ -144,7 +143,7 @@ class PosixPositionedFile : public PositionedFile {
   Status Write(uint64_t offset, const void* data, size_t bytes) override {
     size_t done = 0;
     while (done < bytes) {
-      const ssize_t n = Retry([&] {
+      const ssize_t n = RetryIfInterrupted([&] {
         return ::pwrite(fd_, static_cast<const char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
       });
       if (n < 0) return PosixError("write", path_, errno);
@@ -155,35 +154,23 @@ class PosixPositionedFile : public PositionedFile {
   }
 
   Status Read(uint64_t offset, size_t bytes, void* out) const override {
-    size_t done = 0;
-    while (done < bytes) {
-      const ssize_t n =
-          Retry([&] { return ::pread(fd_, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done)); });
-      if (n < 0) return PosixError("read", path_, errno);
-      done += static_cast<size_t>(n);
-      // A direct read that ends within a block ended with the file, and the next one may not begin there.
-      const bool at_end = n == 0 || (direct_ && done % kDirectAlignment != 0);
-      if (at_end && done < bytes) {
-        return DataLossError("read of '", path_, "' at offset ", offset, ": expected ", bytes, " bytes, found ", done);
-      }
-    }
-    return OkStatus();
+    return ReadWhole(fd_, path_, direct_, offset, bytes, out);
   }
 
   Status Sync() override {
-    if (Retry([&] { return ::fdatasync(fd_); }) != 0) return PosixError("fdatasync", path_, errno);
+    if (RetryIfInterrupted([&] { return ::fdatasync(fd_); }) != 0) return PosixError("fdatasync", path_, errno);
     return OkStatus();
   }
 
   Status Allocate(uint64_t bytes) override {
-    if (Retry([&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
+    if (RetryIfInterrupted([&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
     if (errno != EOPNOTSUPP) return PosixError("allocate", path_, errno);
     const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
     return error == 0 ? OkStatus() : PosixError("allocate", path_, error);
   }
 
   Status Truncate(uint64_t bytes) override {
-    if (Retry([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
+    if (RetryIfInterrupted([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) == 0) return OkStatus();
     return PosixError("truncate", path_, errno);
   }
 
@@ -210,13 +197,13 @@ bool IsDirectory(const std::string& path) {
 class PosixEnv : public Env {
  public:
   Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) override {
-    const int fd = Retry([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
+    const int fd = RetryIfInterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); });
     if (fd < 0) return PosixError("open for writing", path, errno);
     return std::unique_ptr<WritableFile>(new PosixWritableFile(path, fd));
   }
 
   Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) override {
-    const int fd = Retry([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+    const int fd = RetryIfInterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
     if (fd < 0) return PosixError("open for reading", path, errno);
     return std::unique_ptr<RandomAccessFile>(new PosixRandomAccessFile(path, fd));
   }
@@ -229,13 +216,13 @@ class PosixEnv : public Env {
                                                   : "open for reading";
     int fd = -1;
     if (direct) {
-      fd = Retry([&] { return ::open(path.c_str(), flags | O_DIRECT, 0644); });
+      fd = RetryIfInterrupted([&] { return ::open(path.c_str(), flags | O_DIRECT, 0644); });
       if (fd < 0 && errno != EINVAL) return PosixError(call, path, errno);
       // A file system that refuses O_DIRECT may have created the file all the same.
       if (fd < 0 && mode == OpenMode::kCreate) ::unlink(path.c_str());
     }
     const bool is_direct = fd >= 0;
-    if (!is_direct) fd = Retry([&] { return ::open(path.c_str(), flags, 0644); });
+    if (!is_direct) fd = RetryIfInterrupted([&] { return ::open(path.c_str(), flags, 0644); });
     if (fd < 0) return PosixError(call, path, errno);
     return std::unique_ptr<PositionedFile>(new PosixPositionedFile(path, fd, is_direct));
   }
@@ -290,10 +277,10 @@ class PosixEnv : public Env {
   }
 
   Status SyncDir(const std::string& path) override {
-    const int fd = Retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    const int fd = RetryIfInterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return PosixError("open directory", path, errno);
     Status status;
-    if (Retry([&] { return ::fsync(fd); }) != 0) status = PosixError("sync directory", path, errno);
+    if (RetryIfInterrupted([&] { return ::fsync(fd); }) != 0) status = PosixError("sync directory", path, errno);
     ::close(fd);
     return status;
   }

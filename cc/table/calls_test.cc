@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -84,6 +85,17 @@ TEST(CallsTest, CallsBetweenFilesHaveNoCycle) {
   EXPECT_GE(calls.size(), 15u);  // of more than twenty files
   EXPECT_TRUE(Reaches(calls, "embedding_table", "shard_rows"));
   EXPECT_EQ(CallsInCycles(calls), "");
+}
+
+TEST(CallsTest, EverySourceIsRead) {
+  const Symbols symbols = SymbolsOfTable();
+  int sources = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("cc/table")) {
+    if (entry.path().extension() != ".cc") continue;
+    ++sources;
+    EXPECT_EQ(symbols.used_by.count(entry.path().stem()), 1u) << entry.path() << ": add its target to `symbols` in BUILD";
+  }
+  EXPECT_GT(sources, 20);
 }
 
 TEST(CallsTest, ACycleIsFound) {

@@ -13,6 +13,28 @@
 namespace multitier {
 namespace {
 
+// A job that keeps the only thread of the pool until End().
+class Blocker {
+ public:
+  explicit Blocker(DemotionPool* pool) : pool_(pool) {
+    pool_->Schedule(&job_);
+    started_.get_future().wait();
+  }
+  void End() {
+    go_.set_value();
+    pool_->Wait(&job_);
+  }
+
+ private:
+  DemotionPool* const pool_;
+  std::promise<void> started_, go_;
+  DemotionPool::Job job_{[this] {
+    started_.set_value();
+    go_.get_future().wait();
+    return DemotionPool::kDone;
+  }};
+};
+
 TEST(DemotionPool, JobScheduledWhileItRunsRunsOnceMore) {
   DemotionPool* pool = *DemotionPool::Get();
   std::promise<void> started, go;
@@ -34,36 +56,22 @@ TEST(DemotionPool, JobScheduledWhileItRunsRunsOnceMore) {
 
 TEST(DemotionPool, CancelledJobNeverRunsAgain) {
   DemotionPool* pool = *DemotionPool::Get();
-  std::promise<void> started, go;
-  DemotionPool::Job blocks([&] {
-    started.set_value();
-    go.get_future().wait();
-    return DemotionPool::kDone;
-  });
   std::atomic<int> runs{0};
   DemotionPool::Job job([&] {
     ++runs;
     return DemotionPool::kDone;
   });
-  pool->Schedule(&blocks);
-  started.get_future().wait();
+  Blocker blocker(pool);
   pool->Schedule(&job);  // behind the other, on the only thread
   pool->Cancel(&job);
   pool->Schedule(&job);
   pool->Wait(&job);
-  go.set_value();
-  pool->Wait(&blocks);
+  blocker.End();
   EXPECT_EQ(runs, 0);
 }
 
 TEST(DemotionPool, StepsOfTwoJobsTakeTurns) {
   DemotionPool* pool = *DemotionPool::Get();
-  std::promise<void> started, go;
-  DemotionPool::Job blocks([&] {
-    started.set_value();
-    go.get_future().wait();
-    return DemotionPool::kDone;
-  });
   std::string order;  // written by the only thread
   int left_a = 3, left_b = 3;
   DemotionPool::Job a([&] {
@@ -74,11 +82,10 @@ TEST(DemotionPool, StepsOfTwoJobsTakeTurns) {
     order += 'b';
     return --left_b == 0 ? DemotionPool::kDone : 0;
   });
-  pool->Schedule(&blocks);
-  started.get_future().wait();
+  Blocker blocker(pool);
   pool->Schedule(&a);
   pool->Schedule(&b);
-  go.set_value();
+  blocker.End();
   pool->Wait(&a);
   pool->Wait(&b);
   EXPECT_EQ(order, "ababab");

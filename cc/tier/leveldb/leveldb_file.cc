@@ -8,18 +8,12 @@
 #include <utility>
 
 #include "cc/base/crc32c.h"
+#include "cc/env/posix_error.h"
 
 namespace multitier {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
-
-template <typename Call>
-auto Retry(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
 
 bool HasSuffix(const std::string& text, const std::string& suffix) {
   return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
@@ -39,7 +33,8 @@ leveldb::Status LevelDbRandomAccessFile::Read(uint64_t offset, size_t bytes, lev
   size_t done = 0;
   int error = env_->disk()->Inject("read", path_);
   while (error == 0 && done < bytes) {
-    const ssize_t n = Retry([&] { return ::pread(fd_, scratch + done, bytes - done, static_cast<off_t>(offset + done)); });
+    const ssize_t n =
+        RetryIfInterrupted([&] { return ::pread(fd_, scratch + done, bytes - done, static_cast<off_t>(offset + done)); });
     if (n < 0) error = errno;
     if (n <= 0) break;  // 0: the end; LevelDB sees that the block is short
     done += static_cast<size_t>(n);
@@ -57,7 +52,7 @@ LevelDbSequentialFile::~LevelDbSequentialFile() { ::close(fd_); }
 
 leveldb::Status LevelDbSequentialFile::Read(size_t bytes, leveldb::Slice* result, char* scratch) {
   int error = env_->disk()->Inject("read", path_);
-  const ssize_t n = error != 0 ? -1 : Retry([&] { return ::read(fd_, scratch, bytes); });
+  const ssize_t n = error != 0 ? -1 : RetryIfInterrupted([&] { return ::read(fd_, scratch, bytes); });
   if (n < 0 && error == 0) error = errno;
   *result = leveldb::Slice(scratch, n < 0 ? 0 : static_cast<size_t>(n));
   return error == 0 ? leveldb::Status::OK() : env_->disk()->Failed(path_, error);
@@ -104,14 +99,14 @@ leveldb::Status LevelDbWritableFile::Sync() {
   leveldb::Status status = Flush();
   if (!status.ok()) return status;
   int error = env_->BeginChange("sync", path_);
-  if (error == 0 && Retry([&] { return ::fdatasync(fd_); }) != 0) error = errno;
+  if (error == 0 && RetryIfInterrupted([&] { return ::fdatasync(fd_); }) != 0) error = errno;
   struct stat info;
   if (error == 0 && ::fstat(fd_, &info) == 0 && info.st_nlink == 0) error = ENOENT;
   // A manifest names new files: their entries are to be on the disk before it is.
   if (error == 0 && IsManifest(path_)) {
     const std::string directory = path_.substr(0, path_.rfind('/'));
-    const int dir = Retry([&] { return ::open(directory.c_str(), O_RDONLY | O_CLOEXEC); });
-    if (dir < 0 || Retry([&] { return ::fsync(dir); }) != 0) error = errno;
+    const int dir = RetryIfInterrupted([&] { return ::open(directory.c_str(), O_RDONLY | O_CLOEXEC); });
+    if (dir < 0 || RetryIfInterrupted([&] { return ::fsync(dir); }) != 0) error = errno;
     if (dir >= 0) ::close(dir);
   }
   if (error != 0) return env_->disk()->Failed(path_, error);
@@ -132,7 +127,7 @@ leveldb::Status LevelDbWritableFile::Write(const char* data, size_t bytes) {
   if (fault != 0) bytes = env_->frozen() ? 0 : bytes / 2;
   int error = 0;
   while (error == 0 && bytes > 0) {
-    const ssize_t n = Retry([&] { return ::write(fd_, data, bytes); });
+    const ssize_t n = RetryIfInterrupted([&] { return ::write(fd_, data, bytes); });
     if (n < 0) {
       error = errno;
       break;
