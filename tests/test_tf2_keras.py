@@ -66,6 +66,39 @@ def test_padding_is_masked_and_left_out_of_pooling():
     same_bits(pooling(np.array([[5, 0], [0, 0]])), tf.stack([layer(np.array([5]))[0], tf.zeros(4)]))
 
 
+def test_ids_that_are_floats_are_cast_as_in_keras_unless_they_may_be_rounded():
+    for dtype in ("float32", "mixed_float16"):
+        layer = kt.Embedding(4, dtype=dtype)
+        same_bits(layer(tf.constant([3.0, 5000.0])), layer(tf.constant([3, 5000])))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="expected ids below 16777216"):
+            layer(tf.constant([2.0**24]))
+    ids = keras.Input((3,))  # float32
+    trained = keras.Model(ids, kt.Embedding(4, combiner="sum", name="emb")(ids))
+    trained.compile(kt.with_rows("sgd"), "mse")
+    trained.fit(X, np.ones((128, 4)), verbose=0)
+    assert tables(trained)[0].export()[0].numpy().tolist() == np.unique(X).tolist()
+    group = kt.GroupEmbedding({"a": {"output_dim": 2}})
+    assert group({"a": tf.constant([[1.0], [2.0]])})["a"].shape == (2, 2)
+
+
+def test_a_model_whose_call_looks_up_columns_of_its_input_trains():
+    """Keras builds such a model with float32 in place of the ids."""
+
+    class Recommender(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.users, self.items = kt.Embedding(4), kt.Embedding(4)
+
+        def call(self, pairs):
+            rows = self.users(pairs[:, 0]) * self.items(pairs[:, 1])
+            return keras.ops.sum(rows, 1, keepdims=True)
+
+    trained = Recommender()
+    trained.compile(kt.with_rows("adam"), "mse")
+    trained.fit(X[:, :2], Y, verbose=0)
+    assert int(trained.users.tables[0].total_count()) == np.unique(X[:, 0]).size
+
+
 def test_a_half_precision_policy_gives_half_precision_output():
     assert kt.Embedding(4, dtype="mixed_bfloat16")(X[:2]).dtype == tf.bfloat16
 

@@ -26,6 +26,7 @@ class _RowsLayer(keras.layers.Layer):
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
         super().__init__(**kwargs)
         self.supports_jit = False  # else Keras gives our ops to XLA
+        self.autocast = False  # else ids that are floats lose digits with a half-precision policy
         if isinstance(optimizer, dict):
             optimizer = _optimizer_from(optimizer)
         if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
@@ -135,7 +136,7 @@ class Embedding(_RowsLayer):
       partitions: number of tables that the ids are divided over by their hash.
 
     Call arguments:
-      inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)].
+      inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats are cast, as in keras.layers.Embedding.
 
     Returns:
       inputs.shape + [output_dim], or [batch, output_dim] with a combiner, in the layer's compute dtype.
@@ -166,11 +167,13 @@ class Embedding(_RowsLayer):
         self.key_dtype = key_dtype
         self.partitions = partitions
 
-    def build(self, unused_input_shape: typing.Any = None) -> None:
+    def build(self, input_shape: typing.Any = None) -> None:
+        del input_shape
         self.embeddings = self._add_rows("embeddings", self)
         self.built = True
 
     def call(self, inputs: typing.Any) -> tf.Tensor:
+        inputs = _integers(inputs, self.name)
         if self.combiner is None:
             values = _values(self.embeddings, inputs)
         else:
@@ -205,6 +208,34 @@ class Embedding(_RowsLayer):
             "key_dtype": self.key_dtype,
             "partitions": self.partitions,
         }
+
+
+# From here up, a float type does not have every integer.
+_EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
+
+
+def _integers(ids, layer):
+    """Ids that are floats as int64, as keras.layers.Embedding takes them. keras.Input without a dtype makes them float32.
+
+    Raises, when it runs:
+      InvalidArgumentError: a float so large that it may be another id, rounded.
+    """
+    if isinstance(ids, tf.SparseTensor):
+        return ids.with_values(_integers(ids.values, layer))
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.with_flat_values(_integers(ids.flat_values, layer))
+    ids = tf.convert_to_tensor(ids)
+    if ids.dtype not in _EXACT_BELOW:
+        return ids
+    limit = _EXACT_BELOW[ids.dtype]
+    is_exact = tf.debugging.assert_less(
+        tf.abs(tf.cast(ids, tf.float64)),
+        tf.constant(limit, tf.float64),
+        f"layer '{layer}': expected ids below {limit}, because {ids.dtype.name} does not have every integer above: give keras.Input "
+        "dtype='int64'",
+    )
+    with tf.control_dependencies([] if is_exact is None else [is_exact]):
+        return tf.cast(ids, tf.int64)
 
 
 def _values(variable, ids):
@@ -286,7 +317,8 @@ class GroupEmbedding(_RowsLayer):
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
 
-    def build(self, unused_input_shape: typing.Any = None) -> None:
+    def build(self, input_shape: typing.Any = None) -> None:
+        del input_shape
         self.embeddings = {
             name: self._add_rows(name, made) for name, made in self._features.items()
         }
@@ -298,7 +330,10 @@ class GroupEmbedding(_RowsLayer):
             raise ValueError(
                 f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
             )
-        ids = [pooled_ids(inputs[name], made.mask_zero) for name, made in self._features.items()]
+        ids = [
+            pooled_ids(_integers(inputs[name], self.name), made.mask_zero)
+            for name, made in self._features.items()
+        ]
         combiners = [made.combiner for made in self._features.values()]
         values = nn.group_embedding_lookup_sparse(
             [self.embeddings[name] for name in self._features], ids, combiners, concat=self.concat
