@@ -44,18 +44,19 @@ Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, c
   MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, env->ListDir(of_name));
   std::string newest;
   int64_t generation = 0;
-  std::vector<std::string> older;
+  std::vector<std::string> others;
   for (const std::string& instance : names) {
     const std::string path = StrCat(of_name, "/", instance);
     MT_ASSIGN_OR_RETURN(const bool has_facts, env->FileExists(path + kFactsFile));
     MT_ASSIGN_OR_RETURN(const bool keeps, env->FileExists(path + kKeepFile));
+    if (!keeps && instance.rfind("instance-", 0) == 0) others.push_back(path);  // of a restore that was killed, or in use
     if (!has_facts || !keeps) continue;
     MT_ASSIGN_OR_RETURN(const KeptFacts facts, ReadFactsOr(path, damaged));
     if (!newest.empty() && facts.generation <= generation) {
-      older.push_back(path);
+      others.push_back(path);
       continue;
     }
-    if (!newest.empty()) older.push_back(newest);
+    if (!newest.empty()) others.push_back(newest);
     newest = path;
     generation = facts.generation;
   }
@@ -63,7 +64,7 @@ Result<std::optional<KeptDirectory>> FindKept(const std::string& storage_path, c
   KeptDirectory kept;
   MT_ASSIGN_OR_RETURN(kept.instance, InstanceDirectory::Open(newest, /*keep=*/true));
   MT_ASSIGN_OR_RETURN(kept.facts, ReadFactsOr(newest, damaged));
-  for (const std::string& path : older) (void)InstanceDirectory::Open(path, /*keep=*/false);  // deleted, unless in use
+  for (const std::string& path : others) (void)InstanceDirectory::Open(path, /*keep=*/false);  // deleted, unless in use
   return std::optional<KeptDirectory>(std::move(kept));
 }
 
