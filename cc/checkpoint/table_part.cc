@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "cc/base/json.h"
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 #include "cc/row/schema.h"
 #include "cc/table/option_names.h"
 

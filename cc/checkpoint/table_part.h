@@ -55,7 +55,7 @@ struct Manifest {
   static Result<Manifest> Parse(std::string_view json);
 };
 
-// Removes the keys that another partition owns (base/partition.h) from `rows`.
+// Removes the keys that another partition owns (lookup/partition.h) from `rows`.
 void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows);
 
 // The positions of the keys in increasing order of keys: [n]

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace {

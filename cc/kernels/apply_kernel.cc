@@ -10,17 +10,12 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/optimizer/update_rule.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 // The common part of both kernels: the rule, its slots and hyperparameters.
 class ApplyKernelBase : public OpKernel {

@@ -8,19 +8,12 @@
 
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
 #include "cc/kernels/status_bridge.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 // Writes values[order[i]] to output `index`, [n].
 absl::Status SetVector(OpKernelContext* context, int index, const std::vector<int64_t>& order,

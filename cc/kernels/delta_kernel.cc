@@ -8,20 +8,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/base/partition.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/status_bridge.h"
-#include "tensorflow/core/framework/op_kernel.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
 
 // DataLoss unless every part of the delta continues the same part of the save before.
 absl::Status CheckContinues(const std::string& prefix, const std::vector<Manifest>& delta, const std::string& previous,

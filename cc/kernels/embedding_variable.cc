@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cc/base/partition.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/lookup/partition.h"
 #include "cc/table/option_names.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/platform/logging.h"

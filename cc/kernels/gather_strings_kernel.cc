@@ -3,15 +3,12 @@
 #include "absl/strings/str_cat.h"
 #include "cc/base/span.h"
 #include "cc/kernels/embedding_variable.h"
-#include "tensorflow/core/framework/op_kernel.h"
+#include "cc/kernels/op_kernel.h"
 #include "tensorflow/core/platform/tstring.h"
 
 namespace multitier {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::tstring;
 
 class GatherStringsKernel : public OpKernel {

@@ -13,19 +13,13 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/lookup/group_lookup.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
 
 namespace multitier {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept) {
   TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));

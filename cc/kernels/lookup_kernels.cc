@@ -7,24 +7,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/base/partition.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/lookup/partition.h"
 #include "cc/lookup/partition_keys.h"
 #include "cc/lookup/pooling.h"
 #include "cc/lookup/sparse_lookup.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 class LookupKernel : public OpKernel {
  public:

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "cc/base/partition.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/kernels/tensorflow_versions.h"
+#include "cc/lookup/partition.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

@@ -16,22 +16,16 @@
 #include "absl/strings/str_cat.h"
 #include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/restore_progress.h"
 #include "cc/kernels/shared_tables.h"
 #include "cc/kernels/table_restorer.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 // The path that names the same file whatever the working directory, if the file system has it.
 std::string AbsolutePath(const std::string& path) {

@@ -9,20 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
 namespace {
 
-using tensorflow::DEVICE_CPU;
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
 using tensorflow::OpOutputList;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 absl::Status SetVector(OpKernelContext* context, const char* output, const std::vector<int64_t>& values) {
   Tensor* out = nullptr;

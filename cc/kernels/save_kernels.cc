@@ -19,20 +19,13 @@
 #include "absl/synchronization/mutex.h"
 #include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::AsyncOpKernel;
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 // The parts of one save. Thread-safe.
 class SaveGroup {
@@ -104,6 +97,13 @@ absl::Status GetGroup(OpKernelContext* context, std::shared_ptr<SaveGroup>* grou
   return absl::OkStatus();
 }
 
+// The group in input 0, and the state of the variable in input 1.
+absl::Status GetGroupAndState(OpKernelContext* context, std::shared_ptr<SaveGroup>* group,
+                              std::shared_ptr<VariableState>* state) {
+  TF_RETURN_IF_ERROR(GetGroup(context, group));
+  return GetState(context, 1, state);
+}
+
 absl::Status SetManifest(OpKernelContext* context, const std::string& json) {
   Tensor* out = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(0, {}, &out));
@@ -129,8 +129,7 @@ class JoinSaveGroupKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<SaveGroup> group;
     std::shared_ptr<VariableState> state;
-    OP_REQUIRES_OK(context, GetGroup(context, &group));
-    OP_REQUIRES_OK(context, GetState(context, 1, &state));
+    OP_REQUIRES_OK(context, GetGroupAndState(context, &group, &state));
     OP_REQUIRES_OK(context, group->Join(std::move(state)));
   }
 };
@@ -169,8 +168,7 @@ class SavedPartKernel : public OpKernel {
     std::shared_ptr<SaveGroup> group;
     std::shared_ptr<VariableState> state;
     std::string json;
-    OP_REQUIRES_OK(context, GetGroup(context, &group));
-    OP_REQUIRES_OK(context, GetState(context, 1, &state));
+    OP_REQUIRES_OK(context, GetGroupAndState(context, &group, &state));
     OP_REQUIRES_OK(context, group->ManifestOf(*state, &json));
     OP_REQUIRES_OK(context, SetManifest(context, json));
   }

@@ -7,14 +7,10 @@
 #include "absl/strings/str_join.h"
 #include "cc/base/span.h"
 #include "cc/kernels/embedding_variable.h"
-#include "tensorflow/core/framework/op_kernel.h"
+#include "cc/kernels/op_kernel.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
 
 // "batch size 3", or of values of more than two dimensions "shape [3,5,...]".
 std::string Rows(Span<const int32_t> shape) {

@@ -6,19 +6,12 @@
 
 #include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/stats_json.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::AsyncOpKernel;
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 // A kernel whose input 0 is the handle of an initialised variable.
 class TableKernel : public OpKernel {

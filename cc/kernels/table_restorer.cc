@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "cc/base/partition.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/lookup/partition.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {

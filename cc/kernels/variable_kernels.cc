@@ -10,18 +10,12 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
+#include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace multitier {
 namespace {
-
-using tensorflow::DEVICE_CPU;
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 // Creates the handle once; every step returns the same tensor.
 class HandleKernel : public OpKernel {

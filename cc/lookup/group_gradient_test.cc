@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/base/partition.h"
 #include "cc/lookup/group_test_util.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace {

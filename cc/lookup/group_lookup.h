@@ -57,7 +57,7 @@ struct GroupUnit {
   int64_t rows = 0;
 };
 
-// Which unit of a member owns a key. Tables: by hash (base/partition.h). Matrices: TensorFlow's partition strategies.
+// Which unit of a member owns a key. Tables: by hash (partition.h). Matrices: TensorFlow's partition strategies.
 enum class Routing { kHash, kMod, kDiv };
 
 // The layout of a member's entries, and whether they are pooled.

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cc/base/hash.h"
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace group_internal {

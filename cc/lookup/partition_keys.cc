@@ -1,6 +1,6 @@
 #include "cc/lookup/partition_keys.h"
 
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 

@@ -1,4 +1,4 @@
-// Divides the keys of a batch by the partition that owns them (base/partition.h).
+// Divides the keys of a batch by the partition that owns them (partition.h).
 
 #ifndef CC_LOOKUP_PARTITION_KEYS_H_
 #define CC_LOOKUP_PARTITION_KEYS_H_

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cc/base/memory_reserve.h"
 #include "cc/base/new_array.h"
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 #include "cc/lookup/partition_keys.h"
 
 namespace multitier {

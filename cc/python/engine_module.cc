@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "cc/base/partition.h"
 #include "cc/env/instance_dir.h"
+#include "cc/lookup/partition.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"

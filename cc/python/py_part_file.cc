@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 #include "cc/python/exceptions.h"
 
 namespace multitier {

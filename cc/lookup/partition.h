@@ -6,8 +6,8 @@
 // The bucket is computed from the hash times a constant. The index of a table uses the low and high bits of the hash itself. If
 // partitions used them too, all keys of a partition would share these bits, and most of the index would stay empty.
 
-#ifndef CC_BASE_PARTITION_H_
-#define CC_BASE_PARTITION_H_
+#ifndef CC_LOOKUP_PARTITION_H_
+#define CC_LOOKUP_PARTITION_H_
 
 #include <cstdint>
 
@@ -39,4 +39,4 @@ constexpr bool PartitionsOverlap(int p, int num_p, int q, int num_q) {
 
 }  // namespace multitier
 
-#endif  // CC_BASE_PARTITION_H_
+#endif  // CC_LOOKUP_PARTITION_H_

@@ -1,4 +1,4 @@
-#include "cc/base/partition.h"
+#include "cc/lookup/partition.h"
 
 #include <gtest/gtest.h>
 
