@@ -192,7 +192,7 @@ def test_another_dim_partitioning_or_last_tier_is_refused(tmp_path):
         first.run(first.train, KEYS)
     for message, other in [
         ("expected dim 8, found dim 4", dict(dim=8)),
-        ("expected those of storage type DRAM_LEVELDB", dict(kind="DRAM_LEVELDB")),
+        ("expected files of storage type DRAM_LEVELDB", dict(kind="DRAM_LEVELDB")),
     ]:
         with Program(tmp_path / "rows", **other) as second:
             with pytest.raises(tf.errors.FailedPreconditionError, match=message):

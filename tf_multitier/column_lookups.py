@@ -105,8 +105,10 @@ def ask(column, inputs, weight_collections, trainable):
 
 
 def ask_for(column, variable, ids, weights, combiner):
-    """What a safe sparse lookup of a categorical column's ids in `variable` asks for, an Asked; a tensor where that cannot be
-    collected."""
+    """The safe sparse lookup of a categorical column's ids in `variable`: an Asked, to be looked up later with others.
+
+    If the lookup cannot wait for others, it is made at once: then the result is its tensor.
+    """
     return _asked(
         variable, PendingIds(ids, _may_be_negative(column)), weights, combiner, None, is_safe=True
     )

@@ -138,7 +138,7 @@ MemoryLease::~MemoryLease() {
 
 Status MemoryLease::Refusal(const std::string& what) const {
   return ResourceExhaustedError(what, ": no memory: expected ", bytes_ + kLeastBytes,
-                                " bytes of address space for this operation on top of those that run, found less");
+                                " bytes of free address space for this operation, found less");
 }
 
 void MemoryLease::WaitOnThisThread() {

@@ -1,5 +1,5 @@
-// The visitor of a snapshot uses the HbmTable, while other threads change so many rows that they must wait for the visitor.
-// These threads must not hold a lock that the visitor needs, else the test hangs.
+// A snapshot whose visitor uses the HbmTable, while other threads change rows until they must wait for the visitor. A thread
+// that waits and holds a lock that the visitor needs makes the test hang.
 
 #include <atomic>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWide = 4096;  // rows of 16 KiB
 constexpr int64_t kRows = 2600;
-constexpr int64_t kMuch = 32 << 20;  // of copies: beyond it, operations wait
+constexpr int64_t kMuch = 32 << 20;  // bytes of copies from which on operations wait
 
 class SnapshotVisitor : public testing::Test {
  protected:

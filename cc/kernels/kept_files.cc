@@ -126,8 +126,8 @@ Status CheckFits(const VariableOptions& options, const std::string& path, const 
   }
   MT_ASSIGN_OR_RETURN(const bool exists, Env::Posix()->FileExists(path + FolderOf(options.storage.type)));
   if (exists) return OkStatus();
-  return FailedPreconditionError("kept rows in '", path, "': expected those of storage type ", options.storage.type,
-                                 ", found no folder of its last tier", cure);
+  return FailedPreconditionError("kept rows in '", path, "': expected files of storage type ", options.storage.type,
+                                 ", found none of its last tier", cure);
 }
 
 absl::Status OfVariable(const std::string& name, const Status& status) {

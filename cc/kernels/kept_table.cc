@@ -84,7 +84,7 @@ absl::Status OpenFound(const VariableOptions& options, const std::string& name, 
   TF_RETURN_IF_ERROR(options.MakeStateOf(spec, name, std::move(initializer), &directory, &opened));
   const int64_t rows = opened->table->TotalCount();
   if (facts.closed && rows != facts.table.num_rows) {
-    return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.table.num_rows, ", found ", rows));
+    return OfVariable(name, DataLossError("kept rows in '", path, "': expected ", facts.table.num_rows, " rows, found ", rows));
   }
   Rows counts;  // of applies alone
   counts.columns = ColumnsOf(*opened->table);

@@ -1,21 +1,22 @@
-// KeptTable: what a variable with StorageOption(keep=True) has beside its table. The table's last tier keeps its rows in a kept
-// instance directory (env/instance_dir.h). The file instance.variable in it says which rows they are:
+// KeptTable: the state of a variable with StorageOption(keep=True), in addition to its table. The table's last tier keeps its
+// rows in a kept instance directory (env/instance_dir.h). The file instance.variable in that directory says what they are:
 //
-//   open      a process uses the table, or ended without closing it: no checkpoint is known to have just these rows
-//   closed    every row is on disk. `checkpoint` is the manifest of the save or restore after which no row changed, if there is
-//   one
+//   open     A process uses the table, or ended without closing it. No checkpoint is known to have exactly these rows.
+//   closed   Every row is on disk. If no row changed after a save or restore, `checkpoint` is the manifest of that save or
+//            restore.
 //
-// Rules:
-//   initializer   opens the kept rows, whatever they are, and logs how many and whether they were closed. None: a new directory
-//   save, restore   notes the manifest, and how many changes came before it
-//   restore       leaves the rows where they are if they were closed at just this manifest, and none has changed since they
-//   were
-//                 opened. Else it builds a new table from the checkpoint, in a new directory. Once the variable has it, the old
-//                 directory goes. So dense weights and rows are of one checkpoint
-//   close         flushes the table, then writes `closed`
+// What each operation does:
 //
-// A process that is killed leaves `open`: its rows are read from the checkpoint. Of two kept directories, which a kill between
-// two steps of a restore may leave, the one with the greater generation is in force.
+//   initializer     Opens the kept rows and logs how many there are and whether they were closed. Without kept rows, makes a
+//                   new directory.
+//   save, restore   Notes the manifest, and how many changes came before it.
+//   restore         Leaves the rows where they are if they were closed at this manifest and none changed since they were
+//                   opened. Otherwise builds a new table from the checkpoint, in a new directory. The old directory is deleted
+//                   once the variable has the new table. So dense weights and rows are of one checkpoint.
+//   close           Flushes the table, then writes `closed`.
+//
+// A process that is killed leaves `open`: a restore then reads its rows from the checkpoint. A kill between two steps of a
+// restore may leave two kept directories. The one with the greater generation is valid.
 //
 // Thread-safe.
 

@@ -1,12 +1,12 @@
 // TableRestorer: builds a table from the parts of a variable in a checkpoint. Nothing that exists changes.
 //
-//   1. columns   what the table gets: the saved columns (only the value if the variable is read-only), then the slots that the
-//   live
-//                table has and the checkpoint lacks. A slot is known by its name; `<saved name>/...` becomes `<own name>/...`
-//   2. measure   only if the rows do not fit into the first tier: reads all rows once, and finds the frequency from which on
-//   they do
-//   3. import    the rows below that frequency, then the others. So the rows with the highest frequencies end in the first tier
-//   4. check     the table has as many rows as were read: no key came twice
+//   1. columns   The table gets the saved columns (if the variable is read-only, only the value), then the slots of the live
+//                table that the checkpoint lacks. A slot is known by its name; `<saved name>/...` becomes `<own name>/...`.
+//   2. measure   Only if the rows do not fit into the first tier: reads all rows once, and finds the lowest frequency whose
+//                rows fit.
+//   3. import    First the rows below that frequency, then the others. So the rows with the highest frequencies end in the
+//                first tier.
+//   4. check     The table has as many rows as were read, so no key came twice.
 //
 // Every read checks the file's checksums, and that each key belongs to the part. It keeps one block of rows in memory.
 //

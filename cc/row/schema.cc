@@ -27,10 +27,13 @@ Result<ColumnSpec> ColumnFromJson(const Json& json) {
   MT_ASSIGN_OR_RETURN(const std::string dtype, json.GetString("dtype"));
   const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
   const DType* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](DType d) { return dtype == DTypeName(d); });
-  if (found == std::end(dtypes)) return InvalidArgumentError("schema: column '", column.name, "' has dtype '", dtype, "'");
+  if (found == std::end(dtypes))
+    return InvalidArgumentError("schema: column '", column.name, "': expected dtype float32, bfloat16 or float16, found '",
+                                dtype, "'");
   column.dtype = *found;
   MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
-  if (dim < 1 || dim > (1 << 20)) return InvalidArgumentError("schema: column '", column.name, "' has dim ", dim);
+  if (dim < 1 || dim > (1 << 20))
+    return InvalidArgumentError("schema: column '", column.name, "': expected dim in [1, ", 1 << 20, "], found ", dim);
   column.dim = static_cast<int>(dim);
   MT_ASSIGN_OR_RETURN(column.initial_value, json.GetFloat("initial_value"));
   return column;

@@ -1,4 +1,5 @@
-// Budgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them.
+// Budgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them by demoting or dropping rows;
+// apply_gather.cc, by refusing new rows.
 //
 // Owns the DRAM budget, which may change at run time; the other budgets are options. Thread-safe.
 

@@ -4,9 +4,9 @@
 //   demoter_flush.cc   what Flush writes
 //   RowMover, RecordMover   how: a slice of one shard
 //
-// Owns the ceiling while a smaller DRAM budget is being reached, the sticky error of a write that failed, the jobs of the pool,
-// and the keys that were dropped. Its callers are operations, inside the gate, that hold no shard's lock, pin or
-// pending word; the pool's threads; and TierStack, with the error of a refused removal.
+// Owns the ceiling, which falls while the table comes down to a smaller DRAM budget; the sticky error of a write that failed;
+// the jobs of the pool; and the keys that were dropped. Its callers are operations, inside the gate, that hold no shard's lock,
+// pin or pending word; the pool's threads; and TierStack, with the error of a refused removal.
 // Thread-safe. mutex_ guards the error; the pool's lock is taken inside it.
 
 #ifndef CC_TABLE_DEMOTER_H_
@@ -31,36 +31,37 @@ class Demoter {
 
   // Makes the jobs of a table with lower tiers. in_background: the pool demotes; else operations do, exactly at the budget.
   Status Start(bool in_background);
-  // Ends them, which must be before the demoter ends, unless in a forked process. Operations demote then.
+  // Ends the jobs; operations demote from then on. REQUIRES: called before the destructor, except in a forked process
   void Stop();
 
   // See EmbeddingTable::SetDramBudget.
   Status SetDramBudget(uint64_t bytes);
 
   // --- Demotion.
-  // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget. A failure of either is returned; one
-  // of a write leaves rows in memory.
+  // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget. Returns the error of either. Rows
+  // whose write fails stay in memory.
   Status Trim();
-  // The same, its error kept as the sticky one.
+  // The same, but keeps the error as the sticky error.
   void TrimAndRemember() { Remember(Trim()); }
   // The same, and what is beyond the budgets of the tiers below.
   Status TrimLower();
-  // Waits for the jobs where `waits`; then demotes what is beyond the budget.
+  // Waits until the jobs of the pool have ended.
   void AwaitJobs();
+  // Retries what failed, then demotes what is beyond the budget.
   Status Drain();
 
   // --- The sticky error: of a write or removal that failed. A job tries again a second later.
   void Remember(Status status);
-  // Tries again; its error where it fails again.
+  // Tries again now. Returns the error if it fails again.
   Status Retry();
   bool failed() const { return failed_; }
   Status sticky_error() const;
   void Forget();
 
   // --- Flush.
-  // Writes the rows of a shard that have no record in the last tier there; they stay where they are.
+  // Writes those rows of a shard to the last tier that have no record there. The rows stay where they are.
   Status FlushShard(Shard* shard);
-  // Where the last tier keeps no copies: all rows move there. REQUIRES: the gate is closed
+  // For a last tier that keeps no copies: moves all rows there. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.
@@ -78,13 +79,14 @@ class Demoter {
   Status TrimTo(int percent);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();
-  // Steps of jobs of the pool: a slice of a shard's rows on the way to the low watermark, and one of what Retry does.
+  // Steps of jobs of the pool: demotes a slice of a shard's rows, down to the low watermark; does a slice of what Retry does.
   uint64_t DemoteInBackground(size_t shard);
   uint64_t RetryInBackground();
-  // What the background has come down to.
+  // Lowers the ceiling to the rows that are in DRAM now.
   void LowerCeiling(int64_t budget);
-  // How many errors there were, and that what they were of has been done since that number was read: a later one stays.
+  // The number of errors that were remembered so far.
   uint64_t error_count() const;
+  // Forgets the sticky error, unless another one was remembered since error_count() was `errors`.
   void ForgetUpTo(uint64_t errors);
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
   // At most max_slices slices of them; *more: there may be others.
@@ -104,12 +106,12 @@ class Demoter {
   std::vector<ShardJob> jobs_;  // by shard
   std::unique_ptr<DemotionPool::Job> retry_;
   std::atomic<int> demoting_{0};  // shards whose job is between slices
-  // Rows that operations leave in DRAM while the background comes down to a smaller budget; of no effect below the budget.
+  // While the background comes down to a smaller budget: rows that operations leave in DRAM. No effect if below the budget.
   std::atomic<int64_t> ceiling_{0};
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);
-  uint64_t errors_ MT_GUARDED_BY(mutex_) = 0;  // that were remembered, forgotten ones included
+  uint64_t errors_ MT_GUARDED_BY(mutex_) = 0;  // all that were remembered, also those forgotten since
   DroppedKeys dropped_;
   RecordMover records_{&base_, &dropped_};
   RowMover rows_{&base_, &records_, &dropped_};

@@ -44,9 +44,9 @@ Status Demoter::MoveAllToLast() {
       lock->SweepPrefetched(~uint64_t{0});
     }
     if (rows > share) {
-      return ResourceExhaustedError("table '", options_.name, "': flush: tier ", tiers_.name(last), " of ",
-                                    options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes holds ", share,
-                                    " rows of each of ", shards_.size(), " shards, one has ", rows);
+      return ResourceExhaustedError("table '", options_.name, "': flush: expected at most ", share, " rows in each of ",
+                                    shards_.size(), " shards, because tier ", tiers_.name(last), " has ",
+                                    options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes, found ", rows, " in one");
     }
     size_t above = ~size_t{0};  // rows that are not there yet
     for (bool progress = true; above > 0 && progress;) {
@@ -62,7 +62,10 @@ Status Demoter::MoveAllToLast() {
       progress = left < above;
       above = left;
     }
-    if (above > 0) return InternalError("table '", options_.name, "': flush: ", above, " rows of a shard cannot be moved");
+    if (above > 0) {
+      return InternalError("table '", options_.name, "': flush: expected all rows of a shard to move to tier ",
+                           tiers_.name(last), ", found ", above, " that cannot be moved");
+    }
   }
   return OkStatus();
 }

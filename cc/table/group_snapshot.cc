@@ -13,7 +13,7 @@
 namespace multitier {
 namespace {
 
-// Copies of tables whose turn is to come are given beyond so many bytes.
+// When the copies of the tables that have not been started exceed this, a thread gives them to their visitors.
 constexpr size_t kRelieveBytes = WaitingCopies::kFarBehindBytes / 4;
 
 Gate* GateOfSeveral() { return OfThisProcess<Gate>(); }
@@ -64,7 +64,7 @@ class GroupSnapshot {
     std::vector<std::unique_ptr<Thread>> others;
     for (size_t i = 1; i < threads; ++i) {
       others.push_back(std::make_unique<Thread>());
-      if (!others.back()->Start("mt_save", [this] { RunMembers(); }).ok()) break;  // the rest does its work
+      if (!others.back()->Start("mt_save", [this] { RunMembers(); }).ok()) break;  // the other threads do its work
     }
     RunMembers();
     for (const auto& thread : others) thread->Join();
@@ -76,9 +76,9 @@ class GroupSnapshot {
   struct Member {
     explicit Member(const TableInGroup& of) : of_group(of) {}
     const TableInGroup of_group;
-    std::unique_ptr<TableSnapshot> snapshot;  // null once all was given
-    Mutex mutex;                              // held by what gives its copies
-    std::atomic<bool> runs{false};            // or was run; set with the mutex held
+    std::unique_ptr<TableSnapshot> snapshot;  // null once all rows were given
+    Mutex mutex;                              // held while its copies are given
+    std::atomic<bool> runs{false};            // it was started; set with the mutex held
   };
 
   void RunMembers() {
@@ -101,7 +101,7 @@ class GroupSnapshot {
     return member->runs ? Relieve() : OkStatus();
   }
 
-  // Gives copies of tables whose turn is to come, those with the most first.
+  // Gives copies of tables that have not been started, those of the table with the most bytes first.
   Status Relieve() {
     while (waiting_->bytes() > kRelieveBytes) {
       Member* fullest = nullptr;

@@ -105,7 +105,8 @@ Status RecordMover::CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> 
   std::sort(locations.begin(), locations.end());
   const int64_t named = Shard::Locked(shard)->CountNamed(level, locations);
   if (named == 0) return OkStatus();
-  return tiers_.Error("flushing", level, DataLossError(named, " rows have no record where the index has them"));
+  return tiers_.Error("flushing", level,
+                      DataLossError("expected a record at each location of the index, found none for ", named, " rows"));
 }
 
 }  // namespace multitier

@@ -56,8 +56,9 @@ class CopyOutVisitor : public RecordVisitor {
 Status EmbeddingTable::Impl::CheckRowBatch(const char* operation, const RowBatch& rows) const {
   const size_t expected = layout()->row_bytes();
   if (rows.row_bytes == expected && rows.stride >= expected) return OkStatus();
-  return InvalidArgumentError("table '", options_.name, "': ", operation, " expects rows of ", expected,
-                              " bytes and a stride of at least as many, found ", rows.row_bytes, " and ", rows.stride);
+  return InvalidArgumentError("table '", options_.name, "': ", operation, ": expected rows of ", expected,
+                              " bytes with at least that stride, found rows of ", rows.row_bytes, " bytes with stride ",
+                              rows.stride);
 }
 
 // What a row of an absent key begins with.

@@ -156,7 +156,7 @@ TEST(RowBatch, AnotherLayoutIsRefusedBeforeAnythingChanges) {
   rows.batch.row_bytes -= 16;
   for (const Status& status : {table->CopyOut(rows.batch, CopyOutAs::kUse), table->PutBack(rows.batch)}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("expects rows of 64 bytes"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("expected rows of 64 bytes"), std::string::npos) << status.message();
   }
   EXPECT_EQ(table->TotalCount(), 0);
 }

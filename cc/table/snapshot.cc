@@ -18,9 +18,9 @@
 //   a tier -> DRAM      if the record stays as the row's clean copy, the row takes the mark; else the row is copied
 //   first -> last tier  the mark goes along: 3 comes to the last tier later
 //   compaction          the mark goes along, and the record's new place is noted; 3 looks at noted places at its end
-// While 3 reads a tier, only compaction brings a row that is still to be given to another place of that tier. So a record whose
-// place was noted after it was read may be an older one of that key: it is left to the look at noted places. For any other
-// record the key decides.
+// While 3 reads a tier, only compaction moves a row that is still to be given to another place of that tier. So if a place was
+// noted after 3 had read the record there, that record may be an older one of its key. It is skipped: the look at noted places
+// gives the row. Any other record is given if the key's word or row names it.
 //
 // At the end the rows that were given are counted against those that the table had at the moment. A snapshot that lacks a row
 // fails, whatever a tier said of its record. Damaged rows that on_corruption leaves out are counted as given.
@@ -385,7 +385,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return GiveWhereFull();
   }
 
-  // A record that cannot be read: nothing where no row needs it, else an error or, where on_corruption says so, a row less.
+  // A record that cannot be read. If a row needs it, returns an error or, if on_corruption says so, leaves the row out.
   Status GoWithout(int level, const ReadRecord& record) {
     if (record.any_key) {
       if (record.status.code() == StatusCode::kNotFound) return OkStatus();  // nothing is there
@@ -437,8 +437,8 @@ Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(Sna
 
 Status EmbeddingTable::Impl::ChangesNotKnown(int64_t since) const {
   return FailedPreconditionError("table '", options_.name, "': expected changes since moment ", since, ", found ",
-                                 ChangesSince() == 0       ? "that none are tracked"
-                                 : ChangesSince() == since ? "too many"
+                                 ChangesSince() == 0       ? "no tracked changes"
+                                 : ChangesSince() == since ? "too many to track"
                                                            : StrCat("those since moment ", ChangesSince()),
                                  ": take a full snapshot");
 }

@@ -4,18 +4,19 @@
 //               tag matches is marked as being read (ShardRows::BeginRead). No other thread moves, frees or reads it until
 //               step 3, so one read serves all.
 //   2. read     all records of the batch in one call of each tier, no lock held.
-//   3. answer   under the shard's lock, a group at a time while the tier reads on: the record's key is verified. Another key's
-//               record is excluded, and the search goes on. The key's own goes to OnRecord, which keeps it where it is,
-//               installs its row in DRAM, or erases the key. A record of an unbounded last tier stays as the clean copy of an
-//               installed row; any other is freed.
-//   4. wait     for records that other operations read, after all own ones are answered; then from 1 for what is left.
+//   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
+//               it is another key, the record is excluded and the search goes on. If it is the key that was asked for, the
+//               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. A record of
+//               an unbounded last tier stays as the clean copy of an installed row; any other is freed.
+//   4. wait     for records that other operations are reading. All own records are answered by then, so no two operations wait
+//               for each other. The keys that are left start again at step 1.
 //
 // An operation gives keys and implements RecordVisitor next to its own code. Keys come in the order of their shards; a shard is
 // locked once for each run of up to a thousand of them, in step 1 and again in step 3, while the buckets of the next ones are
 // on their way into the processor's cache.
 //
-// A damaged record (DataLoss) is an error, or its key starts anew or is dropped, as on_corruption and the visitor say. The tier
-// may know whose record it was. If it does not, the record counts as that of the key that was asked for, whose tag matched.
+// A damaged record (DataLoss) is an error, or its key starts anew or is dropped, as on_corruption and the visitor say. If the
+// tier does not know the key of a damaged record, the record counts as that of the key that was asked for.
 //
 // Owns nothing between two calls. Its callers are operations inside the gate that hold no shard's lock. Thread-safe.
 
@@ -37,13 +38,13 @@ struct TierKey {
   int64_t key = 0;
   uint64_t hash = 0;
   int shard = 0;
-  uint32_t entry = 0;    // the caller's
-  uint64_t touched = 0;  // the access it is read for; 0: none that counts
-  Span<uint8_t> row;     // data of the row, where the visitor needs them: [row_bytes]. Memory of the TierKeys
+  uint32_t entry = 0;    // for the caller
+  uint64_t touched = 0;  // number of the access that reads the key; 0: does not count as a use
+  Span<uint8_t> row;     // data of the row, if the visitor needs rows: [row_bytes], in memory of the TierKeys
   int level = 0;         // of the record being read, and its location
   uint32_t location = 0;
-  bool has_row = false;   // the visitor's
-  bool answered = false;  // to the visitor
+  bool has_row = false;   // for the visitor
+  bool answered = false;  // the visitor was called
 
  private:
   friend class TierReader;
@@ -70,7 +71,7 @@ class TierKeys {
   TierKey& operator[](size_t i) { return keys_[i]; }
   auto begin() const { return keys_.begin(); }
   auto end() const { return keys_.end(); }
-  // Memory for the rows of all keys; false: there is none.
+  // Allocates memory for the rows of all keys. False: there is not enough.
   bool TakeMemory(size_t row_bytes) {
     if (rows_ == nullptr) rows_ = NewArray<uint8_t>(keys_.size() * row_bytes);
     return rows_ != nullptr;
@@ -111,8 +112,8 @@ class RecordVisitor {
   // Whether a key whose row cannot be installed, for want of memory, is an error.
   virtual bool MustInstall() const { return false; }
   virtual Damage OnDamage() const { return Damage::kAsOption; }
-  // Where the records of erased keys go, for TierStack::Remove. With it an error of a key does not end the call: all keys are
-  // tried before the first error is returned.
+  // Receives the records of erased keys, for TierStack::Remove. If it is not null, an error of one key does not end the call:
+  // all keys are tried, then the first error is returned.
   virtual FreedRecords* removed() { return nullptr; }
 };
 
@@ -120,8 +121,8 @@ class TierReader {
  public:
   TierReader(TableBase* base, Demoter* demoter) : base_(*base), demoter_(*demoter) {}
 
-  // Answers every key. On an error every record that this call marked is as it was; what the visitor did is its own to undo.
-  // REQUIRES, of a visitor that erases: the caller has the ShardWriters of the keys' shards
+  // Answers every key. After an error every record that this call marked is as it was before; the visitor must undo what it
+  // did itself. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys' shards
   Status Read(TierKeys* keys, RecordVisitor* visitor);
 
  private:

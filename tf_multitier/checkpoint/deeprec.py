@@ -277,7 +277,7 @@ def load_deeprec(
     Args:
       path: a checkpoint's prefix, a directory with a `checkpoint` file (its newest checkpoint), or a SavedModel's directory.
       initial_values: {name of a slot, such as "Adagrad": what a new row's slot begins with}, for optimizers with other names or
-        values than TensorFlow's and DeepRec's defaults. None: not a slot, but a variable of its own.
+        values than TensorFlow's and DeepRec's defaults. None: the name is not a slot, but a variable of its own.
 
     Returns:
       A DeepRecCheckpoint.

@@ -236,7 +236,7 @@ def load_npz(path: str | os.PathLike) -> Rows:
 
 
 def save_raw(rows: RowSource | Rows, directory: str | os.PathLike) -> int:
-    """Writes the files `key` (int64) and `emb_vector` (float32, dim elements a key) of little-endian numbers, as HugeCTR reads them.
+    """Writes the files `key` (int64) and `emb_vector` (float32, dim elements per key) of little-endian numbers, as HugeCTR reads them.
 
     Only values: no slots, frequencies or versions. Returns the number of rows.
     """
@@ -288,7 +288,7 @@ class _RawRows(RowSource):
 
 
 def load_raw(directory: str | os.PathLike, dim: int) -> RowSource:
-    """Rows of a directory with files `key` (int64) and `emb_vector` (float32, `dim` elements a key): see `save_raw`.
+    """Rows of a directory with files `key` (int64) and `emb_vector` (float32, `dim` elements per key): see `save_raw`.
 
     Raises:
       FileNotFoundError: a file is missing.

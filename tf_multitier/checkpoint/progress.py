@@ -15,13 +15,13 @@ _SECONDS = 0.2  # between two looks
 
 @contextlib.contextmanager
 def progress() -> Iterator[None]:
-    """Shows how far the restores of embedding variables are that run in the `with` block, if standard error is a terminal.
+    """Shows the progress of the restores of embedding variables in the `with` block, if standard error is a terminal.
 
         with tf_multitier.checkpoint.progress():
             saver.restore(session, prefix)
 
     The bar counts the rows that are read. A restore whose rows do not fit into the first tier reads them three times.
-    Without this function, a restore that takes longer than ten seconds says in TensorFlow's log how far it is.
+    Without this function, a restore that takes longer than ten seconds logs its progress with TensorFlow.
     """
     ended = threading.Event()
     with tqdm.tqdm(desc="restore", unit=" rows", unit_scale=True, disable=None) as bar:

@@ -34,8 +34,8 @@ class Writer:
 
     The checkpoint exists once the `with` block has ended: the part files are synced before the index is written. After an exception
     in the block, or if the index cannot be written, there is no checkpoint, and the part files are deleted. The `checkpoint` file of
-    the directory then names this checkpoint, and no other. Of several Writers of one prefix, the first to end its block writes the
-    checkpoint; the others raise AlreadyExistsError.
+    the directory then names this checkpoint, and no other. If several Writers have the same prefix, the first to
+    end its block writes the checkpoint; the others raise AlreadyExistsError.
 
     Args:
       path: the checkpoint's prefix. Its directory exists.
@@ -85,10 +85,10 @@ class Writer:
 
         Args:
           name: the variable's name.
-          rows: a RowSource or an `engine.Rows`. Besides one block of it, 16 bytes of memory are used for each key.
+          rows: a RowSource or an `engine.Rows`. The writer needs memory for one block of it, and 16 bytes for each key.
           partitions: number of part files. A variable of any number of partitions restores them.
           initializer: dict as in `SavedTable.initializer`. None: the variable that restores keeps its own.
-          applies: the table's count of updates, its clock where a program has no global step.
+          applies: the table's count of updates. Without a global step, it is the version that new updates give to rows.
           matrix: float32 [matrix_rows, dim], as `SavedTable.matrix` returns it, for an initializer of kind "matrix".
           frozen: None, or the dtype of the values: "float32", "float16" or "bfloat16". Then only keys and values are written: no slots,
             frequencies, versions and counted keys.

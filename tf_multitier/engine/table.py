@@ -210,13 +210,13 @@ class Table(RowTransfer):
 
     @property
     def recovery(self) -> typing.Any:
-        """The state of the SSDHASH files when `open` read them. None if the table was not opened with `open`; zeros for LEVELDB.
+        """The state of the last tier's files when `open` read them. None if the table was not opened with `open`.
 
         A dict:
-          files: number of files with records.
+          files: number of files with records. For LEVELDB: the manifest, the logs that it needs, and the table files.
           listed_files: how many of them the tier's list of synced files names.
-          unsealed_files: how many of them the process left open when it died.
-          lost_headers: how many of them lost their header.
+          unsealed_files: SSDHASH: how many of them the process left open when it died.
+          lost_headers: SSDHASH: how many of them lost their header.
           records: number of records in the files, including older ones and removals.
           damaged_records: number of damaged records that no flush had acknowledged.
           first_damage: file and offset of the first damaged record, or ''.

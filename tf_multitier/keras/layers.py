@@ -284,7 +284,7 @@ class _Feature(typing.NamedTuple):
 
 @_SERIALIZABLE
 class GroupEmbedding(_RowsLayer):
-    """Looks many features up by one op, one table for each feature.
+    """Looks up many features in one op. Each feature has a table.
 
     Args:
       features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner.
