@@ -293,6 +293,26 @@ def test_weights_and_checkpoints_of_keras_restore(tmp_path):
         same_bits(predicted(other), expected)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_checkpoint_has_the_rows_of_a_group(tmp_path, partitions):
+    feature = {"output_dim": 4, "partitions": partitions}
+
+    def trained():
+        group = kt.GroupEmbedding({"a": feature, "b.c": feature}, optimizer=optimizers.SGD(0.1))
+        inputs = {name: keras.Input((3,), dtype="int64", name=name) for name in ("a", "b.c")}
+        made = keras.Model(inputs, keras.layers.Concatenate()(list(group(inputs).values())))
+        made.compile("sgd", "mse")
+        return made, group
+
+    saved, group = trained()
+    saved.fit({"a": X, "b.c": X}, np.ones((128, 8)), verbose=0)
+    path = tf.train.Checkpoint(saved).write(tmp_path / "ck")
+    other, restored = trained()
+    tf.train.Checkpoint(other).read(path).assert_existing_objects_matched()
+    same_bits([t.export() for t in restored.tables], [t.export() for t in group.tables])
+    assert sum(int(t.total_count()) for t in restored.tables) == 2 * np.unique(X).size
+
+
 def test_model_checkpoint_and_backup_run(tmp_path):
     saved = model(optimizers.Adagrad(0.1))
     saved.compile("adam", "mse")

@@ -37,7 +37,7 @@ def no_dense(what):
 class NoDenseValue:
     """The methods of a tf.Variable that need its dense value. Each raises NotImplementedError and names what is not possible."""
 
-    def __tf_tracing_type__(self, unused_context: typing.Any) -> typing.NoReturn:
+    def __tf_tracing_type__(self: typing.Any, unused_context: typing.Any) -> typing.NoReturn:
         """TensorFlow calls this for an argument of a tf.function.
 
         Raises:

@@ -322,6 +322,9 @@ class GroupEmbedding(_RowsLayer):
         self.embeddings = {
             name: self._add_rows(name, made) for name, made in self._features.items()
         }
+        for name, variable in self.embeddings.items():
+            # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
+            setattr(self, f"embeddings_{name}", variable)
         self.built = True
 
     def call(self, inputs: typing.Any) -> typing.Any:
