@@ -10,77 +10,24 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from chain_util import Model
+from chain_util import STORAGE_TYPES
 
 import tf_multitier
+from tf_multitier import checkpoint
 from tf_multitier.train import incremental_saver
 
 v1 = tf.compat.v1
-DIM = 4
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def storage(tmp_path, storage_type, rows):
-    if storage_type is None:
-        return None
-    return tf_multitier.StorageOption(
-        storage_type=getattr(tf_multitier.StorageType, storage_type),
-        storage_path=str(tmp_path / "tiers"),
-        storage_size=None if storage_type == "LEVELDB" else [rows * 48],
-    )
-
-
-class Model:
-    """Two variables, one of them partitioned; a train op, an op that removes keys, and an IncrementalSaver."""
-
-    def __init__(self, tmp_path, storage_type=None, parts=2, counter=0, **saver):
-        step = v1.train.get_or_create_global_step()
-        option = tf_multitier.EmbeddingVariableOption(
-            storage_option=storage(tmp_path, storage_type, 60),
-            filter_option=tf_multitier.CounterFilter(counter) if counter else None,
-            evict_option=tf_multitier.GlobalStepEvict(steps_to_live=30),
-        )
-        self.variables = [
-            tf_multitier.get_embedding_variable(
-                f"v{i}",
-                DIM,
-                initializer=v1.random_normal_initializer(seed=i),
-                partitioner=v1.fixed_size_partitioner(n) if n > 1 else None,
-                ev_option=option,
-            )
-            for i, n in enumerate([1, parts])
-        ]
-        self.dense = v1.get_variable("dense", [], initializer=v1.zeros_initializer())
-        self.ids = v1.placeholder(tf.int64, [None])
-        rows = [tf.nn.embedding_lookup(v, self.ids) for v in self.variables]
-        loss = sum(tf.reduce_sum(tf.square(r - 1.0)) for r in rows) + self.dense
-        self.train = v1.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
-        self.remove = [v.remove(self.ids) for v in self.variables]
-        self.saver = tf_multitier.train.IncrementalSaver(**saver)
-        self.init = v1.global_variables_initializer()
-        self.exports = [part.export_rows() for v in self.variables for part in v.parts]
-
-    def work(self, session, rng, steps=5):
-        for _ in range(steps):
-            session.run(self.train, {self.ids: rng.integers(-80, 80, 20)})
-            if rng.random() < 0.3:
-                session.run(self.remove, {self.ids: rng.integers(-80, 80, 10)})
-
-    def content(self, session):
-        found, dense = session.run([self.exports, self.dense])
-        rows = {}
-        for name, parts in (("v0", found[:1]), ("v1", found[1:])):
-            for part in parts:
-                for i, key in enumerate(part.keys.tolist()):
-                    facts = part.frequencies[i], part.versions[i]
-                    rows[name, key] = (part.rows[i].tobytes(), *facts)
-                rows |= {(name, "counted", *entry): None for entry in part.counted.tolist()}
-        return rows, dense
-
-
 @pytest.mark.parametrize("counter", [0, 2])
-@pytest.mark.parametrize("storage_type", [None, "DRAM_SSDHASH", "LEVELDB"])
-def test_a_base_and_its_deltas_are_the_model_in_any_partitions(tmp_path, storage_type, counter):
+@pytest.mark.parametrize("storage_type", STORAGE_TYPES)
+def test_a_base_and_its_deltas_are_the_model_in_any_partitions(
+    tmp_path, storage_type, counter, emulated_device
+):
     rng, contents, paths = np.random.default_rng(7), [], []
+    full, merged = str(tmp_path / "full"), str(tmp_path / "merged")
     with tf.Graph().as_default(), v1.Session() as session:
         model = Model(tmp_path, storage_type, counter=counter)
         session.run(model.init)
@@ -88,13 +35,19 @@ def test_a_base_and_its_deltas_are_the_model_in_any_partitions(tmp_path, storage
         for step in range(5):
             paths.append(model.saver.save_incremental(session, str(tmp_path / "model"), step))
             contents.append(model.content(session))
-            model.work(session, rng)
+            if step < 4:
+                model.work(session, rng)
+        v1.train.Saver().save(session, full)
     assert paths == [paths[0], *incremental_saver.deltas(paths[0])] and len(paths) == 5
+    checkpoint.merge(paths[0], merged)
     with tf.Graph().as_default(), v1.Session() as session:
         model = Model(tmp_path, storage_type="DRAM_SSDHASH", parts=3, counter=counter)
         for path, content in zip(paths[1:], contents[1:]):
             model.saver.restore(session, path)
             assert model.content(session) == content
+        for prefix in (full, merged):
+            v1.train.Saver().restore(session, prefix)
+            assert model.content(session) == contents[-1]
         model.saver.restore(session, paths[0])
         assert model.content(session) == contents[-1]
         model.work(session, rng)
@@ -147,8 +100,8 @@ def test_a_damaged_delta_is_an_error_before_anything_changes(tmp_path):
         session.run(model.init)
         model.work(session, rng)
         base = model.saver.save(session, str(tmp_path / "model"))
-        saved = model.content(session)
         model.work(session, rng)
+        saved = model.content(session)
         delta = model.saver.save_incremental(session, str(tmp_path / "model"))
         for path in glob.glob(delta + ".data-[a-z]*"):
             with open(path, "r+b") as file:

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from chain_util import make_chain
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
@@ -233,3 +234,60 @@ def test_options_of_checkpoints_are_refused_for_storage(tmp_path, capsys):
     assert "expected --verify or --json for a storage directory, found --keys" in (
         capsys.readouterr().err
     )
+
+
+@pytest.fixture
+def chain(tmp_path):
+    return make_chain(tmp_path / "chain", deltas=2)
+
+
+def test_the_deltas_of_a_checkpoint_are_listed_and_verified(chain, capsys):
+    base, _ = chain
+    for path in (base, os.path.dirname(base)):
+        found = json.loads(show(capsys, path, "--verify", "--json"))
+        assert found["kind"] == "checkpoint" and found["damage"] == []
+        names = [os.path.basename(delta["path"]) for delta in found["deltas"]]
+        assert names == ["model.delta-0001", "model.delta-0002"]
+    for delta in checkpoint.load_chain(base).deltas:
+        entry = found["deltas"].pop(0)["tables"]
+        for name, table in delta.tables.items():
+            assert entry[name]["rows"] == table.num_rows > 0 and entry[name]["verified"]
+            assert entry[name]["removed"] == table.num_removed
+            assert entry[name]["bytes"] == sum(part.bytes for part in table.parts)
+        part = table.parts[1].path
+    out = show(capsys, base)
+    expected = ["model.delta-0002", "v1", f"{table.num_rows:,}", f"{table.num_removed:,}"]
+    assert expected in [line.split()[:4] for line in out.splitlines()]
+    os.truncate(part, os.path.getsize(part) - 1)
+    show(capsys, base)
+    assert os.path.basename(part) in show(capsys, base, "--verify", status=1)
+    os.remove(part)
+    assert f"missing: {os.path.basename(part)}" in show(capsys, base, status=1)
+
+
+def test_the_prefix_of_a_delta_shows_the_rows_after_it(chain, capsys):
+    base, full = chain
+    newest = base + ".delta-0002"
+    whole = checkpoint.load(full).tables["v1"].read()
+    show(capsys, newest, f"--diff={full}", "--verify")
+    found = json.loads(
+        show(capsys, newest, "--verify", "--json", "--keys=7,999", "--top=3", "--histograms")
+    )
+    assert found["kind"] == "base and deltas" and len(found["deltas"]) == 2
+    table = found["tables"]["v1"]
+    assert table["rows"] == len(whole) and table["partitions"] == 2 and len(table["parts"]) == 6
+    assert sum(table["histograms"]["frequency"]["rows"]) == len(whole)
+    assert [row["frequency"] for row in table["top"]] == sorted(whole.frequencies)[:-4:-1]
+    assert table["keys"][1] == {"key": 999}
+    differs = json.loads(show(capsys, newest, f"--diff={base}", "--json", status=1))["difference"]
+    assert differs["v1"]["other_value"] > 0
+    [line] = [line for line in show(capsys, newest).splitlines() if line.startswith("v1")]
+    assert line.split()[:5] == ["v1", "4", "?", "1", "2"]  # its rows were not read
+
+
+def test_a_gap_between_deltas_is_damage(chain, capsys):
+    base, _ = chain
+    os.remove(base + ".delta-0001.index")
+    assert "expected delta-0001, found" in show(capsys, base, status=1)
+    assert inspect.main([base + ".delta-0002"]) == 2
+    assert "expected delta-0001, found" in capsys.readouterr().err

@@ -135,6 +135,32 @@ def test_resize_cuts_or_fills_from_the_initializer(tmp_path, parts, dim):
         assert row[2 * dim :] == [key + 2.0]
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("how", ["Saver", "IncrementalSaver"])
+def test_a_saver_resizes_only_when_it_was_built_to(tmp_path, parts, how):
+    path = written(tmp_path / "model", rows_of(range(50)), partitions=2)
+    found = []
+    for resize in (False, True):
+        with tf.Graph().as_default(), v1.Session() as session:
+            ev = make(dim=7, parts=parts)
+            block = tf_multitier.train.resize_on_restore if resize else contextlib.nullcontext
+            with block():
+                saver = getattr(
+                    tf_multitier.train if how == "IncrementalSaver" else v1.train, how
+                )()
+            session.run(v1.global_variables_initializer())
+            if not resize:
+                message = "expected dim 7, found dim 4 .*resize=True.*resize_on_restore"
+                with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                    saver.restore(session, path)
+                continue
+            saver.restore(session, path)
+            found.append(exported(session, ev)[0])
+            session.run(ev.restore_from(path, resize=True))
+            found.append(exported(session, ev)[0])
+    assert found[0] == found[1] and len(found[0]) == 50
+
+
 def test_a_slot_of_another_dim_is_refused(tmp_path):
     path = written(tmp_path / "model", rows_of(range(9), slots=[("ev/Adagrad", 3, 0.1)]))
     with tf.Graph().as_default():

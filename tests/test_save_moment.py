@@ -97,11 +97,17 @@ def counts(path):
     return np.moveaxis(np.array(found), 2, 0)
 
 
+@pytest.mark.parametrize("deltas", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_save_during_training_is_one_prefix_of_all_updates(tmp_path, grouped):
+def test_a_save_during_training_is_one_prefix_of_all_updates(tmp_path, grouped, deltas):
     with tf.Graph().as_default():
         trains = build(tmp_path, grouped)
-        saver = v1.train.Saver(max_to_keep=1)
+        if deltas:
+            saver = tf_multitier.train.IncrementalSaver(max_to_keep=1, max_deltas=ROUNDS + 1)
+            save = saver.save_incremental
+        else:
+            saver = v1.train.Saver(max_to_keep=1)
+            save = saver.save
         updates = [
             op for op in v1.get_default_graph().get_operations() if op.type == "MultitierGroupApply"
         ]
@@ -110,13 +116,13 @@ def test_a_save_during_training_is_one_prefix_of_all_updates(tmp_path, grouped):
             session.run(v1.global_variables_initializer())
             with running(session, trains):
                 for step in range(ROUNDS):
-                    least, most = counts(saver.save(session, str(tmp_path / "model"), step))
+                    least, most = counts(save(session, str(tmp_path / "model"), step))
                     if grouped:
                         assert (least == most[0]).all() and (most == most[0]).all()
                     else:  # the variables are updated in order; parts of a variable have an op each
                         assert (most[1:] <= least[:-1]).all()
                         assert (most[0] - least[-1] <= 1).all()
-            last = counts(saver.save(session, str(tmp_path / "model"), ROUNDS))
+            last = counts(save(session, str(tmp_path / "model"), ROUNDS))
             assert (last == last[0, 0]).all()  # every thread ended a step
             saver.restore(session, v1.train.latest_checkpoint(tmp_path))
             session.run(trains)

@@ -195,8 +195,8 @@ def test_a_cpp_program_serves_and_reloads_a_model(tmp_path, serve, frozen):
             serving.freeze(path, path + "-frozen")
         first, second = first + "-frozen", second + "-frozen"
     done = subprocess.run(
-        [serve, tf_multitier.get_library_path(), "words:0", "score:0", first, second],
-        input="ann bob x\n!reload\nann bob x\n",
+        [serve, tf_multitier.get_library_path(), "words:0", "score:0", first],
+        input=f"ann bob x\n!reload {second}\nann bob x\n",
         capture_output=True,
         text=True,
         timeout=120,
@@ -206,6 +206,44 @@ def test_a_cpp_program_serves_and_reloads_a_model(tmp_path, serve, frozen):
     answers = [np.float32(line.split()) for line in done.stdout.splitlines()]
     np.testing.assert_array_equal(answers, [before, after])
     assert before[1] != after[1]
+
+
+def test_the_cpp_program_reloads_checkpoints_and_deltas(tmp_path, serve):
+    with tf.Graph().as_default(), v1.Session() as session:
+        words = v1.placeholder(tf.string, [None], "words")
+        column = fc.embedding_column(
+            fc.categorical_column_with_embedding("word", dtype=tf.string, partition_num=2), 4
+        )
+        net = fc.input_layer({"word": words}, [column])
+        score = tf.reduce_sum(net, axis=1, name="score")
+        train = v1.train.AdagradOptimizer(0.5).minimize(tf.reduce_sum(score))
+        saver = tf_multitier.train.IncrementalSaver()
+        session.run(v1.global_variables_initializer())
+        requests, answers = ["ann bob x"], [session.run(score, {words: ["ann", "bob", "x"]})]
+        path, base = str(tmp_path / "model"), str(tmp_path / "rows")
+        v1.saved_model.simple_save(session, path, {"words": words}, {"score": score})
+        serving.freeze(path, path + "-frozen")
+        for word in ("ann", "bob", "cat"):
+            session.run(train, {words: [word]})
+            saved = saver.save_incremental(session, str(tmp_path / "train"))
+            if saved.endswith("train"):
+                serving.freeze(saved, base)
+            else:
+                saved = serving.freeze_delta(saved, base)
+            requests += [f"!reload {base if saved.endswith('train') else saved}", "ann bob x"]
+            answers.append(session.run(score, {words: ["ann", "bob", "x"]}))
+    done = subprocess.run(
+        [serve, tf_multitier.get_library_path(), "words:0", "score:0", path + "-frozen"],
+        input="\n".join(requests),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [np.float32(line.split()) for line in done.stdout.splitlines()]
+    np.testing.assert_array_equal(found, answers)
+    assert len({tuple(answer) for answer in answers[:3]}) == 3
 
 
 def test_the_cpp_program_names_what_is_damaged(tmp_path, serve):

@@ -247,6 +247,42 @@ def test_frozen_files_have_keys_and_values_alone(tmp_path, dtype, size):
             session.run(ev.restore_from(str(tmp_path / "frozen")))
 
 
+@pytest.mark.parametrize("storage", ["DRAM", "DRAM_SSDHASH"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_variable_freezes_itself(tmp_path, parts, dtype, storage):
+    keys, path = np.arange(300), str(tmp_path / "frozen")
+    with tf.Graph().as_default():
+        ev = tf_multitier.get_embedding_variable(
+            "scope/ev",
+            DIM,
+            partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None,
+            ev_option=serving_util.option(tmp_path, storage),
+        )
+        rows = tf.nn.embedding_lookup(ev, keys)
+        train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(rows**2))
+        freeze = ev.freeze(path, dtype)
+        with pytest.raises(ValueError, match="dtype: expected float32.*found 'int8'"):
+            ev.freeze(path, "int8")
+        with initialized_session() as session:
+            session.run(train)
+            session.run(freeze)
+            expected = rounded(session.run(rows), dtype)
+    table = checkpoint.load(path).tables["scope/ev"]
+    assert table.frozen and table.dtype == dtype and table.num_rows == 300
+    assert len(table.columns) == 1 and table.num_partitions == parts
+    size = 4 if dtype == "float32" else 2
+    assert sum(part.bytes for part in table.parts) < 300 * (8 + size * DIM) + 200 * parts
+    with tf.Graph().as_default(), serving.read_only(), v1.Session() as session:
+        ev = tf_multitier.get_embedding_variable("scope/ev", DIM)
+        session.run(ev.restore_from(path))
+        np.testing.assert_array_equal(session.run(tf.nn.embedding_lookup(ev, keys)), expected)
+    with tf.Graph().as_default(), v1.Session() as session:
+        ev = tf_multitier.get_embedding_variable("scope/ev", DIM)
+        v1.train.Saver().restore(session, path)
+        np.testing.assert_array_equal(session.run(tf.nn.embedding_lookup(ev, keys)), expected)
+
+
 def rounded(values, dtype):
     with tf.Graph().as_default(), v1.Session() as session:
         return session.run(tf.cast(tf.cast(values, dtype), tf.float32))

@@ -15,7 +15,12 @@ import os
 import sys
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-_TOOLS = ("tf_multitier.convert", "tf_multitier.inspect", "tf_multitier.tools.salvage")
+_TOOLS = (
+    "tf_multitier.checkpoint",
+    "tf_multitier.convert",
+    "tf_multitier.inspect",
+    "tf_multitier.tools.salvage",
+)
 
 
 def module_run(arguments):

@@ -2,7 +2,7 @@
 
     scan      reads one piece of the rows, by a cursor           upsert      writes a batch of rows
     rows      a generator that scans the whole variable          clear       removes every key
-                                                                 set_budget  changes the size of DRAM
+    freeze    writes a file for serving                          set_budget  changes the size of DRAM
 
 Reads and removals by key are in queries.py. A checkpoint moves whole variables between programs (saver.py, checkpoint/).
 """
@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
@@ -313,6 +314,28 @@ class RowTransfer(Queries):
             )
             for part, at, its_keys in zip(self.parts, positions, part_keys)
         ]
+
+    def freeze(
+        self, prefix: typing.Any, dtype: str = "float32", name: str = "freeze"
+    ) -> tf.Operation:
+        """An op that writes a checkpoint for serving: keys and values of all rows, as of one moment.
+
+        The files have no slots, frequencies, versions and counted keys: a row takes 8 bytes and its values. `restore_from(prefix)` of
+        a read-only variable (tf_multitier.serving.read_only) loads them. `tf_multitier.serving.freeze` makes such a checkpoint or a
+        SavedModel from files.
+
+        Args:
+          prefix: string scalar: the path of the checkpoint.
+          dtype: of the values in the files: "float32", "float16" or "bfloat16", rounded to the nearest. A table in memory has float32.
+          name: name of the op.
+
+        Raises:
+          ValueError: `dtype` is none of these.
+          tf.errors.ResourceExhaustedError, when run: the disk is full. There is no checkpoint then.
+        """
+        if dtype not in saver.FROZEN_DTYPES:
+            raise ValueError(f"dtype: expected {', '.join(saver.FROZEN_DTYPES)}; found {dtype!r}")
+        return saver.freeze_op(self.parts, self.variable_name, prefix, dtype, name)
 
     def clear(self, name: str = "clear") -> tf.Operation:
         """An op that removes all keys, and what filters have counted."""

@@ -25,6 +25,7 @@ restore a variable under another name.
 import contextlib
 import contextvars
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -39,11 +40,33 @@ from tf_multitier.tensorflow_internals import SaveSpec
 # Partitions own ranges of this many buckets of keys.
 NUM_BUCKETS = 1024
 
+FROZEN_DTYPES = ("float32", "float16", "bfloat16")
+
 _INDEX = "partition_of_bucket"
 _OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/manifest)$")
 
 
 _kind = contextvars.ContextVar("kind of save", default=("full", None))
+_resize = contextvars.ContextVar("whether a restore accepts another dim", default=False)
+
+
+@contextlib.contextmanager
+def resize_on_restore() -> Iterator[None]:
+    """Savers that are built in the `with` block restore embedding variables from checkpoints with another embedding_dim.
+
+        with tf_multitier.train.resize_on_restore():
+            saver = tf.compat.v1.train.Saver()
+        saver.restore(session, prefix)
+
+    Each value is cut, or filled with the elements that the key's initial value has there. A slot with as many elements as the value is
+    cut, or filled with its initial value. Variables of other kinds keep their shapes: TensorFlow refuses another one.
+    `restore_from(prefix, resize=True)` does this for one variable.
+    """
+    token = _resize.set(True)
+    try:
+        yield
+    finally:
+        _resize.reset(token)
 
 
 @contextlib.contextmanager
@@ -170,6 +193,40 @@ def _saved_part(handle, prefix):
         return ops.multitier_saved_part(group, handle)
 
 
+def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
+    """The op that writes all parts of a variable as a checkpoint of its own, with keys and values alone."""
+    with tf.name_scope(name):
+        prefix, count = tf.convert_to_tensor(prefix, tf.string), len(parts)
+        manifests, writes = {}, []
+        for device in dict.fromkeys(part.device for part in parts):
+            here = [part for part in parts if part.device == device]
+            with colocate_with(here[0].handle, ignore_existing=True):
+                group = ops.multitier_save_group()
+                joined = [ops.multitier_join_save_group(group, part.handle) for part in here]
+                with tf.control_dependencies([op for op in joined if op is not None]):
+                    write = ops.multitier_write_save_group(group, prefix, frozen=dtype)
+                writes += [] if write is None else [write]
+                with tf.control_dependencies(writes):
+                    for part in here:
+                        manifests[part.partition_index] = ops.multitier_saved_part(
+                            group, part.handle
+                        )
+        buckets = np.arange(NUM_BUCKETS)
+        ends = np.array([(p + 1) * NUM_BUCKETS // count for p in range(count)])
+        tensors = {
+            variable_name: tf.zeros([0, parts[0].embedding_dim], parts[0].dtype),
+            f"{variable_name}/{_INDEX}": np.searchsorted(ends, buckets, "right").astype(np.int32),
+        }
+        for i, manifest in manifests.items():
+            tensors[f"{variable_name}/part_{i}-of-{count}/manifest"] = manifest
+        return tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+
+
 def restore_op(variable, prefix, variable_name, name="restore", resize=False):
     """The op that replaces a table's content by the content of `variable_name` in the checkpoint at `prefix`."""
     with colocate_with(variable.handle, ignore_existing=True):
@@ -219,7 +276,7 @@ def _restore_with_the_others(part, prefix, base, variable_name):
     """
     known = graph_state.state_of(part.graph).restored_parts
     read = known.setdefault((base.name, variable_name, part.variable_name), {})
-    read[part.partition_index] = (part, _read_op(part, prefix, variable_name))
+    read[part.partition_index] = (part, _read_op(part, prefix, variable_name, _resize.get()))
     if len(read) < part.num_partitions:
         return read[part.partition_index][1].op
     del known[base.name, variable_name, part.variable_name]
@@ -295,4 +352,4 @@ def restore(variable, restored_tensors):
             return ops.multitier_apply_delta(variable.handle, prefix, previous, variable_name=saved)
     if has_all_parts and variable.num_partitions > 1:
         return _restore_with_the_others(variable, prefix, base, saved)
-    return restore_op(variable, prefix, saved)
+    return restore_op(variable, prefix, saved, resize=_resize.get())

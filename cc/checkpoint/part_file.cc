@@ -133,7 +133,22 @@ Status PartFileWriter::Add(const Rows& rows) {
     const size_t to = std::min(rows.keys.size(), from + at_once);
     MT_RETURN_IF_ERROR(frozen_ ? AddFrozen(rows, from, to) : AddRows(rows, from, to));
   }
-  if (frozen_) return OkStatus();
+  MT_RETURN_IF_ERROR(AddRemoved(rows));
+  return frozen_ ? OkStatus() : AddFilter(rows);
+}
+
+Status PartFileWriter::AddRemoved(const Rows& rows) {
+  for (size_t from = 0; from < rows.removed_keys.size(); from += kBlockBytes / sizeof(int64_t)) {
+    const size_t to = std::min(rows.removed_keys.size(), from + kBlockBytes / sizeof(int64_t));
+    std::string payload;
+    for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
+    removed_ += static_cast<int64_t>(to - from);
+    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, std::move(payload)));
+  }
+  return OkStatus();
+}
+
+Status PartFileWriter::AddFilter(const Rows& rows) {
   for (size_t from = 0; from < rows.counted_keys.size(); from += kBlockBytes / kCountedBytes) {
     const size_t to = std::min(rows.counted_keys.size(), from + kBlockBytes / kCountedBytes);
     std::string payload;
@@ -144,13 +159,6 @@ Status PartFileWriter::Add(const Rows& rows) {
     }
     counted_ += static_cast<int64_t>(to - from);
     MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, std::move(payload)));
-  }
-  for (size_t from = 0; from < rows.removed_keys.size(); from += kBlockBytes / sizeof(int64_t)) {
-    const size_t to = std::min(rows.removed_keys.size(), from + kBlockBytes / sizeof(int64_t));
-    std::string payload;
-    for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
-    removed_ += static_cast<int64_t>(to - from);
-    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, std::move(payload)));
   }
   for (size_t from = 0; from < rows.filter_counters.size(); from += kBlockBytes) {
     const size_t n = std::min(kBlockBytes, rows.filter_counters.size() - from);

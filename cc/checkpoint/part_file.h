@@ -28,7 +28,7 @@ class PartFileWriter {
   using Append = std::function<Status(const std::string& bytes)>;
 
   explicit PartFileWriter(Append append) : append_(std::move(append)) {}
-  // For a frozen part (Manifest::frozen): Add writes keys and values alone, as this dtype. Call it before Begin.
+  // For a frozen part (Manifest::frozen): Add writes keys, values in this dtype, and removed keys. Call it before Begin.
   void Freeze(DType dtype) {
     frozen_ = true;
     dtype_ = dtype;
@@ -36,7 +36,7 @@ class PartFileWriter {
 
   // Writes the magic, and the matrix of the initializer if it has one. Call it first.
   Status Begin(const InitializerSpec& initializer, int dim);
-  // Writes rows, counted keys and filter counters of a snapshot.
+  // Writes rows, counted keys, removed keys and filter counters of a snapshot.
   Status Add(const Rows& rows);
   // Call it last. Without it the file is incomplete.
   Status End();
@@ -49,6 +49,9 @@ class PartFileWriter {
   Status WriteBlock(uint32_t kind, size_t entries, std::string payload);
   Status AddRows(const Rows& rows, size_t from, size_t to);
   Status AddFrozen(const Rows& rows, size_t from, size_t to);
+  Status AddRemoved(const Rows& rows);
+  // Counted keys and filter counters.
+  Status AddFilter(const Rows& rows);
 
   const Append append_;
   bool frozen_ = false;

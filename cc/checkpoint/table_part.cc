@@ -118,28 +118,35 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   return out;
 }
 
+void KeepRows(const std::vector<size_t>& kept, Rows* rows) {
+  const int64_t elements = rows->row_elements();
+  if (kept.size() == rows->keys.size()) return;
+  for (size_t to = 0; to < kept.size(); ++to) {
+    const size_t from = kept[to];
+    rows->keys[to] = rows->keys[from];
+    rows->frequencies[to] = rows->frequencies[from];
+    rows->versions[to] = rows->versions[from];
+    if (to != from) std::copy_n(rows->data.begin() + from * elements, elements, rows->data.begin() + to * elements);
+  }
+  rows->keys.resize(kept.size());
+  rows->frequencies.resize(kept.size());
+  rows->versions.resize(kept.size());
+  rows->data.resize(kept.size() * elements);
+}
+
 void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows) {
   if (num_partitions == 1) return;
   const auto owned = [&](int64_t key) { return PartitionOf(key, static_cast<int>(num_partitions)) == partition_index; };
-  const int64_t elements = rows->row_elements();
-  size_t kept = 0;
+  std::vector<size_t> own;
   for (size_t i = 0; i < rows->keys.size(); ++i) {
-    if (!owned(rows->keys[i])) continue;
-    rows->keys[kept] = rows->keys[i];
-    rows->frequencies[kept] = rows->frequencies[i];
-    rows->versions[kept] = rows->versions[i];
-    if (kept != i) std::copy_n(rows->data.begin() + i * elements, elements, rows->data.begin() + kept * elements);
-    ++kept;
+    if (owned(rows->keys[i])) own.push_back(i);
   }
-  rows->keys.resize(kept);
-  rows->frequencies.resize(kept);
-  rows->versions.resize(kept);
-  rows->data.resize(kept * elements);
+  KeepRows(own, rows);
 
   auto& removed = rows->removed_keys;
   removed.erase(std::remove_if(removed.begin(), removed.end(), [&](int64_t key) { return !owned(key); }), removed.end());
 
-  kept = 0;
+  size_t kept = 0;
   for (size_t i = 0; i < rows->counted_keys.size(); ++i) {
     if (!owned(rows->counted_keys[i])) continue;
     rows->counted_keys[kept] = rows->counted_keys[i];

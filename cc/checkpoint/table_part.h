@@ -55,6 +55,9 @@ struct Manifest {
   static Result<Manifest> Parse(std::string_view json);
 };
 
+// Moves the rows at `kept`, which increases, to the front, and drops the others. Counted and removed keys stay.
+void KeepRows(const std::vector<size_t>& kept, Rows* rows);
+
 // Removes the keys that another partition owns (lookup/partition.h) from `rows`.
 void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows);
 

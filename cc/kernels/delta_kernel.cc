@@ -12,23 +12,12 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
+#include "cc/kernels/saved_chain.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/lookup/partition.h"
 
 namespace multitier {
 namespace {
-
-// DataLoss unless every part of the delta continues the same part of the save before.
-absl::Status CheckContinues(const std::string& prefix, const std::vector<Manifest>& delta, const std::string& previous,
-                            const std::vector<Manifest>& before) {
-  bool continues = delta.size() == before.size();
-  for (size_t i = 0; continues && i < delta.size(); ++i) {
-    continues = delta[i].since != 0 && delta[i].since == before[i].save_id;
-  }
-  if (continues) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("delta ", prefix, ": expected one that continues ", previous,
-                                          ", found one that continues another save: a delta is missing or of another chain"));
-}
 
 class ApplyDeltaKernel : public OpKernel {
  public:

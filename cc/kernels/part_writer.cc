@@ -53,13 +53,18 @@ Manifest ManifestOf(const VariableState& state) {
   return manifest;
 }
 
-PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state)
+PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state,
+                       std::optional<DType> frozen)
     : env_(env),
       state_(std::move(state)),
       changes_(state_->kept == nullptr ? 0 : state_->kept->Changes(*state_->table)),
       manifest_(NewManifest(*state_)),
       path_(absl::StrCat(prefix, ".", manifest_.file)),
-      writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {}
+      frozen_(frozen),
+      writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {
+  manifest_.frozen = frozen.has_value();
+  if (frozen.has_value()) writer_.Freeze(*frozen);
+}
 
 Status PartWriter::Open() {
   if (env_->FileExists(path_).ok()) return AlreadyExistsError("checkpoint part ", path_);
@@ -71,6 +76,10 @@ Status PartWriter::Open() {
 Status PartWriter::Add(const Rows& rows) {
   if (!made_) MT_RETURN_IF_ERROR(Open());
   manifest_.columns = rows.columns;
+  if (frozen_.has_value()) {
+    manifest_.columns.resize(1);
+    manifest_.columns[0].dtype = *frozen_;
+  }
   manifest_.applies = rows.applies;  // the last chunk has it
   return writer_.Add(rows);
 }
@@ -89,7 +98,7 @@ void PartWriter::Remove() {
 }
 
 void PartWriter::NoteSaved() const {
-  if (state_->kept != nullptr) state_->kept->SetCheckpoint(manifest_.ToJson(), changes_);
+  if (state_->kept != nullptr && !frozen_.has_value()) state_->kept->SetCheckpoint(manifest_.ToJson(), changes_);
 }
 
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,

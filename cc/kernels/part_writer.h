@@ -13,6 +13,7 @@
 #define CC_KERNELS_PART_WRITER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,9 @@ Manifest ManifestOf(const VariableState& state);
 class PartWriter {
  public:
   // A file with a new name, `<prefix>.data-?????-of-?????`; see docs/formats/table_part.md.
-  PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state);
+  // frozen: the dtype of the values of a frozen part (Manifest::frozen).
+  PartWriter(tensorflow::Env* env, const std::string& prefix, std::shared_ptr<VariableState> state,
+             std::optional<DType> frozen = std::nullopt);
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
 
@@ -62,6 +65,7 @@ class PartWriter {
   const int64_t changes_;  // of a kept table, before the save
   Manifest manifest_;
   const std::string path_;
+  const std::optional<DType> frozen_;
   std::unique_ptr<tensorflow::WritableFile> file_;
   PartFileWriter writer_;
   bool made_ = false;

@@ -17,8 +17,8 @@
 #include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/op_kernel.h"
-#include "cc/kernels/part_reader.h"
 #include "cc/kernels/restore_progress.h"
+#include "cc/kernels/saved_chain.h"
 #include "cc/kernels/shared_tables.h"
 #include "cc/kernels/table_restorer.h"
 #include "tensorflow/core/framework/variant.h"
@@ -61,13 +61,13 @@ class RestoreKernel : public OpKernel {
     const std::string name = tensorflow::HandleFromInput(context, 0).name();
     std::shared_ptr<VariableState> live;
     TF_RETURN_IF_ERROR(FindState(context, 0, &live));
-    PartReader reader(context->env(), prefix, variable_name_);
+    SavedChain chain(context->env(), prefix, variable_name_);
     // A model that serves may have the path of the program that exported it: it keeps nothing, and takes nothing.
     VariableOptions options = options_;
     if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) {
       options.storage.keep = options.in_place = options.storage.read_only = false;
     }
-    TableRestorer restorer(&reader, options, name, variable_name_, resize_, std::move(live));
+    TableRestorer restorer(&chain, options, name, variable_name_, resize_, std::move(live));
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
     if (options.in_place) return restorer.ReadInPlace(state);
     if (options.storage.keep) {
@@ -75,12 +75,27 @@ class RestoreKernel : public OpKernel {
       if (*state != nullptr) return absl::OkStatus();
     }
     if (!options_.read_only) return restorer.Build(state);
-    const std::string key = absl::StrCat(name, "\n", AbsolutePath(prefix), "\n", attrs_key_, restorer.Manifests());
-    const auto build = [&](std::shared_ptr<VariableState>* built) { return restorer.Build(built); };
-    return SharedTables::Global().FindOrMake(key, prefix, build, state);
+    return Share(name, prefix, &restorer, state);
   }
 
  private:
+  // All versions that continue one base share its table; those with deltas have a layer above it.
+  absl::Status Share(const std::string& name, const std::string& prefix, TableRestorer* restorer,
+                     std::shared_ptr<VariableState>* state) const {
+    const std::string& base_prefix = restorer->base_prefix();
+    const std::string base_key =
+        absl::StrCat(name, "\n", AbsolutePath(base_prefix), "\n", attrs_key_, restorer->base_manifests());
+    const auto build_base = [&](std::shared_ptr<VariableState>* built) { return restorer->BuildBase(built); };
+    if (!restorer->has_deltas()) return SharedTables::Global().FindOrMake(base_key, prefix, build_base, state);
+    const auto build = [&](std::shared_ptr<VariableState>* built) {
+      std::shared_ptr<VariableState> base;
+      TF_RETURN_IF_ERROR(SharedTables::Global().FindOrMake(base_key, base_prefix, build_base, &base));
+      return restorer->BuildOver(base, built);
+    };
+    const std::string key = absl::StrCat(base_key, "\n", AbsolutePath(prefix), "\n", restorer->DeltaManifests());
+    return SharedTables::Global().FindOrMake(key, prefix, build, state);
+  }
+
   std::string variable_name_;
   bool resize_ = false;
   VariableOptions options_;

@@ -11,6 +11,7 @@
 // The group is a variant tensor, so it lives as long as one run of the save.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,12 +41,12 @@ class SaveGroup {
     return absl::OkStatus();
   }
 
-  absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind) {
+  absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind, std::optional<DType> frozen) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
     written_ = true;
     std::vector<std::unique_ptr<PartWriter>> parts;
-    for (const auto& state : states_) parts.push_back(std::make_unique<PartWriter>(env, prefix, state));
+    for (const auto& state : states_) parts.push_back(std::make_unique<PartWriter>(env, prefix, state, frozen));
     // No state outlives the kernel: a session that is closed next closes its tables.
     states_.clear();
     TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind));
@@ -142,6 +143,14 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     std::string kind;
     OP_REQUIRES_OK(context, context->GetAttr("kind", &kind));
     kind_ = kind == "delta" ? SaveKind::kDelta : kind == "base" ? SaveKind::kBase : SaveKind::kFull;
+    std::string frozen;
+    OP_REQUIRES_OK(context, context->GetAttr("frozen", &frozen));
+    if (frozen == "float32") frozen_ = DType::kFloat32;
+    if (frozen == "float16") frozen_ = DType::kFloat16;
+    if (frozen == "bfloat16") frozen_ = DType::kBFloat16;
+    OP_REQUIRES(
+        context, !frozen_.has_value() || kind_ == SaveKind::kFull,
+        absl::InvalidArgumentError(absl::StrCat("MultitierWriteSaveGroup: expected kind full of frozen parts, found ", kind)));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -150,7 +159,7 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, CheckRank(context, "prefix", context->input(1), 0), done);
     const auto write = [this, context, group = std::move(group), done = std::move(done)] {
       const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
-      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix, kind_), done);
+      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix, kind_, frozen_), done);
       done();
     };
     if (!RunApart(write)) write();
@@ -158,6 +167,7 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
 
  private:
   SaveKind kind_ = SaveKind::kFull;
+  std::optional<DType> frozen_;
 };
 
 class SavedPartKernel : public OpKernel {

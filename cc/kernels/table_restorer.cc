@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cc/checkpoint/layered_table.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
@@ -16,23 +17,6 @@ namespace {
 
 constexpr size_t kFrequencies = 1 << 16;  // those above count as the highest
 
-// Moves the rows at `kept` to the front and drops the others.
-void KeepRows(const std::vector<size_t>& kept, Rows* rows) {
-  const int64_t elements = rows->row_elements();
-  if (kept.size() == rows->keys.size()) return;
-  for (size_t to = 0; to < kept.size(); ++to) {
-    const size_t from = kept[to];
-    rows->keys[to] = rows->keys[from];
-    rows->frequencies[to] = rows->frequencies[from];
-    rows->versions[to] = rows->versions[from];
-    if (to != from) std::copy_n(rows->data.begin() + from * elements, elements, rows->data.begin() + to * elements);
-  }
-  rows->keys.resize(kept.size());
-  rows->frequencies.resize(kept.size());
-  rows->versions.resize(kept.size());
-  rows->data.resize(kept.size() * elements);
-}
-
 void DropCounted(Rows* rows) {
   rows->counted_keys.clear();
   rows->counted_frequencies.clear();
@@ -41,9 +25,15 @@ void DropCounted(Rows* rows) {
 
 }  // namespace
 
-TableRestorer::TableRestorer(PartReader* reader, const VariableOptions& options, std::string name, std::string variable_name,
+int64_t TableRestorer::Save::rows() const {
+  int64_t n = 0;
+  for (const Manifest& manifest : manifests) n += manifest.num_rows;
+  return n;
+}
+
+TableRestorer::TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name,
                              bool resize, std::shared_ptr<VariableState> live)
-    : reader_(reader),
+    : chain_(chain),
       options_(options),
       name_(std::move(name)),
       variable_name_(std::move(variable_name)),
@@ -51,29 +41,41 @@ TableRestorer::TableRestorer(PartReader* reader, const VariableOptions& options,
       live_(std::move(live)) {}
 
 absl::Status TableRestorer::ReadManifests() {
-  std::vector<Manifest> all;
-  TF_RETURN_IF_ERROR(reader_->ReadManifests(&all));
-  for (Manifest& manifest : all) {
-    absl::StrAppend(&all_manifests_, manifest.ToJson(), "\n");
-    if (manifest.dim() != options_.table.dim && !resize_) {
-      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': expected dim ",
-                                                     options_.table.dim, ", found dim ", manifest.dim(), " in checkpoint ",
-                                                     reader_->prefix(), "; restore_from(prefix, resize=True) accepts it"));
-    }
-    if (manifest.frozen && !options_.read_only && options_.table.expiry.steps_to_live > 0) {
-      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': checkpoint ",
-                                                     reader_->prefix(), " is frozen: its rows have no versions, which ",
-                                                     "steps_to_live needs"));
-    }
-    if (PartitionsOverlap(static_cast<int>(manifest.partition_index), static_cast<int>(manifest.num_partitions),
-                          static_cast<int>(options_.partition_index), static_cast<int>(options_.num_partitions))) {
-      manifests_.push_back(std::move(manifest));
+  TF_RETURN_IF_ERROR(chain_->Open());
+  for (const SavedChain::Save& saved : chain_->saves()) {
+    Save& save = saves_.emplace_back(Save{saved.reader.get(), {}, ""});
+    for (const Manifest& manifest : saved.manifests) {
+      absl::StrAppend(&save.texts, manifest.ToJson(), "\n");
+      TF_RETURN_IF_ERROR(CheckFits(manifest, *save.reader));
+      if (PartitionsOverlap(static_cast<int>(manifest.partition_index), static_cast<int>(manifest.num_partitions),
+                            static_cast<int>(options_.partition_index), static_cast<int>(options_.num_partitions))) {
+        save.manifests.push_back(manifest);
+      }
     }
   }
   return absl::OkStatus();
 }
 
-std::string TableRestorer::Manifests() const { return all_manifests_; }
+absl::Status TableRestorer::CheckFits(const Manifest& manifest, const PartReader& reader) const {
+  if (manifest.dim() != options_.table.dim && !resize_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding variable '", variable_name_, "': expected dim ", options_.table.dim, ", found dim ",
+                     manifest.dim(), " in checkpoint ", reader.prefix(),
+                     "; restore_from(prefix, resize=True) accepts it, and a Saver that is built in "
+                     "tf_multitier.train.resize_on_restore()"));
+  }
+  if (manifest.frozen && !options_.read_only && options_.table.expiry.steps_to_live > 0) {
+    return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': checkpoint ", reader.prefix(),
+                                                   " is frozen: its rows have no versions, which steps_to_live needs"));
+  }
+  return absl::OkStatus();
+}
+
+std::string TableRestorer::DeltaManifests() const {
+  std::string texts;
+  for (size_t i = 1; i < saves_.size(); ++i) absl::StrAppend(&texts, saves_[i].texts);
+  return texts;
+}
 
 TableRestorer::ColumnPlan TableRestorer::PlanSlot(const ColumnSpec& saved, int saved_dim) const {
   ColumnPlan plan{saved.dim, !options_.read_only, saved};
@@ -107,9 +109,9 @@ std::vector<TableRestorer::ColumnPlan> TableRestorer::Plan(const Manifest& manif
 
 absl::Status TableRestorer::ReadInitializer(InitializerSpec* initializer) {
   *initializer = options_.table.initializer;
-  const Manifest& manifest = manifests_[0];
+  const Manifest& manifest = saves_[0].manifests[0];
   InitializerSpec saved = *initializer;
-  TF_RETURN_IF_ERROR(reader_->ReadInitializer(manifest, &saved));
+  TF_RETURN_IF_ERROR(saves_[0].reader->ReadInitializer(manifest, &saved));
   const bool fits = saved.kind != InitializerKind::kMatrix || manifest.dim() == options_.table.dim;
   if (fits && !(saved.kind == InitializerKind::kMatrix && saved.matrix == nullptr)) {
     *initializer = std::move(saved);
@@ -117,7 +119,7 @@ absl::Status TableRestorer::ReadInitializer(InitializerSpec* initializer) {
   }
   if (live_ != nullptr) *initializer = live_->table->options().initializer;
   if (initializer->kind != InitializerKind::kMatrix || initializer->matrix != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("embedding variable '", name_, "': checkpoint ", reader_->prefix(),
+  return absl::FailedPreconditionError(absl::StrCat("embedding variable '", name_, "': checkpoint ", chain_->prefix(),
                                                     " has no matrix of initial values of dim ", options_.table.dim,
                                                     ": run the variable's initializer first"));
 }
@@ -127,10 +129,12 @@ absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSp
   const auto known = [&slots](const ColumnSpec& slot) {
     return std::any_of(slots.begin(), slots.end(), [&](const ColumnSpec& other) { return other.name == slot.name; });
   };
-  for (const Manifest& manifest : manifests_) {
-    const std::vector<ColumnPlan> plans = Plan(manifest);
-    for (size_t i = 1; i < plans.size(); ++i) {
-      if (plans[i].kept && !known(plans[i].column)) slots.push_back(plans[i].column);
+  for (const Save& save : saves_) {
+    for (const Manifest& manifest : save.manifests) {
+      const std::vector<ColumnPlan> plans = Plan(manifest);
+      for (size_t i = 1; i < plans.size(); ++i) {
+        if (plans[i].kept && !known(plans[i].column)) slots.push_back(plans[i].column);
+      }
     }
   }
   if (live_ != nullptr && !options_.read_only) {
@@ -144,33 +148,35 @@ absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSp
       } else if (saved->dim != slot.dim) {
         return absl::InvalidArgumentError(absl::StrCat("embedding variable '", name_, "', slot '", slot.name,
                                                        "': expected dim ", slot.dim, ", found dim ", saved->dim,
-                                                       " in checkpoint ", reader_->prefix()));
+                                                       " in checkpoint ", chain_->prefix()));
       }
     }
   }
   return slots.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(slots));
 }
 
-absl::Status TableRestorer::Read(int64_t low, int64_t high, RestoreProgress* progress,
+absl::Status TableRestorer::Read(const Save& save, int64_t low, int64_t high, RestoreProgress* progress,
                                  const std::function<Status(const Manifest&, Rows*)>& visit) {
   const auto own = static_cast<int>(options_.partition_index), parts = static_cast<int>(options_.num_partitions);
-  for (const Manifest& manifest : manifests_) {
+  for (const Manifest& manifest : save.manifests) {
     const auto saved_part = static_cast<int>(manifest.partition_index), saved_parts = static_cast<int>(manifest.num_partitions);
     const auto foreign = [&](int64_t key) { return saved_parts > 1 && PartitionOf(key, saved_parts) != saved_part; };
     const auto refuse = [&](int64_t key) {
-      return DataLossError("checkpoint part ", reader_->FileOf(manifest), ": expected keys of part ", saved_part, " of ",
+      return DataLossError("checkpoint part ", save.reader->FileOf(manifest), ": expected keys of part ", saved_part, " of ",
                            saved_parts, ", found key ", key, " of part ", PartitionOf(key, saved_parts));
     };
     std::vector<size_t> kept;
-    TF_RETURN_IF_ERROR(reader_->ReadRows(manifest, [&](Rows* rows) -> Status {
+    TF_RETURN_IF_ERROR(save.reader->ReadRows(manifest, [&](Rows* rows) -> Status {
       kept.clear();
       for (size_t i = 0; i < rows->keys.size(); ++i) {
         if (foreign(rows->keys[i])) return refuse(rows->keys[i]);
         if (rows->frequencies[i] < low || rows->frequencies[i] > high) continue;
         if (parts == 1 || PartitionOf(rows->keys[i], parts) == own) kept.push_back(i);
       }
-      for (const int64_t key : rows->counted_keys) {
-        if (foreign(key)) return refuse(key);
+      for (const std::vector<int64_t>* keys : {&rows->counted_keys, &rows->removed_keys}) {
+        for (const int64_t key : *keys) {
+          if (foreign(key)) return refuse(key);
+        }
       }
       progress->Add(static_cast<int64_t>(rows->keys.size()));
       KeepRows(kept, rows);
@@ -185,7 +191,7 @@ absl::Status TableRestorer::FindHotFrequency(const EmbeddingTable& table, Restor
   const TableStats stats = table.Stats();
   const int64_t room = stats.tiers[0].budget_bytes / stats.row_bytes;
   Frequencies frequencies(kFrequencies);
-  TF_RETURN_IF_ERROR(Read(0, INT64_MAX, progress, [&](const Manifest&, Rows* rows) {
+  TF_RETURN_IF_ERROR(Read(saves_[0], 0, INT64_MAX, progress, [&](const Manifest&, Rows* rows) {
     for (const int64_t f : rows->frequencies) ++frequencies[std::min<size_t>(static_cast<size_t>(f), kFrequencies - 1)];
     return OkStatus();
   }));
@@ -236,7 +242,7 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
   const Result<Initializer> initializer = Initializer::Create(table->options().initializer, table->dim());
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   const bool last = high == INT64_MAX;
-  return Read(low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
+  return Read(saves_[0], low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
     if (!last || options_.read_only) {
       DropCounted(rows);
       rows->filter_counters.clear();
@@ -250,7 +256,57 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
   });
 }
 
+absl::Status TableRestorer::AddDeltas(EmbeddingTable* table, RestoreProgress* progress) {
+  const Result<Initializer> initializer = Initializer::Create(table->options().initializer, table->dim());
+  TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
+  for (size_t i = 1; i < saves_.size(); ++i) {
+    const auto take = [&](const Manifest& manifest, Rows* rows) -> Status {
+      KeepPartition(options_.partition_index, options_.num_partitions, rows);
+      // A key that is counted now may have had a row.
+      std::vector<int64_t> removed = rows->removed_keys;
+      removed.insert(removed.end(), rows->counted_keys.begin(), rows->counted_keys.end());
+      MT_RETURN_IF_ERROR(table->Remove(removed, nullptr));
+      if (options_.read_only) DropCounted(rows);
+      if (options_.read_only || manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
+      Convert(Plan(manifest), *initializer, rows);
+      return table->Import(*rows);
+    };
+    TF_RETURN_IF_ERROR(Read(saves_[i], 0, INT64_MAX, progress, take));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
+  std::shared_ptr<VariableState> made;
+  TF_RETURN_IF_ERROR(BuildBase(&made));
+  if (has_deltas()) {
+    int64_t rows = 0;
+    for (size_t i = 1; i < saves_.size(); ++i) rows += saves_[i].rows();
+    RestoreProgress progress(name_, chain_->prefix(), rows);
+    TF_RETURN_IF_ERROR(AddDeltas(made->table.get(), &progress));
+  }
+  *state = std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status TableRestorer::BuildOver(const std::shared_ptr<VariableState>& base, std::shared_ptr<VariableState>* state) {
+  // The pointer to the table holds the state, which others may share.
+  Result<std::unique_ptr<EmbeddingTable>> table = LayerOver(std::shared_ptr<EmbeddingTable>(base, base->table.get()));
+  TF_RETURN_IF_ERROR(ToAbsl(table.status()));
+  auto made = std::make_shared<VariableState>();
+  made->table = *std::move(table);
+  made->partition_index = base->partition_index;
+  made->num_partitions = base->num_partitions;
+  made->read_only = true;
+  int64_t rows = 0;
+  for (size_t i = 1; i < saves_.size(); ++i) rows += saves_[i].rows();
+  RestoreProgress progress(name_, chain_->prefix(), rows);
+  TF_RETURN_IF_ERROR(AddDeltas(made->table.get(), &progress));
+  *state = std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   InitializerSpec initializer;
   TF_RETURN_IF_ERROR(ReadInitializer(&initializer));
   std::shared_ptr<VariableState> made;
@@ -259,17 +315,16 @@ absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
   std::vector<ColumnSpec> missing;
   TF_RETURN_IF_ERROR(AddSlots(table, &missing));
 
-  int64_t rows = 0, imported = 0, hot = 0;
-  for (const Manifest& manifest : manifests_) rows += manifest.num_rows;
+  int64_t rows = saves_[0].rows(), imported = 0, hot = 0;
   const TableStats stats = table->Stats();
   const bool spills =
       stats.tiers.size() > 1 && stats.tiers[0].budget_bytes > 0 && rows > stats.tiers[0].budget_bytes / stats.row_bytes;
-  RestoreProgress progress(name_, reader_->prefix(), spills ? 3 * rows : rows);
+  RestoreProgress progress(name_, base_prefix(), spills ? 3 * rows : rows);
   if (spills) TF_RETURN_IF_ERROR(FindHotFrequency(*table, &progress, &hot));
   if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table, &progress, &imported));
   TF_RETURN_IF_ERROR(Import(hot, INT64_MAX, table, &progress, &imported));
   if (!options_.storage.drop_coldest && table->TotalCount() != imported) {
-    return absl::DataLossError(absl::StrCat("checkpoint ", reader_->prefix(), ", variable '", variable_name_, "': expected ",
+    return absl::DataLossError(absl::StrCat("checkpoint ", base_prefix(), ", variable '", variable_name_, "': expected ",
                                             imported, " distinct keys, found ", table->TotalCount()));
   }
   LogFreshSlots(*table, missing);
@@ -290,22 +345,23 @@ absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
   }
   if (*state == nullptr) return absl::OkStatus();
   LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
-            << reader_->prefix() << ": they are not read again";
+            << chain_->prefix() << ": they are not read again";
   return options_.table.admission.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
 }
 
 absl::Status TableRestorer::ReadInPlace(std::shared_ptr<VariableState>* state) {
   const Manifest* const own = OwnPart();
   if (own == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "embedding variable '", name_, "': reading kept rows in place: expected part ", options_.partition_index, " of ",
-        options_.num_partitions, " of dim ", options_.table.dim, " in checkpoint ", reader_->prefix(), ", found other parts"));
+    return absl::FailedPreconditionError(absl::StrCat("embedding variable '", name_,
+                                                      "': reading kept rows in place: expected part ", options_.partition_index,
+                                                      " of ", options_.num_partitions, " of dim ", options_.table.dim,
+                                                      " in checkpoint ", chain_->prefix(), ", found other parts or deltas"));
   }
   return OpenInPlace(options_, name_, own->ToJson(), state);
 }
 
 absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable* table) {
-  return reader_->ReadRows(manifest, [&](Rows* rows) {
+  return saves_[0].reader->ReadRows(manifest, [&](Rows* rows) {
     KeepRows({}, rows);
     rows->columns.resize(1);
     return table->Import(*rows);
@@ -313,9 +369,10 @@ absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable
 }
 
 const Manifest* TableRestorer::OwnPart() const {
-  const bool same = manifests_.size() == 1 && manifests_[0].num_partitions == options_.num_partitions &&
-                    manifests_[0].partition_index == options_.partition_index && manifests_[0].dim() == options_.table.dim;
-  return same ? &manifests_[0] : nullptr;
+  const std::vector<Manifest>& parts = saves_[0].manifests;
+  const bool same = !has_deltas() && parts.size() == 1 && parts[0].num_partitions == options_.num_partitions &&
+                    parts[0].partition_index == options_.partition_index && parts[0].dim() == options_.table.dim;
+  return same ? &parts[0] : nullptr;
 }
 
 }  // namespace multitier

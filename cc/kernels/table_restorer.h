@@ -1,4 +1,5 @@
-// TableRestorer: builds a table from the parts of a variable in a checkpoint. Nothing that exists changes.
+// TableRestorer: builds a table from the parts of a variable in a checkpoint, or in a chain of them. Nothing that exists
+// changes.
 //
 //   1. columns   The table gets the saved columns (if the variable is read-only, only the value), then the slots of the live
 //                table that the checkpoint lacks. A slot is known by its name; `<saved name>/...` becomes `<own name>/...`.
@@ -7,6 +8,7 @@
 //   3. import    First the rows below that frequency, then the others. So the rows with the highest frequencies end in the
 //                first tier.
 //   4. check     The table has as many rows as were read, so no key came twice.
+//   5. deltas    What each delta removes, and then its rows, in their order.
 //
 // Every read checks the file's checksums, and that each key belongs to the part. It keeps one block of rows in memory.
 //
@@ -25,6 +27,7 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/restore_progress.h"
+#include "cc/kernels/saved_chain.h"
 #include "cc/row/initializer.h"
 
 namespace multitier {
@@ -33,14 +36,23 @@ class TableRestorer {
  public:
   // name: of the variable or part that is restored. variable_name: of the saved one, without partition suffix. live: the state
   // that will be replaced, or null. resize: whether another dim than the variable's is accepted.
-  TableRestorer(PartReader* reader, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
+  TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
                 std::shared_ptr<VariableState> live);
 
   // Call it first. InvalidArgument, with both dims, if the checkpoint does not fit.
   absl::Status ReadManifests();
-  // Two checkpoints with equal manifests have the same rows: each part file has a name of its own.
-  std::string Manifests() const;
+  // The base, or the checkpoint if it has all rows, and the deltas. Two with equal manifests have the same rows: each part file
+  // has a name of its own.
+  const std::string& base_prefix() const { return saves_[0].reader->prefix(); }
+  const std::string& base_manifests() const { return saves_[0].texts; }
+  std::string DeltaManifests() const;
+  bool has_deltas() const { return saves_.size() > 1; }
+
+  // A table with everything: BuildBase and AddDeltas.
   absl::Status Build(std::shared_ptr<VariableState>* state);
+  absl::Status BuildBase(std::shared_ptr<VariableState>* state);
+  // A state that shares the base of another one, which never changes, and has a layer with what the deltas changed.
+  absl::Status BuildOver(const std::shared_ptr<VariableState>& base, std::shared_ptr<VariableState>* state);
   // Instead of Build, for a variable that keeps its table: its rows where they are. *state stays null unless they are those of
   // the checkpoint; then Build replaces them.
   absl::Status OpenKept(std::shared_ptr<VariableState>* state);
@@ -55,6 +67,14 @@ class TableRestorer {
     ColumnSpec column;
   };
   using Frequencies = std::vector<int64_t>;  // number of rows, by frequency
+  // The parts of one save that may have keys of this partition.
+  struct Save {
+    PartReader* reader;
+    std::vector<Manifest> manifests;
+    std::string texts;  // of all parts
+
+    int64_t rows() const;
+  };
 
   std::vector<ColumnPlan> Plan(const Manifest& manifest) const;
   ColumnPlan PlanSlot(const ColumnSpec& saved, int saved_dim) const;
@@ -67,21 +87,23 @@ class TableRestorer {
   const Manifest* OwnPart() const;
   // The lowest frequency of a row that belongs into the first tier. 0: all rows are treated alike.
   absl::Status FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot);
-  // Reads the rows of this partition that have a frequency in [low, high].
-  absl::Status Read(int64_t low, int64_t high, RestoreProgress* progress,
+  absl::Status CheckFits(const Manifest& manifest, const PartReader& reader) const;
+  // Changes a table that has the rows of the base to what it is after all deltas.
+  absl::Status AddDeltas(EmbeddingTable* table, RestoreProgress* progress);
+  // Reads the rows of this partition that have a frequency in [low, high], and its removed keys.
+  absl::Status Read(const Save& save, int64_t low, int64_t high, RestoreProgress* progress,
                     const std::function<Status(const Manifest&, Rows*)>& visit);
   absl::Status Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress, int64_t* imported);
   // Saved rows to rows of the table.
   void Convert(const std::vector<ColumnPlan>& plan, const Initializer& initializer, Rows* rows) const;
 
-  PartReader* const reader_;
+  SavedChain* const chain_;
   const VariableOptions& options_;
   const std::string name_;
   const std::string variable_name_;
   const bool resize_;
   const std::shared_ptr<VariableState> live_;
-  std::vector<Manifest> manifests_;  // of the parts that may have keys of this partition
-  std::string all_manifests_;
+  std::vector<Save> saves_;  // the base first
 };
 
 }  // namespace multitier

@@ -166,6 +166,7 @@ REGISTER_OP("MultitierWriteSaveGroup")
     .Input("group: variant")
     .Input("prefix: string")
     .Attr("kind: {'full', 'base', 'delta'} = 'full'")
+    .Attr("frozen: {'', 'float32', 'float16', 'bfloat16'} = ''")
     .SetIsStateful()
     .SetShapeFn(OfSaveGroupShape)
     .Doc(R"doc(
@@ -180,6 +181,7 @@ include it. On an error all files are removed.
 prefix: of the checkpoint, as passed to the saver.
 kind: base: from the moment on the tables track what changes. delta: writes what changed since the last save of kind base or delta,
   and tracks on; FailedPrecondition if the changes are not known.
+frozen: the dtype of the values in parts for serving, which have keys and values alone. Empty: other parts, with everything.
 )doc");
 
 REGISTER_OP("MultitierApplyDelta")
@@ -227,7 +229,7 @@ keeps the keys that belong to this partition. Reads and checks all data before i
 initializer replaces the one in the attrs. A slot that the variable has and the checkpoint lacks gets its initial value. If the
 rows do not fit into the first tier, those with the highest frequencies are there afterwards.
 
-prefix: of the checkpoint, as passed to the saver.
+prefix: of the checkpoint, as passed to the saver. Of a delta: its base with the deltas up to that one.
 variable_name: the variable's name in the checkpoint, without partition suffix.
 resize: the checkpoint may have another dim: values and slots are cut, or filled from the initializer and the slots' initial
   values.

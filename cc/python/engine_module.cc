@@ -69,10 +69,12 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyPartReader>(module, "PartReader")
       .def(py::init<const std::string&, const std::string&>())
       .def("next", &PyPartReader::Next)
+      .def("filter_counters", &PyPartReader::FilterCounters)
       .def("matrix", &PyPartReader::Matrix);
   py::class_<PyPartWriter>(module, "PartWriter")
       .def(py::init<const std::string&, const std::string&, const Array<float>&>())
       .def("add", &PyPartWriter::Add)
+      .def("add_filter_counters", &PyPartWriter::AddFilterCounters)
       .def("finish", &PyPartWriter::Finish)
       .def("discard", &PyPartWriter::Discard);
   py::class_<PyGroup>(module, "Group")

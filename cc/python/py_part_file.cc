@@ -42,8 +42,19 @@ py::object PyPartReader::Next() {
   if (reader_->ended()) return py::none();
   Rows rows;
   Run([&] { return reader_->Next(&rows); });
-  if (reader_->ended()) return py::none();
-  return ToDict(std::move(rows));
+  if (reader_->ended()) {
+    filter_counters_ = std::move(rows.filter_counters);
+    return py::none();
+  }
+  std::vector<int64_t> removed = std::move(rows.removed_keys);
+  py::dict out = ToDict(std::move(rows));
+  if (manifest_.since != 0) out["removed_keys"] = Own(std::move(removed));
+  return std::move(out);
+}
+
+py::array PyPartReader::FilterCounters() const {
+  if (!reader_->ended()) ThrowIfError(FailedPreconditionError("checkpoint part ", manifest_.file, ": expected it to be read"));
+  return Own(std::vector<uint8_t>(filter_counters_));
 }
 
 py::object PyPartReader::Matrix() const {
@@ -89,8 +100,13 @@ void PyPartWriter::CheckOpen() const {
 }
 
 void PyPartWriter::Add(const py::dict& dict) {
-  const Rows rows = FromDict(dict);
+  Rows rows = FromDict(dict);
   CheckOpen();
+  if (dict.contains("removed_keys")) {
+    if (manifest_.since == 0) ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": removed keys, and no delta"));
+    const auto removed = dict["removed_keys"].cast<Array<int64_t>>();
+    rows.removed_keys.assign(removed.data(), removed.data() + removed.size());
+  }
   if (rows.row_elements() != manifest_.row_elements()) {
     ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": expected rows of ", manifest_.row_elements(),
                                       " elements, found ", rows.row_elements()));
@@ -104,7 +120,7 @@ void PyPartWriter::Add(const py::dict& dict) {
       }
     }
     const int64_t part = manifest_.partition_index, parts = manifest_.num_partitions;
-    for (const std::vector<int64_t>* keys : {&rows.keys, &rows.counted_keys}) {
+    for (const std::vector<int64_t>* keys : {&rows.keys, &rows.counted_keys, &rows.removed_keys}) {
       for (const int64_t key : *keys) {
         const int64_t owner = PartitionOf(key, static_cast<int>(parts));
         if (owner == part) continue;
@@ -114,6 +130,14 @@ void PyPartWriter::Add(const py::dict& dict) {
     }
     return writer_->Add(rows);
   });
+}
+
+void PyPartWriter::AddFilterCounters(const Array<uint8_t>& counters) {
+  CheckOpen();
+  Rows rows;
+  rows.columns = manifest_.columns;
+  rows.filter_counters.assign(counters.data(), counters.data() + counters.size());
+  Run([&] { return writer_->Add(rows); });
 }
 
 std::string PyPartWriter::Finish() {
@@ -126,6 +150,7 @@ std::string PyPartWriter::Finish() {
   file_.reset();
   finished_ = true;
   manifest_.num_rows = writer_->rows();
+  manifest_.num_removed = writer_->removed();
   return manifest_.ToJson();
 }
 

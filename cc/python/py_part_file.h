@@ -23,8 +23,11 @@ class PyPartReader {
  public:
   // manifest: its JSON text.
   PyPartReader(const std::string& path, const std::string& manifest);
-  // The next rows, in the form of Table.export; None at the end of the file, when everything has been checked.
+  // The next rows, in the form of Table.export; of a delta also `removed_keys`, int64 [n]. None at the end of the file, when
+  // everything has been checked.
   py::object Next();
+  // The state of the Bloom filter, uint8 [n]; empty without one. FailedPrecondition before Next has returned None.
+  py::array FilterCounters() const;
   // The initial matrix of the initializer `matrix`: float32 [rows, dim]; None for the others.
   py::object Matrix() const;
 
@@ -33,6 +36,7 @@ class PyPartReader {
   std::unique_ptr<RandomAccessFile> file_;
   std::unique_ptr<PartFileReader> reader_;
   InitializerSpec initializer_;
+  std::vector<uint8_t> filter_counters_;
 };
 
 class PyPartWriter {
@@ -42,8 +46,11 @@ class PyPartWriter {
   PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix);
   // Deletes the file unless Finish has returned.
   ~PyPartWriter();
+  // rows: in the form of Table.export; of a delta also `removed_keys`.
   void Add(const py::dict& rows);
-  // Syncs the file. Returns the manifest with its number of rows.
+  // Writes the state of a Bloom filter, as FilterCounters gives it.
+  void AddFilterCounters(const Array<uint8_t>& counters);
+  // Syncs the file. Returns the manifest with its number of rows, and of removed keys.
   std::string Finish();
   // Deletes the file, after Finish too. Add and Finish are then refused.
   void Discard();

@@ -1,13 +1,16 @@
 // Serves a SavedModel with embedding variables from C++, through TensorFlow's C API. Needs neither Python nor a Bazel build.
 //
-//   serve OP_LIBRARY INPUT_TENSOR OUTPUT_TENSOR SAVED_MODEL [NEXT_SAVED_MODEL]
+//   serve OP_LIBRARY INPUT_TENSOR OUTPUT_TENSOR SAVED_MODEL
 //
-// OP_LIBRARY is what tf_multitier.get_library_path() returns. INPUT_TENSOR is a string tensor [n], OUTPUT_TENSOR a float tensor, as
-// `saved_model_cli show --all` prints them. Each line of the standard input is a request: words, separated by spaces. The answer is
-// a line of numbers. The line "!reload" loads the next version and then answers from it.
+// OP_LIBRARY is what tf_multitier.get_library_path() returns. INPUT_TENSOR is a string tensor [n], OUTPUT_TENSOR a float
+// tensor, as `saved_model_cli show --all` prints them. Each line of the standard input is a request: words, separated by
+// spaces. The answer is a line of numbers. The line "!reload PATH" loads the next version and then answers from it. PATH is the
+// directory of a SavedModel, or the prefix of a checkpoint, whose variables the graph of the current SavedModel then gets. The
+// checkpoint may be a delta.
 //
-// A version is a TensorFlow session. Requests hold a shared pointer to the version that was current when they began. So a request
-// sees one version, and the old one is deleted when its last request has ended.
+// A version is a TensorFlow session. Requests hold a shared pointer to the version that was current when they began. So a
+// request sees one version, and the old one is deleted when its last request has ended. Read-only variables of versions that
+// continue the same base share its rows, so a delta is loaded in a time that is proportional to what it changes.
 
 #include <tensorflow/c/c_api.h>
 #include <tensorflow/c/tf_tstring.h>
@@ -15,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -51,17 +55,30 @@ Owned<TF_Tensor> Strings(const std::vector<std::string>& values) {
   return tensor;
 }
 
+// A string scalar.
+Owned<TF_Tensor> Text(const std::string& value) {
+  Owned<TF_Tensor> tensor(TF_AllocateTensor(TF_STRING, nullptr, 0, sizeof(TF_TString)));
+  auto* text = static_cast<TF_TString*>(TF_TensorData(tensor.get()));
+  TF_TString_Init(text);
+  TF_TString_Copy(text, value.data(), value.size());
+  return tensor;
+}
+
 class Version {
  public:
-  // input, output: names of tensors.
-  Version(const std::string& directory, const std::string& input, const std::string& output) : graph_(TF_NewGraph()) {
+  // directory: of a SavedModel. prefix: of the checkpoint whose variables it gets, or empty: its own. input, output: names of
+  // tensors.
+  Version(const std::string& directory, const std::string& prefix, const std::string& input, const std::string& output)
+      : graph_(TF_NewGraph()) {
     Owned<TF_Status> status(TF_NewStatus());
     Owned<TF_SessionOptions> options(TF_NewSessionOptions());
     const char* tag = "serve";
-    session_ = TF_LoadSessionFromSavedModel(options.get(), nullptr, directory.c_str(), &tag, 1, graph_.get(), nullptr, status.get());
+    session_ =
+        TF_LoadSessionFromSavedModel(options.get(), nullptr, directory.c_str(), &tag, 1, graph_.get(), nullptr, status.get());
     Check(status.get());
     input_ = Find(input);
     output_ = Find(output);
+    if (!prefix.empty()) Restore(prefix);
   }
   ~Version() {
     Owned<TF_Status> status(TF_NewStatus());
@@ -92,25 +109,51 @@ class Version {
     return {op, colon == std::string::npos ? 0 : std::atoi(tensor.c_str() + colon + 1)};
   }
 
+  // Runs the restore of the SavedModel's own Saver, which is the last one of the graph.
+  void Restore(const std::string& prefix) {
+    TF_Operation* restore = nullptr;
+    std::string scope;
+    size_t position = 0;
+    while (TF_Operation* const op = TF_GraphNextOperation(graph_.get(), &position)) {
+      const std::string name = TF_OperationName(op), end = "/restore_all";
+      if (name.size() <= end.size() || name.compare(name.size() - end.size(), end.size(), end) != 0) continue;
+      restore = op;
+      scope = name.substr(0, name.size() - end.size());
+    }
+    if (restore == nullptr) throw std::runtime_error("the graph has no Saver");
+    Owned<TF_Status> status(TF_NewStatus());
+    const TF_Output file = Find(scope + "/Const:0");
+    const Owned<TF_Tensor> fed = Text(prefix);
+    TF_Tensor* const inputs[] = {fed.get()};
+    TF_SessionRun(session_, nullptr, &file, inputs, 1, nullptr, nullptr, 0, &restore, 1, nullptr, status.get());
+    Check(status.get());
+  }
+
   const Owned<TF_Graph> graph_;
   TF_Session* session_ = nullptr;
   TF_Output input_, output_;
 };
 
+bool IsSavedModel(const std::string& path) { return std::ifstream(path + "/saved_model.pb").good(); }
+
 int Serve(int argc, char** argv) {
-  if (argc < 5) {
-    std::fprintf(stderr, "usage: serve OP_LIBRARY INPUT_TENSOR OUTPUT_TENSOR SAVED_MODEL [NEXT_SAVED_MODEL]\n");
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: serve OP_LIBRARY INPUT_TENSOR OUTPUT_TENSOR SAVED_MODEL\n");
     return 2;
   }
   Owned<TF_Status> status(TF_NewStatus());
   TF_LoadLibrary(argv[1], status.get());  // registers the ops; it stays loaded
   Check(status.get());
-  auto current = std::make_shared<const Version>(argv[4], argv[2], argv[3]);
-  std::string line;
+  const std::string reload = "!reload ";
+  std::string model = argv[4], line;
+  auto current = std::make_shared<const Version>(model, "", argv[2], argv[3]);
   while (std::getline(std::cin, line)) {
-    if (line == "!reload") {
-      if (argc < 6) throw std::runtime_error("no next version was given");
-      current = std::make_shared<const Version>(argv[5], argv[2], argv[3]);  // in a server: std::atomic_store
+    if (line.compare(0, reload.size(), reload) == 0) {
+      const std::string path = line.substr(reload.size());
+      const bool is_model = IsSavedModel(path);
+      if (is_model) model = path;
+      current =
+          std::make_shared<const Version>(model, is_model ? "" : path, argv[2], argv[3]);  // in a server: std::atomic_store
       continue;
     }
     std::istringstream in(line);

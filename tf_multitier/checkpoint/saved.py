@@ -18,7 +18,7 @@ from tf_multitier.checkpoint.source import concatenate
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.engine.rows import Rows
 
-_MANIFEST = re.compile(r"(.+)/part_(\d+)-of-(\d+)/manifest")
+_MANIFEST = re.compile(r"(.+)/part_(\d+)-of-(\d+)/(manifest|delta)")
 _INDEX = "/partition_of_bucket"
 
 
@@ -31,12 +31,18 @@ class SavedPart:
       manifest: its manifest, JSON text as in the checkpoint.
       num_rows: its number of rows.
       applies: the table's own count of updates when it was saved.
+      save_id: names the save, for deltas that continue it; 0: none may.
+      since: of a delta, the save_id of the save that it continues; else 0.
+      num_removed: of a delta, its number of removed keys.
     """
 
     path: str
     manifest: str
     num_rows: int
     applies: int
+    save_id: int = 0
+    since: int = 0
+    num_removed: int = 0
 
     @property
     def bytes(self) -> int:
@@ -58,6 +64,8 @@ class SavedTable(RowSource):
       applies: the greatest count of updates of a part.
     """
 
+    rows_of_block: type[Rows] = Rows
+
     def __init__(self, name: str, parts: list[SavedPart]) -> None:
         manifest = json.loads(parts[0].manifest)
         self.name = name
@@ -69,6 +77,16 @@ class SavedTable(RowSource):
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
 
+    @property
+    def num_partitions(self) -> int:
+        """The number of parts."""
+        return len(self.parts)
+
+    @property
+    def save_ids(self) -> list[int]:
+        """The numbers, one for each part, by which deltas name the save that they continue. 0: none may continue it."""
+        return [part.save_id for part in self.parts]
+
     def blocks(self) -> Iterator[Rows]:
         """Yields the rows of all parts in blocks of about 16 MiB: keys, frequencies, versions, all columns, counted keys.
 
@@ -79,9 +97,13 @@ class SavedTable(RowSource):
         for part in self.parts:
             yield from self._blocks_of(part)
 
+    def part_blocks(self, index: int) -> Iterator[Rows]:
+        """`blocks` of one part."""
+        return self._blocks_of(self.parts[index])
+
     def read_part(self, index: int) -> Rows:
         """The rows of one part in memory. Raises what `blocks` raises."""
-        return concatenate(self.columns, self._blocks_of(self.parts[index]))
+        return concatenate(self.columns, self.part_blocks(index))
 
     def count_counted_keys(self, index: int) -> int:
         """How many keys without a row a filter counts in one part. Reads its file, a block at a time. Raises what `blocks` raises."""
@@ -90,7 +112,7 @@ class SavedTable(RowSource):
     def _blocks_of(self, part):
         reader = _engine.PartReader(part.path, part.manifest)
         while (rows := reader.next()) is not None:
-            yield Rows(**rows)
+            yield self.rows_of_block(**rows)
 
     def matrix(self) -> np.ndarray | None:
         """The initial matrix, float32 [matrix_rows, dim], of an initializer of kind "matrix"; else None."""
@@ -103,13 +125,16 @@ class SavedTable(RowSource):
 
 
 class Checkpoint:
-    """What a checkpoint has.
+    """What a checkpoint has. Of a delta, see `load_chain`.
 
     Attributes:
       path: the checkpoint's prefix.
       tables: {name: SavedTable}, the embedding variables.
       tensors: {name: (tf.DType, shape as a list)}, all dense tensors.
     """
+
+    _manifest = "manifest"  # last part of the names of the tensors that have the manifests
+    _table_type: type[SavedTable] = SavedTable
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -129,6 +154,15 @@ class Checkpoint:
             raise KeyError(f"checkpoint '{self.path}' has no dense tensor {name!r}")
         return self._bundle.tensor(name)
 
+    def all_tensors(self) -> dict:
+        """{name: (tf.DType, shape)} of dense tensors, and of those that list embedding variables; manifests are left out."""
+        shapes, dtypes = self._bundle.shapes, self._bundle.dtypes
+        return {n: (dtypes[n], shapes[n]) for n in sorted(shapes) if not _MANIFEST.fullmatch(n)}
+
+    def all_tensor(self, name: str) -> np.ndarray:
+        """The value of one of `all_tensors`."""
+        return self._bundle.tensor(name)
+
     def damage(self) -> list[str]:
         """Reads all tensors, one at a time, but no part files. What is damaged."""
         return self._bundle.damage()
@@ -137,7 +171,7 @@ class Checkpoint:
         found: dict[str, dict[int, int]] = {}
         for tensor in names:
             match = _MANIFEST.fullmatch(tensor)
-            if match:
+            if match and match[4] == self._manifest:
                 found.setdefault(match[1], {})[int(match[2])] = int(match[3])
         return {name: self._table(name, found[name]) for name in sorted(found)}
 
@@ -148,11 +182,11 @@ class Checkpoint:
             raise DataLossError(
                 f"checkpoint '{self.path}', variable '{name}': expected {count} parts, found no part {missing[0]}"
             )
-        return SavedTable(name, [self._part(name, i, count) for i in range(count)])
+        return self._table_type(name, [self._part(name, i, count) for i in range(count)])
 
     def _part(self, name, index, count):
         try:
-            text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/manifest").decode()
+            text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/{self._manifest}").decode()
             manifest = json.loads(text)
             version = manifest["format_version"]
             if version not in (2, 3):
@@ -160,29 +194,18 @@ class Checkpoint:
                     f"checkpoint '{self.path}', variable '{name}': expected format version 2 or 3, found {version}"
                 )
             path = f"{self.path}.{manifest['file']}"
-            part = SavedPart(path, text, manifest["num_rows"], manifest["applies"])
+            part = SavedPart(
+                path,
+                text,
+                manifest["num_rows"],
+                manifest["applies"],
+                *(manifest.get(name, 0) for name in ("save_id", "since", "num_removed")),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLossError(
                 f"checkpoint '{self.path}', variable '{name}': damaged manifest of part {index}: {error!r}"
             ) from None
         return part
-
-
-def load(path: str | os.PathLike) -> Checkpoint:
-    """Reads what a checkpoint has. Rows are read later, by the tables' methods.
-
-    Args:
-      path: a checkpoint's prefix, a directory with a `checkpoint` file (its newest checkpoint), or a SavedModel's directory.
-
-    Returns:
-      A Checkpoint.
-
-    Raises:
-      FileNotFoundError: there is no checkpoint.
-      DataLossError: the checkpoint lacks a part, or a manifest or TensorFlow's index is damaged.
-      NotImplementedError: a part has a newer format.
-    """
-    return Checkpoint(find_prefix(path))
 
 
 def find_prefix(path: str | os.PathLike) -> str:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import glob
-import json
-import os
-import random
-import string
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_multitier import _engine
-from tf_multitier.checkpoint.bundle import own_errors
+from tf_multitier.checkpoint.files import CheckpointFiles
+from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.engine import arguments
 from tf_multitier.engine.rows import Rows
@@ -25,7 +20,7 @@ _NUM_BUCKETS = 1024
 FROZEN_DTYPES = ("float32", "float16", "bfloat16")
 
 
-class Writer:
+class Writer(CheckpointFiles):
     """Writes a checkpoint from rows and arrays.
 
         with tf_multitier.checkpoint.Writer("/models/model-0") as writer:
@@ -33,12 +28,13 @@ class Writer:
             writer.add_tensor("dense/kernel", kernel)
 
     The checkpoint exists once the `with` block has ended: the part files are synced before the index is written. After an exception
-    in the block, or if the index cannot be written, there is no checkpoint, and the part files are deleted. The `checkpoint` file of
-    the directory then names this checkpoint, and no other. If several Writers have the same prefix, the first to
-    end its block writes the checkpoint; the others raise AlreadyExistsError.
+    in the block, or if the index cannot be written, there is no checkpoint, and its files are deleted. The `checkpoint` file of
+    the directory then names this checkpoint, and no other, unless `latest` is False. If several Writers have the same prefix,
+    the first to end its block writes the checkpoint; the others raise AlreadyExistsError.
 
     Args:
       path: the checkpoint's prefix. Its directory exists.
+      latest: whether the directory's `checkpoint` file then names this checkpoint, and no other.
 
     Raises:
       AlreadyExistsError: there is a checkpoint of that prefix.
@@ -46,30 +42,8 @@ class Writer:
       EngineError: at the end of the block, if the index cannot be written. ResourceExhaustedError if the disk is full.
     """
 
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = os.fspath(path)
-        pattern = sorted(set(self.path) & set("*?[\\"))
-        if pattern:
-            raise ValueError(
-                f"checkpoint '{self.path}': expected a path without {pattern[0]!r}, which TensorFlow reads as a pattern"
-            )
-        if os.path.exists(self.path + ".index"):
-            raise _engine.AlreadyExistsError(f"checkpoint '{self.path}' exists")
-        self._tensors: dict[str, np.ndarray] = {}
-        self._parts: list[str] = []
-        self._written = False
-
     def __enter__(self) -> Writer:
         return self
-
-    def __exit__(self, kind: type | None, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                with _locked(os.path.dirname(self.path) or "."):
-                    self._write_index()
-        finally:
-            if not self._written:
-                _remove(self._parts)
 
     def add_table(
         self,
@@ -80,6 +54,7 @@ class Writer:
         applies: int = 0,
         matrix: np.ndarray | None = None,
         frozen: str | None = None,
+        save_ids: Sequence[int] | None = None,
     ) -> int:
         """Writes the rows of an embedding variable.
 
@@ -92,6 +67,8 @@ class Writer:
           matrix: float32 [matrix_rows, dim], as `SavedTable.matrix` returns it, for an initializer of kind "matrix".
           frozen: None, or the dtype of the values: "float32", "float16" or "bfloat16". Then only keys and values are written: no slots,
             frequencies, versions and counted keys.
+          save_ids: `SavedTable.save_ids` of the save that has these rows in these partitions, so that deltas may continue the new one.
+            None: none may.
 
         Returns:
           The number of rows written.
@@ -105,10 +82,6 @@ class Writer:
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
         columns = arguments.columns(rows.columns)
-        added: dict[str, np.ndarray] = {
-            name: np.zeros([0, columns[0][1]], np.float32),
-            f"{name}/partition_of_bucket": _partition_of_bucket(partitions),
-        }
         base = {
             "format_version": 3 if frozen else 2,
             "dim": columns[0][1],
@@ -123,17 +96,29 @@ class Writer:
         if initializer is not None:
             base["initializer"] = dict(initializer)
         matrix = _checked_matrix(name, initializer, matrix, columns[0][1])
+        ids = [0] * partitions if save_ids is None else list(save_ids)
+        if len(ids) != partitions:
+            raise ValueError(f"save_ids: expected {partitions} numbers, found {len(ids)}")
         manifests = [
-            dict(base, partition_index=i, file=_part_file_name()) for i in range(partitions)
+            dict(base, partition_index=i, file=part_file_name(), save_id=ids[i])
+            for i in range(partitions)
         ]
-        names = [f"{name}/part_{part}-of-{partitions}/manifest" for part in range(partitions)]
-        for tensor in [*added, *names]:
+        tensors = [f"{name}/part_{part}-of-{partitions}/manifest" for part in range(partitions)]
+        added = {
+            name: np.zeros([0, columns[0][1]], np.float32),
+            f"{name}/partition_of_bucket": _partition_of_bucket(partitions),
+        }
+        for tensor in added:
             self._check_new(tensor)
-        texts = self._write_parts(name, manifests, rows, matrix, bool(frozen))
-        added |= {tensor: np.array(text, object) for tensor, text in zip(names, texts)}
-        self._tensors.update(added)
-        self._parts += [f"{self.path}.{manifest['file']}" for manifest in manifests]
-        return sum(json.loads(text)["num_rows"] for text in texts)
+        count = self._add_parts(
+            tensors,
+            manifests,
+            matrix,
+            lambda writers: _write_rows(name, writers, rows, bool(frozen)),
+        )
+        for tensor, value in added.items():
+            self.add_tensor(tensor, value)
+        return count
 
     def add_tensor(self, name: str, value: np.ndarray) -> None:
         """Adds a dense tensor. It stays in memory until the end of the block.
@@ -151,92 +136,21 @@ class Writer:
             raise ValueError(
                 f"tensor '{name}': expected numbers or strings, found {array.dtype}"
             ) from None
-        self._tensors[name] = array
-
-    def _check_new(self, name):
-        if not name:
-            raise ValueError(f"checkpoint '{self.path}': expected a name, found {name!r}")
-        if name in self._tensors:
-            raise ValueError(f"checkpoint '{self.path}': '{name}' was added before")
-
-    def _write_parts(self, name, manifests, rows, matrix, frozen):
-        writers = []
-        try:
-            writers += [
-                _engine.PartWriter(self.path, json.dumps(manifest, ensure_ascii=False), matrix)
-                for manifest in manifests
-            ]
-            keys, counted = [], []
-            for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-                if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in rows.columns]:
-                    raise ValueError(
-                        f"'{name}': expected columns {rows.columns}, found {block.columns}"
-                    )
-                checked = arguments.rows(values_of(block) if frozen else block)
-                for writer, of_part in zip(writers, _by_part(checked, len(writers))):
-                    writer.add(of_part)
-                keys.append(checked["keys"])
-                counted.append(checked["counted_keys"])
-            _check_distinct(name, keys, counted)
-            return [writer.finish() for writer in writers]
-        except BaseException:
-            for writer in writers:
-                writer.discard()
-            raise
-
-    def _write_index(self):
-        if not self._tensors:
-            raise ValueError(f"checkpoint '{self.path}': nothing was added")
-        if os.path.exists(self.path + ".index"):
-            raise _engine.AlreadyExistsError(f"checkpoint '{self.path}' exists")
-        try:
-            self._run_save()
-        finally:
-            self._written = os.path.exists(self.path + ".index")
-            if not self._written:
-                # TensorFlow leaves its temporary file if it cannot write.
-                _remove(glob.glob(glob.escape(self.path) + ".data-00000-of-00001.tempstate*"))
-        tf.compat.v1.train.update_checkpoint_state(os.path.dirname(self.path) or ".", self.path)
-
-    def _run_save(self):
-        names = sorted(self._tensors)
-        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        with (
-            own_errors(f"checkpoint '{self.path}'"),
-            tf.Graph().as_default(),
-            tf.compat.v1.Session(config=config) as session,
-        ):
-            # Fed, because a graph cannot hold constants of more than 2 GB.
-            values = [
-                tf.compat.v1.placeholder(self._tensors[name].dtype, self._tensors[name].shape)
-                for name in names
-            ]
-            session.run(
-                tf.raw_ops.SaveV2(
-                    prefix=self.path,
-                    tensor_names=names,
-                    shape_and_slices=[""] * len(names),
-                    tensors=values,
-                ),
-                {value: self._tensors[name] for name, value in zip(names, values)},
-            )
+        self._add_tensor(name, array.nbytes, lambda: array)
 
 
-@contextlib.contextmanager
-def _locked(directory):
-    """Holds a lock that other Writers of the directory respect. It ends with the process."""
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
-
-
-def _remove(paths):
-    for path in paths:
-        with contextlib.suppress(OSError):
-            os.remove(path)
+def _write_rows(name, writers, rows, frozen):
+    """Writes rows of a RowSource, or of a Rows, each to the writer of its partition."""
+    keys, counted = [], []
+    for block in [rows] if isinstance(rows, Rows) else rows.blocks():
+        if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in rows.columns]:
+            raise ValueError(f"'{name}': expected columns {rows.columns}, found {block.columns}")
+        checked = arguments.rows(values_of(block) if frozen else block)
+        for writer, of_part in zip(writers, _by_part(checked, len(writers))):
+            writer.add(of_part)
+        keys.append(checked["keys"])
+        counted.append(checked["counted_keys"])
+    _check_distinct(name, keys, counted)
 
 
 def values_of(rows: Rows) -> Rows:
@@ -277,14 +191,6 @@ def _partition_of_bucket(partitions):
     for part in range(partitions):
         owners[part * _NUM_BUCKETS // partitions :] = part
     return owners
-
-
-def _part_file_name():
-    """A name like those of TensorFlow's data files, so that its savers delete and copy it with them. Never one of TensorFlow's own."""
-    letters = [
-        "".join(random.SystemRandom().choices(string.ascii_lowercase, k=5)) for _ in range(2)
-    ]
-    return f"data-{letters[0]}-of-{letters[1]}"
 
 
 def _by_part(rows, partitions):

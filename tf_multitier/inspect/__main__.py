@@ -5,8 +5,10 @@
   python3 -m tf_multitier.inspect /models --verify               reads and checks every byte
   python3 -m tf_multitier.inspect /models --variable=user --keys=7,-7 --top=10
   python3 -m tf_multitier.inspect /models/model-2000 --diff=/models/model-1000
+  python3 -m tf_multitier.inspect /models/model-1000.delta-0003  the rows of model-1000 with its deltas 1 to 3
   python3 -m tf_multitier.inspect /ssd/embeddings                the tables below a storage path
 
+A checkpoint's deltas are listed, and --verify checks them. All other options show the rows of the save that PATH names.
 Exit status: 0: done. 1: something is damaged, or --diff found a difference. 2: nothing could be shown, and the standard error
 says why.
 """
@@ -101,12 +103,11 @@ def _show_checkpoint(options):
             f"'{found.path}': expected one of the variables {', '.join(found.tables)}; found {options.variable!r}"
         )
     tables = {name: found.tables[name] for name in names}
-    described = collect.describe(found, names)
+    described = _describe(found, names, options.verify)
     for name, table in tables.items():
         entry = described["tables"][name]
         if options.verify:
-            entry["damage"] = collect.verify(table)
-            entry["verified"] = None if entry["damage"] else "verified"
+            collect.verify(table, entry)
         if entry.get("damage"):
             continue
         if options.histograms or options.plot:
@@ -116,9 +117,10 @@ def _show_checkpoint(options):
         if options.top:
             entry["top"] = rows.hottest(table, options.top)
     if options.verify and not options.variable:
-        described["damage"] = found.damage()
-    damaged = bool(described.get("damage")) or any(
-        entry.get("damage") for entry in described["tables"].values()
+        described["damage"] += found.damage()
+    entries = [described, *described["deltas"]]
+    damaged = bool(described["damage"]) or any(
+        table.get("damage") for entry in entries for table in entry["tables"].values()
     )
     if options.diff:
         other = collect.open_checkpoint(options.diff, initial_values).tables
@@ -131,6 +133,21 @@ def _show_checkpoint(options):
     if options.plot:
         plot.draw({n: t for n, t in described["tables"].items() if "histograms" in t}, options.plot)
     return 1 if damaged else 0
+
+
+def _describe(found, names, verify):
+    """The checkpoint and its deltas. "damage" has what is wrong with these."""
+    try:
+        deltas, damage = collect.deltas_of(found), []
+    except engine.EngineError as error:
+        deltas, damage = [], [str(error)]
+    described = collect.describe(found, deltas, names) | {"damage": damage}
+    if verify and found.path not in [delta.path for delta in deltas]:  # a chain reads them
+        for delta, entry in zip(deltas, described["deltas"]):
+            described["damage"] += delta.damage()
+            for name in names:
+                collect.verify(delta.tables[name], entry["tables"][name])
+    return described
 
 
 def _difference(tables, whole, there):

@@ -14,8 +14,11 @@ from tf_multitier.checkpoint.deeprec import DeepRecCheckpoint
 _BINS = 12
 
 
-def open_checkpoint(path: str, initial_values: dict) -> checkpoint.Checkpoint | DeepRecCheckpoint:
-    """The checkpoint at `path`, ours or DeepRec's."""
+Found = checkpoint.Checkpoint | checkpoint.Chain | DeepRecCheckpoint
+
+
+def open_checkpoint(path: str, initial_values: dict) -> Found:
+    """The checkpoint at `path`, ours or DeepRec's. The prefix of a delta gives the base with the deltas up to that one."""
     found = checkpoint.load(path)
     if found.tables or not any(name.endswith("-keys") for name in found.tensors):
         return found
@@ -23,13 +26,31 @@ def open_checkpoint(path: str, initial_values: dict) -> checkpoint.Checkpoint | 
     return deeprec if deeprec.tables else found
 
 
-def describe(found: checkpoint.Checkpoint | DeepRecCheckpoint, names: list[str]) -> dict:
-    """What a checkpoint has, without reading rows."""
+def deltas_of(found: Found) -> list[checkpoint.Delta]:
+    """The deltas that continue a checkpoint; of a chain, those that it has.
+
+    Raises:
+      EngineError: one is missing, damaged, or of another chain.
+    """
+    if isinstance(found, checkpoint.Chain):
+        return found.deltas
+    return [] if isinstance(found, DeepRecCheckpoint) else checkpoint.load_chain(found.path).deltas
+
+
+def _kind(found):
+    if isinstance(found, DeepRecCheckpoint):
+        return "DeepRec checkpoint"
+    return "base and deltas" if isinstance(found, checkpoint.Chain) else "checkpoint"
+
+
+def describe(found: Found, deltas: list[checkpoint.Delta], names: list[str]) -> dict:
+    """What a checkpoint and its deltas have, without reading rows. Rows of a chain are None: reading them tells their number."""
     elements = {name: math.prod(shape) for name, (_, shape) in found.tensors.items()}
     return {
-        "kind": "DeepRec checkpoint" if isinstance(found, DeepRecCheckpoint) else "checkpoint",
+        "kind": _kind(found),
         "path": found.path,
         "tables": {name: _table(found.tables[name]) for name in names},
+        "deltas": [_delta(delta, names) for delta in deltas],
         "dense": {
             name: {
                 "dtype": dtype.name,
@@ -50,31 +71,55 @@ def _table(table):
         ],
     }
     if isinstance(table, checkpoint.SavedTable):
-        sizes = {p.path: os.path.getsize(p.path) for p in table.parts if os.path.exists(p.path)}
         described["initializer"] = table.initializer
-        described["parts"] = [
+        described |= _files(table.parts)
+    elif isinstance(table, checkpoint.ChainTable):
+        described["initializer"] = table.initializer
+        described |= _files([p for save in (table.base, *table.deltas) for p in save.parts])
+        described["partitions"] = table.num_partitions
+    return described
+
+
+def _files(parts):
+    sizes = {p.path: os.path.getsize(p.path) for p in parts if os.path.exists(p.path)}
+    described = {
+        "parts": [
             {
                 "file": os.path.basename(part.path),
                 "rows": part.num_rows,
                 "bytes": sizes.get(part.path),
             }
-            for part in table.parts
-        ]
-        described["bytes"] = sum(sizes.values())
-        absent = [os.path.basename(p.path) for p in table.parts if p.path not in sizes]
-        if absent:
-            described["damage"] = f"missing: {', '.join(absent)}"
+            for part in parts
+        ],
+        "bytes": sum(sizes.values()),
+    }
+    absent = [os.path.basename(p.path) for p in parts if p.path not in sizes]
+    if absent:
+        described["damage"] = f"missing: {', '.join(absent)}"
     return described
 
 
-def verify(table: checkpoint.RowSource) -> str | None:
-    """Reads all rows. What is damaged, or None."""
+def _delta(delta, names):
+    described = {"path": delta.path, "tables": {}}
+    for name in names:
+        table = delta.tables[name]
+        found = {"rows": table.num_rows, "removed": table.num_removed} | _files(table.parts)
+        described["tables"][name] = found
+    return described
+
+
+def verify(table: checkpoint.RowSource, described: dict) -> None:
+    """Reads all rows. Sets "damage" to what is damaged; or "verified", and "rows" to their number if it was not known."""
+    rows = 0
     try:
-        for _ in table.blocks():
-            pass
+        for block in table.blocks():
+            rows += len(block)
     except (EngineError, ValueError, OSError) as error:
-        return str(error)
-    return None
+        described["damage"] = str(error)
+        return
+    described["verified"] = "verified"
+    if described["rows"] is None:
+        described["rows"] = rows
 
 
 def histograms(table: checkpoint.RowSource) -> dict:

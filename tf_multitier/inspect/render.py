@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
@@ -55,9 +56,9 @@ def checkpoint(described: dict) -> str:
             [
                 name,
                 t["dim"],
-                f"{t['rows']:,}",
+                "?" if t["rows"] is None else f"{t['rows']:,}",
                 len(t["columns"]) - 1,
-                len(t.get("parts", [])) or "-",
+                t.get("partitions") or len(t.get("parts", [])) or "-",
                 size(t.get("bytes")),
                 t.get("damage") or t.get("verified") or "",
             ]
@@ -70,10 +71,29 @@ def checkpoint(described: dict) -> str:
     dense = described["dense"].values()
     lines.append(f"{len(dense)} dense tensors, {size(sum(d['bytes'] or 0 for d in dense))}")
     lines += [f"damaged: {text}" for text in described.get("damage") or []]
+    if described.get("deltas"):
+        lines += ["", _deltas(described["deltas"])]
     for name, t in tables.items():
         if "histograms" in t:
             lines += ["", name, *_details(t), *_histograms(t["histograms"])]
     return "\n".join(lines)
+
+
+def _deltas(found):
+    head = ["delta", "embedding variable", "changed rows", "removed keys", "bytes", ""]
+    lines = [
+        [
+            os.path.basename(delta["path"]),
+            name,
+            f"{t['rows']:,}",
+            f"{t['removed']:,}",
+            size(t["bytes"]),
+            t.get("damage") or t.get("verified") or "",
+        ]
+        for delta in found
+        for name, t in delta["tables"].items()
+    ]
+    return table(head, lines)
 
 
 def _details(described):

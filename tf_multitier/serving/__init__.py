@@ -4,15 +4,25 @@
     scores = model.run({"user": ["ann", "bob"]})["score"]
     model.reload("/models/8")                     # requests continue; each sees one version
 
-`read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint that has only what serving needs.
+`read_only()` makes variables that cannot be trained. `freeze` writes a SavedModel or a checkpoint that has only what serving needs,
+and `freeze_delta` what changed since.
 `shared_tables` lists the tables that the Sessions of this process share.
 """
 
 from tf_multitier.read_only import read_only
 from tf_multitier.serving.freeze import freeze
+from tf_multitier.serving.freeze import freeze_delta
 from tf_multitier.serving.model import Model
 from tf_multitier.serving.model import Version
 from tf_multitier.serving.tables import SharedTable
 from tf_multitier.serving.tables import shared_tables
 
-__all__ = ["Model", "SharedTable", "Version", "freeze", "read_only", "shared_tables"]
+__all__ = [
+    "Model",
+    "SharedTable",
+    "Version",
+    "freeze",
+    "freeze_delta",
+    "read_only",
+    "shared_tables",
+]

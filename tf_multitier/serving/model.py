@@ -166,10 +166,13 @@ class Model:
     def reload(self, path: str | os.PathLike) -> None:
         """Loads another version and makes it the current one. Requests continue. If loading fails, the current version stays.
 
-        While it loads, both versions are in memory. One reload runs at a time; others wait.
+        While it loads, both versions are in memory. One reload runs at a time; others wait. Versions that continue one base share its
+        rows: if the current version has the base of a delta, the reload of the delta reads only the deltas, and keeps only their rows
+        in addition.
 
         Args:
           path: directory of a SavedModel; or a checkpoint (its prefix or its directory), whose variables the current graph then gets.
+            The prefix of a delta gives its base with the deltas up to that one.
 
         Raises:
           As the constructor. ValueError: the model is closed.

@@ -5,6 +5,7 @@ The optimizers train embedding variables, by the engine's update rules, and ordi
 Use them like the optimizers of `tf.compat.v1.train`, which also train embedding variables.
 """
 
+from tf_multitier.saver import resize_on_restore
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizer
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizerV2
 from tf_multitier.train.adam_async import AdamAsyncOptimizer
@@ -23,4 +24,5 @@ __all__ = [
     "IncrementalSaverHook",
     "RowwiseAdagradOptimizer",
     "StatisticsHook",
+    "resize_on_restore",
 ]

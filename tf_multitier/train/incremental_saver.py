@@ -13,36 +13,16 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import typing
 
 import tensorflow as tf
 
 from tf_multitier import saver as _saver
+from tf_multitier.delta_names import DELTA
+from tf_multitier.delta_names import deltas
 from tf_multitier.partitioned import embedding_variables
 
 v1 = tf.compat.v1
-
-_DELTA = re.compile(r"^(.*)\.delta-(\d{4,})$")
-
-
-def deltas(base: str) -> list[str]:
-    """The prefixes of the deltas that continue the checkpoint `base`, in order.
-
-    Raises:
-      tf.errors.DataLossError: one is missing between two others.
-    """
-    found = sorted(
-        (int(match[2]), match[0])
-        for path in glob.glob(glob.escape(base) + ".delta-*.index")
-        if (match := _DELTA.match(path.removesuffix(".index")))
-    )
-    for expected, (number, prefix) in enumerate(found, 1):
-        if number != expected:
-            raise tf.errors.DataLossError(
-                None, None, f"checkpoint {base}: expected delta-{expected:04d}, found {prefix}"
-            )
-    return [prefix for _, prefix in found]
 
 
 def _remove(prefix):
@@ -129,7 +109,7 @@ class IncrementalSaver:
         for stale in glob.glob(
             os.path.join(glob.escape(os.path.dirname(path) or "."), "*.delta-*.index")
         ):
-            match = _DELTA.match(stale.removesuffix(".index"))
+            match = DELTA.match(stale.removesuffix(".index"))
             if match and (
                 not os.path.exists(match[1] + ".index")
                 or os.path.abspath(match[1]) == os.path.abspath(path)
@@ -167,31 +147,32 @@ class IncrementalSaver:
     def restore(self, session: tf.compat.v1.Session, path: str) -> None:
         """Restores a base and the deltas that continue it; or, given a delta, the base and the deltas up to that one.
 
-        Each delta is checked before it changes a variable. After an error the variables may have the state of an earlier save
-        of the chain: restore again.
+        An ordinary Saver restores the same from the prefix of a delta. After an error each embedding variable is as it was, or as
+        the chain has it.
 
         Raises:
           tf.errors.DataLossError: a delta is missing, damaged, or continues another save.
           ValueError: `path` is not a checkpoint, or it is a delta that is not there.
         """
-        match = _DELTA.match(path)
+        match = DELTA.match(path)
         base = match[1] if match else path
         chain = deltas(base)
         if match:
             if path not in chain:
                 raise ValueError(f"IncrementalSaver.restore: there is no delta {path}")
             chain = chain[: chain.index(path) + 1]
-        self.saver.restore(session, base)
-        self._apply(session, base, chain)
+        self._base = None
+        self.saver.restore(session, chain[-1] if chain else base)
 
     def apply_deltas(self, session: tf.compat.v1.Session, base: str) -> None:
         """Brings variables that have just been restored from `base` to the newest delta that continues it.
 
+        Each delta is checked before it changes a variable. After an error the variables may have the state of an earlier save
+        of the chain: restore again.
+
         Raises: as `restore`.
         """
-        self._apply(session, base, deltas(base))
-
-    def _apply(self, session, base, chain):
+        chain = deltas(base)
         self._base = None
         for previous, delta in zip([base, *chain], chain):
             session.run(
