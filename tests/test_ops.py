@@ -125,7 +125,7 @@ def test_containers_and_names_tell_variables_apart(session):
         (
             dict(cache_strategy="FIFO"),
             errors.InvalidArgumentError,
-            "cache_strategy: expected DEFAULT, LRU or LFU; found 'FIFO'",
+            "cache_strategy: expected DEFAULT, LRU, LFU or SCORE; found 'FIFO'",
         ),
         (dict(storage_sizes=[-1]), errors.InvalidArgumentError, r"storage_sizes\[0\].*found -1"),
         (

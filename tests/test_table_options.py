@@ -107,7 +107,7 @@ from tf_multitier import engine
         (
             dict(cache_strategy="FIFO"),
             ValueError,
-            "cache_strategy: expected DEFAULT, LRU or LFU; found 'FIFO'",
+            "cache_strategy: expected DEFAULT, LRU, LFU or SCORE; found 'FIFO'",
         ),
         (
             dict(on_corruption="ignore"),

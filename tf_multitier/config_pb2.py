@@ -74,10 +74,14 @@ class StorageType(_ProtoEnum):
 
 
 class CacheStrategy(_ProtoEnum):
-    """Which rows leave a full tier first: the least recently used (LRU) or the least frequently used (LFU)."""
+    """Which rows leave a full tier first: the least recently used (LRU), the least frequently used (LFU), or those of the lowest score.
+
+    SCORE is not in DeepRec. `EmbeddingVariableOption.score` says what the score of a row is.
+    """
 
     LRU = 0
     LFU = 1
+    SCORE = 2
 
 
 globals().update(StorageType.__members__)

@@ -28,12 +28,17 @@ OPTION_ATTRS = (
     "filter_probability",
     "steps_to_live",
     "l2_weight_threshold",
+    "score",
     *STORAGE_ATTRS,
     "read_only",
     "in_place",
     "partition_index",
     "num_partitions",
 )
+
+
+# What attributes were before they existed, in SavedModels of older versions.
+NEWER_ATTRS = {"score": "step", "refuse_colder": False}
 
 
 def _string(value):
@@ -75,8 +80,13 @@ class TableOptions:
         return self.option_attrs["storage_type"]
 
     @property
+    def score(self) -> str:
+        """What an update sets as the version of its rows: "step", "time", "custom" or "frequency"."""
+        return self.option_attrs["score"]
+
+    @property
     def steps_to_live(self) -> int:
-        """`steps_to_live` of the variable's GlobalStepEvict, in steps; 0 if it has none."""
+        """`steps_to_live` of the variable's GlobalStepEvict, in steps (microseconds if the score is "time"); 0 if it has none."""
         return self.option_attrs["steps_to_live"]
 
     @property

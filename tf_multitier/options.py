@@ -9,6 +9,7 @@ time (`EmbeddingVariable.expire`), not only when a checkpoint is saved.
 
 from __future__ import annotations
 
+import datetime
 import typing
 
 from tf_multitier.option_values import instance
@@ -122,11 +123,16 @@ class ProbabilisticFilter(Option):
 class GlobalStepEvict(Option):
     """Makes `expire(step)` remove keys whose last update was more than `steps_to_live` steps before `step`.
 
-    Steps are those of the graph's global step. It must exist when the optimizer is built. None: removes nothing. Source: DeepRec's
-    `tf.GlobalStepEvict`.
+    Steps are those of the graph's global step. It must exist when the optimizer is built. None: removes nothing. With
+    `EmbeddingVariableOption(score="time")`, `steps_to_live` is a `datetime.timedelta`. Source: DeepRec's `tf.GlobalStepEvict`.
     """
 
-    def __init__(self, steps_to_live: int | None = None) -> None:
+    is_time = False  # of configurations that older versions wrote
+
+    def __init__(self, steps_to_live: int | datetime.timedelta | None = None) -> None:
+        self.is_time = isinstance(steps_to_live, datetime.timedelta)
+        if self.is_time:
+            steps_to_live = steps_to_live // datetime.timedelta(microseconds=1)
         self.steps_to_live = (
             0
             if steps_to_live is None
@@ -158,10 +164,16 @@ class EmbeddingVariableOption(Option):
       storage_option: a StorageOption. None: the environment variables TF_MULTITIER_STORAGE_TYPE, _PATH and _SIZE when the variable
         is made; if they are not set, DRAM without a bound.
       init_option: an InitializerOption or None.
+      score: what an update sets as the version of its rows (`get_version`), and so which rows leave first under
+        `CacheStrategy.SCORE`. "step": the global step. "time": microseconds of the wall clock, which never decrease in a table.
+        "custom": the number of the last `set_score`; an update before the first one is an error. "frequency": the version is the
+        global step, and rows leave by their frequency. Not in DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value.
     """
+
+    score = "step"  # of configurations that older versions wrote
 
     def __init__(
         self,
@@ -170,11 +182,13 @@ class EmbeddingVariableOption(Option):
         filter_option: typing.Any = None,
         storage_option: StorageOption | None = None,
         init_option: InitializerOption | None = None,
+        score: str = "step",
     ) -> None:
         self.evict_option = evict_option
         self.filter_option = filter_option
         self.storage_option = storage_option
         self.init_option = init_option
+        self.score = score
 
     def __setattr__(self, name: str, value: typing.Any) -> None:
         """Sets an option, as the constructor does. AttributeError if there is none of that name, so that none is ignored."""
@@ -198,6 +212,15 @@ def _evict_options(name, value):
     return evict
 
 
+def _score(name, value):
+    if value not in _SCORES:
+        raise ValueError(f"{name} must be one of {', '.join(_SCORES)}; found {value!r}")
+    return value
+
+
+_SCORES = ("step", "time", "custom", "frequency")
+
+
 def _one_of(*types, default=lambda: None):
     return lambda name, value: default() if value is None else instance(name, value, types)
 
@@ -208,7 +231,22 @@ _CHECKS = {
     "filter_option": _one_of(CounterFilter, CBFFilter, ProbabilisticFilter),
     "storage_option": _one_of(StorageOption),
     "init_option": _one_of(InitializerOption, default=InitializerOption),
+    "score": _score,
 }
+
+
+def _check_lifetime(name, evict, score):
+    """ValueError if the rows' versions are not what the lifetime of a GlobalStepEvict counts."""
+    if evict.steps_to_live == 0 or (score != "custom" and evict.is_time == (score == "time")):
+        return
+    variable = f"embedding variable '{name}': GlobalStepEvict.steps_to_live"
+    if score == "custom":
+        raise ValueError(
+            f"{variable} needs a score of 'step', 'time' or 'frequency', found 'custom': such a score is no time"
+        )
+    expected = "a datetime.timedelta" if score == "time" else "a number of steps"
+    found = "a datetime.timedelta" if evict.is_time else f"{evict.steps_to_live} steps"
+    raise ValueError(f"{variable} must be {expected} with score '{score}', found {found}")
 
 
 def option_attrs(name, option, storage):
@@ -240,8 +278,9 @@ def option_attrs(name, option, storage):
         attrs.update(filter="none")
     for evict in option.evict_option:
         if isinstance(evict, GlobalStepEvict):
+            _check_lifetime(name, evict, option.score)
             attrs["steps_to_live"] = evict.steps_to_live
         else:
             attrs["l2_weight_threshold"] = evict.l2_weight_threshold
-    attrs.update(storage_attrs(name, storage))
+    attrs.update(storage_attrs(name, storage), score=option.score)
     return attrs

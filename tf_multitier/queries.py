@@ -220,14 +220,55 @@ class Queries:
         return self._ask_keys(lambda p, k: ops.multitier_frequency(p.handle, k), ids, name)
 
     def get_version(self, ids: typing.Any, name: str = "version") -> tf.Tensor:
-        """The global step of each id's last update. Source: DeepRec's `get_version`.
+        """The version that each id's last update has set: its global step. Source: DeepRec's `get_version`.
 
-        If the graph has no global step, this is the number of the update: the table counts its updates.
+        If the graph has no global step, this is the number of the update: the table counts its updates. With the scores "time" and
+        "custom" of `EmbeddingVariableOption`, it is the time, or the number that `set_score` has set.
 
         Returns:
           int64, shaped as `ids`; -1 for a key without a row.
         """
         return self._ask_keys(lambda p, k: ops.multitier_version(p.handle, k), ids, name)
+
+    def get_score(self, ids: typing.Any, name: str = "score") -> tf.Tensor:
+        """The score of each id: by it `CacheStrategy.SCORE` decides which rows stay. See `EmbeddingVariableOption.score`.
+
+        Returns:
+          int64, shaped as `ids`: `get_frequency` if the score is "frequency", else `get_version`.
+        """
+        return self._ask_keys(lambda p, k: ops.multitier_score(p.handle, k), ids, name)
+
+    def set_score(self, score: typing.Any, name: str = "set_score") -> tf.Operation:
+        """An op that sets the score which updates give to their rows from now on, for `EmbeddingVariableOption(score="custom")`.
+
+        A score may decrease; the first time, a warning is logged. A restore makes a new table: set the score again after it.
+
+        Args:
+          score: any int64: an integer or a scalar tensor.
+          name: name of the op.
+
+        Raises:
+          TypeError: score is not an integer.
+          ValueError: the variable has another score.
+        """
+        if self.parts[0].score != "custom":
+            raise ValueError(
+                f"embedding variable '{self.variable_name}': set_score needs EmbeddingVariableOption(score='custom'), found "
+                f"score='{self.parts[0].score}'"
+            )
+        score = self._scalar(score, "score")
+        return self._each_part(lambda p: ops.multitier_set_score(p.handle, score), name)
+
+    def _scalar(self, value, what):
+        """An integer as an int64 tensor."""
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return tf.constant(int(value), tf.int64)
+        value = tf.convert_to_tensor(value)
+        if value.dtype not in KEY_TYPES:
+            raise TypeError(
+                f"embedding variable '{self.variable_name}': {what} must be an integer, found {value.dtype.name}"
+            )
+        return tf.cast(value, tf.int64)
 
     def peek(self, ids: typing.Any, name: str = "peek") -> tf.Tensor:
         """Reads values without side effects. For tools that inspect a variable while it is in use.
@@ -291,25 +332,28 @@ class Queries:
             keys = tf.reshape(as_keys(self, ids), [-1])
             return self._sum_over_keys(lambda p, k: ops.multitier_remove(p.handle, k), keys)
 
-    def expire(self, step: typing.Any, name: str = "expire") -> tf.Tensor:
+    def expire(self, step: typing.Any = None, name: str = "expire") -> tf.Tensor:
         """Removes the rows that are expired at `step`, by GlobalStepEvict or L2WeightEvict. Without these options, removes none.
 
         Args:
-          step: an integer, or an integer scalar tensor: the current global step.
+          step: an integer, or an integer scalar tensor: the current global step. With the score "time": microseconds since 1970;
+            None: now.
           name: name of the op.
 
         Returns:
           int64 scalar: the number of removed rows.
 
         Raises:
-          TypeError: step is not an integer.
+          TypeError: step is not an integer, or is None and the score is not "time".
         """
-        step = tf.convert_to_tensor(step)
-        if step.dtype not in KEY_TYPES:
+        if step is not None:
+            step = self._scalar(step, "step")
+        elif self.parts[0].score == "time":
+            step = tf.cast(tf.timestamp() * 1e6, tf.int64)
+        else:
             raise TypeError(
-                f"embedding variable '{self.variable_name}': step must be an integer, found {step.dtype.name}"
+                f"embedding variable '{self.variable_name}': step must be an integer, found None; only score='time' needs none"
             )
-        step = tf.cast(step, tf.int64)
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
     def prefetch(self, ids: typing.Any, timeout: float = 10.0, name: str = "prefetch") -> tf.Tensor:

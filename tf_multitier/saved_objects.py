@@ -21,6 +21,7 @@ import typing
 import tensorflow as tf
 
 from tf_multitier._library import ops
+from tf_multitier.handle_attrs import NEWER_ATTRS
 from tf_multitier.tensorflow_internals import register_serializable
 from tf_multitier.tensorflow_internals import StringValue
 
@@ -55,6 +56,7 @@ def read_description(proto: typing.Any) -> tuple:
     proto.Unpack(text)
     read = json.loads(text.value)
     attrs = {
+        **NEWER_ATTRS,
         **read["options"],
         "keep": False,
         "in_place": False,

@@ -29,6 +29,7 @@ STORAGE_ATTRS = (
     "storage_sizes",
     "cache_strategy",
     "drop_coldest",
+    "refuse_colder",
     "on_corruption",
     "keep",
 )
@@ -53,9 +54,13 @@ class StorageOption(Option):
       storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0, at most one per tier. A tier
         without a size gets 1 GiB; the last tier without a size has no bound. Each partition of a partitioned variable gets these
         sizes. `tf_multitier.memory` computes the bytes of a row.
-      cache_strategy: a `CacheStrategy`. None: scan-resistant replacement by recency and frequency.
+      cache_strategy: a `CacheStrategy`. None: scan-resistant replacement by recency and frequency. SCORE: the rows of the lowest
+        score leave first, of equals the least recently used (see EmbeddingVariableOption.score); not with HBM.
       drop_coldest: what happens when the last tier has a size and is full. False: the update fails with ResourceExhausted and
         changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` returns their keys. Not in DeepRec.
+      refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row. Its
+        gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
+        CacheStrategy.SCORE. With more than 65,536 rows of DRAM, the lowest score is that of the last rows that left. Not in DeepRec.
       on_corruption: what happens to a row whose record in a file tier is damaged. "error": operations that need the row, including
         saving, fail with DataLoss that names key, file and offset, until `remove` removes the key. "reinit": the key starts again
         from its initial value. "drop": the key is removed, and `pop_dropped()` returns it. `corrupt` in the statistics counts each
@@ -68,6 +73,8 @@ class StorageOption(Option):
       TypeError, ValueError: a bad value, or a missing storage_path or size.
     """
 
+    refuse_colder = False  # of configurations that older versions wrote
+
     def __init__(
         self,
         storage_type: str | StorageType | None = None,
@@ -76,6 +83,7 @@ class StorageOption(Option):
         cache_strategy: str | CacheStrategy | None = None,
         *,
         drop_coldest: bool = False,
+        refuse_colder: bool = False,
         on_corruption: str = "error",
         keep: bool = False,
     ) -> None:
@@ -110,6 +118,16 @@ class StorageOption(Option):
                 f"sizes for {self.storage_type.name}, found {list(self.storage_size)}"
             )
         self.drop_coldest = drop_coldest
+        if not isinstance(refuse_colder, bool):
+            raise TypeError(
+                f"StorageOption.refuse_colder must be True or False, found {refuse_colder!r}"
+            )
+        if refuse_colder and not (drop_coldest and self.cache_strategy is CacheStrategy.SCORE):
+            raise ValueError(
+                "StorageOption.refuse_colder needs drop_coldest=True and CacheStrategy.SCORE, found "
+                f"drop_coldest={drop_coldest} and {cache_strategy!r}"
+            )
+        self.refuse_colder = refuse_colder
         if on_corruption not in _ON_CORRUPTION:
             raise ValueError(
                 "StorageOption.on_corruption must be 'error', 'reinit' or 'drop', found "
@@ -143,7 +161,7 @@ def _storage_type(where, value):
 
 
 def _cache_strategy(where, value):
-    known = "CacheStrategy.LRU, CacheStrategy.LFU or None"
+    known = "CacheStrategy.LRU, CacheStrategy.LFU, CacheStrategy.SCORE or None"
     if value is None:
         return None
     if isinstance(value, str) and value in CacheStrategy.__members__:
@@ -273,6 +291,7 @@ def storage_attrs(name, storage):
             "DEFAULT" if storage.cache_strategy is None else storage.cache_strategy.name
         ),
         "drop_coldest": storage.drop_coldest,
+        "refuse_colder": storage.refuse_colder,
         "on_corruption": storage.on_corruption,
         "keep": storage.keep,
     }

@@ -262,7 +262,7 @@ def _global_step(variable):
     """The version that an apply sets: the graph's global step as int64, or -1 if the graph has none."""
     step = tf.compat.v1.train.get_global_step(variable.graph)
     if step is None:
-        if variable.steps_to_live:
+        if variable.steps_to_live and variable.score != "time":
             raise ValueError(
                 f"embedding variable '{variable.variable_name}' has GlobalStepEvict(steps_to_live="
                 f"{variable.steps_to_live}), which needs a global step: call "

@@ -77,6 +77,7 @@ def option_in_force(name, ev_option, steps_to_live):
         filter_option=option.filter_option,
         storage_option=option.storage_option,
         init_option=option.init_option,
+        score=option.score,
     )
 
 

@@ -32,6 +32,9 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
     return InvalidArgumentError(
         name, "drop_coldest expects a table without HBM: the tiers below would drop rows that are hot in HBM");
   }
+  if (below->options().cache_strategy == Replacement::kScore) {
+    return InvalidArgumentError(name, "cache_strategy SCORE expects a table without HBM: HBM keeps rows by their last use");
+  }
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(below)));
   MT_ASSIGN_OR_RETURN(table->stream_, options.device->NewStream());
   table->has_stream_ = true;

@@ -102,6 +102,7 @@ class HbmTable : public TableFront {
   Status Frequency(Span<const int64_t> keys, int64_t* out) override;
   Status Version(Span<const int64_t> keys, int64_t* out) override;
   Status LookupTier(Span<const int64_t> keys, int32_t* out) override;  // 0: HBM; 1: the first tier of the table below
+  Status SetScore(int64_t score, bool* decreased) override { return below_->SetScore(score, decreased); }
   Status Remove(Span<const int64_t> keys, int64_t* removed) override;
   Status Expire(int64_t step, int64_t* expired) override;
   Status Clear() override;

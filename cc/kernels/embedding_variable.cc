@@ -49,6 +49,7 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
+  TF_RETURN_IF_ERROR(context->GetAttr("refuse_colder", &storage->refuse_colder));
   TF_RETURN_IF_ERROR(context->GetAttr("on_corruption", &on_corruption));
   TF_RETURN_IF_ERROR(context->GetAttr("keep", &storage->keep));
   const Result<Replacement> parsed = ParseCacheStrategy(strategy);
@@ -127,6 +128,11 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
+  std::string score;
+  TF_RETURN_IF_ERROR(context->GetAttr("score", &score));
+  const Result<Score> parsed = ParseScore(score);
+  if (!parsed.ok()) return ToAbsl(parsed.status());
+  options->table.score = *parsed;
   options->storage.keep = options->storage.keep && !options->read_only;  // its rows are the checkpoint's, always
   options->storage.read_only = options->in_place;
   return ToAbsl(ValidateStorage(options->storage));

@@ -9,6 +9,7 @@
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/stats_json.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 namespace {
@@ -87,6 +88,27 @@ class ExpireKernel : public RemovingKernel {
     int64_t expired = 0;
     TF_RETURN_IF_ERROR(ToAbsl(table->Expire(context->input(1).scalar<int64_t>()(), &expired)));
     return SetScalar(context, expired);
+  }
+};
+
+class SetScoreKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    TF_RETURN_IF_ERROR(CheckRank(context, "score", context->input(1), 0));
+    const int64_t score = context->input(1).scalar<int64_t>()();
+    bool decreased = false;
+    TF_RETURN_IF_ERROR(ToAbsl(table->SetScore(score, &decreased)));
+    if (decreased) {
+      LOG(WARNING) << "embedding variable '" << table->options().name << "': set_score(" << score
+                   << ") is less than the score before: rows that are updated now are colder than older ones";
+    }
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status Find(OpKernelContext* context, std::shared_ptr<VariableState>* state) override {
+    return GetTrainableState(context, 0, state);
   }
 };
 
@@ -188,12 +210,15 @@ class CompactKernel : public WaitingKernel {
 };
 
 using FrequencyKernel = PerKeyKernel<int64_t, &EmbeddingTable::Frequency>;
+using ScoreKernel = PerKeyKernel<int64_t, &EmbeddingTable::ScoreOf>;
 using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
 using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
 
 REGISTER_KERNEL_BUILDER(Name("MultitierCount").Device(DEVICE_CPU), CountKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierFrequency").Device(DEVICE_CPU), FrequencyKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierVersion").Device(DEVICE_CPU), VersionKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierScore").Device(DEVICE_CPU), ScoreKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierSetScore").Device(DEVICE_CPU), SetScoreKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupTier").Device(DEVICE_CPU), LookupTierKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierRemove").Device(DEVICE_CPU), RemoveKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierExpire").Device(DEVICE_CPU), ExpireKernel);

@@ -27,6 +27,8 @@
       .Attr("storage_sizes: list(int) = []")            \
       .Attr("cache_strategy: string = 'DEFAULT'")       \
       .Attr("drop_coldest: bool = false")               \
+      .Attr("refuse_colder: bool = false")              \
+      .Attr("score: string = 'step'")                   \
       .Attr("on_corruption: string = 'error'")          \
       .Attr("keep: bool = false")                       \
       .Attr("read_only: bool = false")                  \

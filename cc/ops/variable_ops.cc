@@ -120,8 +120,12 @@ storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVE
   DRAM_SSDHASH, DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; types with HBM are an error, unless the environment has TF_MULTITIER_DEVICE=emulated.
 storage_path: directory of the tiers that have files; each table creates its own directory below it.
 storage_sizes: bytes of row data of each tier, fastest first; a missing size is 1 GiB, or unbounded for the last tier.
-cache_strategy: DEFAULT, LRU or LFU: which rows a tier evicts first.
+cache_strategy: DEFAULT, LRU, LFU or SCORE: which rows a tier evicts first.
 drop_coldest: for a last tier that has a size and is full: true: its coldest rows are dropped; false: ResourceExhausted.
+refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
+  drop_coldest and SCORE.
+score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
+  number that MultitierSetScore has set), or frequency (the step; SCORE goes by the frequency).
 on_corruption: for a row whose record in a lower tier is damaged: error (operations that need the row fail with DataLoss),
   reinit (the key gets its initial value), drop (the key is removed).
 keep: the rows stay in the last tier's files when the variable's resource is destroyed. MultitierInitialize opens them. A restore
@@ -218,7 +222,8 @@ The update is atomic.
 keys: [n], repeats allowed.
 grads: [n, dim].
 counts: [n] number of occurrences of each entry, which is added to the key's frequency; or [0]: one each.
-global_step: the new version of the rows; -1: the table's own count of applies.
+global_step: the step, which is the new version of the rows unless the variable's score is another; -1: the table's own count of
+  applies.
 hyper: scalars of the rule, in the rule's order.
 rule: name of the update rule: sgd, adagrad, ...
 slot_names: columns that serve as the rule's slots, in the rule's order.
@@ -249,7 +254,31 @@ REGISTER_OP("MultitierVersion")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .SetIsStateful()
     .SetShapeFn(HandleAndKeysToKeysShape)
-    .Doc("Global step of the last update of each key; -1 for a key without a row.");
+    .Doc("Version that the last update of each key has set (see score); -1 for a key without a row.");
+
+REGISTER_OP("MultitierScore")
+    .Input("handle: resource")
+    .Input("keys: Tkeys")
+    .Output("scores: int64")
+    .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .SetIsStateful()
+    .SetShapeFn(HandleAndKeysToKeysShape)
+    .Doc("Score of each key: its frequency if the variable's score is frequency, else its version; -1 or 0 without a row.");
+
+REGISTER_OP("MultitierSetScore")
+    .Input("handle: resource")
+    .Input("score: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      return HandleOnly(c);
+    })
+    .Doc(R"doc(
+Sets the score that updates give to their rows from now on. The variable's score must be custom.
+
+score: any number. The first time that it is less than the one before, a warning is logged.
+)doc");
 
 REGISTER_OP("MultitierLookupTier")
     .Input("handle: resource")

@@ -7,17 +7,20 @@ namespace {
 
 constexpr size_t kMinWindow = 64;
 constexpr size_t kWindowSlotsPerVictim = 4;
+constexpr size_t kMostNewRows = 16 * 1024;  // 64 KiB of a shard
 
 bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.rank > b.rank; }
 
 }  // namespace
 
-void VictimOrder::Insert(const RowUse& row, uint64_t clock) {
+void VictimOrder::Insert(const RowUse& row, uint64_t clock, int64_t version) {
   if (policy_ != nullptr) policy_->Insert(Span<const RowUse>(&row, 1));
+  if (looks_at_new_ && new_.size() < kMostNewRows) new_.push_back(row.location);
   if (!exact_) return;
   const uint32_t location = row.location;
   if (location >= place_.size()) place_.resize(std::max<size_t>(location + 1, place_.size() * 2), kNoLocation);
-  const Entry entry{Rank(location, clock), location};
+  const Entry entry{RankOf(strategy_, version, dram_->Header(location)->frequency, dram_->Header(location)->recency, clock),
+                    location};
   heap_.push_back(entry);
   Rise(heap_.size() - 1, entry);
 }
@@ -36,7 +39,7 @@ void VictimOrder::Erase(uint32_t location) {
 
 void VictimOrder::Refresh(uint32_t location, uint64_t clock) {
   if (!exact_) return;
-  const Entry entry{Rank(location, clock), location};
+  const Entry entry{RankAt(location, clock), location};
   Rise(place_[location], entry);
   Sink(place_[location], entry);
 }
@@ -46,6 +49,8 @@ void VictimOrder::Clear() {
   heap_.clear();
   place_.clear();
   hand_ = 0;
+  new_.clear();
+  left_ = Rank();
 }
 
 void VictimOrder::Rise(size_t at, const Entry& entry) {
@@ -71,6 +76,16 @@ void VictimOrder::Sink(size_t at, const Entry& entry) {
 std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
   if (exact_) return ChooseExact(n, clock);
   return policy_ != nullptr ? ChooseByPolicy(n) : ChooseFromWindows(n, clock);
+}
+
+Rank VictimOrder::Coldest(uint64_t clock) {
+  if (!exact_) return left_;
+  while (!heap_.empty()) {
+    const Entry top{RankAt(heap_[0].location, clock), heap_[0].location};
+    if (!(top.rank > heap_[0].rank)) return heap_[0].rank;
+    Sink(0, top);
+  }
+  return Rank();
 }
 
 std::vector<uint32_t> VictimOrder::ChooseByPolicy(size_t n) {
@@ -99,7 +114,7 @@ std::vector<uint32_t> VictimOrder::ChooseExact(size_t n, uint64_t clock) {
   std::vector<uint32_t> victims;
   std::vector<Entry> taken;
   while (victims.size() < n && !heap_.empty()) {
-    const Entry top{Rank(heap_[0].location, clock), heap_[0].location};
+    const Entry top{RankAt(heap_[0].location, clock), heap_[0].location};
     if (top.rank > heap_[0].rank) {
       Sink(0, top);
       continue;
@@ -120,23 +135,38 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
   const uint32_t end = dram_->end();
   uint64_t left = end;  // once around
   std::vector<Entry> window;
-  while (victims.size() < n && left > 0) {
+  // New rows are in the first window only: no row is chosen twice.
+  while (victims.size() < n && left > 0 && (victims.empty() || !looks_at_new_)) {
     const size_t wanted = n - victims.size();
     uint64_t slots = std::min<uint64_t>(left, std::max(kMinWindow, wanted * kWindowSlotsPerVictim));
     left -= slots;
     window.clear();
     for (; slots > 0; --slots) {
       if (hand_ >= end) hand_ = 0;
-      if (Evictable(*dram_->Header(hand_))) window.push_back(Entry{Rank(hand_, clock), hand_});
+      if (Evictable(*dram_->Header(hand_))) window.push_back(Entry{RankAt(hand_, clock), hand_});
       ++hand_;
     }
+    AddNewRows(&window, clock);
     const size_t share = (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim;
-    const size_t take = std::min(wanted, left == 0 ? window.size() : share);
+    const size_t take = std::min(wanted, left == 0 || looks_at_new_ ? window.size() : share);
     std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
     std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
     for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
+    if (take > 0) left_ = window[take - 1].rank;
   }
   return victims;
+}
+
+void VictimOrder::AddNewRows(std::vector<Entry>* window, uint64_t clock) {
+  if (new_.empty()) return;
+  for (const uint32_t location : new_) {
+    if (Evictable(*dram_->Header(location))) window->push_back(Entry{RankAt(location, clock), location});
+  }
+  new_.clear();
+  auto by_location = [](const Entry& a, const Entry& b) { return a.location < b.location; };
+  std::sort(window->begin(), window->end(), by_location);
+  auto same = [](const Entry& a, const Entry& b) { return a.location == b.location; };
+  window->erase(std::unique(window->begin(), window->end(), same), window->end());
 }
 
 void LowerOrder::Push(const Entry& entry) {

@@ -3,13 +3,20 @@
 // A row carries its recency itself. A lookup stores it there, under the shared side of the shard's lock, and changes nothing
 // else. An order therefore learns of a use only when it looks at the row:
 //
-//   exact (small shards)  a heap by recency (LFU: by frequency, then recency), with the values of the last look. Values only
-//                         grow. If the row on top has been used since, it sinks to its new place, and the next top is looked
-//                         at. Costs O(log rows) for each victim and each use; rows are not scanned.
+//   exact (small shards)  a heap by recency (LFU: by frequency, then recency; score: by version, then recency), with the
+//                         values of the last look. If the row on top has been used since, it sinks to its new place, and the
+//                         next top is looked at. Costs O(log rows) for each victim and each use; rows are not scanned. Values
+//                         grow, except for those that the caller reports with Refresh.
 //   policy (large ones)   cc/policy/probation_clock.h. Two bits of the row count its uses (see NoteUse). The policy takes them
 //                         when it asks whether the row may leave.
 //   windows (large ones   a hand walks over the slab and looks at four slots for each victim; the coldest quarter leaves. Needs
-//   with LRU or LFU)      no memory.
+//   with LRU or LFU)      no memory. Where the score decides, rows that are new since the last choice are looked at, too: a row
+//                         that is colder than most leaves at once, not when the hand comes to it.
+//
+// A score costs no memory in comparison with LRU: a rank has 12 bytes, so that an entry of a heap has 16, as it has with a
+// recency alone. A new row has no version before its first update. It is ranked as if it had the newest version of the table,
+// which is what it nearly always gets, and keeps its place at the end of the heap. An update that sets an older version calls
+// Refresh for its rows; no other update looks at the order.
 //
 // Needs the shard's lock.
 
@@ -26,12 +33,31 @@
 
 namespace multitier {
 
-// A row's rank: smaller is colder. `clock` is the table's count of accesses, of which rows keep the low 32 bits.
-inline uint64_t RankOf(Replacement strategy, uint32_t frequency, uint32_t recency, uint64_t clock) {
-  if (strategy == Replacement::kLfu) return static_cast<uint64_t>(frequency) << 32 | recency;
+// A row's rank: smaller is colder.
+#pragma pack(push, 4)
+struct Rank {
+  uint64_t first = 0;    // frequency, version or access number, so that a greater number is warmer
+  uint32_t recency = 0;  // of the row; decides between rows that have the same `first`
+
+  friend bool operator==(const Rank& a, const Rank& b) { return a.first == b.first && a.recency == b.recency; }
+  friend bool operator!=(const Rank& a, const Rank& b) { return !(a == b); }
+  friend bool operator<(const Rank& a, const Rank& b) { return a.first != b.first ? a.first < b.first : a.recency < b.recency; }
+  friend bool operator>(const Rank& a, const Rank& b) { return b < a; }
+};
+#pragma pack(pop)
+static_assert(sizeof(Rank) == 12, "an entry of a heap has 16 bytes");
+
+// A version as a number without a sign, in the same order.
+inline uint64_t RankOfVersion(int64_t version) { return static_cast<uint64_t>(version) ^ uint64_t{1} << 63; }
+
+// `clock` is the table's count of accesses, of which rows keep the low 32 bits.
+inline Rank RankOf(Replacement strategy, int64_t version, uint32_t frequency, uint32_t recency, uint64_t clock) {
+  if (strategy == Replacement::kLfu) return Rank{frequency, recency};
+  if (strategy == Replacement::kScore) return Rank{RankOfVersion(version), recency};
   uint64_t age = static_cast<uint32_t>(static_cast<uint32_t>(clock) - recency);
   if (age >= 0xf0000000u) age = 0;  // touched by an operation that began after the clock was read
-  return clock - (age < clock ? age : clock);
+  const uint64_t access = clock - (age < clock ? age : clock);
+  return Rank{access, static_cast<uint32_t>(access)};
 }
 
 // A row was used at access `now`. It counts as used again only where its last use is more than `step` accesses ago: the lookup
@@ -57,30 +83,37 @@ inline bool NoteUse(RowHeader* row, uint32_t now, uint32_t step, bool lazily = f
 
 class VictimOrder {
  public:
-  VictimOrder(const RowSlab* dram, Replacement strategy, bool exact)
+  // looks_at_new: the score decides; has an effect unless exact.
+  VictimOrder(const RowSlab* dram, Replacement strategy, bool exact, bool looks_at_new = false)
       : dram_(dram),
         strategy_(strategy),
         exact_(exact),
+        looks_at_new_(looks_at_new && !exact),
         policy_(!exact && strategy == Replacement::kDefault ? new ProbationClock : nullptr) {}
 
-  // A row came into the slab. What its header says may still be unset: uncommitted and pinned rows are never chosen.
-  void Insert(const RowUse& row, uint64_t clock);
+  // A row came into the slab. What its header says may still be unset, except for the recency: uncommitted and pinned rows are
+  // never chosen. version: at most this, or Refresh is called later.
+  void Insert(const RowUse& row, uint64_t clock, int64_t version = 0);
   void Erase(uint32_t location);
   // A row's values may have become smaller.
   void Refresh(uint32_t location, uint64_t clock);
   void Clear();
   // Up to n rows that may be demoted, the coldest first. They stay in the order.
   std::vector<uint32_t> Choose(size_t n, uint64_t clock);
+  // The coldest rank of all rows. Unless exact: of the rows that the last choice left, as far as it saw them. Never more than
+  // there is: the lowest possible rank where nothing is known.
+  Rank Coldest(uint64_t clock);
 
  private:
   struct Entry {
-    uint64_t rank;
+    Rank rank;
     uint32_t location;
   };
+  static_assert(sizeof(Entry) == 16, "of each row in small tables");
   static bool Evictable(const RowHeader& row) { return !row.has(kRowFree | kRowUncommitted | kRowPrefetched) && row.pins == 0; }
-  uint64_t Rank(uint32_t location, uint64_t clock) const {
+  Rank RankAt(uint32_t location, uint64_t clock) const {
     const RowHeader* row = dram_->Header(location);
-    return RankOf(strategy_, row->frequency, __atomic_load_n(&row->recency, __ATOMIC_RELAXED), clock);
+    return RankOf(strategy_, row->version, row->frequency, __atomic_load_n(&row->recency, __ATOMIC_RELAXED), clock);
   }
   static bool Less(const Entry& a, const Entry& b) { return a.rank != b.rank ? a.rank < b.rank : a.location < b.location; }
   void Put(size_t at, const Entry& entry) {
@@ -92,14 +125,19 @@ class VictimOrder {
   std::vector<uint32_t> ChooseExact(size_t n, uint64_t clock);
   std::vector<uint32_t> ChooseByPolicy(size_t n);
   std::vector<uint32_t> ChooseFromWindows(size_t n, uint64_t clock);
+  // Moves the rows that are new since the last choice into the window, which has some of them already.
+  void AddNewRows(std::vector<Entry>* window, uint64_t clock);
 
   const RowSlab* const dram_;
   const Replacement strategy_;
   const bool exact_;
+  const bool looks_at_new_;
   const std::unique_ptr<ProbationClock> policy_;
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;
+  std::vector<uint32_t> new_;  // locations of new rows, if it looks at them; some may hold no row, or another one
+  Rank left_;                  // the warmest row that the last choice from windows took
 };
 
 // Rows of one shard in a bounded tier, coldest first. A record's values do not change while it is there, so an entry is
@@ -107,13 +145,16 @@ class VictimOrder {
 class LowerOrder {
  public:
   struct Entry {
-    uint64_t rank;
-    int64_t key;
+    Rank rank;
     uint32_t location;
+    int64_t key;
   };
+  static_assert(sizeof(Entry) == 24, "of each record in bounded tiers");
   void Push(const Entry& entry);
   // REQUIRES: not empty.
   Entry Pop();
+  // REQUIRES: not empty.
+  const Entry& top() const { return heap_.front(); }
   bool empty() const { return heap_.empty(); }
   void Clear() { heap_.clear(); }
   // Whether most entries are stale, and Keep is due.

@@ -46,6 +46,36 @@ TEST_F(VictimOrderTest, LfuGoesByFrequencyAndThenByRecency) {
   EXPECT_EQ(order.Choose(3, kClock), (std::vector<uint32_t>{1, 2, 0}));
 }
 
+TEST_F(VictimOrderTest, ScoreGoesByVersionAndThenByRecency) {
+  VictimOrder order(&dram_, Replacement::kScore, /*exact=*/true);
+  Fill(&order, {10, 20, 30, 40});
+  dram_.Header(0)->version = 7;
+  dram_.Header(3)->version = INT64_MAX;
+  EXPECT_EQ(order.Choose(4, kClock), (std::vector<uint32_t>{1, 2, 0, 3}));
+}
+
+TEST_F(VictimOrderTest, ALowerVersionIsSeenOnceItIsReported) {
+  VictimOrder order(&dram_, Replacement::kScore, /*exact=*/true);
+  Fill(&order, {10, 20, 30});
+  dram_.Header(2)->version = -5;
+  order.Refresh(2, kClock);
+  EXPECT_EQ(order.Coldest(kClock), (Rank{RankOfVersion(-5), 30}));
+  EXPECT_EQ(order.Choose(1, kClock), std::vector<uint32_t>{2});
+}
+
+TEST_F(VictimOrderTest, WindowsLookAtNewRowsWhereTheScoreDecides) {
+  VictimOrder order(&dram_, Replacement::kScore, /*exact=*/false, /*looks_at_new=*/true);
+  Fill(&order, std::vector<uint32_t>(1000, 1));
+  for (uint32_t slot = 0; slot < 1000; ++slot) dram_.Header(slot)->version = 1;
+  EXPECT_EQ(order.Choose(10, kClock).size(), 10u);
+  Fill(&order, {1});
+  dram_.Header(1000)->version = 0;  // the hand is far from it
+  const std::vector<uint32_t> next = order.Choose(10, kClock);
+  EXPECT_EQ(next.size(), 10u);
+  EXPECT_EQ(next[0], 1000u);
+  EXPECT_EQ(order.Coldest(kClock), (Rank{RankOfVersion(1), 1}));
+}
+
 TEST_F(VictimOrderTest, PinnedUncommittedAndPrefetchedRowsAreNotChosen) {
   VictimOrder order(&dram_, Replacement::kLru, /*exact=*/true);
   Fill(&order, {1, 2, 3, 4});
@@ -77,7 +107,7 @@ TEST_F(VictimOrderTest, WindowsChooseAsManyAsAreAskedFor) {
 }
 
 TEST(RankTest, ARowTouchedAfterTheClockWasReadIsTheWarmest) {
-  EXPECT_GT(RankOf(Replacement::kLru, 1, 1001, 1000), RankOf(Replacement::kLru, 1, 999, 1000));
+  EXPECT_GT(RankOf(Replacement::kLru, 0, 1, 1001, 1000), RankOf(Replacement::kLru, 0, 1, 999, 1000));
 }
 
 TEST(NoteUseTest, TwoUsesWithinAStepAreOne) {
@@ -92,20 +122,20 @@ TEST(NoteUseTest, TwoUsesWithinAStepAreOne) {
 
 TEST(LowerOrderTest, TheColdestEntryComesFirst) {
   LowerOrder order;
-  order.Push({30, 3, 3});
-  order.Push({10, 1, 1});
-  order.Push({20, 2, 2});
+  order.Push({Rank{30, 0}, 3, 3});
+  order.Push({Rank{10, 0}, 1, 1});
+  order.Push({Rank{20, 0}, 2, 2});
   EXPECT_EQ(order.Pop().key, 1);
   EXPECT_EQ(order.Pop().key, 2);
 }
 
 TEST(LowerOrderTest, KeepDropsStaleEntriesAndOlderOnesOfAPlace) {
   LowerOrder order;
-  order.Push({10, 1, 7});
-  order.Push({20, 1, 7});
-  order.Push({5, 2, 8});
+  order.Push({Rank{10, 0}, 7, 1});
+  order.Push({Rank{20, 0}, 7, 1});
+  order.Push({Rank{5, 0}, 8, 2});
   order.Keep({7});
-  EXPECT_EQ(order.Pop().rank, 20u);
+  EXPECT_EQ(order.Pop().rank.first, 20u);
   EXPECT_TRUE(order.empty());
 }
 

@@ -100,6 +100,8 @@ PYBIND11_MODULE(_engine, module) {
       .def("add_slots", &PyTable::AddSlots)
       .def("frequency", &PyTable::PerKey<int64_t, &EmbeddingTable::Frequency>)
       .def("version", &PyTable::PerKey<int64_t, &EmbeddingTable::Version>)
+      .def("score", &PyTable::PerKey<int64_t, &EmbeddingTable::ScoreOf>)
+      .def("set_score", &PyTable::SetScore)
       .def("lookup_tier", &PyTable::PerKey<int32_t, &EmbeddingTable::LookupTier>)
       .def("remove", &PyTable::Remove)
       .def("expire", &PyTable::Expire)

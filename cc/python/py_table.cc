@@ -51,6 +51,7 @@ TableOptions ToOptions(const py::dict& dict) {
   options.default_value_no_permission = Get<float>(dict, "default_value_no_permission");
   options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
   options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
+  options.score = ValueOrThrow(ParseScore(Get<std::string>(dict, "score")));
   options.num_shards = Get<int>(dict, "num_shards");
   return options;
 }
@@ -62,6 +63,7 @@ StorageSpec ToStorage(const py::dict& dict) {
   storage.sizes = Get<std::vector<int64_t>>(dict, "storage_sizes");
   storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
   storage.drop_coldest = Get<bool>(dict, "drop_coldest");
+  storage.refuse_colder = Get<bool>(dict, "refuse_colder");
   storage.keep = Get<bool>(dict, "keep");
   storage.device = Get<std::string>(dict, "device");
   storage.on_corruption = ValueOrThrow(ParseOnCorruption(Get<std::string>(dict, "on_corruption")));
@@ -208,6 +210,12 @@ int64_t PyTable::Upsert(const Array<int64_t>& keys, const std::vector<std::pair<
 void PyTable::Import(const py::dict& dict) {
   const Rows rows = FromDict(dict);
   Run([&] { return table_->Import(rows); });
+}
+
+bool PyTable::SetScore(int64_t score) {
+  bool decreased = false;
+  Run([&] { return table_->SetScore(score, &decreased); });
+  return decreased;
 }
 
 int64_t PyTable::TotalCount() {

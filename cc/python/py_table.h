@@ -77,6 +77,8 @@ class PyTable {
   int64_t Upsert(const Array<int64_t>& keys, const std::vector<std::pair<std::string, Array<float>>>& columns,
                  const Array<int64_t>& frequencies, const Array<int64_t>& versions, const std::string& if_exists,
                  bool last_of_repeats);
+  // Whether it is the first score that is less than the one before it.
+  bool SetScore(int64_t score);
   int64_t TotalCount();
   std::string StatsJson();
   void Drain();

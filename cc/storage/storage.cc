@@ -70,6 +70,10 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
                                        gpu.message(), "; use ", tiers == 1 ? "DRAM" : spec.type.substr(4)));
     }
   }
+  if (spec.cache_strategy == Replacement::kScore) {
+    return InvalidArgumentError("cache_strategy SCORE: expected a storage_type without HBM, found ", spec.type,
+                                ": HBM keeps rows by their last use or frequency; use LRU or LFU");
+  }
   if (spec.drop_coldest) {
     return InvalidArgumentError("drop_coldest: expected a storage_type without HBM, found ", spec.type,
                                 ": the tiers below HBM would drop rows that are hot in HBM");
@@ -186,7 +190,8 @@ Result<Replacement> ParseCacheStrategy(const std::string& name) {
   if (name == "DEFAULT") return Replacement::kDefault;
   if (name == "LRU") return Replacement::kLru;
   if (name == "LFU") return Replacement::kLfu;
-  return InvalidArgumentError("cache_strategy: expected DEFAULT, LRU or LFU; found '", name, "'");
+  if (name == "SCORE") return Replacement::kScore;
+  return InvalidArgumentError("cache_strategy: expected DEFAULT, LRU, LFU or SCORE; found '", name, "'");
 }
 
 Result<OnCorruption> ParseOnCorruption(const std::string& name) {
@@ -231,6 +236,10 @@ Status ValidateStorage(const StorageSpec& spec) {
   if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
                                 spec.sizes.size(), " of ", tiers.size(), " sizes");
+  }
+  if (spec.refuse_colder && (!spec.drop_coldest || spec.cache_strategy != Replacement::kScore)) {
+    return InvalidArgumentError("refuse_colder: expected drop_coldest=true and cache_strategy SCORE, found drop_coldest=",
+                                spec.drop_coldest ? "true and another cache_strategy" : "false");
   }
   return OkStatus();
 }
@@ -290,6 +299,7 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->on_corruption = spec.on_corruption;
   options->lower_tiers = std::move(lower);
   options->drop_coldest = spec.drop_coldest && !spec.read_only;
+  options->refuse_colder = spec.refuse_colder && !spec.read_only;
   options->cache_strategy = spec.cache_strategy;
   if (instance != nullptr) *instance = std::move(directory);
   return OkStatus();

@@ -46,6 +46,8 @@ struct StorageSpec {
   Replacement cache_strategy = Replacement::kDefault;
   // If the last tier has a size and is full: true drops its coldest rows, false refuses updates that need room.
   bool drop_coldest = false;
+  // See TableOptions. Needs drop_coldest, and kScore.
+  bool refuse_colder = false;
   // When the table is destroyed, writes all rows to the files and keeps the files. The last tier must be LEVELDB or SSDHASH.
   bool keep = false;
   // The instance to take over, of a table with the same type. Null: a new instance below `path`.

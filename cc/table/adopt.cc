@@ -103,6 +103,7 @@ Status EmbeddingTable::Impl::Adopt() {
     for (size_t i = 0; i < all[s].size(); ++i) {
       RecordHeader header;
       header.key = all[s][i].key;
+      header.version = all[s][i].version;
       header.frequency = all[s][i].frequency;
       header.recency = static_cast<uint32_t>(i + 1);
       lock->Order(level, header, all[s][i].location);

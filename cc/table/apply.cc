@@ -58,6 +58,7 @@ Result<std::vector<uint32_t>> SlotOffsets(const ApplyRequest& request, const Row
 
 Status EmbeddingTable::Impl::CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const {
   MT_RETURN_IF_ERROR(CheckRequest(request, options_.name));
+  MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
   MT_ASSIGN_OR_RETURN(*slot_offsets, SlotOffsets(request, *layout(), options_));
   return OkStatus();
 }
@@ -66,6 +67,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   MT_RETURN_IF_ERROR(CheckRequest(request, options_.name));
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));
+  MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
   if (request.keys.empty()) {
     ++applies_;
     return OkStatus();
@@ -76,11 +78,10 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   keys.counts = request.counts;
   keys.places = request.places;
   keys.distinct = request.distinct;
+  keys.version = base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 
-  const int64_t step = applies_.fetch_add(1) + 1;
-  const int64_t version = request.global_step >= 0 ? request.global_step : step;
-  RaiseTo(&newest_step_, version);
+  const int64_t version = NoteApply(request.global_step);
   if (request.version_set != nullptr) *request.version_set = version;
   operation.Update(request, slot_offsets, version, executor);
   demoter_.TrimAndRemember();

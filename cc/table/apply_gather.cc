@@ -29,6 +29,8 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
     no_room_ = demoter_.Retry();
     stamp_ = base_.common.accesses.fetch_add(batch_->num_keys());
   }
+  refused_.assign(base_.shards.size(), 0);
+  if (refuses()) MT_RETURN_IF_ERROR(FindColdestBelow());
   // A Bloom filter shares counters between keys: all counts of the batch are in before any key is tested. Undo takes them out
   // again, except from a counter that is saturated, which stays so.
   const bool counts_first = base_.bloom != nullptr && !keys.admits_all;
@@ -125,7 +127,7 @@ Status ApplyOperation::GatherShard(int s) {
           if (found.counted == nullptr) {
             absent.push_back(e);
           } else {
-            MT_RETURN_IF_ERROR(GatherCounted(lock, e, found));
+            MT_RETURN_IF_ERROR(GatherCounted(lock, s, e, found));
           }
           continue;
         }
@@ -137,12 +139,18 @@ Status ApplyOperation::GatherShard(int s) {
     }
   }
   shard.counters.hits_dram += hits;
-  return GatherAbsent(lock, absent);
+  return GatherAbsent(lock, s, absent);
 }
 
-Status ApplyOperation::GatherCounted(Shard::Locked& lock, uint32_t entry, const Found& found) {
+Status ApplyOperation::GatherCounted(Shard::Locked& lock, int s, uint32_t entry, const Found& found) {
   const int64_t n = keys_.admits_all ? 0 : Occurrences(entry);
-  if (!keys_.admits_all && found.counted->frequency + static_cast<uint64_t>(n) < base_.options.admission.filter_freq) {
+  const uint64_t count = found.counted->frequency + static_cast<uint64_t>(n);
+  bool stays_counted = !keys_.admits_all && count < base_.options.admission.filter_freq;
+  if (!stays_counted && refuses() && IsRefused(lock, s, static_cast<int64_t>(count), 0)) {
+    stays_counted = true;
+    ++refused_[s];
+  }
+  if (stays_counted) {
     lock->PinCounted(found);
     states_[entry] = State::kCountedKey;
     return OkStatus();
@@ -171,7 +179,7 @@ void ApplyOperation::Admit(const std::vector<uint32_t>& absent, std::vector<uint
   }
 }
 
-Status ApplyOperation::GatherAbsent(Shard::Locked& lock, const std::vector<uint32_t>& absent) {
+Status ApplyOperation::GatherAbsent(Shard::Locked& lock, int s, const std::vector<uint32_t>& absent) {
   if (absent.empty()) return OkStatus();
   const KeyBatch& batch = *batch_;
   const std::vector<uint32_t>* create = &absent;
@@ -179,6 +187,11 @@ Status ApplyOperation::GatherAbsent(Shard::Locked& lock, const std::vector<uint3
   if (base_.filters() && !keys_.admits_all) {
     Admit(absent, &admitted, &count);
     create = &admitted;
+  }
+  std::vector<uint32_t> not_refused;
+  if (refuses()) {
+    not_refused = NotRefused(lock, s, *create);
+    create = &not_refused;
   }
   MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveWords(create->size() + count.size())));
   if (!count.empty() && !lock->ReserveCounted(count.size())) {
@@ -229,8 +242,8 @@ class ApplyOperation::Visitor : public RecordVisitor {
   bool NeedsRow() const override { return true; }
   bool MustInstall() const override { return true; }
   Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) override {
-    if (found.counted != nullptr) return operation_.GatherCounted(lock, key->entry, found);
-    if (found.row == nullptr) return operation_.GatherAbsent(lock, {key->entry});
+    if (found.counted != nullptr) return operation_.GatherCounted(lock, key->shard, key->entry, found);
+    if (found.row == nullptr) return operation_.GatherAbsent(lock, key->shard, {key->entry});
     OnInstalled(lock, key, found.row);
     return OkStatus();
   }

@@ -38,6 +38,7 @@ class ApplyOperation {
     Span<const uint32_t> places;  // [n] see ApplyRequest; or empty
     bool distinct = false;        // no key is there twice
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
+    int64_t version = -1;         // that Update will set, for refuse_colder
   };
   // Brings every row of the keys into DRAM and pins it. All I/O and allocation of an apply happen here. ResourceExhausted where
   // there is no room; an error of a tier; nothing has changed then. REQUIRES: called once
@@ -68,9 +69,18 @@ class ApplyOperation {
   void CountInFilter(int shard, bool add);
   Status GatherShard(int shard);
   // The steps of gather for one key of each sort.
-  Status GatherCounted(Shard::Locked& lock, uint32_t entry, const Found& found);
-  Status GatherAbsent(Shard::Locked& lock, const std::vector<uint32_t>& absent);
+  Status GatherCounted(Shard::Locked& lock, int shard, uint32_t entry, const Found& found);
+  Status GatherAbsent(Shard::Locked& lock, int shard, const std::vector<uint32_t>& absent);
   Status GatherBelow();
+  // Of refuse_colder. For shards that are full: the coldest record of their lower tiers, in coldest_below_.
+  Status FindColdestBelow();
+  bool refuses() const { return base_.options.refuse_colder && !keys_.admits_all; }
+  // Whether `n` more rows are more than the tiers hold.
+  bool IsFull(const ShardRows& shard, size_t n) const;
+  // Whether the shard has no room beyond `coming` rows, and a new row of that frequency would be colder than all of its rows.
+  bool IsRefused(Shard::Locked& lock, int shard, int64_t frequency, size_t coming) const;
+  // Those of the entries that get a row.
+  std::vector<uint32_t> NotRefused(Shard::Locked& lock, int shard, const std::vector<uint32_t>& entries);
   // The entries of `absent` that may have a row now, and those that are only counted.
   void Admit(const std::vector<uint32_t>& absent, std::vector<uint32_t>* admitted, std::vector<uint32_t>* counted) const;
   // Room for n more rows in DRAM, or the error that says why not.
@@ -96,6 +106,8 @@ class ApplyOperation {
   std::vector<RowHeader*> rows_;              // [entries] of kRow
   std::vector<State> states_;                 // [entries]
   std::vector<std::vector<uint32_t>> below_;  // [shards] entries that memory cannot answer
+  std::vector<Rank> coldest_below_;           // [shards] of refuse_colder
+  std::vector<int64_t> refused_;              // [shards] of refuse_colder: new keys that get no row
 };
 
 inline int64_t ApplyOperation::Occurrences(uint32_t entry) const {

@@ -66,6 +66,9 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       for (size_t i = 0; i < dim; i += 16) __builtin_prefetch(grad + i);
     }
   };
+  // A row's place in the order is at most the newest version: it needs another one only where the version is older.
+  const bool by_time = base_.options.score == Score::kTime;  // another update may have read the clock later
+  const bool gets_colder = base_.common.strategy == Replacement::kScore && update.version < base_.common.newest_version.load();
   fetch(begin);
   for (uint32_t from = begin; from < end; from += kGroup) {
     fetch(from + kGroup);
@@ -109,11 +112,13 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       }
       shard.Commit(row);
       row->frequency = SaturatingAdd(row->frequency, occurrences);
-      row->version = update.version;
+      row->version = by_time ? std::max(row->version, update.version) : update.version;
       shard.FinishChange(row, Touched(entries[i]), batch.num_keys(), &freed);
+      if (gets_colder) shard.Reorder(row, batch.hash(entries[i]), stamp_);
     }
     shard.counters.updates += static_cast<int64_t>(n);
   }
+  shard.counters.refused += refused_[static_cast<size_t>(s)];
   lock.Unlock();
   base_.tiers.Free(&freed);
 }

@@ -75,6 +75,12 @@ Status EmbeddingTable::Frequency(Span<const int64_t> keys, int64_t* out) {
 Status EmbeddingTable::Version(Span<const int64_t> keys, int64_t* out) {
   return WithMemory(keys.size(), [&](auto& table) { return table.Version(keys, out); });
 }
+Status EmbeddingTable::ScoreOf(Span<const int64_t> keys, int64_t* out) {
+  return options().score == Score::kFrequency ? Frequency(keys, out) : Version(keys, out);
+}
+Status EmbeddingTable::SetScore(int64_t score, bool* decreased) {
+  return front_ ? front_->SetScore(score, decreased) : impl_->SetScore(score, decreased);
+}
 Status EmbeddingTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   return WithMemory(keys.size(), [&](auto& table) { return table.LookupTier(keys, out); });
 }

@@ -61,6 +61,7 @@
 #include "cc/policy/admission.h"
 #include "cc/policy/expiry.h"
 #include "cc/policy/replacement.h"
+#include "cc/policy/score.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
@@ -124,9 +125,15 @@ struct TableOptions {
   OnCorruption on_corruption = OnCorruption::kError;
   // Which rows are demoted first. In tables of less than 64 Ki rows of DRAM exact: LRU by (operation, last occurrence in its
   // batch; where keys come distinct, as a group gives them: place among them, which is that of first occurrences), LFU by
-  // frequency and then so, the default as LRU. In larger ones LRU and LFU go by samples, and the default is
-  // scan-resistant (cc/policy/probation_clock.h).
+  // frequency and then so, the score by version and then so, the default as LRU. In larger ones LRU, LFU and the score go by
+  // samples, and the default is scan-resistant (cc/policy/probation_clock.h).
   Replacement cache_strategy = Replacement::kDefault;
+  // What an update sets as the version of its rows. Under kFrequency, Replacement::kScore is kLfu.
+  Score score = Score::kStep;
+  // When the last tier is full: a new key that would be colder than every row of the table gets no row, its gradient is not
+  // used, and it counts as refused. In large tables coldness goes by the last rows that left. An update looks at the header of
+  // one record of each lower tier. REQUIRES: drop_coldest, and cache_strategy kScore
+  bool refuse_colder = false;
   // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
   int num_shards = 0;
   Env* env = nullptr;  // nullptr: Env::Posix()
@@ -146,7 +153,7 @@ struct ApplyRequest {
   // [n] what Lookup gave as the places of these keys, or empty. A hint: under the shard's lock the row at a place is taken
   // where it is the key's, and the index is asked where it is not (any more).
   Span<const uint32_t> places;
-  int64_t global_step = -1;        // the version to set; -1: the table's own count of applies
+  int64_t global_step = -1;        // the step; -1: the table's own count of applies. Sets the version where the score is it
   int64_t* version_set = nullptr;  // out, or null: the version that was set
 };
 
@@ -177,6 +184,7 @@ struct TableStats {
   int64_t expired = 0;
   int64_t prefetched = 0;  // rows kept for their next use
   int64_t dropped = 0;     // rows that a full last tier dropped
+  int64_t refused = 0;     // new keys without a row, by refuse_colder
   int64_t corrupt = 0;     // damaged records met
   int64_t applies = 0;
   int64_t false_matches = 0;  // records read whose key was another
@@ -232,8 +240,13 @@ class EmbeddingTable {
 
   // Occurrences trained on; 0 where the key has no row (a counted key: its count).
   Status Frequency(Span<const int64_t> keys, int64_t* out);  // out: [n]
-  // Step of the last update; -1 where the key has no row.
+  // Version that the last update set: its step, unless the score is another; -1 where the key has no row.
   Status Version(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  // The score of each key: its frequency or its version (TableOptions::score).
+  Status ScoreOf(Span<const int64_t> keys, int64_t* out);  // out: [n]
+  // The score that updates set from now on. *decreased: it is the first that is less than the one before it. InvalidArgument
+  // unless the score is custom. Updates are FailedPrecondition before the first call.
+  Status SetScore(int64_t score, bool* decreased);
   // 0 the first tier (DRAM where it is named), 1 the next, and so on; -1 where the key has no row.
   Status LookupTier(Span<const int64_t> keys, int32_t* out);  // out: [n]
 
@@ -288,8 +301,7 @@ class EmbeddingTable {
   Status PutBack(const RowBatch& rows);
   // For a holder that trains rows itself. What Apply would refuse, and where the rule's slots are in the data of a row:
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
-  // An apply of rows that the holder has: it counts as one of this table. Gives the version to set: global_step, or, if that
-  // is -1, the table's own count.
+  // An apply of rows that the holder has: it counts as one of this table. Gives the version to set.
   int64_t NoteApply(int64_t global_step);
   // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
   // nothing with any other filter. counts: [keys]

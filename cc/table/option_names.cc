@@ -5,6 +5,7 @@ namespace {
 
 constexpr const char* kInitializerNames[] = {"constant", "uniform", "normal", "truncated_normal", "matrix"};
 constexpr const char* kAdmissionNames[] = {"none", "counter", "bloom", "probabilistic"};
+constexpr const char* kScoreNames[] = {"step", "time", "custom", "frequency"};
 
 // Index of `name` in `names`.
 template <size_t n>
@@ -29,6 +30,13 @@ Result<InitializerKind> ParseInitializerKind(const std::string& name) {
 Result<AdmissionKind> ParseAdmissionKind(const std::string& name) {
   MT_ASSIGN_OR_RETURN(const int kind, Parse("filter", kAdmissionNames, name));
   return static_cast<AdmissionKind>(kind);
+}
+
+const char* ScoreName(Score score) { return kScoreNames[static_cast<int>(score)]; }
+
+Result<Score> ParseScore(const std::string& name) {
+  MT_ASSIGN_OR_RETURN(const int score, Parse("score", kScoreNames, name));
+  return static_cast<Score>(score);
 }
 
 }  // namespace multitier

@@ -7,6 +7,7 @@
 
 #include "cc/base/status.h"
 #include "cc/policy/admission.h"
+#include "cc/policy/score.h"
 #include "cc/row/initializer.h"
 
 namespace multitier {
@@ -18,6 +19,10 @@ Result<InitializerKind> ParseInitializerKind(const std::string& name);
 
 // "none", "counter", "bloom", "probabilistic"
 Result<AdmissionKind> ParseAdmissionKind(const std::string& name);
+
+// "step", "time", "custom", "frequency"
+const char* ScoreName(Score score);
+Result<Score> ParseScore(const std::string& name);
 
 }  // namespace multitier
 

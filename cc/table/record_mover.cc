@@ -110,6 +110,15 @@ Status RecordMover::TakeColdest(Shard* shard, int level, size_t n, std::vector<L
   return tiers_.Error("looking for the coldest rows", level, status);
 }
 
+Result<Rank> RecordMover::Coldest(Shard* shard, int level) {
+  std::vector<Leaving> taken;
+  MT_RETURN_IF_ERROR(TakeColdest(shard, level, 1, &taken));
+  Shard::Locked lock(shard);
+  for (const Leaving& leaving : taken) lock->CancelLeave(level, leaving);
+  if (!taken.empty()) return taken[0].rank;
+  return lock->rows_in(level) == 0 ? Rank{~uint64_t{0}, ~uint32_t{0}} : Rank();
+}
+
 Status RecordMover::Demote(const ShardWriter& writer, int level, size_t n) {
   const MemoryLease lease(ScratchBytes(n));
   if (!lease.ok()) return NoMemory(tiers_.name(level), n);

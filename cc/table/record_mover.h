@@ -32,6 +32,9 @@ class RecordMover {
   Status MakeRoom(const ShardWriter& writer, int level, size_t n, size_t* room);
   // Moves the n coldest records of the shard to the next tier.
   Status Demote(const ShardWriter& writer, int level, size_t n);
+  // The rank of the shard's coldest record in a bounded tier: the highest of all where it has none, the lowest where it cannot
+  // be read now. Reads headers of records.
+  Result<Rank> Coldest(Shard* shard, int level);
   // Gives every record of the shard in the first tier a clean copy in the last one. The records stay.
   Status CopyToLast(const ShardWriter& writer);
   // A key with a damaged record leaves the table. Its caller need not hold the writer.

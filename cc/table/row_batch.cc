@@ -86,9 +86,7 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
 
 int64_t EmbeddingTable::Impl::NoteApply(int64_t global_step) {
   const int64_t step = applies_.fetch_add(1) + 1;
-  const int64_t version = global_step >= 0 ? global_step : step;
-  RaiseTo(&newest_step_, version);
-  return version;
+  return base_.score.Take(global_step >= 0 ? global_step : step);
 }
 
 void EmbeddingTable::Impl::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {
@@ -160,7 +158,7 @@ Status EmbeddingTable::Impl::PutBack(const RowBatch& rows) {
       row->frequency = rows.facts[i].frequency;
       row->version = rows.facts[i].version;
       lock->FinishChange(row, operation.Touched(e), batch.num_keys(), &freed);
-      lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency changed
+      lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency and version changed
     }
   }
   for (size_t i = 0; i < rows.keys.size(); ++i) RaiseTo(&newest_step_, rows.facts[i].version);

@@ -22,9 +22,11 @@ struct ShardCommon {
   const Initializer* initializer = nullptr;
   bool evicts = false;  // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;
+  bool by_score = false;              // see VictimOrder: looks_at_new
   bool exact = false;                 // see VictimOrder
   std::atomic<int64_t> dram_rows{0};  // rows in DRAM, and rows about to be: a row is counted before it is created
   std::atomic<uint64_t> accesses{1};  // stamps recency; 0 means none, so it starts at 1
+  std::atomic<int64_t> newest_version{-1};  // a maximum: of every update and import
   // Records of rows that do not know of them may exist: every key may have a record in a durable tier.
   std::atomic<bool> any_key_below{false};
 };
@@ -41,7 +43,8 @@ inline uint64_t PlaceOf(int level, uint32_t location) { return static_cast<uint6
 
 // Counters of one shard, summed by Stats(). Steps count what they do; operations count what they read and found.
 struct ShardCounters {
-  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, corrupt = 0, false_matches = 0;
+  int64_t hits_dram = 0, updates = 0, created = 0, removed = 0, expired = 0, dropped = 0, refused = 0, corrupt = 0,
+          false_matches = 0;
   struct Lower {
     int64_t hits = 0, promotions = 0, demotions = 0, reads = 0, writes = 0;
   } lower[kMaxLowerTiers];

@@ -56,7 +56,7 @@ ShardRows::Written ShardRows::EndWrite(const RecordHeader& header, int level, ui
   row->flags &= static_cast<uint16_t>(~kRowDemoting);
   if (!keep && row->pins == 0) {
     MoveToRecord(found.word.word_, level, location);
-    if (levels_.bounded[level]) Push(level, {RankOfRecord(header), header.key, location});
+    if (levels_.bounded[level]) Order(level, header, location);
     return Written::kMoved;
   }
   if (!levels_.keeps_copies(level)) return Written::kStale;
@@ -86,7 +86,7 @@ void ShardRows::Push(int level, const LowerOrder::Entry& entry) {
 }
 
 void ShardRows::Order(int level, const RecordHeader& header, uint32_t location) {
-  Push(level, {RankOfRecord(header), header.key, location});
+  Push(level, {RankOfRecord(header), location, header.key});
 }
 
 std::vector<LowerOrder::Entry> ShardRows::PopColdest(int level, size_t n) {
@@ -101,14 +101,14 @@ ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry
       index_.Find(HashKey(entry.key), [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
   if (word == nullptr) return Leave::kNotColdest;
   if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
-  // A warmer row may be where that one was, or Relocate, which does not know the frequency, ranked it: not yet. While the
+  // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While the
   // recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
-  const auto ranked = static_cast<uint32_t>(entry.rank);
+  const uint32_t ranked = entry.rank.recency;
   const uint32_t recency = header != nullptr && levels_.middle[level] ? header->recency : ranked;
-  if (header != nullptr && (recency != ranked || common_->strategy == Replacement::kLfu)) {
-    const uint64_t rank = RankOf(common_->strategy, header->frequency, recency, clock);
+  if (header != nullptr && (recency != ranked || MayComeColdest(common_->strategy))) {
+    const Rank rank = RankOf(common_->strategy, header->version, header->frequency, recency, clock);
     if (rank > entry.rank) {
-      lower_order_[level].Push({rank, entry.key, entry.location});
+      lower_order_[level].Push({rank, entry.location, entry.key});
       return Leave::kNotColdest;
     }
   }
@@ -122,7 +122,7 @@ ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry
 
 void ShardRows::CancelLeave(int level, const Leaving& leaving) {
   EndRead(HashKey(leaving.header.key), leaving.id);
-  Push(level, {leaving.rank, leaving.header.key, leaving.location});
+  Push(level, {leaving.rank, leaving.location, leaving.header.key});
 }
 
 void ShardRows::MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location,

@@ -199,11 +199,13 @@ void ShardRows::Relocate(int level, Relocation* relocation) {
         }
         if (location != from) return false;
         ShardIndex::Switch(&word, LowerState(level), to);
-        // What it was ranked is not known here: it counts as demoted again, and BeginLeave asks the record for its frequency.
+        // What it was ranked is not known here: it counts as demoted again, and BeginLeave asks the record for its frequency
+        // and version.
         if (levels_.bounded[level]) {
           const uint64_t clock = common_->accesses.load();
-          const uint64_t rank = RankOf(common_->strategy, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
-          lower_order_[level].Push({rank, key, to});
+          const Rank rank =
+              RankOf(common_->strategy, /*version=*/INT64_MIN, /*frequency=*/0, static_cast<uint32_t>(clock), clock);
+          lower_order_[level].Push({rank, to, key});
         }
         moved = true;
         return true;

@@ -17,7 +17,7 @@ ShardRows::ShardRows(ShardCommon* common, std::shared_ptr<const RowLayout> layou
       index_(common->env, levels_.count > 0, max_words),
       dram_(common->env, std::move(layout), std::move(memory)),
       counted_(common->env),
-      dram_order_(&dram_, common->strategy, common->exact),
+      dram_order_(&dram_, common->strategy, common->exact, common->by_score),
       prefetch_pins_(std::make_unique<PrefetchPins>()),
       marks_(&levels_, &dram_, &counted_) {}
 

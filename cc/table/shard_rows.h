@@ -125,7 +125,7 @@ class ShardRows {
   // The row has changed, and counts as used at access `touched` (0: does not count) by a batch of `batch` keys. Gives up its
   // clean copy, and unpins it. REQUIRES: BeginChange, Commit
   void FinishChange(RowHeader* row, uint64_t touched, size_t batch, FreedRecords* freed);
-  // A row's frequency or recency may have become less.
+  // A row's frequency, version or recency may have become less.
   void Reorder(RowHeader* row, uint64_t hash, uint64_t clock);
   // Takes a row out of the table. One that an apply holds becomes uncommitted again. Counts nothing.
   void Erase(const Found& found, FreedRecords* freed);
@@ -142,6 +142,8 @@ class ShardRows {
   // --- Demotion.
   // Up to n rows that may leave DRAM, the coldest first. Ends prefetch pins whose time is over.
   std::vector<uint32_t> ChooseVictims(size_t n);
+  // See VictimOrder::Coldest.
+  Rank ColdestRow() { return dram_order_.Coldest(common_->accesses.load()); }
   void PrefetchWordOf(uint32_t slot) const { index_.Prefetch(HashKey(dram_.Header(slot)->key)); }
   // Takes rows out of the table for good; their keys.
   std::vector<int64_t> Drop(const std::vector<uint32_t>& slots);
@@ -183,7 +185,7 @@ class ShardRows {
     RecordHeader header;
     uint32_t location = 0;
     uint32_t id = 0;
-    uint64_t rank = 0;
+    Rank rank;
   };
   // Up to n entries of the order. Some may be stale.
   std::vector<LowerOrder::Entry> PopColdest(int level, size_t n);
@@ -298,8 +300,8 @@ class ShardRows {
   void RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data);
   // Whether the record is the key's row or its copy, and has still to be given. *slot: of the row that it is a copy of.
   bool IsToGive(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark, uint32_t* slot);
-  uint64_t RankOfRecord(const RecordHeader& header) const {
-    return RankOf(common_->strategy, header.frequency, header.recency, common_->accesses.load());
+  Rank RankOfRecord(const RecordHeader& header) const {
+    return RankOf(common_->strategy, header.version, header.frequency, header.recency, common_->accesses.load());
   }
 
   ShardCommon* const common_;

@@ -14,7 +14,7 @@ inline uint32_t ShardRows::AllocateRow(uint64_t clock, uint32_t frequency, uint6
   const uint32_t slot = dram_.Allocate();
   marks_.RowCreated(slot);
   dram_.Header(slot)->recency = static_cast<uint32_t>(clock);
-  if (common_->evicts) dram_order_.Insert(RowUse{slot, frequency, idle}, clock);
+  if (common_->evicts) dram_order_.Insert(RowUse{slot, frequency, idle}, clock, common_->newest_version.load());
   return slot;
 }
 

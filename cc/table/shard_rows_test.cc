@@ -241,7 +241,7 @@ TEST_F(ShardRowsTest, TheColdestRecordLeavesItsTierFirst) {
   EXPECT_EQ(coldest[0].key, 1);
   RecordHeader header;
   header.key = 1;
-  header.recency = static_cast<uint32_t>(coldest[0].rank);
+  header.recency = coldest[0].rank.recency;
   ShardRows::Leaving leaving;
   ASSERT_EQ(rows_->BeginLeave(0, coldest[0], &header, common_.accesses, &leaving), ShardRows::Leave::kBegun);
   EXPECT_EQ(rows_->BeginLeave(0, coldest[0], &header, common_.accesses, &leaving), ShardRows::Leave::kReadNow);

@@ -59,6 +59,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("expired", Json::Int(stats.expired));
   out.Set("prefetched", Json::Int(stats.prefetched));
   out.Set("dropped", Json::Int(stats.dropped));
+  out.Set("refused", Json::Int(stats.refused));
   out.Set("corrupt", Json::Int(stats.corrupt));
   out.Set("applies", Json::Int(stats.applies));
   out.Set("false_matches", Json::Int(stats.false_matches));

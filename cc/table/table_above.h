@@ -35,6 +35,7 @@ class TableFront {
   virtual Status Frequency(Span<const int64_t> keys, int64_t* out) = 0;
   virtual Status Version(Span<const int64_t> keys, int64_t* out) = 0;
   virtual Status LookupTier(Span<const int64_t> keys, int32_t* out) = 0;
+  virtual Status SetScore(int64_t score, bool* decreased) = 0;
   virtual Status Remove(Span<const int64_t> keys, int64_t* removed) = 0;
   virtual Status Expire(int64_t step, int64_t* expired) = 0;
   virtual Status Clear() = 0;

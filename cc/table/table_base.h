@@ -28,6 +28,7 @@
 #include "cc/table/budgets.h"
 #include "cc/table/current_snapshot.h"
 #include "cc/table/embedding_table.h"
+#include "cc/table/table_score.h"
 #include "cc/table/tier_stack.h"
 
 namespace multitier {
@@ -40,7 +41,9 @@ struct TableBase {
         tiers(options.name, &common.levels, &shards, [this](Status status) { on_refusal(std::move(status)); }) {
     common.env = env;
     common.levels.dram_named = options.dram_named;
-    common.strategy = options.cache_strategy;
+    common.by_score = options.cache_strategy == Replacement::kScore;
+    common.strategy =
+        common.by_score && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
   }
   TableBase(const TableBase&) = delete;
   TableBase& operator=(const TableBase&) = delete;
@@ -86,18 +89,12 @@ struct TableBase {
   std::unique_ptr<Initializer> initializer;
   std::unique_ptr<CountingBloomFilter> bloom;  // of tables that count keys by one
   std::atomic<int64_t> applies{0};             // the table's own step counter
-  std::atomic<int64_t> newest_step{-1};
+  std::atomic<int64_t>& newest_step = common.newest_version;
+  TableScore score{options.score, &common.newest_version};
   std::atomic<int64_t> changes_since{0};  // the moment since which changes are tracked; 0: they are not
   mutable Mutex layout_mutex;
   std::shared_ptr<const RowLayout> current_layout MT_GUARDED_BY(layout_mutex);
 };
-
-// Raises an atomic maximum.
-inline void RaiseTo(std::atomic<int64_t>* maximum, int64_t value) {
-  int64_t seen = maximum->load();
-  while (seen < value && !maximum->compare_exchange_weak(seen, value)) {
-  }
-}
 
 }  // namespace multitier
 

@@ -76,6 +76,13 @@ Status ValidateOptions(const TableOptions& o) {
                                 o.num_shards);
   }
   MT_RETURN_IF_ERROR(ValidateTiers(o, table));
+  if (o.expiry.steps_to_live > 0 && o.score == Score::kCustom) {
+    return InvalidArgumentError(table, "steps_to_live: expected a score of step, time or frequency, found custom, which is no time");
+  }
+  if (o.refuse_colder && (!o.drop_coldest || o.cache_strategy != Replacement::kScore)) {
+    return InvalidArgumentError(table, "refuse_colder: expected drop_coldest and cache_strategy SCORE, found ",
+                                o.drop_coldest ? "another cache_strategy" : "drop_coldest=false");
+  }
   if (o.expiry.steps_to_live < 0) {
     return InvalidArgumentError(table, "expected steps_to_live >= 0, found ", o.expiry.steps_to_live);
   }
@@ -195,6 +202,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     stats.removed += c.removed;
     stats.expired += c.expired;
     stats.dropped += c.dropped;
+    stats.refused += c.refused;
     stats.corrupt += c.corrupt;
     lock->SweepPrefetched(now);
     stats.prefetched += lock->prefetched();

@@ -75,6 +75,7 @@ class EmbeddingTable::Impl {
   Status Frequency(Span<const int64_t> keys, int64_t* out);
   Status Version(Span<const int64_t> keys, int64_t* out);
   Status LookupTier(Span<const int64_t> keys, int32_t* out);
+  Status SetScore(int64_t score, bool* decreased) { return base_.OfThisTable(base_.score.Set(score, decreased)); }
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report);
 

@@ -200,7 +200,8 @@ class TierReader::Run {
   uint64_t IdleOf(int level, const RecordHeader& header) const {
     const uint64_t clock = base_.common.accesses.load();
     if (base_.common.levels.middle[level]) return static_cast<uint32_t>(static_cast<uint32_t>(clock) - header.recency);
-    // A tier that does not keep the recency has the step of the last update.
+    // A tier that does not keep the recency has the step of the last update, unless the version is no step.
+    if (base_.options.score == Score::kTime || base_.options.score == Score::kCustom) return 0;
     const int64_t steps = base_.newest_step.load() - header.version;
     const int64_t applies = base_.applies.load();
     if (steps <= 0 || header.version < 0 || applies <= 0) return 0;

@@ -258,7 +258,7 @@ Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t t
       row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
       row->version = rows.versions[i];
       lock->FinishChange(row, operation.Touched(e), batch.num_keys(), &freed);
-      lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency may have become less
+      lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency or version may have become less
     }
   }
   tiers_.Free(&freed);

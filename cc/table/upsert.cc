@@ -91,7 +91,8 @@ Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
 
 int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, ApplyOperation* operation, FreedRecords* freed) {
   const KeyBatch& batch = operation->batch();
-  const int64_t newest_step = newest_step_.load();
+  const int64_t version_of_new = base_.score.OfNewRow();
+  if (base_.score.kind() == Score::kTime) RaiseTo(&newest_step_, version_of_new);
   int64_t written = 0;
   Shard::Locked lock(shards_[s]);
   std::vector<uint32_t> offsets;
@@ -113,9 +114,9 @@ int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, A
       std::memcpy(to_row + offsets[c], request.columns[c].data + i * dim, dim * sizeof(float));
     }
     if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
-    if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? newest_step : request.versions[i];
+    if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? version_of_new : request.versions[i];
     lock->FinishChange(row, operation->Touched(e), batch.num_keys(), freed);
-    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency may be lower now
+    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency or version may be lower now
     ++written;
   }
   return written;

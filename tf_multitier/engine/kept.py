@@ -18,6 +18,8 @@ from tf_multitier.engine import arguments
 _OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
 _OPTIONS_VERSION = 1
+# Options that files of older versions do not have.
+_NEWER_OPTIONS = {"device": "", "score": "step", "refuse_colder": False}
 
 
 def encode_options(options):
@@ -62,7 +64,8 @@ def decode_options(path):
     if b"%08x" % zlib.crc32(text) != fields[2]:
         raise DataLossError(f"'{name}' at offset {len(head) + 1}: checksum does not match")
     options = json.loads(text)
-    options.setdefault("device", "")
+    for name, value in _NEWER_OPTIONS.items():
+        options.setdefault(name, value)
     options["slots"] = arguments.columns(options["slots"])
     matrix = options.setdefault("matrix", None)
     if matrix is not None:

@@ -7,6 +7,7 @@ import json
 import numbers
 import os
 import typing
+import warnings
 
 import numpy.typing as npt
 
@@ -54,8 +55,10 @@ class Table(RowTransfer):
         storage_size: collections.abc.Sequence[int] | None = (),
         cache_strategy: str = "DEFAULT",
         drop_coldest: bool = False,
+        refuse_colder: bool = False,
         keep: bool = False,
         on_corruption: str = "error",
+        score: str = "step",
         num_shards: typing.Any = 0,
         name: str | None = "table",
         device: str | None = None,
@@ -77,19 +80,24 @@ class Table(RowTransfer):
           filter_counter_bits: bloom: bits of a counter: 8, 16, 32 or 64.
           filter_probability: probabilistic: probability that one occurrence admits a key.
           default_value_no_permission: value of every element of a key that has not been admitted.
-          steps_to_live: if > 0, `expire` removes rows whose last update is more than this number of steps ago.
+          steps_to_live: if > 0, `expire` removes rows whose last update is more than this number of steps ago; with score "time",
+            microseconds.
           l2_weight_threshold: if >= 0, `expire` removes rows with 0.5 * sum(value**2) below it.
           storage_type: the tiers, fastest first: a `StorageType`, or its name. Types with HBM need a `device`.
           storage_path: directory for the files of file tiers. The table makes its own directory below it.
           storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0. A tier without a size gets
             1 GiB; the last tier without a size has no bound. HBM on the emulated device without a size gets 1 MiB.
-          cache_strategy: which rows leave a full tier first: "LRU", "LFU" (or a `CacheStrategy`), or "DEFAULT" (or None).
+          cache_strategy: which rows leave a full tier first: "LRU", "LFU", "SCORE" (or a `CacheStrategy`), or "DEFAULT" (or None).
           drop_coldest: what happens when the last tier has a size and is full. True: its coldest rows are dropped (see
             `pop_dropped`). False: an update that needs room is refused.
+          refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row;
+            `refused` in the statistics counts it. Needs drop_coldest and "SCORE".
           keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
           on_corruption: what happens to a row whose record in a lower tier is damaged. "error": operations that need it raise
             DataLossError, until `remove` removes the key. "reinit": the key starts again from its initial value. "drop": the key is
             removed (see `pop_dropped`).
+          score: what an update sets as the version of its rows: "step" (global_step), "time" (microseconds of the wall clock),
+            "custom" (the number of the last `set_score`), or "frequency" (the step; "SCORE" goes by the frequency).
           num_shards: a power of two up to 64; 0: chosen by the table. Does not affect results.
           name: the table's name, in error messages and below the storage path.
           device: where HBM is. "emulated": on a GPU that the CPU emulates, for tests: far slower than a GPU. None: what
@@ -137,8 +145,10 @@ class Table(RowTransfer):
                 if cache_strategy is None
                 else arguments.text("cache_strategy", cache_strategy),
                 "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
+                "refuse_colder": arguments.boolean("refuse_colder", refuse_colder),
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
+                "score": arguments.text("score", score),
                 "num_shards": arguments.integer("num_shards", num_shards, 32),
                 "device": "" if device is None else arguments.text("device", device),
             }
@@ -271,11 +281,13 @@ class Table(RowTransfer):
           hyper: dict with exactly the rule's hyperparameters.
           slots: names of the columns for the rule's slots, in the rule's order. None: the rule's own names. Columns that do not exist
             are added, with the rule's default initial value.
-          global_step: the version that the rows get; -1: the table's own count of applies.
+          global_step: the step, which is the version that the rows get unless the table's score is another; -1: the table's own
+            count of applies.
 
         Raises:
           ValueError: a bad argument. Nothing has changed.
           ResourceExhaustedError: no room for the new rows. Nothing has changed.
+          FailedPreconditionError: the score is "custom", and none was set.
         """
         spec, values = rules.rule_and_hyper(rule, hyper)
         keys = arguments.integers("keys", keys)
@@ -333,8 +345,25 @@ class Table(RowTransfer):
         return self._table.frequency(arguments.integers("keys", keys))
 
     def version(self, keys: npt.ArrayLike) -> np.ndarray:
-        """The version of each key, the global step of its last update: int64 [n]; -1 without a row."""
+        """The version of each key, which its last update has set: int64 [n]; -1 without a row."""
         return self._table.version(arguments.integers("keys", keys))
+
+    def score(self, keys: npt.ArrayLike) -> np.ndarray:
+        """The score of each key: int64 [n]. It is `frequency` if the table's score is "frequency", else `version`."""
+        return self._table.score(arguments.integers("keys", keys))
+
+    def set_score(self, score: int) -> None:
+        """Sets the score that updates give to their rows from now on. The first time that it decreases, a warning is issued.
+
+        Raises:
+          ValueError: the table's score is not "custom", or `score` does not fit int64.
+        """
+        if self._table.set_score(arguments.integer("score", score)):
+            warnings.warn(
+                f"table '{self.name}': set_score({score}) is less than the score before: rows that are updated now are "
+                "colder than older ones",
+                stacklevel=2,
+            )
 
     def lookup_tier(self, keys: npt.ArrayLike) -> np.ndarray:
         """The tier of each key's row: int32 [n]. 0 is the first tier that the storage type names; -1 without a row."""

@@ -1,0 +1,413 @@
+"""Scores: what updates set as versions, which rows leave first, and which new keys get no row."""
+
+import datetime
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from storage_util import Model
+from storage_util import started
+from variable_util import make
+
+import tf_multitier
+from tf_multitier import engine
+from tf_multitier import keras
+from tf_multitier.keras import option_configs
+
+v1 = tf.compat.v1
+errors = tf.errors
+
+ROW = 16  # bytes of a row of dim 4
+CHAINS = ["PMEM", "LEVELDB", "SSDHASH", "DRAM_PMEM", "DRAM_LEVELDB", "DRAM_SSDHASH", "DRAM_PMEM_SSDHASH"]
+
+
+def table(sizes, path="", kind="DRAM", **options):
+    """A table whose tiers hold so many rows and drop the rest by score."""
+    return engine.Table(
+        4,
+        storage_type=kind,
+        storage_path=str(path) or None,
+        storage_size=[n * ROW for n in sizes],
+        cache_strategy="SCORE",
+        drop_coldest=True,
+        **options,
+    )
+
+
+def train(made, keys, step=-1):
+    made.apply("sgd", keys, np.ones((len(keys), 4)), hyper={"learning_rate": 0.5}, global_step=step)
+
+
+class FlatModel:
+    """What a table of `capacity` rows should do, in Python."""
+
+    def __init__(self, capacity, by_frequency, refuses=False):
+        self.capacity, self.by_frequency, self.refuses = capacity, by_frequency, refuses
+        self.rows = {}  # key: [score, last use]
+        self.clock = self.refused = 0
+        self.dropped = []
+
+    def _use(self, keys):
+        for key in keys:
+            self.clock += 1
+            if key in self.rows:
+                self.rows[key][1] = self.clock
+
+    def look_up(self, keys):
+        self._use(keys)
+
+    def train(self, keys, version):
+        counts = {key: keys.count(key) for key in keys}
+        absent = [key for key in counts if key not in self.rows]
+        coldest = min((row[0] for row in self.rows.values()), default=None)
+        for key in absent:
+            full = len(self.rows) >= self.capacity
+            if self.refuses and full and (counts[key] if self.by_frequency else version) < coldest:
+                self.refused += 1
+            else:
+                self.rows[key] = [0, 0]
+        for key in counts:
+            if key in self.rows:
+                row = self.rows[key]
+                row[0] = row[0] + counts[key] if self.by_frequency else version
+        self._use(keys)
+        for _ in range(len(self.rows) - self.capacity):
+            coldest = min(self.rows, key=lambda key: self.rows[key])
+            del self.rows[coldest]
+            self.dropped.append(coldest)
+
+
+def run_both(made, model, score, steps, seed, lookups=True):
+    """Random operations on a table and its model, which are compared all the time."""
+    rng = np.random.default_rng(seed)
+    for step in range(steps):
+        keys = rng.integers(0, 3 * model.capacity, rng.integers(1, 6)).tolist()
+        if lookups and rng.random() < 0.3:
+            made.lookup(keys)
+            model.look_up(keys)
+            continue
+        version = step
+        if score == "custom":
+            version = int(rng.integers(-(2**62), 2**62)) if rng.random() < 0.7 else step
+            with np.testing.suppress_warnings() as quiet:
+                quiet.filter(UserWarning)
+                made.set_score(version)
+        train(made, keys, step)
+        model.train(keys, version)
+        if step % 50 == 49:
+            assert made.pop_dropped().tolist() == model.dropped
+            model.dropped.clear()
+            assert sorted(made.export().keys.tolist()) == sorted(model.rows)
+            assert made.stats()["refused"] == model.refused
+    kept = sorted(model.rows)
+    assert made.score(kept).tolist() == [model.rows[key][0] for key in kept]
+
+
+@pytest.mark.parametrize("refuse_colder", [False, True])
+@pytest.mark.parametrize("score", ["step", "custom", "frequency"])
+def test_rows_leave_in_the_order_of_a_model_in_python(score, refuse_colder):
+    made = table([20], score=score, refuse_colder=refuse_colder)
+    run_both(made, FlatModel(20, score == "frequency", refuse_colder), score, 10000, seed=3)
+    assert (made.stats()["refused"] > 0) == (refuse_colder and score != "step")
+
+
+@pytest.mark.parametrize("refuse_colder", [False, True])
+@pytest.mark.parametrize("kind", CHAINS)
+def test_of_all_tiers_the_lowest_score_leaves_the_table_first(kind, refuse_colder, tmp_path):
+    sizes = [5] * len(kind.split("_"))
+    made = table(sizes, tmp_path, kind, score="custom", refuse_colder=refuse_colder)
+    model = FlatModel(sum(sizes), False, refuse_colder)
+    rng = np.random.default_rng(5)
+    made.set_score(0)
+    with pytest.warns(UserWarning, match="less than the score before"):
+        for step, version in enumerate(rng.permutation(400).tolist()):
+            key = int(rng.integers(0, 3 * model.capacity))
+            made.set_score(version)
+            train(made, [key])
+            model.train([key], version)
+            if step % 4 == 0:
+                made.lookup([int(rng.integers(0, 3 * model.capacity))])
+            made.drain()
+            assert made.pop_dropped().tolist() == model.dropped, step
+            model.dropped.clear()
+    assert sorted(made.export().keys.tolist()) == sorted(model.rows)
+    assert made.stats()["refused"] == model.refused
+    assert (model.refused > 0) == refuse_colder
+
+
+def test_in_a_tier_above_another_the_lowest_score_is_demoted_first(tmp_path):
+    made = engine.Table(
+        4,
+        storage_type="DRAM_SSDHASH",
+        storage_path=str(tmp_path),
+        storage_size=[3 * ROW],
+        cache_strategy="SCORE",
+        score="custom",
+    )
+    for key, score in enumerate([50, 10, 40, 20, 30]):
+        with np.testing.suppress_warnings() as quiet:
+            quiet.filter(UserWarning)
+            made.set_score(score)
+        train(made, [key])
+    made.drain()
+    assert made.lookup_tier(range(5)).tolist() == [0, 1, 0, 1, 0]
+
+
+def test_ten_hot_keys_survive_a_hundred_cold_inserts():
+    made = table([20], score="frequency")
+    hot = list(range(10))
+    for _ in range(21):
+        train(made, hot)
+    for key in range(100, 200):
+        train(made, [key])
+    assert made.score(hot).tolist() == [21] * 10
+    assert len(made) == 20
+
+
+@pytest.mark.parametrize("score", ["custom", "frequency"])
+def test_a_large_table_keeps_the_highest_scores(score):
+    rows = 70000
+    made = table([rows], score=score)
+    rng = np.random.default_rng(7)
+    scores = rng.integers(1, 12, 300) if score == "frequency" else rng.permutation(300)
+    for batch, number in enumerate(scores.tolist()):
+        keys = np.arange(batch * 1000, batch * 1000 + 1000)
+        counts = None
+        if score == "frequency":
+            counts = np.full(1000, number)
+        else:
+            with np.testing.suppress_warnings() as quiet:
+                quiet.filter(UserWarning)
+                made.set_score(number)
+        made.apply("sgd", keys, np.ones((1000, 4)), counts, {"learning_rate": 0.5})
+    made.drain()
+    kept = made.export().keys
+    assert len(kept) > 0.94 * rows
+    given = np.repeat(scores, 1000)
+    lowest = np.sort(given)[-len(kept)]
+    assert np.mean(given[kept] >= lowest) >= 0.95
+
+
+def test_time_is_the_wall_clock_and_does_not_decrease():
+    made = engine.Table(4, score="time")
+    wall = lambda: int(datetime.datetime.now().timestamp() * 1e6)
+    before = wall()
+    train(made, [1], step=3)
+    train(made, [2], step=2)
+    first, second = made.version([1, 2]).tolist()
+    assert before - 1 <= first <= second <= wall() + 1
+    made.upsert([3], np.ones((1, 4)), versions=[second + 10**12])  # from a machine whose clock is fast
+    train(made, [4])
+    assert made.version([4]) == second + 10**12
+
+
+def test_a_custom_score_is_needed_and_may_be_any_integer():
+    made = engine.Table(4, score="custom", name="mine")
+    with pytest.raises(engine.FailedPreconditionError, match="table 'mine': expected a score.*set_score"):
+        train(made, [1])
+    for score in (-(2**63), 2**63 - 1):
+        made.set_score(score)
+        train(made, [score])
+        assert made.score([score]) == score
+    with pytest.raises(ValueError, match="expected a table with score 'custom'"):
+        engine.Table(4).set_score(1)
+
+
+# ---- variables
+
+
+def variable(score, parts=1, storage=None, **options):
+    return make(
+        parts=parts,
+        ev_option=tf_multitier.EmbeddingVariableOption(
+            score=score, storage_option=storage, **options
+        ),
+    )
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.usefixtures("graph")
+def test_a_session_sets_custom_scores(parts, capfd):
+    model = Model(None, parts=parts, score="custom")
+    number = v1.placeholder(tf.int64, [])
+    set_score = model.ev.set_score(number)
+    score = model.ev.get_score(model.ids)
+    keys = np.arange(-5, 5)
+    with started() as session:
+        with pytest.raises(errors.FailedPreconditionError, match="expected a score"):
+            model.run(session, keys)
+        for n in (7, -3, -4):
+            session.run(set_score, {number: n})
+            model.run(session, keys)
+            assert session.run(score, {model.ids: keys}).tolist() == [n] * 10
+            assert session.run(model.version, {model.ids: keys}).tolist() == [n] * 10
+    assert capfd.readouterr().err.count("less than the score before") == parts
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_scores_without_a_session(parts, in_function):
+    ev = variable("custom", parts)
+    optimizer = tf_multitier.optimizers.SGD(0.5)
+
+    def step(ids, score):
+        ev.set_score(score)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
+        optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
+        return ev.get_score(ids)
+
+    ids = tf.constant([4, 5, 6], tf.int64)
+    run = tf.function(step) if in_function else step
+    assert run(ids, tf.constant(11, tf.int64)).numpy().tolist() == [11] * 3
+    assert run(ids, tf.constant(-2, tf.int64)).numpy().tolist() == [-2] * 3
+
+
+@pytest.mark.usefixtures("graph")
+def test_a_full_variable_refuses_colder_keys():
+    storage = tf_multitier.StorageOption(
+        storage_size=[2 * ROW], cache_strategy="SCORE", drop_coldest=True, refuse_colder=True
+    )
+    model = Model(storage, score="frequency")
+    with started() as session:
+        model.run(session, [1, 1, 2, 2])
+        model.run(session, [3])
+        assert session.run(model.frequency, {model.ids: [1, 2, 3]}).tolist() == [2, 2, 0]
+        assert model.stats(session)["refused"] == 1
+        model.run(session, [3, 3, 3])
+        assert session.run(model.frequency, {model.ids: [1, 2, 3]}).tolist() == [0, 2, 3]
+
+
+@pytest.mark.usefixtures("graph")
+def test_rows_expire_by_time():
+    evict = tf_multitier.GlobalStepEvict(datetime.timedelta(seconds=1000))
+    model = Model(None, score="time", evict_option=evict)
+    at = v1.placeholder(tf.int64, [])
+    expire_now, expire_at = model.ev.expire(), model.ev.expire(at)
+    old = model.ev.upsert([8], np.ones((1, 4)), versions=[5])
+    with started() as session:
+        session.run(old)
+        model.run(session, [1, 2])
+        newest = session.run(model.version, {model.ids: [1]})[0]
+        assert session.run(expire_now) == 1
+        assert session.run(expire_at, {at: newest + 10**9}) == 0
+        assert session.run(expire_at, {at: newest + 10**9 + 1}) == 2
+
+
+@pytest.mark.usefixtures("graph")
+def test_no_global_step_is_needed_to_expire_by_time():
+    ev = variable("time", evict_option=tf_multitier.GlobalStepEvict(datetime.timedelta(days=1)))
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([1], tf.int64)))
+    train_op = v1.train.GradientDescentOptimizer(0.5).minimize(loss, var_list=[ev])
+    with started() as session:
+        session.run(train_op)
+        assert session.run(ev.expire()) == 0
+
+
+DAY = datetime.timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    "score, lifetime, message",
+    [
+        ("step", DAY, "must be a number of steps with score 'step', found a datetime.timedelta"),
+        ("time", 5, "must be a datetime.timedelta with score 'time', found 5 steps"),
+        ("custom", 5, "needs a score of 'step', 'time' or 'frequency', found 'custom'"),
+        ("custom", DAY, "needs a score of 'step', 'time' or 'frequency', found 'custom'"),
+    ],
+)
+def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message):
+    with pytest.raises(ValueError, match=f"embedding variable 'ev'.*{message}"):
+        variable(score, evict_option=tf_multitier.GlobalStepEvict(lifetime))
+
+
+@pytest.mark.parametrize(
+    "make_option, error, message",
+    [
+        (
+            lambda: tf_multitier.EmbeddingVariableOption(score="luck"),
+            ValueError,
+            "score must be one of step, time, custom, frequency; found 'luck'",
+        ),
+        (
+            lambda: tf_multitier.StorageOption(storage_size=[64], refuse_colder=True),
+            ValueError,
+            "refuse_colder needs drop_coldest=True and CacheStrategy.SCORE, found drop_coldest=False",
+        ),
+        (
+            lambda: tf_multitier.StorageOption(refuse_colder=1),
+            TypeError,
+            "refuse_colder must be True or False, found 1",
+        ),
+        (
+            lambda: engine.Table(4, score="luck"),
+            ValueError,
+            "score: expected one of step, time, custom, frequency; found 'luck'",
+        ),
+        (
+            lambda: engine.Table(4, score="custom", steps_to_live=5),
+            ValueError,
+            "steps_to_live: expected a score of step, time or frequency, found custom",
+        ),
+        (
+            lambda: engine.Table(4, refuse_colder=True),
+            ValueError,
+            "refuse_colder: expected drop_coldest=true and cache_strategy SCORE",
+        ),
+        (
+            lambda: engine.Table(
+                4, storage_type="HBM_DRAM", cache_strategy="SCORE", device="emulated"
+            ),
+            ValueError,
+            "cache_strategy SCORE: expected a storage_type without HBM, found HBM_DRAM",
+        ),
+        (
+            lambda: variable("step").set_score(3),
+            ValueError,
+            r"'ev': set_score needs EmbeddingVariableOption\(score='custom'\), found score='step'",
+        ),
+        (
+            lambda: variable("custom").set_score(1.5),
+            TypeError,
+            "'ev': score must be an integer, found float32",
+        ),
+        (
+            lambda: variable("step").expire(),
+            TypeError,
+            "'ev': step must be an integer, found None",
+        ),
+    ],
+)
+def test_what_is_refused(make_option, error, message):
+    with pytest.raises(error, match=message):
+        make_option()
+
+
+def test_hbm_sets_versions_by_score(tmp_path):
+    made = engine.Table(4, storage_type="HBM_DRAM", score="custom", device="emulated")
+    with pytest.raises(engine.FailedPreconditionError, match="expected a score"):
+        train(made, [1])
+    made.set_score(77)
+    train(made, [1, 2])
+    assert made.score([1, 2, 3]).tolist() == [77, 77, -1]
+
+
+def test_a_kept_table_has_its_score(tmp_path):
+    options = dict(storage_type="SSDHASH", storage_path=str(tmp_path), keep=True)
+    with engine.Table(4, score="custom", **options) as made:
+        made.set_score(5)
+        train(made, [1])
+        path = made.path
+    with engine.Table.open(path) as opened:
+        opened.set_score(6)
+        train(opened, [2])
+        assert opened.score([1, 2]).tolist() == [5, 6]
+
+
+def test_a_configuration_of_keras_has_the_score():
+    option = tf_multitier.EmbeddingVariableOption(
+        score="time", evict_option=tf_multitier.GlobalStepEvict(DAY)
+    )
+    assert option_configs.from_config(option_configs.to_config(option)) == option
+    layer = keras.Embedding(4, ev_option=option)
+    assert keras.Embedding.from_config(layer.get_config()).get_config() == layer.get_config()
