@@ -37,6 +37,7 @@ TABLE_PARTS = [
     (
         "rows",
         "row_batch.h",
+        "budget",
         "embedding_table.h",
         "table_snapshot",
         "key_batch",
@@ -54,12 +55,12 @@ TABLE_PARTS = [
     ("snapshot_state", "changed_rows", "snapshot_marks"),
     ("shard_common", "shard_rows", "shard_rows_inline", "shard_demotion", "shard_records", "shard"),
     ("shard_set", "tier_stack"),
-    ("budgets", "current_snapshot", "table_base", "operation_scope"),
+    ("budgets", "current_snapshot", "table_score", "table_base", "operation_scope"),
     ("dropped_keys", "record_mover", "record_mover_copy"),
     ("row_mover",),
     ("demoter", "demoter_flush"),
     ("tier_reader",),
-    ("apply_operation", "apply_gather", "apply_update"),
+    ("apply_operation", "apply_gather", "apply_refusal", "apply_update"),
     ("table_above",),
     (
         "table_impl",

@@ -66,7 +66,12 @@ def test_shapes_of_lookups_with_known_and_unknown_inputs():
 def test_shapes_of_the_other_ops():
     with tf.Graph().as_default():
         h, keys = handle(), unknown(shape=[2, None])
-        for op in (ops.multitier_frequency, ops.multitier_version, ops.multitier_lookup_tier):
+        for op in (
+            ops.multitier_frequency,
+            ops.multitier_version,
+            ops.multitier_score,
+            ops.multitier_lookup_tier,
+        ):
             assert op(h, keys).shape.as_list() == [2, None]
         for out in (
             h,
@@ -100,6 +105,9 @@ def test_shapes_of_the_other_ops():
             initialize(h),
             sgd(h, [1], np.ones((1, DIM))),
             ops.multitier_drain(h),
+            ops.multitier_flush(h),
+            ops.multitier_reserve(h, 5),
+            ops.multitier_set_score(h, 5),
             ops.multitier_release_prefetched(h),
             ops.multitier_add_slots(h, slot_names=[], slot_dims=[], slot_initial_values=[]),
             ops.multitier_restore(h, "p", variable_name="ev", shape=[0, DIM]),
@@ -136,6 +144,8 @@ def test_shapes_of_the_other_ops():
             "rank 0",
         ),
         (lambda h: ops.multitier_write_save_group(ops.multitier_save_group(), ["p"]), "rank 0"),
+        (lambda h: ops.multitier_set_score(h, [1]), "rank 0"),
+        (lambda h: ops.multitier_reserve(h, [1]), "rank 0"),
         (lambda h: ops.multitier_partition_keys(keys64([[1]]), num_partitions=2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([[1]]), 2), "rank 1"),
         (lambda h: ops.multitier_fill_empty_rows(keys64([1]), [2]), "rank 0"),

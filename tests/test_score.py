@@ -1,6 +1,10 @@
 """Scores: what updates set as versions, which rows leave first, and which new keys get no row."""
 
 import datetime
+import os
+import subprocess
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -18,7 +22,15 @@ v1 = tf.compat.v1
 errors = tf.errors
 
 ROW = 16  # bytes of a row of dim 4
-CHAINS = ["PMEM", "LEVELDB", "SSDHASH", "DRAM_PMEM", "DRAM_LEVELDB", "DRAM_SSDHASH", "DRAM_PMEM_SSDHASH"]
+CHAINS = [
+    "PMEM",
+    "LEVELDB",
+    "SSDHASH",
+    "DRAM_PMEM",
+    "DRAM_LEVELDB",
+    "DRAM_SSDHASH",
+    "DRAM_PMEM_SSDHASH",
+]
 
 
 def table(sizes, path="", kind="DRAM", **options):
@@ -36,6 +48,12 @@ def table(sizes, path="", kind="DRAM", **options):
 
 def train(made, keys, step=-1):
     made.apply("sgd", keys, np.ones((len(keys), 4)), hyper={"learning_rate": 0.5}, global_step=step)
+
+
+def set_quietly(made, score):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.set_score(score)
 
 
 class FlatModel:
@@ -66,10 +84,10 @@ class FlatModel:
                 self.refused += 1
             else:
                 self.rows[key] = [0, 0]
-        for key in counts:
+        for key, count in counts.items():
             if key in self.rows:
                 row = self.rows[key]
-                row[0] = row[0] + counts[key] if self.by_frequency else version
+                row[0] = row[0] + count if self.by_frequency else version
         self._use(keys)
         for _ in range(len(self.rows) - self.capacity):
             coldest = min(self.rows, key=lambda key: self.rows[key])
@@ -89,9 +107,7 @@ def run_both(made, model, score, steps, seed, lookups=True):
         version = step
         if score == "custom":
             version = int(rng.integers(-(2**62), 2**62)) if rng.random() < 0.7 else step
-            with np.testing.suppress_warnings() as quiet:
-                quiet.filter(UserWarning)
-                made.set_score(version)
+            set_quietly(made, version)
         train(made, keys, step)
         model.train(keys, version)
         if step % 50 == 49:
@@ -118,18 +134,16 @@ def test_of_all_tiers_the_lowest_score_leaves_the_table_first(kind, refuse_colde
     made = table(sizes, tmp_path, kind, score="custom", refuse_colder=refuse_colder)
     model = FlatModel(sum(sizes), False, refuse_colder)
     rng = np.random.default_rng(5)
-    made.set_score(0)
-    with pytest.warns(UserWarning, match="less than the score before"):
-        for step, version in enumerate(rng.permutation(400).tolist()):
-            key = int(rng.integers(0, 3 * model.capacity))
-            made.set_score(version)
-            train(made, [key])
-            model.train([key], version)
-            if step % 4 == 0:
-                made.lookup([int(rng.integers(0, 3 * model.capacity))])
-            made.drain()
-            assert made.pop_dropped().tolist() == model.dropped, step
-            model.dropped.clear()
+    for step, version in enumerate(rng.permutation(400).tolist()):
+        key = int(rng.integers(0, 3 * model.capacity))
+        set_quietly(made, version)
+        train(made, [key])
+        model.train([key], version)
+        if step % 4 == 0:
+            made.lookup([int(rng.integers(0, 3 * model.capacity))])
+        made.drain()
+        assert made.pop_dropped().tolist() == model.dropped, step
+        model.dropped.clear()
     assert sorted(made.export().keys.tolist()) == sorted(model.rows)
     assert made.stats()["refused"] == model.refused
     assert (model.refused > 0) == refuse_colder
@@ -145,9 +159,7 @@ def test_in_a_tier_above_another_the_lowest_score_is_demoted_first(tmp_path):
         score="custom",
     )
     for key, score in enumerate([50, 10, 40, 20, 30]):
-        with np.testing.suppress_warnings() as quiet:
-            quiet.filter(UserWarning)
-            made.set_score(score)
+        set_quietly(made, score)
         train(made, [key])
     made.drain()
     assert made.lookup_tier(range(5)).tolist() == [0, 1, 0, 1, 0]
@@ -176,9 +188,7 @@ def test_a_large_table_keeps_the_highest_scores(score):
         if score == "frequency":
             counts = np.full(1000, number)
         else:
-            with np.testing.suppress_warnings() as quiet:
-                quiet.filter(UserWarning)
-                made.set_score(number)
+            set_quietly(made, number)
         made.apply("sgd", keys, np.ones((1000, 4)), counts, {"learning_rate": 0.5})
     made.drain()
     kept = made.export().keys
@@ -196,14 +206,30 @@ def test_time_is_the_wall_clock_and_does_not_decrease():
     train(made, [2], step=2)
     first, second = made.version([1, 2]).tolist()
     assert before - 1 <= first <= second <= wall() + 1
-    made.upsert([3], np.ones((1, 4)), versions=[second + 10**12])  # from a machine whose clock is fast
+    made.upsert(
+        [3], {"value": np.ones((1, 4))}, versions=[second + 10**12]
+    )  # from a machine whose clock is fast
     train(made, [4])
     assert made.version([4]) == second + 10**12
 
 
+def test_a_score_that_decreases_is_one_warning():
+    made = engine.Table(4, score="custom", name="mine")
+    made.set_score(3)
+    with pytest.warns(
+        UserWarning, match=r"table 'mine': set_score\(2\) is less than the score before"
+    ):
+        made.set_score(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.set_score(1)
+
+
 def test_a_custom_score_is_needed_and_may_be_any_integer():
     made = engine.Table(4, score="custom", name="mine")
-    with pytest.raises(engine.FailedPreconditionError, match="table 'mine': expected a score.*set_score"):
+    with pytest.raises(
+        engine.FailedPreconditionError, match="table 'mine': expected a score.*set_score"
+    ):
         train(made, [1])
     for score in (-(2**63), 2**63 - 1):
         made.set_score(score)
@@ -227,7 +253,7 @@ def variable(score, parts=1, storage=None, **options):
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.usefixtures("graph")
-def test_a_session_sets_custom_scores(parts, capfd):
+def test_a_session_sets_custom_scores(parts):
     model = Model(None, parts=parts, score="custom")
     number = v1.placeholder(tf.int64, [])
     set_score = model.ev.set_score(number)
@@ -241,7 +267,40 @@ def test_a_session_sets_custom_scores(parts, capfd):
             model.run(session, keys)
             assert session.run(score, {model.ids: keys}).tolist() == [n] * 10
             assert session.run(model.version, {model.ids: keys}).tolist() == [n] * 10
-    assert capfd.readouterr().err.count("less than the score before") == parts
+
+
+_WARNS = """
+import tf_multitier
+option = tf_multitier.EmbeddingVariableOption(
+    score="custom",
+    storage_option=tf_multitier.StorageOption(storage_rows=[2], on_full="warn"),
+)
+ev = tf_multitier.get_embedding_variable("users", 4, ev_option=option)
+optimizer = tf_multitier.optimizers.SGD(0.5)
+for score in (7, -3, -4, 9, 2):
+    ev.set_score(score)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.range(score + 5, score + 9)))
+    optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
+"""
+
+
+def test_each_warning_is_logged_once():
+    done = subprocess.run(
+        [sys.executable, "-c", "import tensorflow as tf" + _WARNS],
+        env=dict(
+            os.environ,
+            TF_CPP_MIN_LOG_LEVEL="1",
+            PYTHONPATH=os.path.dirname(os.path.dirname(__file__)),
+        ),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("'users': set_score(-3) is less than the score before") == 1
+    assert done.stderr.count("less than the score before") == 1
+    assert done.stderr.count("'users' is full with 2 rows: 2 new keys of an update got no row") == 1
+    assert done.stderr.count("got no row") == 1
 
 
 @pytest.mark.parametrize("in_function", [False, True])

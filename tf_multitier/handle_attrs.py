@@ -38,7 +38,13 @@ OPTION_ATTRS = (
 
 
 # What attributes were before they existed, in SavedModels of older versions.
-NEWER_ATTRS = {"score": "step", "refuse_colder": False}
+NEWER_ATTRS = {
+    "score": "step",
+    "refuse_colder": False,
+    "storage_rows": [],
+    "initial_rows": 0,
+    "on_full": "error",
+}
 
 
 def _string(value):

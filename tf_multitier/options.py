@@ -131,7 +131,7 @@ class GlobalStepEvict(Option):
 
     def __init__(self, steps_to_live: int | datetime.timedelta | None = None) -> None:
         self.is_time = isinstance(steps_to_live, datetime.timedelta)
-        if self.is_time:
+        if isinstance(steps_to_live, datetime.timedelta):
             steps_to_live = steps_to_live // datetime.timedelta(microseconds=1)
         self.steps_to_live = (
             0

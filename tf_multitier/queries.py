@@ -424,6 +424,34 @@ class Queries:
         """An op that waits until the background work that is due when it starts has finished. It fails if that work failed."""
         return self._each_part(lambda p: ops.multitier_drain(p.handle), name)
 
+    def flush(self, name: str = "flush") -> tf.Operation:
+        """An op that makes all earlier changes durable, for `StorageOption(keep=True)`: rows that are only in memory are written.
+
+        The rows stay in memory, and training continues, unless the last tier has a size. It waits on a thread of its own.
+
+        Raises:
+          tf.errors.FailedPreconditionError, when run: the variable does not keep its rows.
+          tf.errors.ResourceExhaustedError, when run: the disk is full. No row is lost.
+        """
+        return self._each_part(lambda p: ops.multitier_flush(p.handle), name)
+
+    def reserve(self, rows: typing.Any, name: str = "reserve") -> tf.Operation:
+        """An op that takes the memory of index and DRAM for this number of rows, at most for what the tiers hold.
+
+        Args:
+          rows: in all, an integer or a scalar tensor, at least 0. Each of n parts takes its share.
+          name: name of the op.
+
+        Raises:
+          TypeError: rows is not an integer.
+          tf.errors.InvalidArgumentError, when run: rows is negative.
+          tf.errors.ResourceExhaustedError, when run: memory is short.
+        """
+        rows = self._scalar(rows, "rows")
+        parts = len(self.parts)
+        share = rows if parts == 1 else (rows + parts - 1) // parts
+        return self._each_part(lambda p: ops.multitier_reserve(p.handle, share), name)
+
     def compact(self, name: str = "compact") -> tf.Operation:
         """An op that frees the disk space of removed and superseded rows now.
 

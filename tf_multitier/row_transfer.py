@@ -341,20 +341,32 @@ class RowTransfer(Queries):
         """An op that removes all keys, and what filters have counted."""
         return self._each_part(lambda p: ops.multitier_clear(p.handle), name)
 
-    def set_budget(self, size: typing.Any, name: str = "set_budget") -> tf.Operation:
-        """An op that changes the bytes of row data that DRAM may hold, for each part: `storage_size[0]` of the option.
+    def set_budget(
+        self, size: typing.Any = None, name: str = "set_budget", rows: typing.Any = None
+    ) -> tf.Operation:
+        """An op that changes what DRAM may hold, for each part: `storage_size[0]` or `storage_rows[0]` of the option.
 
         A larger size applies at once. A smaller one is reached in the background while training continues; `drain` waits for it.
         A checkpoint does not have the size: a restored variable has that of its options.
 
         Args:
-          size: bytes, an integer or an int64 scalar tensor, at least one row.
+          size: bytes of row data, an integer or an int64 scalar tensor, at least one row.
+          rows: in place of size: a number of rows, which stays when an optimizer adds slots.
           name: name of the op.
 
         Raises:
+          TypeError: not one of size and rows is given.
           tf.errors.InvalidArgumentError, when run: less than one row.
           tf.errors.FailedPreconditionError, when run: the variable was made without a size for DRAM.
           tf.errors.ResourceExhaustedError, when run: the rows do not fit, and there is no tier for them.
         """
-        size = tf.convert_to_tensor(size, tf.int64)
-        return self._each_part(lambda p: ops.multitier_set_budget(p.handle, size), name)
+        if (size is None) == (rows is None):
+            raise TypeError(
+                f"embedding variable '{self.variable_name}': set_budget: expected either size or rows, found size={size}, "
+                f"rows={rows}"
+            )
+        in_rows = size is None
+        size = tf.convert_to_tensor(rows if in_rows else size, tf.int64)
+        return self._each_part(
+            lambda p: ops.multitier_set_budget(p.handle, size, in_rows=in_rows), name
+        )

@@ -280,8 +280,8 @@ def _slots_of(optimizer):
 
 def _budgets(storage, names, bytes_per_row):
     """The number of rows that each tier may hold; None: no bound."""
-    budgets = []
-    for i in range(len(names)):
+    budgets = list(storage.storage_rows)
+    for i in range(len(budgets), len(names)):
         given = i < len(storage.storage_size)
         if not given and i + 1 == len(names):
             budgets.append(None)

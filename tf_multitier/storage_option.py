@@ -27,8 +27,11 @@ STORAGE_ATTRS = (
     "storage_type",
     "storage_path",
     "storage_sizes",
+    "storage_rows",
+    "initial_rows",
     "cache_strategy",
     "drop_coldest",
+    "on_full",
     "refuse_colder",
     "on_corruption",
     "keep",
@@ -37,6 +40,9 @@ STORAGE_ATTRS = (
 _ON_CORRUPTION = ("error", "reinit", "drop")
 
 MAX_SIZE = 2**60  # bytes of a tier
+MAX_ROWS = 2**32  # rows of a tier
+
+_ON_FULL = ("error", "warn", "drop")
 
 _TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
 _TIERS_THAT_KEEP = ("LEVELDB", "SSDHASH")
@@ -54,10 +60,17 @@ class StorageOption(Option):
       storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0, at most one per tier. A tier
         without a size gets 1 GiB; the last tier without a size has no bound. Each partition of a partitioned variable gets these
         sizes. `tf_multitier.memory` computes the bytes of a row.
+      storage_rows: rows in each tier, fastest first, in place of storage_size: an integer or a list. The number of rows stays when
+        an optimizer adds slots; with storage_size, fewer of the wider rows fit. Not in DeepRec.
+      initial_rows: number of rows for which the index and DRAM are made when the variable is initialized, at most as many as the
+        tiers hold. Without it they grow with the rows. `reserve` does the same later. Not in DeepRec.
       cache_strategy: a `CacheStrategy`. None: scan-resistant replacement by recency and frequency. SCORE: the rows of the lowest
         score leave first, of equals the least recently used (see EmbeddingVariableOption.score); not with HBM.
       drop_coldest: what happens when the last tier has a size and is full. False: the update fails with ResourceExhausted and
         changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` returns their keys. Not in DeepRec.
+      on_full: what an update does with new keys when the last tier is full. "error": it fails with ResourceExhausted. "warn": they
+        get no row and their gradients are not used; a warning is logged once, and `refused` in the statistics counts them.
+        "drop": as drop_coldest=True. "warn" is not for types with HBM. Not in DeepRec.
       refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row. Its
         gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
         CacheStrategy.SCORE. With more than 65,536 rows of DRAM, the lowest score is that of the last rows that left. Not in DeepRec.
@@ -73,7 +86,11 @@ class StorageOption(Option):
       TypeError, ValueError: a bad value, or a missing storage_path or size.
     """
 
-    refuse_colder = False  # of configurations that older versions wrote
+    # Of configurations that older versions wrote.
+    refuse_colder = False
+    storage_rows: tuple = ()
+    initial_rows = 0
+    on_full = "error"
 
     def __init__(
         self,
@@ -83,6 +100,9 @@ class StorageOption(Option):
         cache_strategy: str | CacheStrategy | None = None,
         *,
         drop_coldest: bool = False,
+        storage_rows: collections.abc.Sequence[int] | None = None,
+        initial_rows: int = 0,
+        on_full: str = "error",
         refuse_colder: bool = False,
         on_corruption: str = "error",
         keep: bool = False,
@@ -107,15 +127,35 @@ class StorageOption(Option):
                 f"{' and '.join(with_files)} tier keeps files; found None"
             )
         self.storage_size = _sizes("StorageOption.storage_size", storage_size, self.storage_type)
+        self.storage_rows = _sizes(
+            "StorageOption.storage_rows", storage_rows, self.storage_type, MAX_ROWS
+        )
+        if self.storage_rows and self.storage_size:
+            raise ValueError(
+                "StorageOption.storage_rows cannot be given with storage_size, found "
+                f"{list(self.storage_rows)} and {list(self.storage_size)}"
+            )
+        self.initial_rows = integer("StorageOption.initial_rows", initial_rows, 0, MAX_ROWS)
+        if on_full not in _ON_FULL:
+            raise ValueError(
+                f"StorageOption.on_full must be 'error', 'warn' or 'drop', found {on_full!r}"
+            )
+        if drop_coldest is True and on_full == "warn":
+            raise ValueError(
+                "StorageOption.on_full must be 'drop' or 'error' with drop_coldest=True, found 'warn'"
+            )
+        self.on_full = on_full
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
         if not isinstance(drop_coldest, bool):
             raise TypeError(
                 f"StorageOption.drop_coldest must be True or False, found {drop_coldest!r}"
             )
-        if drop_coldest and len(self.storage_size) < len(tiers):
+        drop_coldest = drop_coldest or on_full == "drop"
+        sizes = self.storage_rows or self.storage_size
+        if drop_coldest and len(sizes) < len(tiers):
             raise ValueError(
-                f"StorageOption.drop_coldest needs a size of the last tier: storage_size must have {len(tiers)} "
-                f"sizes for {self.storage_type.name}, found {list(self.storage_size)}"
+                f"StorageOption.drop_coldest needs a size of the last tier: storage_size or storage_rows must have {len(tiers)} "
+                f"sizes for {self.storage_type.name}, found {list(sizes)}"
             )
         self.drop_coldest = drop_coldest
         if not isinstance(refuse_colder, bool):
@@ -175,11 +215,11 @@ def _cache_strategy(where, value):
     raise ValueError(f"{where} must be {known}; found {value!r}")
 
 
-def _sizes(where, value, storage_type):
+def _sizes(where, value, storage_type, most=MAX_SIZE):
     if value is None:
         return ()
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    sizes = tuple(integer(f"{where}[{i}]", v, 1, MAX_SIZE) for i, v in enumerate(values))
+    sizes = tuple(integer(f"{where}[{i}]", v, 1, most) for i, v in enumerate(values))
     if len(sizes) > len(storage_type.tiers):
         raise ValueError(
             f"{where} must have at most {len(storage_type.tiers)} sizes, one for each tier of "
@@ -287,10 +327,13 @@ def storage_attrs(name, storage):
         "storage_type": check_storage_available(name, storage).name,
         "storage_path": storage.storage_path or "",
         "storage_sizes": list(storage.storage_size),
+        "storage_rows": list(storage.storage_rows),
+        "initial_rows": storage.initial_rows,
         "cache_strategy": (
             "DEFAULT" if storage.cache_strategy is None else storage.cache_strategy.name
         ),
         "drop_coldest": storage.drop_coldest,
+        "on_full": "drop" if storage.drop_coldest else storage.on_full,
         "refuse_colder": storage.refuse_colder,
         "on_corruption": storage.on_corruption,
         "keep": storage.keep,

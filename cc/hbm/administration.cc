@@ -195,12 +195,13 @@ Status HbmTable::AddSlotsInside(Span<const ColumnSpec> slots) {
   const size_t row_bytes = widened.row_bytes();
   if (row_bytes == table_->row_bytes()) return below_->AddSlots(slots);
   const uint64_t rows = grows_ ? static_cast<uint64_t>(std::max<int64_t>(1, TotalCount())) : 1;
-  if (budget_bytes_ / row_bytes < rows) {
+  if (budget_.rows(row_bytes) < rows) {
     return InvalidArgumentError("table '", options().name, "': expected a budget of tier hbm of at least ",
                                 rows == 1 ? "one" : "", rows == 1 ? "" : StrCat(rows), " row", rows == 1 ? "" : "s", " (",
-                                rows * row_bytes, " bytes), found ", budget_bytes_);
+                                rows * row_bytes, " bytes), found ", budget_.bytes(row_bytes));
   }
-  const uint64_t bytes = grows_ ? std::min(budget_bytes_, uint64_t{table_->view().capacity} * row_bytes) : budget_bytes_;
+  const uint64_t bytes =
+      grows_ ? std::min(budget_.bytes(row_bytes), uint64_t{table_->view().capacity} * row_bytes) : budget_.bytes(row_bytes);
   return Replace(row_bytes, bytes, [&] { return below_->AddSlots(slots); });
 }
 
@@ -347,7 +348,8 @@ TableStats HbmTable::Stats() const {
   hbm.name = "hbm";
   hbm.rows = rows_;
   hbm.row_bytes = hbm.rows * stats.row_bytes;
-  hbm.budget_bytes = budget_bytes_ == kUnboundedBytes ? 0 : static_cast<int64_t>(budget_bytes_);
+  const uint64_t budget_bytes = budget_.bytes(static_cast<size_t>(stats.row_bytes));
+  hbm.budget_bytes = budget_bytes == kUnboundedBytes ? 0 : static_cast<int64_t>(budget_bytes);
   hbm.hits = hits_;
   hbm.misses = misses_;
   {

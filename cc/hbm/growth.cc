@@ -47,7 +47,7 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
   return true;
 }
 
-uint64_t HbmTable::MostRows() const { return std::min(budget_bytes_ / table_->row_bytes(), DeviceTable::kMostRows); }
+uint64_t HbmTable::MostRows() const { return std::min(budget_.rows(table_->row_bytes()), DeviceTable::kMostRows); }
 
 Status HbmTable::Grow(uint64_t rows) {
   const Alone alone(this);
@@ -56,7 +56,7 @@ Status HbmTable::Grow(uint64_t rows) {
   if (capacity >= rows) return OkStatus();  // another operation has made the room
   if (rows > most) {
     return ResourceExhaustedError("table '", options().name, "': tier hbm: expected room for ", rows, " rows (",
-                                  rows * row_bytes, " bytes), found a size of ", budget_bytes_, " bytes, which holds ", most);
+                                  rows * row_bytes, " bytes), found a size of ", budget_.text(), ", which holds ", most);
   }
   {
     MutexLock turn(turn_);

@@ -12,7 +12,7 @@ std::unique_ptr<HbmTable> GrowingTable(TableOptions options, std::shared_ptr<dev
                                        uint64_t bytes = kUnboundedBytes) {
   HbmOptions hbm;
   hbm.device = std::move(device);
-  hbm.budget_bytes = bytes;
+  hbm.budget = Budget::Bytes(bytes);
   hbm.grows_from_rows = 2;
   auto table = HbmTable::Create(hbm, MakeTable(std::move(options)));
   EXPECT_TRUE(table.ok()) << table.status().ToString();

@@ -11,10 +11,10 @@ class Hbm : public TableAbove {
  public:
   Hbm(std::shared_ptr<device::Device> device, uint64_t grows_from_rows)
       : device_(std::move(device)), grows_from_rows_(grows_from_rows) {}
-  Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, uint64_t budget_bytes) const override {
+  Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, Budget budget) const override {
     HbmOptions options;
     options.device = device_;
-    options.budget_bytes = budget_bytes;
+    options.budget = budget;
     options.grows_from_rows = grows_from_rows_;
     MT_ASSIGN_OR_RETURN(std::unique_ptr<HbmTable> table, HbmTable::Create(options, std::move(below)));
     return std::unique_ptr<TableFront>(std::move(table));

@@ -16,7 +16,7 @@ using device::DeviceRowHeader;
 HbmTable::HbmTable(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below)
     : device_(options.device),
       kernels_(options.device->kernels()),
-      budget_bytes_(options.budget_bytes),
+      budget_(options.budget),
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
@@ -35,12 +35,15 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   if (below->options().cache_strategy == Replacement::kScore) {
     return InvalidArgumentError(name, "cache_strategy SCORE expects a table without HBM: HBM keeps rows by their last use");
   }
+  if (below->options().on_full != OnFull::kError) {
+    return InvalidArgumentError(name, "on_full warn expects a table without HBM");
+  }
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(below)));
   MT_ASSIGN_OR_RETURN(table->stream_, options.device->NewStream());
   table->has_stream_ = true;
   const size_t row_bytes = table->layout()->row_bytes();
-  const uint64_t first = table->grows_ ? options.grows_from_rows * row_bytes : options.budget_bytes;
-  const uint64_t bytes = std::min<uint64_t>(options.budget_bytes, first);
+  const uint64_t first = table->grows_ ? options.grows_from_rows * row_bytes : options.budget.bytes(row_bytes);
+  const uint64_t bytes = std::min<uint64_t>(options.budget.bytes(row_bytes), first);
   MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(row_bytes, bytes));
   MT_RETURN_IF_ERROR(table->table_->Reset(options.device.get(), table->stream_));
   MT_RETURN_IF_ERROR(options.device->Synchronize(table->stream_));

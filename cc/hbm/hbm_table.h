@@ -72,7 +72,7 @@ constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget that only t
 
 struct HbmOptions {
   std::shared_ptr<device::Device> device;
-  uint64_t budget_bytes = 0;     // of row data in HBM; at least one row
+  Budget budget;                 // of HBM; bounded, at least one row
   uint64_t first_operation = 0;  // for tests: operation numbers wrap at 2^32
   // 0: allocates the whole budget, and evicts rows to the table below. Otherwise: allocates memory for this number of rows,
   // grows up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
@@ -118,7 +118,8 @@ class HbmTable : public TableFront {
   TableStats Stats() const override;
   Status Drain() override;
   Status Flush() override;
-  Status SetDramBudget(uint64_t bytes) override { return below_->SetDramBudget(bytes); }
+  Status SetDramBudget(Budget budget) override { return below_->SetDramBudget(budget); }
+  Status Reserve(uint64_t rows) override { return below_->Reserve(rows); }
   Status Compact() override { return below_->Compact(); }
 
   // A running operation: see the top. A test runs the parts of two operations in every order.
@@ -202,7 +203,7 @@ class HbmTable : public TableFront {
 
   const std::shared_ptr<device::Device> device_;
   const device::DeviceKernels& kernels_;
-  const uint64_t budget_bytes_;  // where it grows: of the largest table
+  const Budget budget_;  // where it grows: of the largest table
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;

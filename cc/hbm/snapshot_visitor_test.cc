@@ -21,7 +21,7 @@ class SnapshotVisitor : public testing::Test {
     MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(below.get()));
     HbmOptions options;
     options.device = NewEmulatedDevice();
-    options.budget_bytes = 4 * kWide * sizeof(float);
+    options.budget = Budget::Bytes(4 * kWide * sizeof(float));
     table_ = *HbmTable::Create(options, std::move(below));
   }
   // A row of key 1 with frequency and version 7.

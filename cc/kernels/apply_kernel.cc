@@ -13,6 +13,7 @@
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/optimizer/update_rule.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace multitier {
 namespace {
@@ -105,6 +106,14 @@ class ApplyKernelBase : public OpKernel {
   size_t num_hyper_ = 0;
 };
 
+// Logs once that new keys of a variable with on_full='warn' got no row.
+void WarnOfRefused(VariableState* state, int64_t refused) {
+  const TableOptions& options = state->table->options();
+  if (refused == 0 || options.on_full != OnFull::kRefuse || state->warned_full.exchange(true)) return;
+  LOG(WARNING) << "embedding variable '" << options.name << "' is full with " << state->table->TotalCount()
+               << " rows: " << refused << " new keys of an update got no row; `refused` in the statistics counts them";
+}
+
 class ApplyKernel : public ApplyKernelBase {
  public:
   explicit ApplyKernel(OpKernelConstruction* context) : ApplyKernelBase(context) {
@@ -122,7 +131,10 @@ class ApplyKernel : public ApplyKernelBase {
     // Small updates use no extra threads: a model runs many of them in parallel, each in its own op.
     constexpr size_t kWorthThreads = 8192;
     IntraOpExecutor executor(context);
+    int64_t refused = 0;
+    request.refused = &refused;
     OP_REQUIRES_OK(context, ToAbsl(state->table->Apply(request, request.keys.size() < kWorthThreads ? nullptr : &executor)));
+    WarnOfRefused(state.get(), refused);
   }
 
  private:
@@ -184,7 +196,9 @@ class GroupApplyKernel : public ApplyKernelBase {
       OP_REQUIRES_OK(context, ParseStep(context, step_input_, *updates[i].table, i, &updates[i].request));
       OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *updates[i].table, &sums, &updates[i]));
     }
+    std::vector<int64_t> refused(units_.size(), 0);
     for (size_t i = 0; i < units_.size(); ++i) {
+      updates[i].request.refused = &refused[i];
       OP_REQUIRES_OK(context, FindSlots(updates[i].table, i, &updates[i].request));
     }
     GroupGradients gradients;
@@ -192,6 +206,7 @@ class GroupApplyKernel : public ApplyKernelBase {
     gradients.strides = strides;
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(UpdateGroup(kept->plan, gradients, &updates, &executor)));
+    for (size_t i = 0; i < units_.size(); ++i) WarnOfRefused(states[i].get(), refused[i]);
   }
 
  private:

@@ -43,10 +43,13 @@ absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_
 }
 
 absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storage) {
-  std::string strategy, on_corruption;
+  std::string strategy, on_corruption, on_full;
   TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &storage->type));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_path", &storage->path));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("storage_rows", &storage->rows));
+  TF_RETURN_IF_ERROR(context->GetAttr("initial_rows", &storage->initial_rows));
+  TF_RETURN_IF_ERROR(context->GetAttr("on_full", &on_full));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
   TF_RETURN_IF_ERROR(context->GetAttr("refuse_colder", &storage->refuse_colder));
@@ -55,6 +58,8 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   const Result<Replacement> parsed = ParseCacheStrategy(strategy);
   if (!parsed.ok()) return ToAbsl(parsed.status());
   storage->cache_strategy = *parsed;
+  const Status full = ParseOnFull(on_full, storage);
+  if (!full.ok()) return ToAbsl(full);
   const Result<OnCorruption> corruption = ParseOnCorruption(on_corruption);
   if (!corruption.ok()) return ToAbsl(corruption.status());
   storage->on_corruption = *corruption;

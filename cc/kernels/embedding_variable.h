@@ -18,6 +18,7 @@
 #ifndef CC_KERNELS_EMBEDDING_VARIABLE_H_
 #define CC_KERNELS_EMBEDDING_VARIABLE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,7 +36,7 @@ namespace multitier {
 
 class KeptTable;
 
-// A table, and the properties that the TensorFlow side needs. Immutable, except for the table's content.
+// A table, and the properties that the TensorFlow side needs. Immutable, except for the table's content and what was warned of.
 struct VariableState {
   VariableState();
   ~VariableState();  // closes a kept table
@@ -46,7 +47,8 @@ struct VariableState {
   std::shared_ptr<EmbeddingTable> table;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
-  bool read_only = false;  // its rows never change; other variables may share it (shared_tables.h)
+  std::atomic<bool> warned_full{false};  // that new keys got no row (OnFull::kRefuse)
+  bool read_only = false;                // its rows never change; other variables may share it (shared_tables.h)
 };
 
 class EmbeddingVariable : public tensorflow::ResourceBase {

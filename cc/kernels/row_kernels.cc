@@ -173,14 +173,21 @@ class ClearKernel : public OpKernel {
 
 class SetBudgetKernel : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit SetBudgetKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("in_rows", &in_rows_));
+  }
   void Compute(OpKernelContext* context) final {
     std::shared_ptr<VariableState> state;
     OP_REQUIRES_OK(context, GetState(context, 0, &state));
-    OP_REQUIRES_OK(context, CheckRank(context, "bytes", context->input(1), 0));
-    const int64_t bytes = std::max<int64_t>(context->input(1).scalar<int64_t>()(), 0);
-    OP_REQUIRES_OK(context, ToAbsl(state->table->SetDramBudget(static_cast<uint64_t>(bytes))));
+    OP_REQUIRES_OK(context, CheckRank(context, "size", context->input(1), 0));
+    const auto size = static_cast<uint64_t>(std::max<int64_t>(context->input(1).scalar<int64_t>()(), 0));
+    OP_REQUIRES_OK(context, ToAbsl(state->table->SetDramBudget(in_rows_ && size > 0 ? Budget::Rows(std::min(size, kMostRows))
+                                                                                    : Budget::Bytes(size))));
   }
+
+ private:
+  static constexpr uint64_t kMostRows = uint64_t{1} << 32;
+  bool in_rows_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierScan").Device(DEVICE_CPU), ScanKernel);

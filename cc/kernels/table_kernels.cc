@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/op_kernel.h"
@@ -203,6 +204,24 @@ class DrainKernel : public WaitingKernel {
   absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Drain()); }
 };
 
+class FlushKernel : public WaitingKernel {
+ public:
+  using WaitingKernel::WaitingKernel;
+  absl::Status Run(OpKernelContext*, EmbeddingTable* table) override { return ToAbsl(table->Flush()); }
+};
+
+class ReserveKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    TF_RETURN_IF_ERROR(CheckRank(context, "rows", context->input(1), 0));
+    const int64_t rows = context->input(1).scalar<int64_t>()();
+    if (rows >= 0) return ToAbsl(table->Reserve(static_cast<uint64_t>(rows)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding variable '", table->options().name, "': reserve: expected rows >= 0, found ", rows));
+  }
+};
+
 class CompactKernel : public WaitingKernel {
  public:
   using WaitingKernel::WaitingKernel;
@@ -227,6 +246,8 @@ REGISTER_KERNEL_BUILDER(Name("MultitierPrefetch").Device(DEVICE_CPU), PrefetchKe
 REGISTER_KERNEL_BUILDER(Name("MultitierReleasePrefetched").Device(DEVICE_CPU), ReleasePrefetchedKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPopDropped").Device(DEVICE_CPU), PopDroppedKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierDrain").Device(DEVICE_CPU), DrainKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierFlush").Device(DEVICE_CPU), FlushKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierReserve").Device(DEVICE_CPU), ReserveKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierCompact").Device(DEVICE_CPU), CompactKernel);
 
 }  // namespace

@@ -25,8 +25,11 @@
       .Attr("storage_type: string = 'DRAM'")            \
       .Attr("storage_path: string = ''")                \
       .Attr("storage_sizes: list(int) = []")            \
+      .Attr("storage_rows: list(int) = []")             \
+      .Attr("initial_rows: int = 0")                    \
       .Attr("cache_strategy: string = 'DEFAULT'")       \
       .Attr("drop_coldest: bool = false")               \
+      .Attr("on_full: string = 'error'")                \
       .Attr("refuse_colder: bool = false")              \
       .Attr("score: string = 'step'")                   \
       .Attr("on_corruption: string = 'error'")          \

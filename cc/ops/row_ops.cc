@@ -125,7 +125,8 @@ REGISTER_OP("MultitierClear")
 
 REGISTER_OP("MultitierSetBudget")
     .Input("handle: resource")
-    .Input("bytes: int64")
+    .Input("size: int64")
+    .Attr("in_rows: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
@@ -135,7 +136,8 @@ REGISTER_OP("MultitierSetBudget")
     .Doc(R"doc(
 Changes the size of the DRAM tier. A smaller size is reached in the background: MultitierDrain waits for it.
 
-bytes: of row data, at least one row.
+size: bytes of row data, or rows; at least one row.
+in_rows: size is a number of rows, which stays when slots are added.
 )doc");
 
 }  // namespace

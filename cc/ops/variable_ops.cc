@@ -120,8 +120,12 @@ storage_type: names of the tiers, fastest first, joined by '_': DRAM, PMEM, LEVE
   DRAM_SSDHASH, DRAM_PMEM_LEVELDB, DRAM_PMEM_SSDHASH; types with HBM are an error, unless the environment has TF_MULTITIER_DEVICE=emulated.
 storage_path: directory of the tiers that have files; each table creates its own directory below it.
 storage_sizes: bytes of row data of each tier, fastest first; a missing size is 1 GiB, or unbounded for the last tier.
+storage_rows: rows of each tier, in place of storage_sizes. The number stays when slots are added.
+initial_rows: rows for which the index and DRAM are made at once.
 cache_strategy: DEFAULT, LRU, LFU or SCORE: which rows a tier evicts first.
 drop_coldest: for a last tier that has a size and is full: true: its coldest rows are dropped; false: ResourceExhausted.
+on_full: what an update does with new keys that have no room: error (it fails), warn (they get no row, and a warning is logged
+  once), drop (as drop_coldest).
 refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
   drop_coldest and SCORE.
 score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
@@ -353,6 +357,27 @@ REGISTER_OP("MultitierDrain")
     .SetIsStateful()
     .SetShapeFn(HandleOnly)
     .Doc("Waits until the background work that is due now has finished. Fails with the error of that work if it failed.");
+
+REGISTER_OP("MultitierFlush")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(HandleOnly)
+    .Doc("Writes the rows that are only in memory to the last tier and syncs it. The variable must keep its rows.");
+
+REGISTER_OP("MultitierReserve")
+    .Input("handle: resource")
+    .Input("rows: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      return HandleOnly(c);
+    })
+    .Doc(R"doc(
+Takes the memory of the index and of DRAM for so many rows, at most for as many as the tiers hold.
+
+rows: in all, at least 0.
+)doc");
 
 REGISTER_OP("MultitierCompact")
     .Input("handle: resource")

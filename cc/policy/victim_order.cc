@@ -8,6 +8,10 @@ namespace {
 constexpr size_t kMinWindow = 64;
 constexpr size_t kWindowSlotsPerVictim = 4;
 constexpr size_t kMostNewRows = 16 * 1024;  // 64 KiB of a shard
+constexpr double kColdShare = 1.0 / 16;     // of the rows: those that may leave by score
+constexpr size_t kSample = 256;             // rows
+constexpr size_t kSamplesOfRows = 64;       // there is a new sample when 1/64 of the rows were chosen
+constexpr Rank kWarmest{~uint64_t{0}, ~uint32_t{0}};
 
 bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.rank > b.rank; }
 
@@ -15,7 +19,7 @@ bool Colder(const LowerOrder::Entry& a, const LowerOrder::Entry& b) { return a.r
 
 void VictimOrder::Insert(const RowUse& row, uint64_t clock, int64_t version) {
   if (policy_ != nullptr) policy_->Insert(Span<const RowUse>(&row, 1));
-  if (looks_at_new_ && new_.size() < kMostNewRows) new_.push_back(row.location);
+  if (by_score_ && new_.size() < kMostNewRows) new_.push_back(row.location);
   if (!exact_) return;
   const uint32_t location = row.location;
   if (location >= place_.size()) place_.resize(std::max<size_t>(location + 1, place_.size() * 2), kNoLocation);
@@ -50,7 +54,8 @@ void VictimOrder::Clear() {
   place_.clear();
   hand_ = 0;
   new_.clear();
-  left_ = Rank();
+  threshold_ = left_ = Rank();
+  share_ = 0.0;
 }
 
 void VictimOrder::Rise(size_t at, const Entry& entry) {
@@ -75,6 +80,7 @@ void VictimOrder::Sink(size_t at, const Entry& entry) {
 
 std::vector<uint32_t> VictimOrder::Choose(size_t n, uint64_t clock) {
   if (exact_) return ChooseExact(n, clock);
+  if (by_score_) return ChooseByScore(n, clock);
   return policy_ != nullptr ? ChooseByPolicy(n) : ChooseFromWindows(n, clock);
 }
 
@@ -135,8 +141,7 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
   const uint32_t end = dram_->end();
   uint64_t left = end;  // once around
   std::vector<Entry> window;
-  // New rows are in the first window only: no row is chosen twice.
-  while (victims.size() < n && left > 0 && (victims.empty() || !looks_at_new_)) {
+  while (victims.size() < n && left > 0) {
     const size_t wanted = n - victims.size();
     uint64_t slots = std::min<uint64_t>(left, std::max(kMinWindow, wanted * kWindowSlotsPerVictim));
     left -= slots;
@@ -146,14 +151,63 @@ std::vector<uint32_t> VictimOrder::ChooseFromWindows(size_t n, uint64_t clock) {
       if (Evictable(*dram_->Header(hand_))) window.push_back(Entry{RankAt(hand_, clock), hand_});
       ++hand_;
     }
-    AddNewRows(&window, clock);
     const size_t share = (window.size() + kWindowSlotsPerVictim - 1) / kWindowSlotsPerVictim;
-    const size_t take = std::min(wanted, left == 0 || looks_at_new_ ? window.size() : share);
+    const size_t take = std::min(wanted, left == 0 ? window.size() : share);
     std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
     std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
     for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
-    if (take > 0) left_ = window[take - 1].rank;
   }
+  return victims;
+}
+
+void VictimOrder::Sample(double share, uint64_t clock) {
+  share_ = share;
+  since_sample_ = 0;
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < kSample; ++i) {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    const auto location = static_cast<uint32_t>((random_ >> 32) * dram_->end() >> 32);
+    if (Evictable(*dram_->Header(location))) ranks.push_back(RankAt(location, clock));
+  }
+  const auto colder = static_cast<size_t>(share * static_cast<double>(ranks.size()));
+  if (colder >= ranks.size()) {
+    threshold_ = kWarmest;
+    return;
+  }
+  std::nth_element(ranks.begin(), ranks.begin() + static_cast<long>(colder), ranks.end());
+  threshold_ = ranks[colder];
+}
+
+void VictimOrder::Walk(size_t n, const Rank& warmest, uint64_t clock, std::vector<Entry>* window) {
+  window->clear();
+  const uint32_t end = dram_->end();
+  for (uint32_t left = end; left > 0 && window->size() < n; --left, ++hand_) {
+    if (hand_ >= end) hand_ = 0;
+    if (!Evictable(*dram_->Header(hand_))) continue;
+    const Rank rank = RankAt(hand_, clock);
+    if (!(rank > warmest)) window->push_back(Entry{rank, hand_});
+  }
+}
+
+std::vector<uint32_t> VictimOrder::ChooseByScore(size_t n, uint64_t clock) {
+  const size_t rows = dram_->rows();
+  const double share = std::max(kColdShare, 2.0 * static_cast<double>(n) / static_cast<double>(std::max<size_t>(rows, 1)));
+  if (share > share_ || since_sample_ * kSamplesOfRows >= rows) Sample(share, clock);
+  std::vector<Entry> window;
+  Walk(n, threshold_, clock, &window);
+  if (window.size() < n && since_sample_ > 0) {  // the sample is too old
+    Sample(share, clock);
+    Walk(n, threshold_, clock, &window);
+  }
+  if (window.size() < n) Walk(n, kWarmest, clock, &window);
+  AddNewRows(&window, clock);
+  const size_t take = std::min(n, window.size());
+  std::nth_element(window.begin(), window.begin() + static_cast<long>(take), window.end(), Less);
+  std::sort(window.begin(), window.begin() + static_cast<long>(take), Less);
+  std::vector<uint32_t> victims;
+  for (size_t i = 0; i < take; ++i) victims.push_back(window[i].location);
+  if (take > 0) left_ = window[take - 1].rank;
+  since_sample_ += take;
   return victims;
 }
 

@@ -10,8 +10,10 @@
 //   policy (large ones)   cc/policy/probation_clock.h. Two bits of the row count its uses (see NoteUse). The policy takes them
 //                         when it asks whether the row may leave.
 //   windows (large ones   a hand walks over the slab and looks at four slots for each victim; the coldest quarter leaves. Needs
-//   with LRU or LFU)      no memory. Where the score decides, rows that are new since the last choice are looked at, too: a row
-//                         that is colder than most leaves at once, not when the hand comes to it.
+//   with LRU or LFU)      no memory.
+//   by score (large ones  a sample of the rows tells what the coldest 1/16 of them are. The hand walks over the slab until it
+//   with SCORE)           has seen enough of those. Rows that are new since the last choice are looked at, too: a row that is
+//                         colder than most leaves at once, not when the hand comes to it. Needs 4 bytes for each new row.
 //
 // A score costs no memory in comparison with LRU: a rank has 12 bytes, so that an entry of a heap has 16, as it has with a
 // recency alone. A new row has no version before its first update. It is ranked as if it had the newest version of the table,
@@ -48,7 +50,9 @@ struct Rank {
 static_assert(sizeof(Rank) == 12, "an entry of a heap has 16 bytes");
 
 // A version as a number without a sign, in the same order.
-inline uint64_t RankOfVersion(int64_t version) { return static_cast<uint64_t>(version) ^ uint64_t{1} << 63; }
+inline uint64_t RankOfVersion(int64_t version) {
+  return static_cast<uint64_t>(version) ^ uint64_t { 1 } << 63;
+}
 
 // `clock` is the table's count of accesses, of which rows keep the low 32 bits.
 inline Rank RankOf(Replacement strategy, int64_t version, uint32_t frequency, uint32_t recency, uint64_t clock) {
@@ -83,12 +87,12 @@ inline bool NoteUse(RowHeader* row, uint32_t now, uint32_t step, bool lazily = f
 
 class VictimOrder {
  public:
-  // looks_at_new: the score decides; has an effect unless exact.
-  VictimOrder(const RowSlab* dram, Replacement strategy, bool exact, bool looks_at_new = false)
+  // by_score: see above; has an effect unless exact.
+  VictimOrder(const RowSlab* dram, Replacement strategy, bool exact, bool by_score = false)
       : dram_(dram),
         strategy_(strategy),
         exact_(exact),
-        looks_at_new_(looks_at_new && !exact),
+        by_score_(by_score && !exact),
         policy_(!exact && strategy == Replacement::kDefault ? new ProbationClock : nullptr) {}
 
   // A row came into the slab. What its header says may still be unset, except for the recency: uncommitted and pinned rows are
@@ -125,19 +129,29 @@ class VictimOrder {
   std::vector<uint32_t> ChooseExact(size_t n, uint64_t clock);
   std::vector<uint32_t> ChooseByPolicy(size_t n);
   std::vector<uint32_t> ChooseFromWindows(size_t n, uint64_t clock);
+  std::vector<uint32_t> ChooseByScore(size_t n, uint64_t clock);
+  // Sets threshold_ from a sample of the rows: that share of them is colder.
+  void Sample(double share, uint64_t clock);
+  // Adds up to n rows that the hand comes to, and that are not warmer than `warmest`.
+  void Walk(size_t n, const Rank& warmest, uint64_t clock, std::vector<Entry>* window);
   // Moves the rows that are new since the last choice into the window, which has some of them already.
   void AddNewRows(std::vector<Entry>* window, uint64_t clock);
 
   const RowSlab* const dram_;
   const Replacement strategy_;
   const bool exact_;
-  const bool looks_at_new_;
+  const bool by_score_;
   const std::unique_ptr<ProbationClock> policy_;
   std::vector<Entry> heap_;
   std::vector<uint32_t> place_;  // by location: in heap_; kNoLocation where it is not there
   uint32_t hand_ = 0;
-  std::vector<uint32_t> new_;  // locations of new rows, if it looks at them; some may hold no row, or another one
-  Rank left_;                  // the warmest row that the last choice from windows took
+  // Of orders by score in large tables.
+  std::vector<uint32_t> new_;  // locations of new rows; some may hold no row, or another one
+  Rank threshold_;             // of the last sample
+  double share_ = 0.0;         // of the rows that were colder then
+  size_t since_sample_ = 0;    // rows chosen since then
+  uint64_t random_ = 1;        // state of a linear congruential generator
+  Rank left_;                  // the warmest row that the last choice took
 };
 
 // Rows of one shard in a bounded tier, coldest first. A record's values do not change while it is there, so an entry is

@@ -63,8 +63,8 @@ TEST_F(VictimOrderTest, ALowerVersionIsSeenOnceItIsReported) {
   EXPECT_EQ(order.Choose(1, kClock), std::vector<uint32_t>{2});
 }
 
-TEST_F(VictimOrderTest, WindowsLookAtNewRowsWhereTheScoreDecides) {
-  VictimOrder order(&dram_, Replacement::kScore, /*exact=*/false, /*looks_at_new=*/true);
+TEST_F(VictimOrderTest, ALargeTableLooksAtNewRowsWhereTheScoreDecides) {
+  VictimOrder order(&dram_, Replacement::kScore, /*exact=*/false, /*by_score=*/true);
   Fill(&order, std::vector<uint32_t>(1000, 1));
   for (uint32_t slot = 0; slot < 1000; ++slot) dram_.Header(slot)->version = 1;
   EXPECT_EQ(order.Choose(10, kClock).size(), 10u);

@@ -115,6 +115,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("drain", &PyTable::Drain)
       .def("flush", &PyTable::Flush)
       .def("set_budget", &PyTable::SetDramBudget)
+      .def("reserve", &PyTable::Reserve)
       .def("compact", &PyTable::Compact)
       .def("close", &PyTable::Close)
       .def("prefetch", &PyTable::Prefetch)

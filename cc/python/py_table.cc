@@ -61,8 +61,11 @@ StorageSpec ToStorage(const py::dict& dict) {
   storage.type = Get<std::string>(dict, "storage_type");
   storage.path = Get<std::string>(dict, "storage_path");
   storage.sizes = Get<std::vector<int64_t>>(dict, "storage_sizes");
+  storage.rows = Get<std::vector<int64_t>>(dict, "storage_rows");
+  storage.initial_rows = Get<int64_t>(dict, "initial_rows");
   storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
   storage.drop_coldest = Get<bool>(dict, "drop_coldest");
+  ThrowIfError(ParseOnFull(Get<std::string>(dict, "on_full"), &storage));
   storage.refuse_colder = Get<bool>(dict, "refuse_colder");
   storage.keep = Get<bool>(dict, "keep");
   storage.device = Get<std::string>(dict, "device");
@@ -137,9 +140,9 @@ py::array PyTable::Peek(const Array<int64_t>& keys) {
   return out;
 }
 
-void PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
-                    const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
-                    const std::vector<std::string>& slot_columns, int64_t global_step) {
+int64_t PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
+                       const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
+                       const std::vector<std::string>& slot_columns, int64_t global_step) {
   ApplyRequest request;
   request.keys = View(keys);
   request.grads = grads.data();
@@ -148,7 +151,10 @@ void PyTable::Apply(const std::string& rule, const Array<int64_t>& keys, const A
   request.hyper = hyper;
   request.slot_columns = slot_columns;
   request.global_step = global_step;
+  int64_t refused = 0;
+  request.refused = &refused;
   Run([&] { return table_->Apply(request); });
+  return refused;
 }
 
 void PyTable::AddSlots(const std::vector<ColumnTuple>& slots) {
@@ -244,8 +250,12 @@ void PyTable::Flush() {
   Run([&] { return table_->Flush(); });
 }
 
-void PyTable::SetDramBudget(uint64_t bytes) {
-  Run([&] { return table_->SetDramBudget(bytes); });
+void PyTable::SetDramBudget(uint64_t size, bool in_rows) {
+  Run([&] { return table_->SetDramBudget(in_rows ? Budget::Rows(size) : Budget::Bytes(size)); });
+}
+
+void PyTable::Reserve(uint64_t rows) {
+  Run([&] { return table_->Reserve(rows); });
 }
 
 void PyTable::Compact() {

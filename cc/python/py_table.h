@@ -53,9 +53,10 @@ class PyTable {
   std::vector<ColumnTuple> Columns();
   py::array Lookup(const Array<int64_t>& keys);
   py::array Peek(const Array<int64_t>& keys);
-  void Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
-             const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
-             const std::vector<std::string>& slot_columns, int64_t global_step);
+  // Number of new keys that got no row.
+  int64_t Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,
+                const std::optional<Array<int64_t>>& counts, const std::vector<float>& hyper,
+                const std::vector<std::string>& slot_columns, int64_t global_step);
   void AddSlots(const std::vector<ColumnTuple>& slots);
 
   // Calls a method of EmbeddingTable that returns one number per key.
@@ -83,7 +84,8 @@ class PyTable {
   std::string StatsJson();
   void Drain();
   void Flush();
-  void SetDramBudget(uint64_t bytes);
+  void SetDramBudget(uint64_t size, bool in_rows);
+  void Reserve(uint64_t rows);
   void Compact();
   int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us);
   void ReleasePrefetched();

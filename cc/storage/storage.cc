@@ -24,6 +24,7 @@ namespace {
 constexpr int64_t kDefaultBytes = int64_t{1} << 30;
 constexpr int64_t kDefaultEmulatedBytes = int64_t{1} << 20;  // of HBM: each row costs the emulator time
 constexpr uint64_t kFirstRows = 1024;                        // of HBM alone, which grows
+constexpr int64_t kMaxRows = int64_t{1} << 32;               // of a tier: a table has no more
 constexpr int64_t kMaxBytes = int64_t{1} << 60;              // also hbm::kUnboundedBytes
 constexpr size_t kScratchBytes = size_t{1} << 20;            // what making the tiers needs, without the rows of a recovered one
 
@@ -110,8 +111,13 @@ Status ComposeHbm(const StorageSpec& spec, bool alone, TableOptions* options) {
     MT_ASSIGN_OR_RETURN(device, device::DefaultDevice());
   }
   const int64_t without_size = alone ? kMaxBytes : emulated ? kDefaultEmulatedBytes : kDefaultBytes;
-  options->above = hbm::HbmOver(std::move(device), alone ? kFirstRows : 0);
+  const uint64_t first_rows = std::max(kFirstRows, static_cast<uint64_t>(spec.initial_rows));
+  options->above = hbm::HbmOver(std::move(device), alone ? first_rows : 0);
   options->hbm_budget_bytes = static_cast<uint64_t>(spec.sizes.empty() ? without_size : spec.sizes[0]);
+  if (!spec.rows.empty()) {
+    options->hbm_budget_bytes = 0;
+    options->hbm_budget_rows = static_cast<uint64_t>(spec.rows[0]);
+  }
   return OkStatus();
 }
 
@@ -201,6 +207,36 @@ Result<OnCorruption> ParseOnCorruption(const std::string& name) {
   return InvalidArgumentError("on_corruption: expected error, reinit or drop; found '", name, "'");
 }
 
+Status ParseOnFull(const std::string& name, StorageSpec* spec) {
+  if (name != "error" && name != "warn" && name != "drop") {
+    return InvalidArgumentError("on_full: expected error, warn or drop; found '", name, "'");
+  }
+  if (spec->drop_coldest && name == "warn") {
+    return InvalidArgumentError("on_full: expected drop, or error, with drop_coldest; found 'warn'");
+  }
+  spec->drop_coldest = spec->drop_coldest || name == "drop";
+  spec->on_full = name == "warn" ? OnFull::kRefuse : OnFull::kError;
+  return OkStatus();
+}
+
+namespace {
+
+// The amount of each tier, fastest first. unit: "bytes" or "rows"
+Status ValidateAmounts(const char* option, Span<const int64_t> amounts, int64_t most, const char* unit, const StorageSpec& spec,
+                       size_t tiers) {
+  if (amounts.size() > tiers) {
+    return InvalidArgumentError(option, ": expected at most ", tiers, ", one for each tier of ", spec.type, "; found ",
+                                amounts.size());
+  }
+  for (size_t i = 0; i < amounts.size(); ++i) {
+    if (amounts[i] >= 1 && amounts[i] <= most) continue;
+    return InvalidArgumentError(option, "[", i, "]: expected 1 to ", most, " ", unit, ", found ", amounts[i]);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Status ValidateStorage(const StorageSpec& spec) {
   const std::vector<std::string>& types = StorageTypes();
   if (std::find(types.begin(), types.end(), spec.type) == types.end()) {
@@ -212,14 +248,16 @@ Status ValidateStorage(const StorageSpec& spec) {
   } else {
     MT_RETURN_IF_ERROR(DeviceOf(spec).status());
   }
-  if (spec.sizes.size() > tiers.size()) {
-    return InvalidArgumentError("storage_sizes: expected at most ", tiers.size(), ", one for each tier of ", spec.type,
-                                "; found ", spec.sizes.size());
+  MT_RETURN_IF_ERROR(ValidateAmounts("storage_sizes", spec.sizes, kMaxBytes, "bytes", spec, tiers.size()));
+  MT_RETURN_IF_ERROR(ValidateAmounts("storage_rows", spec.rows, kMaxRows, "rows", spec, tiers.size()));
+  if (!spec.rows.empty() && !spec.sizes.empty()) {
+    return InvalidArgumentError("storage_rows: expected no storage_sizes with it, found ", spec.sizes.size(), " sizes");
   }
-  for (size_t i = 0; i < spec.sizes.size(); ++i) {
-    if (spec.sizes[i] < 1 || spec.sizes[i] > kMaxBytes) {
-      return InvalidArgumentError("storage_sizes[", i, "]: expected 1 to ", kMaxBytes, " bytes, found ", spec.sizes[i]);
-    }
+  if (spec.initial_rows < 0 || spec.initial_rows > kMaxRows) {
+    return InvalidArgumentError("initial_rows: expected 0 to ", kMaxRows, ", found ", spec.initial_rows);
+  }
+  if (spec.on_full == OnFull::kRefuse && tiers[0] == "HBM") {
+    return InvalidArgumentError("on_full warn: expected a storage_type without HBM, found ", spec.type);
   }
   const bool without_files = tiers.back() == "DRAM" || tiers.back() == "HBM";
   if (spec.path.empty() && !without_files) {
@@ -233,9 +271,9 @@ Status ValidateStorage(const StorageSpec& spec) {
                               ": the files of PMEM do not record which rows the table has; use a checkpoint");
   }
   if (spec.read_only) MT_RETURN_IF_ERROR(ValidateReadOnly(spec.type, tiers));
-  if (spec.drop_coldest && spec.sizes.size() < tiers.size()) {
+  if (spec.drop_coldest && std::max(spec.sizes.size(), spec.rows.size()) < tiers.size()) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
-                                spec.sizes.size(), " of ", tiers.size(), " sizes");
+                                std::max(spec.sizes.size(), spec.rows.size()), " of ", tiers.size(), " sizes");
   }
   if (spec.refuse_colder && (!spec.drop_coldest || spec.cache_strategy != Replacement::kScore)) {
     return InvalidArgumentError("refuse_colder: expected drop_coldest=true and cache_strategy SCORE, found drop_coldest=",
@@ -249,13 +287,17 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   const MemoryLease lease(kScratchBytes);
   if (!lease.ok()) return lease.Refusal(StrCat("table '", options->name, "': making its tiers"));
   std::vector<std::string> names = TiersOf(spec.type);
-  std::vector<uint64_t> budgets;
+  std::vector<LowerTierOptions> budgets(names.size());  // their tiers are made below
   for (size_t i = 0; i < names.size(); ++i) {
     const bool last = i + 1 == names.size();
-    budgets.push_back(static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes));
+    if (i < spec.rows.size()) {
+      budgets[i].budget_rows = static_cast<uint64_t>(spec.rows[i]);
+    } else {
+      budgets[i].budget_bytes = static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes);
+    }
   }
   options->above = nullptr;
-  options->hbm_budget_bytes = 0;
+  options->hbm_budget_bytes = options->hbm_budget_rows = 0;
   if (names[0] == "HBM") {
     const bool alone = names.size() == 1;  // it keeps every row; the host has copies, in DRAM without a bound
     MT_RETURN_IF_ERROR(ComposeHbm(spec, alone, options));
@@ -263,7 +305,7 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
     budgets.erase(budgets.begin());
     if (alone) {
       names = {"DRAM"};
-      budgets = {0};
+      budgets = {LowerTierOptions()};
     }
   }
   const bool in_place = names[0] == "PMEM";  // its rows are the slab, as those of DRAM are
@@ -286,13 +328,17 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
       const bool recover = last && spec.recover != nullptr;
       // Recovered files stay until the table exists; then the instance decides whether they are kept.
       const bool keep = last && (spec.keep || recover) && !spec.read_only;
-      MT_ASSIGN_OR_RETURN(std::shared_ptr<Tier> tier, MakeTier(names[i], keep, recover, spec.read_only, directory));
-      lower.push_back(LowerTierOptions{std::move(tier), spec.read_only ? 0 : budgets[i]});
+      if (spec.read_only) budgets[i] = LowerTierOptions();
+      MT_ASSIGN_OR_RETURN(budgets[i].tier, MakeTier(names[i], keep, recover, spec.read_only, directory));
+      lower.push_back(budgets[i]);
     }
     if (instance == nullptr && spec.keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
   }
   options->dram_named = dram_named;
-  options->dram_budget_bytes = dram_named ? budgets[0] : 0;
+  options->dram_budget_bytes = dram_named ? budgets[0].budget_bytes : 0;
+  options->dram_budget_rows = dram_named ? budgets[0].budget_rows : 0;
+  options->initial_rows = static_cast<uint64_t>(spec.initial_rows);
+  options->on_full = spec.on_full;
   options->row_memory = std::move(row_memory);
   options->keep = spec.keep;
   options->adopt = spec.recover != nullptr;

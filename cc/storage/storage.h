@@ -43,9 +43,15 @@ struct StorageSpec {
   // Bytes of row data, fastest tier first, each > 0. A missing size means 1 GiB; for the last tier, no bound; for HBM on the
   // emulated device, 1 MiB.
   std::vector<int64_t> sizes;
+  // Rows of each tier in place of `sizes`; the number stays when slots are added. A missing one is as a missing size.
+  std::vector<int64_t> rows;
+  // See TableOptions. Of HBM alone, too.
+  int64_t initial_rows = 0;
   Replacement cache_strategy = Replacement::kDefault;
   // If the last tier has a size and is full: true drops its coldest rows, false refuses updates that need room.
   bool drop_coldest = false;
+  // Of updates whose new keys have no room. "drop" is drop_coldest: ParseOnFull.
+  OnFull on_full = OnFull::kError;
   // See TableOptions. Needs drop_coldest, and kScore.
   bool refuse_colder = false;
   // When the table is destroyed, writes all rows to the files and keeps the files. The last tier must be LEVELDB or SSDHASH.
@@ -77,6 +83,9 @@ Result<Replacement> ParseCacheStrategy(const std::string& name);
 // Checks a spec without access to a disk. Reads the environment. InvalidArgument, with the field, what was expected and what
 // was found. Unimplemented for a type with an HBM tier if there is no device for it.
 Status ValidateStorage(const StorageSpec& spec);
+
+// "error", "warn", "drop": sets on_full, and drop_coldest where it is "drop".
+Status ParseOnFull(const std::string& name, StorageSpec* spec);
 
 // "error", "reinit", "drop"
 Result<OnCorruption> ParseOnCorruption(const std::string& name);

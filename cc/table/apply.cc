@@ -81,6 +81,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   keys.version = base_.score.Peek(request.global_step >= 0 ? request.global_step : applies_.load() + 1);
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 
+  if (request.refused != nullptr) *request.refused = operation.refused();
   const int64_t version = NoteApply(request.global_step);
   if (request.version_set != nullptr) *request.version_set = version;
   operation.Update(request, slot_offsets, version, executor);

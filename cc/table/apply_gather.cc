@@ -155,7 +155,14 @@ Status ApplyOperation::GatherCounted(Shard::Locked& lock, int s, uint32_t entry,
     states_[entry] = State::kCountedKey;
     return OkStatus();
   }
-  MT_RETURN_IF_ERROR(TakeRoom(lock, 1));
+  size_t taken = 0;
+  MT_RETURN_IF_ERROR(TakeRoom(lock, 1, &taken));
+  if (taken == 0) {
+    ++refused_[s];
+    lock->PinCounted(found);
+    states_[entry] = State::kCountedKey;
+    return OkStatus();
+  }
   rows_[entry] = lock->CreateFromCounted(found, stamp_);
   states_[entry] = State::kRow;
   return OkStatus();
@@ -202,36 +209,55 @@ Status ApplyOperation::GatherAbsent(Shard::Locked& lock, int s, const std::vecto
     states_[e] = State::kCountedKey;
   }
   if (create->empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(TakeRoom(lock, create->size()));
+  size_t taken = 0;
+  MT_RETURN_IF_ERROR(TakeRoom(lock, create->size(), &taken));
+  refused_[s] += static_cast<int64_t>(create->size() - taken);
+  std::vector<uint32_t> with_room;
+  if (taken < create->size()) {
+    with_room.assign(create->begin(), create->begin() + static_cast<int64_t>(taken));
+    create = &with_room;
+  }
   size_t created = 0;
   const Status status = lock->CreateUncommitted(batch, *create, stamp_, rows_.data(), &created);
   for (size_t i = 0; i < created; ++i) states_[(*create)[i]] = State::kRow;
-  base_.common.dram_rows -= static_cast<int64_t>(create->size() - created);
+  base_.common.dram_rows -= static_cast<int64_t>(taken - created);
   return status;
 }
 
-Status ApplyOperation::TakeRoom(Shard::Locked& lock, size_t n) {
+Status ApplyOperation::NoRoom(const std::string& where, uint64_t rows, uint64_t most, size_t n) const {
+  return ResourceExhaustedError("table '", base_.options.name, "': ", where, " ", rows, " of ", most, " rows (",
+                                most * base_.layout()->row_bytes(), " bytes); no room for ", n,
+                                " more: remove or expire keys, or use a larger storage_size or storage_rows, a tier below, an "
+                                "admission filter, drop_coldest=True, or on_full='warn'");
+}
+
+Status ApplyOperation::TakeRoom(Shard::Locked& lock, size_t n, size_t* taken) {
   if (!no_room_.ok()) return no_room_;
+  const RowLayout& layout = *lock->layout();
   size_t rows = lock->dram_rows();
   for (int level = 0; level < base_.common.levels.count; ++level) rows += static_cast<size_t>(lock->rows_in(level));
-  if (const size_t most = base_.budgets.share(base_.budgets.dram_rows(*lock->layout()), *lock->layout()); rows + n > most) {
-    return ResourceExhaustedError("table '", base_.options.name, "': its tiers are full: one of ", base_.shards.size(),
-                                  " shards holds ", rows, " of ", most, " rows; no room for ", n, " more");
+  const size_t most = base_.budgets.share(base_.budgets.dram_rows(layout), layout);
+  *taken = std::min(n, most - std::min(rows, most));
+  if (*taken < n && !refuses_without_room()) {
+    return NoRoom(StrCat("its tiers are full: one of ", base_.shards.size(), " shards holds"), rows, most, n);
   }
-  if (!base_.common.evicts && base_.budgets.dram_bytes() != 0) {
-    const int64_t budget = static_cast<int64_t>(base_.budgets.dram_rows(*lock->layout()));
-    if (base_.common.dram_rows.fetch_add(static_cast<int64_t>(n)) + static_cast<int64_t>(n) > budget) {
-      const int64_t rows = base_.common.dram_rows.fetch_sub(static_cast<int64_t>(n));
-      return ResourceExhaustedError("table '", base_.options.name, "': tier ", base_.first_tier_name(), " holds ",
-                                    rows - static_cast<int64_t>(n), " of ", budget, " rows (", base_.budgets.dram_bytes(),
-                                    " bytes); no room for ", n, " more");
-    }
+  if (base_.common.evicts || !base_.budgets.dram().bounded()) {
+    base_.common.dram_rows += static_cast<int64_t>(*taken);
   } else {
-    base_.common.dram_rows += static_cast<int64_t>(n);
+    const auto budget = static_cast<int64_t>(base_.budgets.dram_rows(layout));
+    int64_t seen = base_.common.dram_rows.load(), room = 0;
+    do {
+      room = std::clamp<int64_t>(budget - seen, 0, static_cast<int64_t>(*taken));
+      if (room < static_cast<int64_t>(*taken) && !refuses_without_room()) {
+        return NoRoom(StrCat("tier ", base_.first_tier_name(), " holds"), static_cast<uint64_t>(seen),
+                      static_cast<uint64_t>(budget), n);
+      }
+    } while (!base_.common.dram_rows.compare_exchange_weak(seen, seen + room));
+    *taken = static_cast<size_t>(room);
   }
-  const Status reserved = lock->ReserveRows(n);
+  const Status reserved = lock->ReserveRows(*taken);
   if (reserved.ok()) return reserved;
-  base_.common.dram_rows -= static_cast<int64_t>(n);
+  base_.common.dram_rows -= static_cast<int64_t>(*taken);
   return base_.OfThisTable(reserved);
 }
 

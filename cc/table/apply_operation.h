@@ -48,6 +48,13 @@ class ApplyOperation {
   // slot_offsets: of the rule's slots in a row. version: the rows' new one. REQUIRES: Gather was OK
   void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, Executor* executor);
 
+  // New keys that get no row. REQUIRES: Gather was OK
+  int64_t refused() const {
+    int64_t n = 0;
+    for (const int64_t of_shard : refused_) n += of_shard;
+    return n;
+  }
+
   // Takes back what Gather did, in place of Update. REQUIRES: Gather was OK, with admits_all
   void Abandon();
 
@@ -74,6 +81,7 @@ class ApplyOperation {
   Status GatherBelow();
   // Of refuse_colder. For shards that are full: the coldest record of their lower tiers, in coldest_below_.
   Status FindColdestBelow();
+  bool refuses_without_room() const { return base_.options.on_full == OnFull::kRefuse && !keys_.admits_all; }
   bool refuses() const { return base_.options.refuse_colder && !keys_.admits_all; }
   // Whether `n` more rows are more than the tiers hold.
   bool IsFull(const ShardRows& shard, size_t n) const;
@@ -83,8 +91,10 @@ class ApplyOperation {
   std::vector<uint32_t> NotRefused(Shard::Locked& lock, int shard, const std::vector<uint32_t>& entries);
   // The entries of `absent` that may have a row now, and those that are only counted.
   void Admit(const std::vector<uint32_t>& absent, std::vector<uint32_t>* admitted, std::vector<uint32_t>* counted) const;
-  // Room for n more rows in DRAM, or the error that says why not.
-  Status TakeRoom(Shard::Locked& lock, size_t n);
+  // Room for n more rows in DRAM, or the error that says why not. *taken: for how many there is room, where keys without room
+  // are refused.
+  Status TakeRoom(Shard::Locked& lock, size_t n, size_t* taken);
+  Status NoRoom(const std::string& where, uint64_t rows, uint64_t most, size_t n) const;
   void UndoShard(int shard);
 
   // --- Update: apply_update.cc

@@ -226,7 +226,7 @@ TEST(Background, ASmallerBudgetIsReachedBesideTraining) {
       if (std::this_thread::get_id() == here) ++here_written;
       while (hold && std::this_thread::get_id() != here) std::this_thread::yield();
     });
-    MT_ASSERT_OK(table->SetDramBudget(BytesOf(budget / 10)));
+    MT_ASSERT_OK(table->SetDramBudget(Budget::Bytes(BytesOf(budget / 10))));
     EXPECT_EQ(table->Stats().tiers[0].budget_bytes, static_cast<int64_t>(BytesOf(budget / 10)));
     EXPECT_EQ(table->Stats().tiers[0].rows, held) << "the pool waits, and nothing is demoted here";
     TrainKeys(table.get(), 0, 100);  // all in memory
@@ -238,7 +238,7 @@ TEST(Background, ASmallerBudgetIsReachedBesideTraining) {
     EXPECT_EQ(table->Stats().rows, budget * 96 / 100);
     TrainKeys(table.get(), budget, budget + 5000);
     EXPECT_LE(table->Stats().tiers[0].rows, budget / 10);
-    MT_ASSERT_OK(table->SetDramBudget(BytesOf(2 * budget)));
+    MT_ASSERT_OK(table->SetDramBudget(Budget::Bytes(BytesOf(2 * budget))));
     TrainKeys(table.get(), 0, budget);
     EXPECT_GE(table->Stats().tiers[0].rows, budget) << "larger at once";
     lower->SetHook(nullptr);
@@ -251,7 +251,7 @@ TEST(Background, ASmallerBudgetOnAFullDiskIsAnErrorUntilThereIsRoom) {
     auto table = *EmbeddingTable::Create(TieredOptions(kDim, budget, lower));
     TrainKeys(table.get(), 0, budget * 9 / 10);
     lower->FailWrite(1, ResourceExhaustedError("disk full"), 1 << 30);
-    MT_ASSERT_OK(table->SetDramBudget(BytesOf(budget / 10)));
+    MT_ASSERT_OK(table->SetDramBudget(Budget::Bytes(BytesOf(budget / 10))));
     EXPECT_EQ(table->Drain().code(), StatusCode::kResourceExhausted);
     EXPECT_EQ(table->Stats().tiers[0].rows, budget * 9 / 10) << "they stay in memory";
     lower->FailWrite(1, OkStatus(), 0);
@@ -264,7 +264,7 @@ TEST(Background, ASmallerBudgetOnAFullDiskIsAnErrorUntilThereIsRoom) {
 TEST(Background, ABudgetThatCannotBeIsRefusedAndChangesNothing) {
   const auto refused = [](EmbeddingTable* table, uint64_t bytes, StatusCode code, const char* message) {
     const int64_t before = table->Stats().tiers[0].budget_bytes;
-    const Status status = table->SetDramBudget(bytes);
+    const Status status = table->SetDramBudget(Budget::Bytes(bytes));
     EXPECT_EQ(status.code(), code) << status.ToString();
     EXPECT_NE(status.message().find(message), std::string::npos) << status.ToString();
     EXPECT_EQ(table->Stats().tiers[0].budget_bytes, before);
@@ -278,7 +278,7 @@ TEST(Background, ABudgetThatCannotBeIsRefusedAndChangesNothing) {
   refused(bounded.get(), 0, StatusCode::kInvalidArgument, "at least one row (16 bytes), found 0");
   refused(bounded.get(), 15, StatusCode::kInvalidArgument, "at least one row (16 bytes), found 15");
   refused(bounded.get(), BytesOf(49), StatusCode::kResourceExhausted, "one shard holds 150");
-  MT_ASSERT_OK(bounded->SetDramBudget(BytesOf(50)));
+  MT_ASSERT_OK(bounded->SetDramBudget(Budget::Bytes(BytesOf(50))));
   MT_ASSERT_OK(bounded->Drain());
   EXPECT_EQ(bounded->Stats().tiers[0].rows, 50);
   options = BasicOptions(kDim);
@@ -286,7 +286,7 @@ TEST(Background, ABudgetThatCannotBeIsRefusedAndChangesNothing) {
   auto alone = MakeTable(options);
   TrainKeys(alone.get(), 0, 80);
   refused(alone.get(), BytesOf(79), StatusCode::kResourceExhausted, "expected room for 80 rows");
-  MT_ASSERT_OK(alone->SetDramBudget(BytesOf(200)));
+  MT_ASSERT_OK(alone->SetDramBudget(Budget::Bytes(BytesOf(200))));
   TrainKeys(alone.get(), 0, 200);
   EXPECT_EQ(alone->Stats().rows, 200);
 }

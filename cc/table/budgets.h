@@ -1,7 +1,7 @@
 // Budgets: how many rows each tier of a table may hold. The Demoter (demoter.h) enforces them by demoting or dropping rows;
 // apply_gather.cc, by refusing new rows.
 //
-// Owns the DRAM budget, which may change at run time; the other budgets are options. Thread-safe.
+// Owns the DRAM budget, which may change at run time; the other budgets are options. What a budget is: budget.h. Thread-safe.
 
 #ifndef CC_TABLE_BUDGETS_H_
 #define CC_TABLE_BUDGETS_H_
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cc/row/row_layout.h"
+#include "cc/table/budget.h"
 #include "cc/table/embedding_table.h"
 #include "cc/table/shard_set.h"
 #include "cc/table/tier_levels.h"
@@ -21,22 +22,22 @@ class Budgets {
  public:
   // What it points to outlives it; `levels` and `shards` are complete before a method of a lower tier is called.
   Budgets(const TableOptions* options, const TierLevels* levels, const ShardSet* shards)
-      : options_(*options), levels_(*levels), shards_(*shards), dram_bytes_(options->dram_budget_bytes) {}
+      : options_(*options), levels_(*levels), shards_(*shards), dram_(options->dram_budget()) {}
 
-  // 0: no bound, or DRAM is no tier.
-  uint64_t dram_bytes() const { return dram_bytes_.load(); }
-  void set_dram_bytes(uint64_t bytes) { dram_bytes_ = bytes; }
+  // Without a bound, too, where DRAM is no tier.
+  Budget dram() const { return dram_.load(); }
+  void set_dram(Budget budget) { dram_ = budget; }
   // Rows of DRAM, over all shards. 0 where DRAM is no tier; 2^63 - 1 where it has no bound.
   uint64_t dram_rows(const RowLayout& layout) const {
     if (!options_.dram_named) return 0;
-    const uint64_t bytes = dram_bytes();
-    return bytes == 0 ? ~uint64_t{0} >> 1 : bytes / layout.row_bytes();
+    return dram().rows(layout.row_bytes());
   }
+  Budget lower(int level) const { return options_.lower_tiers[static_cast<size_t>(level)].budget(); }
   // Rows that one shard may have in a lower tier; 2^63 - 1 where the tier has no bound.
   size_t lower_share(int level, const RowLayout& layout) const {
-    const uint64_t bytes = options_.lower_tiers[static_cast<size_t>(level)].budget_bytes;
-    if (bytes == 0) return kNoBound;
-    return std::max<size_t>(1, bytes / layout.row_bytes() >> shards_.log2());
+    const Budget budget = lower(level);
+    if (!budget.bounded()) return kNoBound;
+    return std::max<size_t>(1, budget.rows(layout.row_bytes()) >> shards_.log2());
   }
   // Rows that one shard may have in all tiers, DRAM holding `dram_rows` of all shards. 2^63 - 1 where the last tier has no
   // bound or drops its coldest rows.
@@ -53,7 +54,7 @@ class Budgets {
   const TableOptions& options_;
   const TierLevels& levels_;
   const ShardSet& shards_;
-  std::atomic<uint64_t> dram_bytes_;
+  std::atomic<Budget> dram_;
 };
 
 }  // namespace multitier

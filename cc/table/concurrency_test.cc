@@ -90,7 +90,7 @@ TEST_P(Concurrency, NoUpdateIsLostWhileTheBudgetChangesAndTiersAreCompacted) {
     std::mt19937_64 random(t);
     for (int i = 0; i < Rounds(300); ++i) {
       if (t == 0) {
-        MT_EXPECT_OK(table->SetDramBudget((4 + random() % 200) * kDim * sizeof(float)));
+        MT_EXPECT_OK(table->SetDramBudget(Budget::Bytes((4 + random() % 200) * kDim * sizeof(float))));
         MT_EXPECT_OK(i % 8 == 0 ? table->Compact() : i % 8 == 1 ? table->Drain() : OkStatus());
       }
       const std::vector<int64_t> keys = SomeKeys(&random, kKeys);
@@ -100,7 +100,7 @@ TEST_P(Concurrency, NoUpdateIsLostWhileTheBudgetChangesAndTiersAreCompacted) {
     }
   });
   EXPECT_FALSE(torn);
-  MT_ASSERT_OK(table->SetDramBudget(8 * kDim * sizeof(float)));
+  MT_ASSERT_OK(table->SetDramBudget(Budget::Bytes(8 * kDim * sizeof(float))));
   MT_ASSERT_OK(table->Drain());
   const std::vector<TableStats::PerTier> tiers = table->Stats().tiers;
   EXPECT_LE(tiers[tiers.size() - options.lower_tiers.size() - 1].rows, 8);  // DRAM: HBM may be above it

@@ -59,12 +59,13 @@ void Demoter::Stop() {
   for (ShardJob& job : jobs_) pool_->Cancel(job.job.get());
 }
 
-Status Demoter::SetDramBudget(uint64_t bytes) {
-  if (base_.budgets.dram_bytes() == 0) {
+Status Demoter::SetDramBudget(Budget budget) {
+  if (!base_.budgets.dram().bounded()) {
     return FailedPreconditionError("table '", options_.name, "': new budget: expected a table made with a DRAM budget, found ",
                                    options_.dram_named ? "an unbounded one" : "one without DRAM as a tier");
   }
   const std::shared_ptr<const RowLayout> layout = this->layout();
+  const uint64_t bytes = budget.bytes(layout->row_bytes());
   if (bytes < layout->row_bytes()) {
     return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", base_.first_tier_name(),
                                 " of at least one row (", layout->row_bytes(), " bytes), found ", bytes);
@@ -84,7 +85,7 @@ Status Demoter::SetDramBudget(uint64_t bytes) {
                                   " shards; one shard holds ", lock->rows());
   }
   if (pool_ != nullptr) RaiseTo(&ceiling_, common_.dram_rows.load());
-  base_.budgets.set_dram_bytes(bytes);
+  base_.budgets.set_dram(budget);
   if (pool_ != nullptr && ScheduleDemotion()) return OkStatus();
   ceiling_ = 0;
   Remember(Trim());  // at once: rows are dropped, or nothing demotes them in the background

@@ -35,7 +35,7 @@ class Demoter {
   void Stop();
 
   // See EmbeddingTable::SetDramBudget.
-  Status SetDramBudget(uint64_t bytes);
+  Status SetDramBudget(Budget budget);
 
   // --- Demotion.
   // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget. Returns the error of either. Rows

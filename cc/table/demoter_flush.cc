@@ -46,8 +46,7 @@ Status Demoter::MoveAllToLast() {
     if (rows > share) {
       return ResourceExhaustedError("table '", options_.name, "': flush: expected at most ", share, " rows in each of ",
                                     shards_.size(), " shards, because tier ", tiers_.name(last), " has ",
-                                    options_.lower_tiers[static_cast<size_t>(last)].budget_bytes, " bytes, found ", rows,
-                                    " in one");
+                                    base_.budgets.lower(last).text(), ", found ", rows, " in one");
     }
     size_t above = ~size_t{0};  // rows that are not there yet
     for (bool progress = true; above > 0 && progress;) {

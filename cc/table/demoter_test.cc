@@ -103,8 +103,8 @@ TEST_F(DemoterTest, ASmallerBudgetIsReachedByTheJobs) {
   Make(5);
   TrainUpTo(5);
   ASSERT_TRUE(demoter_->Start(/*in_background=*/false).ok());
-  EXPECT_EQ(demoter_->SetDramBudget(kRowBytes - 1).code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(demoter_->SetDramBudget(2 * kRowBytes).ok());
+  EXPECT_EQ(demoter_->SetDramBudget(Budget::Bytes(kRowBytes - 1)).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(demoter_->SetDramBudget(Budget::Bytes(2 * kRowBytes)).ok());
   demoter_->AwaitJobs();
   ASSERT_TRUE(demoter_->Drain().ok());
   EXPECT_EQ(base_->common.dram_rows, 2);

@@ -30,10 +30,10 @@ EmbeddingTable::~EmbeddingTable() = default;
 Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions options) {
   const MemoryLease lease(Impl::kScratchBytes);
   if (!lease.ok()) return lease.Refusal(StrCat("table '", options.name, "'"));
-  if ((options.above == nullptr) != (options.hbm_budget_bytes == 0)) {
-    return InvalidArgumentError(
-        "table '", options.name, "': expected both a device and a budget for tier hbm, or neither, found ",
-        options.above == nullptr ? "no device" : "a device", " and ", options.hbm_budget_bytes, " bytes");
+  if ((options.above == nullptr) == options.hbm_budget().bounded()) {
+    return InvalidArgumentError("table '", options.name,
+                                "': expected both a device and a budget for tier hbm, or neither, found ",
+                                options.above == nullptr ? "no device" : "a device", " and ", options.hbm_budget().text());
   }
   if (options.above == nullptr) {
     auto impl = std::make_unique<Impl>(std::move(options));
@@ -42,9 +42,9 @@ Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions opti
   }
   TableOptions below = options;
   below.above = nullptr;
-  below.hbm_budget_bytes = 0;
+  below.hbm_budget_bytes = below.hbm_budget_rows = 0;
   MT_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingTable> home, Create(std::move(below)));
-  MT_ASSIGN_OR_RETURN(std::unique_ptr<TableFront> front, options.above->Over(std::move(home), options.hbm_budget_bytes));
+  MT_ASSIGN_OR_RETURN(std::unique_ptr<TableFront> front, options.above->Over(std::move(home), options.hbm_budget()));
   return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(std::move(options), std::move(front)));
 }
 
@@ -137,8 +137,11 @@ Status EmbeddingTable::Drain() {
 Status EmbeddingTable::Flush() {
   return WithMemory(0, [&](auto& table) { return table.Flush(); });
 }
-Status EmbeddingTable::SetDramBudget(uint64_t bytes) {
-  return WithMemory(0, [&](auto& table) { return table.SetDramBudget(bytes); });
+Status EmbeddingTable::SetDramBudget(Budget budget) {
+  return WithMemory(0, [&](auto& table) { return table.SetDramBudget(budget); });
+}
+Status EmbeddingTable::Reserve(uint64_t rows) {
+  return WithMemory(0, [&](auto& table) { return table.Reserve(rows); });
 }
 Status EmbeddingTable::Compact() {
   return WithMemory(0, [&](auto& table) { return table.Compact(); });

@@ -65,6 +65,7 @@
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
+#include "cc/table/budget.h"
 #include "cc/table/row_batch.h"
 #include "cc/table/rows.h"
 #include "cc/table/table_snapshot.h"
@@ -77,6 +78,15 @@ struct LowerTierOptions {
   std::shared_ptr<Tier> tier;
   // Bytes of row data it may hold. 0: unbounded, of the last tier only.
   uint64_t budget_bytes = 0;
+  uint64_t budget_rows = 0;  // in place of budget_bytes
+
+  Budget budget() const { return Budget::Of(budget_bytes, budget_rows); }
+};
+
+// What becomes of new keys that have no room.
+enum class OnFull {
+  kError,   // the operation is ResourceExhausted, and nothing changes
+  kRefuse,  // they get no row, count as refused, and their gradients are not used
 };
 
 // What becomes of a row whose record in a lower tier is damaged (its checksum is wrong, or the file under it).
@@ -101,6 +111,10 @@ struct TableOptions {
   // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
   // an apply that would exceed it is ResourceExhausted.
   uint64_t dram_budget_bytes = 0;
+  uint64_t dram_budget_rows = 0;  // in place of dram_budget_bytes: stays when slots are added
+  Budget dram_budget() const { return Budget::Of(dram_budget_bytes, dram_budget_rows); }
+  // Rows for which index and DRAM are made at once (Reserve).
+  uint64_t initial_rows = 0;
   // Where the rows of the first tier live, which then has that memory's name (PMEM alone: PmemRowMemory). Null: in DRAM.
   std::shared_ptr<RowMemory> row_memory;
   // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
@@ -113,9 +127,13 @@ struct TableOptions {
   // is inclusive: it keeps copies of rows, and hands rows that it evicts down to the tiers here.
   std::shared_ptr<const TableAbove> above;
   uint64_t hbm_budget_bytes = 0;
+  uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
+  Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
   // When a last tier whose size is given is full: true drops its coldest rows (PopDropped lists them); false fails with
   // ResourceExhausted.
   bool drop_coldest = false;
+  // Of a last tier that is full and drops nothing, in applies. REQUIRES: kError with drop_coldest, and with `above`
+  OnFull on_full = OnFull::kError;
   // Takes over the rows that the last tier recovered; its other columns join `slots`, in their order. FailedPrecondition where
   // its value column is not the table's. REQUIRES: the last tier is durable, and was opened to recover
   bool adopt = false;
@@ -155,6 +173,7 @@ struct ApplyRequest {
   Span<const uint32_t> places;
   int64_t global_step = -1;        // the step; -1: the table's own count of applies. Sets the version where the score is it
   int64_t* version_set = nullptr;  // out, or null: the version that was set
+  int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
 };
 
 // All counts since the table was made, gauges as of now. Cheap.
@@ -184,7 +203,7 @@ struct TableStats {
   int64_t expired = 0;
   int64_t prefetched = 0;  // rows kept for their next use
   int64_t dropped = 0;     // rows that a full last tier dropped
-  int64_t refused = 0;     // new keys without a row, by refuse_colder
+  int64_t refused = 0;     // new keys without a row, by refuse_colder and on_full
   int64_t corrupt = 0;     // damaged records met
   int64_t applies = 0;
   int64_t false_matches = 0;  // records read whose key was another
@@ -329,7 +348,10 @@ class EmbeddingTable {
   // background has reached. The table keeps memory that it has taken, its number of shards and the order of its rows.
   // FailedPrecondition if DRAM has no budget. InvalidArgument below one row. ResourceExhausted if the present rows do not fit
   // and cannot leave (no tier below, or one of given size that drops nothing).
-  Status SetDramBudget(uint64_t bytes);
+  Status SetDramBudget(Budget budget);
+  // Takes the memory of index and DRAM for so many keys in all, at most for as many as the tiers hold. ResourceExhausted where
+  // memory is short; what was taken stays.
+  Status Reserve(uint64_t rows);
   // Gives back the space of dead records in the lower tiers' files (Tier::Compact). Other operations run at the same time. An
   // error loses nothing: ResourceExhausted if the disk has no room for the records that must be moved.
   Status Compact();

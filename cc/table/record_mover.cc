@@ -59,8 +59,8 @@ Status RecordMover::MakeRoom(const ShardWriter& writer, int level, size_t n, siz
     Shard::Locked(shard).WaitForResolution(before);
   }
   return ResourceExhaustedError("table '", base_.options.name, "': tier ", tiers_.name(level),
-                                " is full: ", base_.options.lower_tiers[static_cast<size_t>(level)].budget_bytes,
-                                " bytes hold ", share, " rows of each of ", base_.shards.size(), " shards");
+                                " is full: ", base_.budgets.lower(level).text(), " hold ", share, " rows of each of ",
+                                base_.shards.size(), " shards");
 }
 
 Status RecordMover::TakeColdest(Shard* shard, int level, size_t n, std::vector<Leaving>* taken) {
@@ -132,7 +132,8 @@ Status RecordMover::Demote(const ShardWriter& writer, int level, size_t n) {
   const Status written = WriteMoving(writer, level, &moving);
   if (status.ok()) status = written;
   SwitchMoving(writer.shard(), level, moving);
-  return status;
+  size_t unused = 0;
+  return status.ok() && room_after(level + 1) ? MakeRoom(writer, level + 1, 0, &unused) : status;
 }
 
 Status RecordMover::ReadMoving(int level, std::vector<Moving>* moving, std::vector<uint8_t>* data) {
@@ -176,8 +177,8 @@ Status RecordMover::WriteMoving(const ShardWriter& writer, int level, std::vecto
     records.push_back(WriteRecord{one.leaving.header, one.row_data});
   }
   if (records.empty()) return OkStatus();
-  size_t room = 0;
-  Status status = MakeRoom(writer, to, records.size(), &room);
+  size_t room = records.size();
+  Status status = room_after(to) ? OkStatus() : MakeRoom(writer, to, records.size(), &room);
   if (!status.ok()) room = 0;
   std::vector<uint32_t> locations(room);
   if (room > 0) {

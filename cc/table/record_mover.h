@@ -73,6 +73,10 @@ class RecordMover {
   // writer was held since they were collected
   Status CheckUnnamed(Shard* shard, int level, std::vector<uint32_t> locations);
 
+  // What comes into the last tier may be colder than what is there: then it comes first, and the coldest of all go afterwards.
+  bool room_after(int level) const {
+    return level == levels().last() && base_.options.drop_coldest && MayComeColdest(base_.common.strategy);
+  }
   const TierLevels& levels() const { return base_.common.levels; }
   size_t lower_share(int level) const { return base_.budgets.lower_share(level, *base_.layout()); }
 

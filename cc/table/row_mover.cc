@@ -67,8 +67,8 @@ Status RowMover::Demote(const ShardWriter& writer, size_t n, size_t* moved) {
   const MemoryLease lease(records_.ScratchBytes(n));
   if (!lease.ok()) return records_.NoMemory(base_.first_tier_name(), n);
   const TierLevels& levels = base_.common.levels;
-  // By recency, what comes is warmer than what is there. By frequency or score it may not be: then it comes first, and the coldest of
-  // all go afterwards.
+  // By recency, what comes is warmer than what is there. By frequency or score it may not be: then it comes first, and the
+  // coldest of all go afterwards.
   const bool room_after = MayComeColdest(base_.common.strategy) && levels.count > 0 && levels.bounded[0] &&
                           (levels.count > 1 || base_.options.drop_coldest);
   size_t room = n;

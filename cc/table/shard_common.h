@@ -22,10 +22,10 @@ struct ShardCommon {
   const Initializer* initializer = nullptr;
   bool evicts = false;  // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;
-  bool by_score = false;              // see VictimOrder: looks_at_new
-  bool exact = false;                 // see VictimOrder
-  std::atomic<int64_t> dram_rows{0};  // rows in DRAM, and rows about to be: a row is counted before it is created
-  std::atomic<uint64_t> accesses{1};  // stamps recency; 0 means none, so it starts at 1
+  bool by_score = false;                    // see VictimOrder
+  bool exact = false;                       // see VictimOrder
+  std::atomic<int64_t> dram_rows{0};        // rows in DRAM, and rows about to be: a row is counted before it is created
+  std::atomic<uint64_t> accesses{1};        // stamps recency; 0 means none, so it starts at 1
   std::atomic<int64_t> newest_version{-1};  // a maximum: of every update and import
   // Records of rows that do not know of them may exist: every key may have a record in a durable tier.
   std::atomic<bool> any_key_below{false};

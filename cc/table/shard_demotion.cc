@@ -101,8 +101,8 @@ ShardRows::Leave ShardRows::BeginLeave(int level, const LowerOrder::Entry& entry
       index_.Find(HashKey(entry.key), [&](uint64_t w) { return IsRecord(pending_.Original(w), level, entry.location); });
   if (word == nullptr) return Leave::kNotColdest;
   if (ShardIndex::state(*word) == WordState::kPending) return Leave::kReadNow;
-  // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While the
-  // recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
+  // A warmer row may be where that one was, or Relocate, which does not know frequency and version, ranked it: not yet. While
+  // the recency is the entry's own it is not asked: what it says is over after 2^32 accesses, the rank is not.
   const uint32_t ranked = entry.rank.recency;
   const uint32_t recency = header != nullptr && levels_.middle[level] ? header->recency : ranked;
   if (header != nullptr && (recency != ranked || MayComeColdest(common_->strategy))) {

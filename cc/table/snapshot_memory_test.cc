@@ -178,7 +178,7 @@ TEST(SnapshotMemory, ASmallerBudgetThatDropsRowsWaitsForTheVisitor) {
   options.drop_coldest = true;
   auto table = MakeTable(std::move(options));
   MT_ASSERT_OK(Sgd(Range(0, kRows), 1.0f, kWide).Run(table.get()));
-  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->SetDramBudget(100 * kRowBytes)); }),
+  EXPECT_LE(MostThatWaited(table.get(), [&] { MT_EXPECT_OK(table->SetDramBudget(Budget::Bytes(100 * kRowBytes))); }),
             kMuch + 4096 * (kRowBytes + kKeyBytes));
   EXPECT_EQ(table->TotalCount(), 100);
 }
@@ -254,7 +254,7 @@ TEST(SnapshotMemory, VisitorMayDrainWhatItHasTrained) {
   MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
     if (rows == 0) {
       MT_EXPECT_OK(training.Run(table.get()));
-      MT_EXPECT_OK(table->SetDramBudget(kKeys / 2 * kRowBytes));
+      MT_EXPECT_OK(table->SetDramBudget(Budget::Bytes(kKeys / 2 * kRowBytes)));
       MT_EXPECT_OK(table->Drain());
       EXPECT_LE(table->Stats().tiers[0].rows, kKeys / 2);
     }

@@ -50,15 +50,16 @@ class TableFront {
   virtual TableStats Stats() const = 0;
   virtual Status Drain() = 0;
   virtual Status Flush() = 0;
-  virtual Status SetDramBudget(uint64_t bytes) = 0;
+  virtual Status SetDramBudget(Budget budget) = 0;
+  virtual Status Reserve(uint64_t rows) = 0;
   virtual Status Compact() = 0;
 };
 
 class TableAbove {
  public:
   virtual ~TableAbove() = default;
-  // A front over the table, with room for so many bytes of row data.
-  virtual Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, uint64_t budget_bytes) const = 0;
+  // A front over the table, with room for so many rows.
+  virtual Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, Budget budget) const = 0;
 };
 
 }  // namespace multitier

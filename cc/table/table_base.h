@@ -42,8 +42,7 @@ struct TableBase {
     common.env = env;
     common.levels.dram_named = options.dram_named;
     common.by_score = options.cache_strategy == Replacement::kScore;
-    common.strategy =
-        common.by_score && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
+    common.strategy = common.by_score && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
   }
   TableBase(const TableBase&) = delete;
   TableBase& operator=(const TableBase&) = delete;

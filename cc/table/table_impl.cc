@@ -3,6 +3,7 @@
 #include "cc/table/table_impl.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace multitier {
 namespace {
@@ -16,21 +17,20 @@ Status ValidateTiers(const TableOptions& o, const std::string& table) {
   if (n > kMaxLowerTiers) {
     return InvalidArgumentError(table, "expected at most ", kMaxLowerTiers, " tiers below DRAM, found ", n);
   }
-  if (!o.dram_named && (n == 0 || o.dram_budget_bytes != 0)) {
-    return InvalidArgumentError(table, "dram_named=false: expected a lower tier and dram_budget_bytes=0, found ", n,
-                                " lower tiers and dram_budget_bytes=", o.dram_budget_bytes);
+  if (!o.dram_named && (n == 0 || o.dram_budget().bounded())) {
+    return InvalidArgumentError(table, "dram_named=false: expected a lower tier and no budget of DRAM, found ", n,
+                                " lower tiers and a budget of ", o.dram_budget().text());
   }
-  if (o.dram_named && n > 0 && o.dram_budget_bytes == 0) {
-    return InvalidArgumentError(table, "tiers below DRAM: expected dram_budget_bytes > 0, found 0");
+  if (o.dram_named && n > 0 && !o.dram_budget().bounded()) {
+    return InvalidArgumentError(table, "tiers below DRAM: expected a budget of DRAM, found none");
   }
   for (size_t i = 0; i < n; ++i) {
     const LowerTierOptions& lower = o.lower_tiers[i];
     if (lower.tier == nullptr) return InvalidArgumentError(table, "lower tier ", i, " is missing");
     if (i + 1 == n) break;
     const TierCapabilities can = lower.tier->capabilities();
-    if (lower.budget_bytes == 0) {
-      return InvalidArgumentError(table, "tier ", lower.tier->name(),
-                                  " has a tier below it: expected a budget > 0 bytes, found 0");
+    if (!lower.budget().bounded()) {
+      return InvalidArgumentError(table, "tier ", lower.tier->name(), " has a tier below it: expected a budget, found none");
     }
     if (!can.middle || can.relocates) {
       return InvalidArgumentError(table, "tier ", lower.tier->name(), " cannot have a tier below it");
@@ -45,14 +45,14 @@ Status ValidateTiers(const TableOptions& o, const std::string& table) {
 }
 
 // A budget that is given holds at least one row.
-Status CheckBudgets(const TableOptions& o, uint64_t dram_budget_bytes, const RowLayout& layout) {
-  auto check = [&](const char* tier, uint64_t bytes) -> Status {
-    if (bytes == 0 || bytes >= layout.row_bytes()) return OkStatus();
+Status CheckBudgets(const TableOptions& o, Budget dram, const RowLayout& layout) {
+  auto check = [&](const char* tier, Budget budget) -> Status {
+    if (budget.rows(layout.row_bytes()) > 0) return OkStatus();
     return InvalidArgumentError("table '", o.name, "': expected a budget of tier ", tier, " of at least one row (",
-                                layout.row_bytes(), " bytes), found ", bytes);
+                                layout.row_bytes(), " bytes), found ", budget.bytes(layout.row_bytes()));
   };
-  MT_RETURN_IF_ERROR(check("dram", dram_budget_bytes));
-  for (const LowerTierOptions& lower : o.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget_bytes));
+  MT_RETURN_IF_ERROR(check("dram", dram));
+  for (const LowerTierOptions& lower : o.lower_tiers) MT_RETURN_IF_ERROR(check(lower.tier->name(), lower.budget()));
   return OkStatus();
 }
 
@@ -77,7 +77,11 @@ Status ValidateOptions(const TableOptions& o) {
   }
   MT_RETURN_IF_ERROR(ValidateTiers(o, table));
   if (o.expiry.steps_to_live > 0 && o.score == Score::kCustom) {
-    return InvalidArgumentError(table, "steps_to_live: expected a score of step, time or frequency, found custom, which is no time");
+    return InvalidArgumentError(table,
+                                "steps_to_live: expected a score of step, time or frequency, found custom, which is no time");
+  }
+  if (o.on_full != OnFull::kError && o.drop_coldest) {
+    return InvalidArgumentError(table, "on_full warn: expected a table that drops no rows, found drop_coldest");
   }
   if (o.refuse_colder && (!o.drop_coldest || o.cache_strategy != Replacement::kScore)) {
     return InvalidArgumentError(table, "refuse_colder: expected drop_coldest and cache_strategy SCORE, found ",
@@ -112,7 +116,7 @@ Status EmbeddingTable::Impl::Init() {
   base_.SetLayout(layout);
   MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
   initializer_ = std::make_unique<Initializer>(std::move(initializer));
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram_bytes(), *layout));
+  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), *layout));
   if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
     const AdmissionSpec& a = options_.admission;
     MT_ASSIGN_OR_RETURN(
@@ -123,15 +127,16 @@ Status EmbeddingTable::Impl::Init() {
   if (shards == 0) shards = exact ? 1 : kDefaultShards;
   int log2_shards = 0;
   while ((1 << log2_shards) < shards) ++log2_shards;
-  common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget_bytes != 0);
+  common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget().bounded());
   common_.initializer = initializer_.get();
   common_.exact = exact;
   // A middle tier keeps the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;
-  for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget_bytes != 0);
+  for (const LowerTierOptions& lower : options_.lower_tiers) tiers_.Add(lower.tier.get(), lower.budget().bounded());
   base_.shards.Make(log2_shards, &common_, layout, options_.row_memory);
   MT_RETURN_IF_ERROR(tiers_.SetLayout(layout));
   if (options_.adopt) MT_RETURN_IF_ERROR(Adopt());
+  if (options_.initial_rows > 0) MT_RETURN_IF_ERROR(Reserve(options_.initial_rows));
   tiers_.LendRelocators();
   MT_RETURN_IF_ERROR(demoter_.Start(/*in_background=*/!exact));
   ready_ = true;
@@ -167,7 +172,7 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
   const std::shared_ptr<const RowLayout> now = layout();
   MT_ASSIGN_OR_RETURN(RowLayout wide, widened(*now));
   if (wide.columns().size() == now->columns().size()) return OkStatus();
-  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram_bytes(), wide));
+  MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), wide));
   auto layout = std::make_shared<const RowLayout>(std::move(wide));
   std::vector<std::unique_ptr<RowSlab>> rooms;
   for (auto& shard : shards_) {
@@ -191,7 +196,7 @@ TableStats EmbeddingTable::Impl::Stats() {
   TableStats::PerTier dram, below[kMaxLowerTiers];
   const uint64_t now = base_.env->NowMicros();
   dram.name = base_.first_tier_name();
-  dram.budget_bytes = static_cast<int64_t>(base_.budgets.dram_bytes());
+  dram.budget_bytes = static_cast<int64_t>(base_.budgets.dram().bytes(layout->row_bytes()));
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
     const ShardCounters& c = lock->counters;
@@ -243,7 +248,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     TableStats::PerTier& tier = below[level];
     tier.name = tiers_.name(level);
     tier.row_bytes = tier.rows * stats.row_bytes;
-    tier.budget_bytes = static_cast<int64_t>(options_.lower_tiers[static_cast<size_t>(level)].budget_bytes);
+    tier.budget_bytes = static_cast<int64_t>(base_.budgets.lower(level).bytes(layout->row_bytes()));
     tier.device = tiers_.stats(level);
     tier.resident_bytes = tier.device.resident_bytes;
     stats.tiers.push_back(tier);
@@ -278,9 +283,32 @@ Status EmbeddingTable::Impl::Drain() {
   return demoter_.Drain();
 }
 
-Status EmbeddingTable::Impl::SetDramBudget(uint64_t bytes) {
+Status EmbeddingTable::Impl::SetDramBudget(Budget budget) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
-  return demoter_.SetDramBudget(bytes);
+  return demoter_.SetDramBudget(budget);
+}
+
+Status EmbeddingTable::Impl::Reserve(uint64_t rows) {
+  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  const std::shared_ptr<const RowLayout> layout = this->layout();
+  uint64_t in_dram = base_.budgets.dram_rows(*layout), in_all = in_dram;
+  for (int level = 0; level < levels_.count; ++level) {
+    const uint64_t below = base_.budgets.lower(level).rows(layout->row_bytes());
+    in_all = below >= Budget::kNoBound - in_all ? Budget::kNoBound : in_all + below;
+  }
+  // Shards have unequal shares: the mean and six standard deviations.
+  auto share = [&](uint64_t of) -> size_t {
+    const double mean = static_cast<double>(std::min(of, rows)) / static_cast<double>(shards_.size());
+    return static_cast<size_t>(shards_.size() == 1 ? mean : mean + 6 * std::sqrt(mean));
+  };
+  const size_t words = share(in_all), slots = share(in_dram);
+  for (auto& shard : shards_) {
+    Shard::Locked lock(shard);
+    const auto keys = static_cast<size_t>(lock->rows() + lock->counted_rows());
+    if (words > keys) MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveWords(words - keys)));
+    if (slots > lock->dram_rows()) MT_RETURN_IF_ERROR(base_.OfThisTable(lock->ReserveRows(slots - lock->dram_rows())));
+  }
+  return OkStatus();
 }
 
 Status EmbeddingTable::Impl::Flush() {

@@ -67,7 +67,8 @@ class EmbeddingTable::Impl {
   TableStats Stats();
   Status Drain();
   Status Flush();
-  Status SetDramBudget(uint64_t bytes);
+  Status SetDramBudget(Budget budget);
+  Status Reserve(uint64_t rows);
   Status Compact();
   int64_t TotalCount();
   int64_t ChangesSince() const { return base_.changes_since.load(); }

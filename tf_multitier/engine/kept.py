@@ -19,7 +19,14 @@ _OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
 _OPTIONS_VERSION = 1
 # Options that files of older versions do not have.
-_NEWER_OPTIONS = {"device": "", "score": "step", "refuse_colder": False}
+_NEWER_OPTIONS = {
+    "device": "",
+    "score": "step",
+    "refuse_colder": False,
+    "storage_rows": [],
+    "initial_rows": 0,
+    "on_full": "error",
+}
 
 
 def encode_options(options):

@@ -53,8 +53,11 @@ class Table(RowTransfer):
         storage_type: str = "DRAM",
         storage_path: str | None = None,
         storage_size: collections.abc.Sequence[int] | None = (),
+        storage_rows: collections.abc.Sequence[int] | None = (),
+        initial_rows: int = 0,
         cache_strategy: str = "DEFAULT",
         drop_coldest: bool = False,
+        on_full: str = "error",
         refuse_colder: bool = False,
         keep: bool = False,
         on_corruption: str = "error",
@@ -87,9 +90,13 @@ class Table(RowTransfer):
           storage_path: directory for the files of file tiers. The table makes its own directory below it.
           storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0. A tier without a size gets
             1 GiB; the last tier without a size has no bound. HBM on the emulated device without a size gets 1 MiB.
+          storage_rows: rows of each tier, in place of storage_size. The number stays when slots are added.
+          initial_rows: number of rows for which index and DRAM are made at once.
           cache_strategy: which rows leave a full tier first: "LRU", "LFU", "SCORE" (or a `CacheStrategy`), or "DEFAULT" (or None).
           drop_coldest: what happens when the last tier has a size and is full. True: its coldest rows are dropped (see
             `pop_dropped`). False: an update that needs room is refused.
+          on_full: what an update does with new keys that have no room. "error": it raises ResourceExhaustedError. "warn": they get
+            no row; the first time a warning is issued, and `refused` in the statistics counts them. "drop": as drop_coldest.
           refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row;
             `refused` in the statistics counts it. Needs drop_coldest and "SCORE".
           keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
@@ -141,10 +148,13 @@ class Table(RowTransfer):
                 "storage_type": arguments.text("storage_type", storage_type),
                 "storage_path": "" if storage_path is None else os.fspath(storage_path),
                 "storage_sizes": arguments.sizes("storage_sizes", storage_size),
+                "storage_rows": arguments.sizes("storage_rows", storage_rows),
+                "initial_rows": arguments.integer("initial_rows", initial_rows),
                 "cache_strategy": "DEFAULT"
                 if cache_strategy is None
                 else arguments.text("cache_strategy", cache_strategy),
                 "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
+                "on_full": arguments.text("on_full", on_full),
                 "refuse_colder": arguments.boolean("refuse_colder", refuse_colder),
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
@@ -155,6 +165,7 @@ class Table(RowTransfer):
         )
 
     def _make(self, options, recover=None):
+        self._warns_when_full = options["on_full"] == "warn"
         files = kept.encode_options(options) if options["keep"] and recover is None else []
         self._table = _engine.Table({**options, "recover": recover, "files": files})
 
@@ -270,7 +281,7 @@ class Table(RowTransfer):
         hyper: dict[str, float] | None = None,
         slots: typing.Any = None,
         global_step: typing.Any = -1,
-    ) -> None:
+    ) -> int:
         """Updates each distinct key once, with the sum of its gradients. Keys without a row get one first, if the filter admits them.
 
         Args:
@@ -283,6 +294,9 @@ class Table(RowTransfer):
             are added, with the rule's default initial value.
           global_step: the step, which is the version that the rows get unless the table's score is another; -1: the table's own
             count of applies.
+
+        Returns:
+          The number of new keys that got no row, because of `on_full` or `refuse_colder`.
 
         Raises:
           ValueError: a bad argument. Nothing has changed.
@@ -302,7 +316,15 @@ class Table(RowTransfer):
         slots, missing = self._slot_columns(rule, spec, slots)
         if missing:
             self._table.add_slots(missing)
-        self._table.apply(rule, keys, grads, counts, values, slots, global_step)
+        refused = self._table.apply(rule, keys, grads, counts, values, slots, global_step)
+        if refused and self._warns_when_full:
+            self._warns_when_full = False
+            warnings.warn(
+                f"table '{self.name}' is full with {len(self)} rows: {refused} new keys of an update got no row; `refused` in "
+                "the statistics counts them",
+                stacklevel=2,
+            )
+        return refused
 
     def _slot_columns(self, rule, spec, slots):
         """(names of the columns for a rule's slots, those that do not exist yet as [(name, dim, initial value)])."""
@@ -407,28 +429,48 @@ class Table(RowTransfer):
         """
         self._table.flush()
 
-    def set_budget(self, size: typing.Any) -> None:
-        """Changes the bytes of row data that DRAM, or PMEM alone, may hold: storage_size[0], or [1] if HBM is above DRAM.
+    def reserve(self, rows: int) -> None:
+        """Takes the memory of index and DRAM for this number of rows in all, at most for what the tiers hold.
+
+        Raises:
+          ValueError: rows is not an integer of at least 0.
+          ResourceExhaustedError: memory is short.
+        """
+        self._table.reserve(arguments.integer("rows", rows, 63, signed=False))
+
+    def set_budget(self, size: typing.Any = None, rows: int | None = None) -> None:
+        """Changes what DRAM, or PMEM alone, may hold: storage_size[0] or storage_rows[0], or [1] if HBM is above DRAM.
 
         A larger budget applies at once. A smaller one is reached in the background while training continues; `drain` waits for it,
         and the tier's entry in `stats()["tiers"]` shows the progress. The table keeps the memory and uses it again. `Table.open` begins with the size
         with which the table was made.
 
         Args:
-          size: bytes, an integer, at least the size of one row.
+          size: bytes of row data, an integer, at least the size of one row.
+          rows: in place of size: a number of rows, which stays when slots are added.
 
         Raises:
-          TypeError: size is not an integer.
+          TypeError: size is not an integer, or not one of size and rows is given.
           ValueError: size is less than one row, or more than 2**63 - 1.
           FailedPreconditionError: the table was made without a size for DRAM.
           ResourceExhaustedError: the rows do not fit: there is no lower tier, or all lower tiers have sizes and do not drop rows.
         """
+        if (size is None) == (rows is None):
+            raise TypeError(
+                f"set_budget: expected either size or rows, found size={size}, rows={rows}"
+            )
+        if rows is not None:
+            rows = arguments.integer("rows", rows, 32, signed=False)
+            if rows == 0:
+                raise ValueError("rows: expected at least 1, found 0")
+            self._table.set_budget(rows, True)
+            return
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise TypeError(f"size: expected an integer number of bytes, found {size!r}")
         size = int(size)
         if not 0 < size < 2**63:
             raise ValueError(f"size: expected 1 to 2**63 - 1 bytes, found {size}")
-        self._table.set_budget(int(size))
+        self._table.set_budget(size, False)
 
     def compact(self) -> None:
         """Frees the disk space of removed and superseded rows now. Without this call, tiers do so only when they write.
