@@ -31,6 +31,7 @@ _ONE_SHARD_ROWS = (
     64 * _KIB
 )  # tables with fewer rows of DRAM have one shard and an exact order of rows
 _SHARDS = 8
+_NEW_ROWS_BY_SCORE = 64 * 1024  # bytes of a shard: the list of new rows under CacheStrategy.SCORE
 _MAX_LOAD = 0.70  # of the index
 _BUCKETS_WITH_TIERS = 1024  # minimal number of buckets of a shard's index if a tier is below DRAM
 _COUNTED_KEY = 24  # bytes of a key that a counter filter counts
@@ -323,6 +324,8 @@ def _order(slots, evicting, exact):
         return 0
     if exact:
         return slots * 40  # a heap, and an array of places in it that doubles
+    if evicting.cache_strategy == CacheStrategy.SCORE:
+        return min(4 * slots, _SHARDS * _NEW_ROWS_BY_SCORE)
     # One byte per row, allocated a quarter ahead, and four more per new row. All rows may be new.
     return slots * 6 if evicting.cache_strategy is None else 0
 

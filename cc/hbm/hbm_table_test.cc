@@ -277,11 +277,13 @@ TEST(HbmTable, OutOfHbmSaysWhatWasAskedForAndWhatWasFree) {
   device::EmulatedDevice::Options small;
   small.memory_bytes = 16 << 10;
   auto device = std::make_shared<device::EmulatedDevice>(small, &device::EmulatedKernels());
-  auto refused = HbmTable::Create({device, 1 << 20, 0}, MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>())));
+  auto below = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  auto refused = HbmTable::Create({device, Budget::Bytes(1 << 20), 0}, std::move(below));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.status().message().find("bytes are free"), std::string::npos) << refused.status().message();
-  auto tiny = HbmTable::Create({device, 15, 0}, MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>())));
+  below = MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()));
+  auto tiny = HbmTable::Create({device, Budget::Bytes(15), 0}, std::move(below));
   EXPECT_EQ(tiny.status().code(), StatusCode::kInvalidArgument) << tiny.status().ToString();
   EXPECT_EQ(device->used_bytes(), 0u);
 }

@@ -32,7 +32,8 @@ inline std::unique_ptr<HbmTable> MakeHbmTable(TableOptions options, int rows, st
                                               uint64_t first_operation = 0) {
   auto below = MakeTable(std::move(options));
   if (below == nullptr) return nullptr;
-  HbmOptions hbm{std::move(device), static_cast<uint64_t>(rows) * below->layout()->row_bytes(), first_operation};
+  const Budget budget = Budget::Bytes(static_cast<uint64_t>(rows) * below->layout()->row_bytes());
+  HbmOptions hbm{std::move(device), budget, first_operation};
   auto table = HbmTable::Create(hbm, std::move(below));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return table.ok() ? *std::move(table) : nullptr;

@@ -57,8 +57,8 @@ class Oracle {
     // Room for the slots of any rule: the bound counts row data, and rows widen.
     tiered.dram_budget_bytes = 4 * WidestRow();
     put_tiers_(3 * WidestRow(), random_(), false, &tiered);
-    const Replacement strategies[] = {Replacement::kLru, Replacement::kLfu, Replacement::kDefault};
-    tiered.cache_strategy = strategies[random_() % 3];
+    const Replacement strategies[] = {Replacement::kLru, Replacement::kLfu, Replacement::kDefault, Replacement::kScore};
+    tiered.cache_strategy = strategies[random_() % (tiered.above == nullptr ? 4 : 3)];  // HBM has no order by score
     if (random_() % 4 == 0) tiered.num_shards = 2;
     const uint64_t expiry = random_() % 4;
     for (TableOptions* options : {&plain, &tiered}) {
