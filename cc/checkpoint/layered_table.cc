@@ -84,6 +84,7 @@ class LayeredTable : public TableFront {
 
   Status Apply(const ApplyRequest&, Executor*) override { return Refuse("an update"); }
   Status AddSlots(Span<const ColumnSpec>) override { return Refuse("another column"); }
+  Status SetScore(int64_t, bool*) override { return Refuse("another score"); }
   Status Expire(int64_t, int64_t*) override { return Refuse("an expiry"); }
   Status Clear() override { return Refuse("removing all rows"); }
   Result<int64_t> Upsert(const UpsertRequest&) override { return Refuse("an upsert"); }
@@ -133,7 +134,8 @@ class LayeredTable : public TableFront {
   }
   Status Drain() override { return below_->Drain(); }
   Status Flush() override { return Refuse("a flush"); }
-  Status SetDramBudget(uint64_t bytes) override { return below_->SetDramBudget(bytes); }
+  Status SetDramBudget(Budget budget) override { return below_->SetDramBudget(budget); }
+  Status Reserve(uint64_t) override { return Refuse("a reservation"); }
   Status Compact() override { return below_->Compact(); }
 
  private:
@@ -228,7 +230,7 @@ class LayeredTable : public TableFront {
 class Layer : public TableAbove {
  public:
   explicit Layer(std::shared_ptr<EmbeddingTable> below) : below_(std::move(below)) {}
-  Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> layer, uint64_t) const override {
+  Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> layer, Budget) const override {
     return std::unique_ptr<TableFront>(std::make_unique<LayeredTable>(below_, std::move(layer)));
   }
 
@@ -241,11 +243,12 @@ class Layer : public TableAbove {
 Result<std::unique_ptr<EmbeddingTable>> LayerOver(std::shared_ptr<EmbeddingTable> below) {
   TableOptions options = below->options();
   options.slots.clear();
-  options.dram_budget_bytes = 0;
+  options.dram_budget_bytes = options.dram_budget_rows = options.initial_rows = options.hbm_budget_rows = 0;
   options.row_memory = nullptr;
   options.lower_tiers.clear();
   options.dram_named = true;
-  options.drop_coldest = options.adopt = options.keep = false;
+  options.drop_coldest = options.adopt = options.keep = options.refuse_colder = false;
+  options.on_full = OnFull::kError;
   options.above = std::make_shared<Layer>(std::move(below));
   options.hbm_budget_bytes = 1;  // of no effect: the rows above are those of another table
   return EmbeddingTable::Create(std::move(options));
