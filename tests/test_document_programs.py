@@ -1,6 +1,6 @@
 """The Python snippets of the pages in docs/ run, in the order of the page, after what the page takes for granted.
 
-README.md and docs/tensorflow2.md have whole programs, which test_examples.py runs. Folders of the snippets (/models, /ssd, /data)
+README.md and docs/tensorflow2.md have whole programs, which test_examples.py runs. Folders of the snippets (FOLDERS)
 are in the test's folder.
 """
 
@@ -19,7 +19,7 @@ from tf_multitier import engine
 
 v1 = tf.compat.v1
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDERS = ("/models", "/ssd", "/data")
+FOLDERS = ("/models", "/ssd", "/data", "/train", "/serve")
 PROGRAMS = ("docs/tensorflow2.md",)  # of test_examples.py
 
 
@@ -88,7 +88,43 @@ def serving_page(folder):
             v1.saved_model.simple_save(session, str(path), {"words": words}, {"score": score})
     tf_multitier.serving.freeze(str(path), str(folder / "models/8"))
     inputs = {"words": [["ann"]]}
-    return {"inputs": inputs, "other_inputs": inputs}
+    with tf.Graph().as_default(), v1.Session() as session:
+        prefix = kept_rows(session, folder)
+    with tf.Graph().as_default(), v1.Session() as session:
+        save_deltas(session, folder)
+    return {
+        "inputs": inputs,
+        "other_inputs": inputs,
+        "build": lambda ids: tf.nn.embedding_lookup(kept_variable(folder), ids),
+        "features": [1, 2],
+        "prefix": prefix,
+    }
+
+
+def kept_variable(folder):
+    storage = tf_multitier.StorageOption("SSDHASH", str(folder / "ssd"), keep=True)
+    option = tf_multitier.EmbeddingVariableOption(storage_option=storage)
+    return tf_multitier.get_embedding_variable("kept", 4, ev_option=option)
+
+
+def kept_rows(session, folder):
+    keep = kept_variable(folder).upsert([1, 2], np.ones((2, 4), np.float32))
+    session.run(v1.global_variables_initializer())
+    session.run(keep)
+    return v1.train.Saver().save(session, str(folder / "train/kept"))
+
+
+def save_deltas(session, folder):
+    users = tf_multitier.get_embedding_variable("users", 4)
+    ids = v1.placeholder(tf.int64, [None])
+    change = users.upsert(ids, tf.ones([tf.size(ids), 4]))
+    values = tf.nn.embedding_lookup(users, ids)
+    saver = tf_multitier.train.IncrementalSaver()
+    session.run(v1.global_variables_initializer())
+    for step in (1000, 1001, 1002):
+        session.run(change, {ids: [step]})
+        saver.save_incremental(session, str(folder / "train/model"), step)
+    v1.saved_model.simple_save(session, str(folder / "models/graph"), {"ids": ids}, {"v": values})
 
 
 # What each page takes for granted: function of the folder that gives names for the snippets. None: nothing.

@@ -137,13 +137,14 @@ READER = textwrap.dedent(
 )
 
 
-def start_reader(path, rows):
+def start_reader(path, rows, **redirected):
     here = os.path.dirname(os.path.abspath(__file__))
     return subprocess.Popen(
         [sys.executable, "-c", READER, here, str(path), str(rows)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        **redirected,
     )
 
 
@@ -271,8 +272,8 @@ def test_a_reader_takes_no_lock_that_keeps_a_trainer_of_its_process_away(tmp_pat
                 with pytest.raises(tf.errors.FailedPreconditionError, match="in use"):
                     second.open()
             # Looking at the lock has not released it.
-            refused = start_reader(tmp_path / "rows", tmp_path / "rows.npy")
-            assert refused.wait() != 0
+            refused = start_reader(tmp_path / "rows", tmp_path / "rows.npy", stderr=subprocess.PIPE)
+            assert "in use" in refused.communicate()[1] and refused.returncode != 0
 
 
 def test_a_restore_takes_the_rows_of_the_checkpoint_alone(tmp_path):

@@ -119,6 +119,23 @@ def run_both(made, model, score, steps, seed, lookups=True):
     assert made.score(kept).tolist() == [model.rows[key][0] for key in kept]
 
 
+def test_a_large_table_whose_rows_became_colder_takes_new_keys_again():
+    made = table([70000], score="custom", refuse_colder=True)
+    made.set_score(100)
+    for first in range(0, 90000, 10000):
+        train(made, np.arange(first, first + 10000))
+    made.drain()
+    kept = made.export().keys
+    set_quietly(made, 5)
+    train(made, kept)
+    before = made.stats()["refused"]
+    made.set_score(6)
+    train(made, np.arange(1000000, 1001000))
+    assert made.stats()["refused"] == before
+    made.drain()
+    assert (made.version(np.arange(1000000, 1001000)) == 6).sum() > 900
+
+
 @pytest.mark.parametrize("refuse_colder", [False, True])
 @pytest.mark.parametrize("score", ["step", "custom", "frequency"])
 def test_rows_leave_in_the_order_of_a_model_in_python(score, refuse_colder):

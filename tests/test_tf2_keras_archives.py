@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -150,6 +151,42 @@ def test_a_copy_of_an_archive_keeps_its_part_files(tmp_path):
         assert len(parts(folder)) == 2
         same_bits(rows(loaded_weights(folder / f"copy_of_{name}")), before)
         same_bits(rows(loaded_weights(folder / name)), rows(saved))
+
+
+def test_a_save_removes_the_part_files_before_it(tmp_path):
+    saved = fit(model())
+    for _ in range(2):
+        saved.save(tmp_path / "m.keras")
+    assert len(parts(tmp_path)) == 1
+
+
+def checkpoint_of_the_name(folder):
+    (folder / "m.keras.index").touch()
+
+
+def unreadable_weights(folder):
+    (folder / "copy.weights.h5").write_bytes(b"\x89HDF, and no more")
+
+
+def unreadable_archive(folder):
+    (folder / "copy.keras").write_bytes(b"PK\x03\x04, and no more")
+
+
+def foreign_weights(folder):
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["file_0"] = np.frombuffer(b"no JSON", np.uint8)
+
+
+@pytest.mark.parametrize(
+    "reason", [checkpoint_of_the_name, unreadable_weights, unreadable_archive, foreign_weights]
+)
+def test_part_files_that_may_be_in_use_stay(tmp_path, reason):
+    saved = fit(model())
+    saved.save(tmp_path / "m.keras")
+    reason(tmp_path)
+    [before] = parts(tmp_path)
+    saved.save(tmp_path / "m.keras")
+    assert len(parts(tmp_path)) == 2 and before in parts(tmp_path)
 
 
 def test_bars_show_the_progress_of_large_saves_and_loads(tmp_path, monkeypatch):

@@ -18,10 +18,11 @@ constexpr size_t kPiece = size_t{1} << 20;      // given back at a time
 constexpr size_t kSpare = size_t{16} << 20;     // more than is needed, so that most leases find enough
 constexpr size_t kUnused = size_t{64} << 20;    // more than is needed: given back when a lease ends
 constexpr size_t kThreadLocalBytes = 32 << 10;  // more than the variables of all libraries take
-// By a thread that finds nothing left: two seconds. Few, because on a busy machine each takes some milliseconds more.
-constexpr int kMostWaits = 200;
+// By a thread that finds nothing left: ten seconds, because other operations end slowly on a busy machine. Few, because there
+// each takes some milliseconds more.
+constexpr int kMostWaits = 1000;
 constexpr timespec kWait{0, 10000000};
-constexpr time_t kForgottenAfter = 3;  // seconds without a wait: the request that waited before got its memory
+constexpr time_t kForgottenAfter = 1;  // seconds without a wait: the request that waited before got its memory
 
 struct ThisThread {
   int leases = 0;

@@ -11,7 +11,7 @@
 //   3. The operation ends and frees its containers. The next lease fills the reserve up.
 //
 // The handler belongs to the process. So what else uses operator new (LevelDB, TensorFlow) profits from the reserve, too. When
-// nothing is left in it, a thread that has a lease, or that the engine started, tries again for two seconds, because other
+// nothing is left in it, a thread that has a lease, or that the engine started, tries again for ten seconds, because other
 // operations may end. Then it ends the process with a message: an exception through the engine would leave locks behind. Any
 // other thread gets the handler that was set before, or std::bad_alloc.
 //

@@ -151,7 +151,7 @@ TEST_F(MemoryLeaseTest, InAnOperationMoreThanTheReserveEndsTheProcess) {
 
 TEST_F(MemoryLeaseTest, ARequestThatNoReserveCanMeetEndsTheProcessThoughOthersFillTheReserve) {
   EXPECT_EQ(InChild([] {
-              ::alarm(40);
+              ::alarm(50);
               const MemoryLease lease(0);
               Thread others;
               const Status started = others.Start("test", [] {

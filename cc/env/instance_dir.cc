@@ -8,8 +8,8 @@
 //   open     claim the instance; fail if this process has a claim already, without opening anything. Open and lock the lock
 //            file; check that it still has its name. From now on no process removes it. Delete claims of dead processes.
 //   look     see whether a process holds an instance, without a lock: its own claim tells of this process, F_GETLK of others.
-//            The lock file stays open for as long as the process lives: closing it would release a lock that this process took
-//            in the meantime.
+//            The lock file stays open until it is deleted: closing it would release a lock that this process took in the
+//            meantime.
 //   remove   open the instance (if it is a leftover); remove everything except the lock file and the claim; then remove the
 //            lock file, close it, and remove the claim, the directory, and the name's directory if it is empty.
 //
@@ -27,6 +27,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -179,22 +180,33 @@ Result<int> LockClaimed(const std::string& path) {
   return status;
 }
 
-// Descriptors of lock files that this process has looked at. Never closed: see `look` above.
+// Descriptors of lock files that this process has looked at. Closed when their files are deleted: see `look` above.
 class LookedAt {
  public:
-  // A descriptor of the lock file, or -1 with errno.
-  int Find(const std::string& file) {
-    MutexLock lock(mutex_);
+  // F_GETLK of the lock file: 0 and *lock, or an errno.
+  int Look(const std::string& file, struct flock* lock) {
+    MutexLock using_descriptors(mutex_);
+    CloseDeleted();
     struct stat info;
-    if (::stat(file.c_str(), &info) != 0) return -1;
+    if (::stat(file.c_str(), &info) != 0) return errno;
     const auto found = descriptors_.find({info.st_dev, info.st_ino});
-    if (found != descriptors_.end()) return found->second;
+    if (found != descriptors_.end()) return LockWholeFile(found->second, F_GETLK, lock);
     const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && ::fstat(fd, &info) == 0) descriptors_[{info.st_dev, info.st_ino}] = fd;
-    return fd;
+    if (fd < 0 || ::fstat(fd, &info) != 0) return errno;
+    descriptors_[{info.st_dev, info.st_ino}] = fd;
+    return LockWholeFile(fd, F_GETLK, lock);
   }
 
  private:
+  void CloseDeleted() MT_REQUIRES(mutex_) {
+    for (auto it = descriptors_.begin(); it != descriptors_.end();) {
+      struct stat info;
+      const bool deleted = ::fstat(it->second, &info) == 0 && info.st_nlink == 0;
+      if (deleted) ::close(it->second);
+      it = deleted ? descriptors_.erase(it) : std::next(it);
+    }
+  }
+
   Mutex mutex_;
   std::map<std::pair<dev_t, ino_t>, int> descriptors_ MT_GUARDED_BY(mutex_);
 };
@@ -433,11 +445,10 @@ Result<std::unique_ptr<InstanceDirectory>> InstanceDirectory::OpenForReading(con
 
 Status InstanceDirectory::CheckUnused(const std::string& path) {
   static auto* const looked_at = new LookedAt;
-  const int fd = looked_at->Find(path + kLockFile);
-  if (fd < 0) return PosixError("open of instance", path, errno);
-  if (Exists(path + kClaimPrefix + ThisProcess())) return InUse(path, ::getpid(), " (this one)");
   struct flock lock;
-  if (const int error = LockWholeFile(fd, F_GETLK, &lock); error != 0) return PosixError("lock of instance", path, error);
+  if (const int error = looked_at->Look(path + kLockFile, &lock); error != 0)
+    return PosixError("look at instance", path, error);
+  if (Exists(path + kClaimPrefix + ThisProcess())) return InUse(path, ::getpid(), " (this one)");
   return lock.l_type == F_UNLCK ? OkStatus() : InUse(path, lock.l_pid, "");
 }
 

@@ -75,7 +75,7 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
   const Result<KeptFacts> now = ReadFacts(found.path);
   if (!now.ok() || !Same(*now, found.facts)) {
     return OfVariable(name, FailedPreconditionError("kept rows in '", found.path,
-                                                    "': a process took them over while they were ", "opened for reading"));
+                                                    "': a process took them over while they were opened for reading"));
   }
   TF_RETURN_IF_ERROR(made);
   const int64_t rows = opened->table->TotalCount();

@@ -42,6 +42,7 @@ void VictimOrder::Erase(uint32_t location) {
 }
 
 void VictimOrder::Refresh(uint32_t location, uint64_t clock) {
+  if (by_score_) left_ = std::min(left_, RankAt(location, clock));
   if (!exact_) return;
   const Entry entry{RankAt(location, clock), location};
   Rise(place_[location], entry);

@@ -151,7 +151,7 @@ class VictimOrder {
   double share_ = 0.0;         // of the rows that were colder then
   size_t since_sample_ = 0;    // rows chosen since then
   uint64_t random_ = 1;        // state of a linear congruential generator
-  Rank left_;                  // the warmest row that the last choice took
+  Rank left_;                  // the warmest row that the last choice took, or a colder one that was refreshed since
 };
 
 // Rows of one shard in a bounded tier, coldest first. A record's values do not change while it is there, so an entry is

@@ -289,6 +289,10 @@ Status EmbeddingTable::Impl::SetDramBudget(Budget budget) {
 }
 
 Status EmbeddingTable::Impl::Reserve(uint64_t rows) {
+  constexpr uint64_t kMostRows = uint64_t{1} << 32;
+  if (rows > kMostRows) {
+    return InvalidArgumentError("table '", options_.name, "': reserve: expected at most ", kMostRows, " rows, found ", rows);
+  }
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const std::shared_ptr<const RowLayout> layout = this->layout();
   uint64_t in_dram = base_.budgets.dram_rows(*layout), in_all = in_dram;

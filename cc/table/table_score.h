@@ -44,8 +44,8 @@ class TableScore {
   Status Set(int64_t score, bool* decreased) {
     *decreased = false;
     if (kind_ != Score::kCustom) return InvalidArgumentError("expected a table with score 'custom', found another score");
-    const bool was_set = set_.exchange(true);
     const int64_t before = custom_.exchange(score);
+    const bool was_set = set_.exchange(true);  // last: an update that sees it reads the score
     *decreased = was_set && score < before && !warned_.exchange(true);
     return OkStatus();
   }

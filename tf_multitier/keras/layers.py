@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import re
 import typing
 
 import keras
@@ -287,7 +288,8 @@ class GroupEmbedding(_RowsLayer):
     """Looks up many features in one op. Each feature has a table.
 
     Args:
-      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner.
+      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner. Names become
+        names of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
       concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
       optimizer: see Embedding. The optimizers of the features must be None.
 
@@ -311,6 +313,11 @@ class GroupEmbedding(_RowsLayer):
         # Not the layers themselves: they have no weights and are not built.
         self._features = {name: _Feature.of(made) for name, made in layers.items()}
         for name, made in layers.items():
+            if not re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", str(name)):
+                raise ValueError(
+                    f"layer '{self.name}': expected names of features of the characters A-Z, a-z, 0-9 and _.\\/>-, "
+                    f"found {name!r}"
+                )
             if made.combiner is None or made.optimizer is not None:
                 raise ValueError(
                     f"layer '{self.name}': feature '{name}' must have a combiner and no optimizer of its own, found "

@@ -151,13 +151,29 @@ def _path_of(store):
 
 
 def _remove_unused(archive):
-    """Removes the part files of an archive that is written anew, except those that a copy in the same folder names."""
+    """Removes the part files of an archive that is written anew, except those that a copy in the same folder names.
+
+    Removes none if a checkpoint has the archive's name, or if a file of the folder cannot be read: they may be in use.
+    """
+    if pathlib.Path(f"{archive}.index").exists():
+        return
     others = [path for path in archive.parent.iterdir() if path.is_file() and path != archive]
     prefix = archive.name + "."
     unused = {p.name for p in others if p.name.startswith(prefix) and _NAME.fullmatch(p.name)}
     for path in others:
         if unused and path.name not in unused:
-            unused -= _names_in(path)
+            try:
+                unused -= _names_in(path)
+            except (
+                OSError,
+                KeyError,
+                RuntimeError,
+                ValueError,
+                TypeError,
+                zipfile.BadZipFile,
+                zlib.error,
+            ):
+                return
     for name in unused:
         (archive.parent / name).unlink()
 
@@ -166,18 +182,17 @@ def _names_in(path):
     """The names of the part files of the archive at `path`. Other files have none."""
     with open(path, "rb") as file:
         magic = file.read(4)
-    try:
-        if magic == b"\x89HDF":
-            with h5py.File(path) as weights:
+    if magic == b"\x89HDF":
+        with h5py.File(path) as weights:
+            entries = _entries_in(weights)
+    elif magic == b"PK\x03\x04":
+        with zipfile.ZipFile(path) as archive:
+            if "model.weights.h5" not in archive.namelist():
+                return set()
+            with h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:
                 entries = _entries_in(weights)
-        elif magic == b"PK\x03\x04":
-            with zipfile.ZipFile(path) as archive:
-                with h5py.File(io.BytesIO(archive.read("model.weights.h5"))) as weights:
-                    entries = _entries_in(weights)
-        else:
-            return set()
-    except (OSError, KeyError, zipfile.BadZipFile):
-        return set()  # it cannot be loaded either
+    else:
+        return set()
     return {json.loads(entry)["name"] for entry in entries}
 
 
