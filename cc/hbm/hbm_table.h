@@ -1,4 +1,4 @@
-// HbmTable: a table in HBM above an EmbeddingTable ("the table below"), which has a place for every row.
+// HbmTable: a table in HBM above an EmbeddingTable ("the table below"). The table below has a place for every row.
 //
 //   If a row is in HBM, the row in HBM is valid. If not, the row in the table below is. The table below does not know which
 //   rows are in HBM.
@@ -9,8 +9,8 @@
 //              the number of the operation.
 //   bring up   only if keys missed; holds the turn:
 //              1. CopyOut copies the missed rows from the table below, in one copy to the device.
-//              2. On the device: finds the missed keys again. Places rows that still miss in free rows, or in the rows of
-//                 victims. Then gathers or updates.
+//              2. On the device: finds the missed keys again. Rows that still miss are placed into free rows, or into those
+//                 of victims. Then gathers or updates.
 //              3. Dirty victims, and changed rows for which there was no place, are copied to the host. PutBack writes them to
 //                 the table below.
 //
@@ -161,12 +161,13 @@ class HbmTable : public TableFront {
   struct Output;
   Status PrepareOutput(Operation* operation, Output* output);
   void WriteOutput(const Operation& operation, const Output& output, int64_t stride, float* out) const;
-  // Gives the headers of those of these keys that are in HBM, and their list on the device.
+  // Gives the headers of the keys that are in HBM, and their list on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
-  // Calls report(i, header) for each key in HBM, or owed; the rest in `elsewhere`, with their positions.
   Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
               Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
+  // Calls report(i, header, in_hbm) for each key that is in HBM or owed (rows_below.h). Gives the others in `elsewhere`, and
+  // their positions in `positions`.
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
       MT_REQUIRES(turn_);
@@ -183,7 +184,8 @@ class HbmTable : public TableFront {
 
   // --- growth.cc
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
-  // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and another one evicts.
+  // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and one that creates none
+  // evicts.
   Status RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
@@ -203,7 +205,7 @@ class HbmTable : public TableFront {
 
   const std::shared_ptr<device::Device> device_;
   const device::DeviceKernels& kernels_;
-  const Budget budget_;  // where it grows: of the largest table
+  const Budget budget_;  // of a table that grows: the most that it may reach
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;

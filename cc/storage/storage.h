@@ -77,7 +77,7 @@ inline constexpr const char* kDeviceVariable = "TF_MULTITIER_DEVICE";
 // The names of all storage types, including those that need a GPU.
 const std::vector<std::string>& StorageTypes();
 
-// "DEFAULT", "LRU", "LFU"
+// "DEFAULT", "LRU", "LFU", "SCORE"
 Result<Replacement> ParseCacheStrategy(const std::string& name);
 
 // Checks a spec without access to a disk. Reads the environment. InvalidArgument, with the field, what was expected and what

@@ -4,9 +4,13 @@
 //   demoter_flush.cc   what Flush writes
 //   RowMover, RecordMover   how: a slice of one shard
 //
-// Owns the ceiling, which falls while the table comes down to a smaller DRAM budget; the sticky error of a write that failed;
-// the jobs of the pool; and the keys that were dropped. Its callers are operations, inside the gate, that hold no shard's lock,
-// pin or pending word; the pool's threads; and TierStack, with the error of a refused removal.
+// Owns the ceiling, which is the number of rows that operations may leave in DRAM, and which falls while the table comes down
+// to a smaller budget; the sticky error of a write that failed; the jobs of the pool; and the keys that were dropped.
+//
+// Its callers:
+//   - operations inside the gate that hold no shard's lock, no pin and no pending word;
+//   - the pool's threads;
+//   - TierStack, which hands over the error of a refused removal.
 // Thread-safe. mutex_ guards the error; the pool's lock is taken inside it.
 
 #ifndef CC_TABLE_DEMOTER_H_
@@ -43,7 +47,7 @@ class Demoter {
   Status Trim();
   // The same, but keeps the error as the sticky error.
   void TrimAndRemember() { Remember(Trim()); }
-  // The same, and what is beyond the budgets of the tiers below.
+  // As Trim. First demotes what is beyond the budgets of the tiers below.
   Status TrimLower();
   // Waits until the jobs of the pool have ended.
   void AwaitJobs();
@@ -69,7 +73,7 @@ class Demoter {
   std::vector<int64_t> PopDropped() { return dropped_.Pop(); }
 
  private:
-  // A shard's job of the pool, and whether it is between slices.
+  // The pool's job that demotes rows of a shard. demoting: it has done a slice and has more to do.
   struct ShardJob {
     std::unique_ptr<DemotionPool::Job> job;
     bool demoting = false;
@@ -79,8 +83,9 @@ class Demoter {
   Status TrimTo(int percent);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();
-  // Steps of jobs of the pool: demotes a slice of a shard's rows, down to the low watermark; does a slice of what Retry does.
+  // A step of a shard's job: demotes one slice, not below the low watermark.
   uint64_t DemoteInBackground(size_t shard);
+  // A step of the retry job: one slice of Retry.
   uint64_t RetryInBackground();
   // Lowers the ceiling to the rows that are in DRAM now.
   void LowerCeiling(int64_t budget);

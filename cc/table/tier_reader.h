@@ -2,18 +2,18 @@
 //
 //   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. Otherwise the first record whose
 //               tag matches is marked as being read (ShardRows::BeginRead). No other thread moves, frees or reads it until
-//               step 3, so one read serves all.
+//               step 3, so one read serves every operation that needs the key.
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for, the
 //               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. A record of
 //               an unbounded last tier stays as the clean copy of an installed row; any other is freed.
-//   4. wait     for records that other operations are reading. All own records are answered by then, so no two operations wait
-//               for each other. The keys that are left start again at step 1.
+//   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
+//               two operations wait for each other. The keys that are left start again at step 1.
 //
-// An operation gives keys and implements RecordVisitor next to its own code. Keys come in the order of their shards; a shard is
-// locked once for each run of up to a thousand of them, in step 1 and again in step 3, while the buckets of the next ones are
-// on their way into the processor's cache.
+// An operation gives keys and implements RecordVisitor next to its own code. Keys come in the order of their shards. Steps 1
+// and 3 each lock a shard once for a run of up to a thousand keys. Meanwhile the buckets of the next keys are prefetched into
+// the processor's cache.
 //
 // A damaged record (DataLoss) is an error, or its key starts anew or is dropped, as on_corruption and the visitor say. If the
 // tier does not know the key of a damaged record, the record counts as that of the key that was asked for.
@@ -38,11 +38,11 @@ struct TierKey {
   int64_t key = 0;
   uint64_t hash = 0;
   int shard = 0;
-  uint32_t entry = 0;    // for the caller
-  uint64_t touched = 0;  // number of the access that reads the key; 0: does not count as a use
-  Span<uint8_t> row;     // data of the row, if the visitor needs rows: [row_bytes], in memory of the TierKeys
-  int level = 0;         // of the record being read, and its location
-  uint32_t location = 0;
+  uint32_t entry = 0;     // for the caller
+  uint64_t touched = 0;   // number of the access that reads the key; 0: does not count as a use
+  Span<uint8_t> row;      // data of the row, if the visitor needs rows: [row_bytes], in memory of the TierKeys
+  int level = 0;          // of the record being read
+  uint32_t location = 0;  // of the record being read
   bool has_row = false;   // for the visitor
   bool answered = false;  // the visitor was called
 
