@@ -34,7 +34,7 @@ CHAINS = [
 
 
 def table(sizes, path="", kind="DRAM", **options):
-    """A table whose tiers hold so many rows and drop the rest by score."""
+    """A table whose tiers hold these numbers of rows. It drops the rest by score."""
     return engine.Table(
         4,
         storage_type=kind,

@@ -374,7 +374,7 @@ REGISTER_OP("MultitierReserve")
       return HandleOnly(c);
     })
     .Doc(R"doc(
-Takes the memory of the index and of DRAM for so many rows, at most for as many as the tiers hold.
+Takes the memory of the index and of DRAM for this number of rows, at most for the rows that the tiers hold.
 
 rows: in all, at least 0.
 )doc");

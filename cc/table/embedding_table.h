@@ -349,7 +349,7 @@ class EmbeddingTable {
   // FailedPrecondition if DRAM has no budget. InvalidArgument below one row. ResourceExhausted if the present rows do not fit
   // and cannot leave (no tier below, or one of given size that drops nothing).
   Status SetDramBudget(Budget budget);
-  // Takes the memory of index and DRAM for so many keys in all, at most for as many as the tiers hold. ResourceExhausted where
+  // Takes the memory of index and DRAM for `rows` keys in all, at most for those that the tiers hold. ResourceExhausted where
   // memory is short; what was taken stays.
   Status Reserve(uint64_t rows);
   // Gives back the space of dead records in the lower tiers' files (Tier::Compact). Other operations run at the same time. An

@@ -58,7 +58,7 @@ class TableFront {
 class TableAbove {
  public:
   virtual ~TableAbove() = default;
-  // A front over the table, with room for so many rows.
+  // A front over the table. `budget`: the rows that it has room for.
   virtual Result<std::unique_ptr<TableFront>> Over(std::unique_ptr<EmbeddingTable> below, Budget budget) const = 0;
 };
 

@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 STRESS = os.environ.get("TF_MULTITIER_STRESS") == "1"
 SECONDS = float(os.environ.get("TF_MULTITIER_ATTACK_SECONDS", "3600" if STRESS else "5"))
-# After so many seconds a program hangs. Far more than it needs: on a busy machine it needs several times as long.
+# Seconds after which a program counts as hanging. A busy machine needs several times as long as a quiet one.
 HANG = SECONDS + 90
 
 # Every type that has files, alone and below others.
