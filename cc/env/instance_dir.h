@@ -14,14 +14,8 @@
 //   3. destroyed   removes the directory, and the directory of the name if it was the last instance, unless `keep`
 //   4. killed      the kernel releases the lock. The next Create of that name removes the files, or Open takes them over
 //
-// Why there is a claim. A record lock belongs to the process: the kernel grants it again to any code of the process, and
-// releases it when the process closes any descriptor of the file. So a process must never open a lock file twice. This code may
-// be in a process twice (two shared objects that do not know of each other), so the rule is kept by a file: only the holder of
-// the locked claim opens the lock file. The record lock alone tells processes apart. A claim is without effect if its process
-// was killed (its name identifies the process), or if it is not locked (its process could not remove it).
-//
-// Neither lock is inherited. In a forked child the object does nothing and holds nothing; the child may create its own
-// instances.
+// instance_lock.h has the locking protocol. No lock is inherited: in a forked child the object does nothing and holds nothing;
+// the child may create its own instances.
 //
 // This class does not bound the bytes in the directory. It syncs only the entry of a kept instance; others are a cache of their
 // process.
@@ -31,13 +25,14 @@
 #ifndef CC_ENV_INSTANCE_DIR_H_
 #define CC_ENV_INSTANCE_DIR_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cc/base/status.h"
+#include "cc/env/directories.h"
+#include "cc/env/instance_lock.h"
 
 namespace multitier {
 
@@ -76,16 +71,14 @@ class InstanceDirectory {
   const Status& leftovers_status() const { return leftovers_status_; }
 
  private:
-  InstanceDirectory(std::string path, std::string process, bool keep, int lock_fd, int claim_fd);
+  InstanceDirectory(std::string path, bool keep, std::optional<InstanceLock> lock);
 
   // Removes the leftovers in the directory of a name.
   void RemoveLeftovers(const std::string& name_path);
 
   const std::string path_;
-  const std::string process_;  // of the claim
   bool keep_;
-  const int lock_fd_, claim_fd_;  // -1: opened for reading
-  const pid_t pid_;
+  std::optional<InstanceLock> lock_;  // empty: opened for reading
   int64_t leftovers_removed_ = 0;
   Status leftovers_status_;
 };
@@ -93,9 +86,6 @@ class InstanceDirectory {
 // Encodes a name as one file name. All characters except letters, digits, '_' and '-' become %XX. An empty name becomes "%". A
 // name that is too long is cut and ends with '~' and a hash of the whole name.
 std::string EncodeInstanceName(const std::string& name);
-
-// Removes a directory and everything in it. OK if it does not exist. Symbolic links are removed, not followed.
-Status RemoveDirectoryTree(const std::string& path);
 
 }  // namespace multitier
 

@@ -1,7 +1,8 @@
-// Lookup: the read path. It takes every shard's lock once, shared, and then goes through the batch in its own order, so that
-// outputs are written front to back and nothing is sorted; a large batch is cut into slices that run side by side. Keys go
-// through a pipeline a block of 32 deep, so that the misses of the processor's cache overlap: while one block's rows are
-// copied, the next block's rows and the one after's buckets are on their way.
+// Lookup: the read path of rows in DRAM. It takes every shard's lock once, shared, and then goes through the batch in its own
+// order, so that outputs are written front to back and nothing is sorted. A large batch is cut into slices that run at the same
+// time. Keys go through a pipeline a block of 32 deep, so that the misses of the processor's cache overlap: while one block's
+// rows are copied, the rows of the next block and the buckets of the block after it are being fetched. Rows in lower tiers are
+// read afterwards, by LookupBelow with TierReader (tier_reader.h).
 
 #include <algorithm>
 #include <cstring>
