@@ -92,6 +92,7 @@ Status HbmTable::HandDownAll() {
 
 // REQUIRES: the gate is closed, and what is to stay was handed down
 Status HbmTable::Empty() {
+  ++epoch_;
   Insist([&] { return table_->Reset(device_.get(), stream_); });
   Insist([&] { return device_->Synchronize(stream_); });
   rows_ = 0;
@@ -111,6 +112,7 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   if (!found.keys.empty()) {
     const device::ForgetArgs forget{table_->on_device(), found.list.list, found.list.length, op.n, op.find.rows};
     op.busy = true;
+    ++epoch_;
     Insist([&] { return kernels_.forget(stream_, forget); });
     Insist([&] { return kernels_.count_forgotten(stream_, forget); });
     BringNumbersDown(&op);
@@ -161,6 +163,7 @@ Status HbmTable::Replace(size_t row_bytes, uint64_t bytes, const std::function<S
   const uint64_t bytes_before = uint64_t{table_->view().capacity} * row_bytes_before;
   Insist([&] { return device_->Synchronize(stream_); });
   MT_RETURN_IF_ERROR(broken());
+  ++epoch_;
   {
     MutexLock lock(enqueue_);
     table_ = nullptr;  // there may be no room for both
@@ -343,6 +346,7 @@ Status HbmTable::Drain() {
 }
 
 TableStats HbmTable::Stats() const {
+  AwaitSettled();
   TableStats stats = below_->Stats();
   TableStats::PerTier hbm;
   hbm.name = "hbm";

@@ -1,10 +1,11 @@
 // Apply: sums, rows in HBM, one optimizer's step on each.
 
 #include <algorithm>
-#include <unordered_map>
+#include <utility>
 
 #include "cc/hbm/device_rule.h"
 #include "cc/hbm/operation.h"
+#include "cc/hbm/workers.h"
 
 namespace multitier::hbm {
 
@@ -24,52 +25,79 @@ Status HbmTable::Apply(const ApplyRequest& request, Executor*) {
   }
   std::vector<uint32_t> slot_offsets;
   MT_RETURN_IF_ERROR(below_->CheckApply(request, &slot_offsets));
-  return RunGrowing(request.keys, [&](Operation* op) { return FinishApply(op, request); });
+  return RunGrowing(request.keys, nullptr, [&](Operation* op) { return FinishApply(op, request); });
 }
 
-// Enqueues each key's sum of gradients and occurrences. Nothing of the table changes.
-Status HbmTable::Sum(Operation* op, const ApplyRequest& request, Gradients* gradients) {
+Status HbmTable::CheckApply(const ApplyRequest& request) const {
+  MT_RETURN_IF_ERROR(Check());
+  Gradients gradients;
+  return PrepareRule(request, &gradients);
+}
+
+Status HbmTable::ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request) {
+  MT_RETURN_IF_ERROR(CheckApply(request));
+  if (keys.n == 0) {
+    Inside inside(this);
+    below_->NoteApply(request.global_step);
+    return OkStatus();
+  }
+  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishApply(op, grads, request); });
+}
+
+Status HbmTable::PrepareRule(const ApplyRequest& request, Gradients* gradients) const {
   MT_RETURN_IF_ERROR(below_->CheckApply(request, &gradients->slot_offsets));
   auto rule = DeviceRuleOf(*request.rule, request.hyper.data());
   if (!rule.ok()) return Status(rule.status().code(), StrCat("table '", options().name, "': ", rule.status().message()));
   gradients->rule = *rule;
+  return OkStatus();
+}
+
+// Enqueues each key's sum of gradients and occurrences. Nothing of the table changes.
+Status HbmTable::Sum(Operation* op, const BatchGrads& batch, const ApplyRequest& request, Gradients* gradients) {
+  MT_RETURN_IF_ERROR(PrepareRule(request, gradients));
   const uint32_t n = op->n, distinct = op->counted->distinct;
-  const size_t elements = size_t{n} * static_cast<size_t>(dim());
+  const size_t width = static_cast<size_t>(dim()), elements = size_t{n} * width;
   Scratch& s = op->scratch;
-  auto* const pinned_grads = s.Pinned<float>(elements);
-  auto* const grads = s.OnDevice<float>(elements);
+  const bool up = !batch.on_device, counted_up = up && batch.counts != nullptr;
+  auto* const pinned_grads = up ? s.Pinned<float>(elements) : nullptr;
+  auto* const grads = up ? s.OnDevice<float>(elements) : nullptr;
   auto* const sorted = s.OnDevice<uint64_t>(n);
   auto* const sort_scratch = s.OnDevice<uint8_t>(device_->SortScratchBytes(n));
-  int64_t* const pinned_counts = request.counts.empty() ? nullptr : s.Pinned<int64_t>(n);
-  int64_t* const counts = request.counts.empty() ? nullptr : s.OnDevice<int64_t>(n);
+  int64_t* const pinned_counts = counted_up ? s.Pinned<int64_t>(n) : nullptr;
+  int64_t* const counts = counted_up ? s.OnDevice<int64_t>(n) : nullptr;
   gradients->sum = device::SumArgs{sorted,
                                    n,
                                    op->find.num_keys,
                                    distinct,
                                    op->dedup.counts,
-                                   grads,
-                                   static_cast<uint32_t>(dim()),
-                                   counts,
+                                   up ? grads : batch.grads,
+                                   static_cast<uint32_t>(width),
+                                   up ? counts : batch.counts,
                                    s.OnDevice<uint32_t>(distinct),
-                                   s.OnDevice<float>(size_t{distinct} * static_cast<size_t>(dim())),
+                                   s.OnDevice<float>(distinct * width),
                                    s.OnDevice<uint64_t>(distinct)};
   MT_RETURN_IF_ERROR(s.status());
-  std::copy_n(request.grads, elements, pinned_grads);
-  std::copy(request.counts.begin(), request.counts.end(), pinned_counts);
   int bits = 1;
   while (distinct > uint64_t{1} << bits) ++bits;
   op->busy = true;
-  MT_RETURN_IF_ERROR(device_->Copy(stream_, grads, pinned_grads, elements * sizeof(float)));
-  if (counts != nullptr) MT_RETURN_IF_ERROR(device_->Copy(stream_, counts, pinned_counts, n * sizeof(int64_t)));
+  if (up) {
+    std::copy_n(batch.grads, elements, pinned_grads);
+    MT_RETURN_IF_ERROR(device_->Copy(stream_, grads, pinned_grads, elements * sizeof(float)));
+  }
+  if (counted_up) {
+    std::copy_n(batch.counts, n, pinned_counts);
+    MT_RETURN_IF_ERROR(device_->Copy(stream_, counts, pinned_counts, n * sizeof(int64_t)));
+  }
   MT_RETURN_IF_ERROR(device_->SortByUpper(stream_, op->dedup.entries, sorted, n, bits, sort_scratch));
   return kernels_.sum(stream_, gradients->sum);
 }
 
-void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
+device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyRequest& request, const Gradients& gradients,
+                                          int64_t version) const {
   device::UpdateArgs update{};
-  update.rows = op->find.rows;
-  update.num_keys = op->find.num_keys;
-  update.max_keys = op->counted->distinct;
+  update.rows = op.find.rows;
+  update.num_keys = op.find.num_keys;
+  update.max_keys = op.counted->distinct;
   update.sums = gradients.sum.sums;
   update.occurrences = gradients.sum.occurrences;
   update.dim = static_cast<uint32_t>(dim());
@@ -77,21 +105,14 @@ void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradient
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
   update.version = version;
   update.skip_unborn = filters_;
-  update.born = &op->counted_on_device->born;
+  update.born = &op.counted_on_device->born;
+  return update;
+}
+
+void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
+  const device::UpdateArgs update = UpdateArgsOf(*op, request, gradients, version);
   Insist([&] { return kernels_.update(stream_, gradients.rule, update); });
 }
-
-namespace {
-
-// Occurrences of each key of the batch.
-std::unordered_map<int64_t, int64_t> OccurrencesOf(const ApplyRequest& request) {
-  std::unordered_map<int64_t, int64_t> occurrences;
-  for (size_t i = 0; i < request.keys.size(); ++i)
-    occurrences[request.keys[i]] += request.counts.empty() ? 1 : request.counts[i];
-  return occurrences;
-}
-
-}  // namespace
 
 // Under a filter: an apply of the table below for the keys that have no row. Counts of the others go into a Bloom filter first,
 // since counters are shared.
@@ -99,76 +120,113 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
                             size_t* trained_below) {
   const uint32_t misses = op->counted->misses;
   std::vector<uint32_t> absent;  // places in the list of misses
-  for (uint32_t i = 0; i < misses; ++i) {
+  for (uint32_t i = 0; filters_ && i < misses; ++i) {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
     if ((header->flags & device::kRowUnborn) != 0) absent.push_back(i);
   }
-  std::unordered_map<int64_t, int64_t> occurrences = OccurrencesOf(request);
-  std::vector<int64_t> keys, counts, others, other_counts;
-  for (const uint32_t i : absent) {
-    const auto at = occurrences.find(op->missed_keys[i]);
-    keys.push_back(at->first);
-    counts.push_back(at->second);
-    occurrences.erase(at);
-  }
-  for (const auto& [key, count] : occurrences) {
-    others.push_back(key);
-    other_counts.push_back(count);
-  }
   *trained_below = absent.size();
+  if (absent.empty() && options().admission.kind != AdmissionKind::kBloom) {
+    *version = below_->NoteApply(request.global_step);
+    return OkStatus();
+  }
+  const auto width = static_cast<size_t>(dim());
+  const size_t distinct = op->counted->distinct, summed = absent.empty() ? 0 : distinct * width;
+  Scratch& s = op->scratch;
+  auto* const all_keys = s.Pinned<int64_t>(distinct);
+  auto* const occurrences = s.Pinned<uint64_t>(distinct);
+  auto* const list = s.Pinned<uint32_t>(misses);
+  auto* const sums = s.Pinned<float>(summed);
+  MT_RETURN_IF_ERROR(s.status());
+  op->busy = true;
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, all_keys, op->find.keys, distinct * sizeof(int64_t)));
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, occurrences, gradients.sum.occurrences, distinct * sizeof(uint64_t)));
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, list, op->missed.list, misses * sizeof(uint32_t)));
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, sums, gradients.sum.sums, summed * sizeof(float)));
+  MT_RETURN_IF_ERROR(Synchronize(op));
+  std::vector<int64_t> keys, counts, others, other_counts;
+  std::vector<float> grads;
+  for (size_t i = 0, next = 0; i < distinct; ++i) {
+    const bool is_absent = next < absent.size() && list[absent[next]] == i;  // both lists ascend
+    (is_absent ? keys : others).push_back(all_keys[i]);
+    (is_absent ? counts : other_counts).push_back(static_cast<int64_t>(occurrences[i]));
+    if (!is_absent) continue;
+    grads.insert(grads.end(), sums + i * width, sums + (i + 1) * width);
+    ++next;
+  }
   below_->CountInFilter(others, other_counts, /*take_back=*/false);
   if (absent.empty()) {
     *version = below_->NoteApply(request.global_step);
     return OkStatus();
   }
-  Status status;
-  const auto width = static_cast<size_t>(dim());
-  const size_t distinct = op->counted->distinct;
-  auto* const sums = op->scratch.Pinned<float>(distinct * width);
-  auto* const list = op->scratch.Pinned<uint32_t>(misses);
-  auto* const grads = op->scratch.Pinned<float>(absent.size() * width);
-  status = op->scratch.status();
-  op->busy = true;
-  if (status.ok()) status = device_->Copy(stream_, sums, gradients.sum.sums, distinct * width * sizeof(float));
-  if (status.ok()) status = device_->Copy(stream_, list, op->missed.list, misses * sizeof(uint32_t));
-  if (status.ok()) status = Synchronize(op);
-  if (status.ok()) {
-    for (size_t i = 0; i < absent.size(); ++i) std::copy_n(sums + list[absent[i]] * width, width, grads + i * width);
-    ApplyRequest below = request;
-    below.keys = keys;
-    below.counts = counts;
-    below.grads = grads;
-    below.distinct = true;
-    below.places = {};
-    below.version_set = version;
-    status = below_->Apply(below);
-  }
+  ApplyRequest below = request;
+  below.keys = keys;
+  below.counts = counts;
+  below.grads = grads.data();
+  below.distinct = true;
+  below.places = {};
+  below.version_set = version;
+  const Status status = below_->Apply(below);
   if (!status.ok()) below_->CountInFilter(others, other_counts, /*take_back=*/true);
   return status;
 }
 
+// Near the budget of a table that grows: how many of the rows that were found are unborn. They count as soon as they are
+// updated.
+Status HbmTable::CountUnborn(Operation* op) {
+  Scratch& s = op->scratch;
+  const uint32_t n = op->n;
+  auto* const marked = s.OnDevice<uint32_t>(n);
+  auto* const list = s.OnDevice<uint32_t>(n);
+  auto* const scan = s.OnDevice<uint64_t>(device::ScanScratch::Words(n));
+  MT_RETURN_IF_ERROR(s.status());
+  const uint8_t* const begin = table_->view().rows;
+  const device::MarkArgs mark{
+      op->find.num_keys,       n,     op->find.rows, begin, begin + size_t{table_->view().capacity} * table_->stride(),
+      device::Marked::kUnborn, marked};
+  const device::CompactArgs compact{marked, op->find.num_keys, n, {scan}, list, &op->counted_on_device->changed};
+  op->busy = true;
+  MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, device::ScanScratch::Words(n) * sizeof(uint64_t)));
+  MT_RETURN_IF_ERROR(kernels_.mark(stream_, mark));
+  MT_RETURN_IF_ERROR(kernels_.compact(stream_, compact));
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, &op->counted->changed, &op->counted_on_device->changed, sizeof(uint32_t)));
+  MT_RETURN_IF_ERROR(Synchronize(op));
+  op->unborn = op->counted->changed;
+  return OkStatus();
+}
+
 Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
+  return FinishApply(op, BatchGrads{request.grads, request.counts.empty() ? nullptr : request.counts.data()}, request);
+}
+
+// Each key has a row in HBM.
+Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t version) {
+  Update(op, request, gradients, version);
+  maybe_dirty_ = true;
+  BringNumbersDown(op);
+  rows_below_.AddNewRows(op->counted->born);
+  hits_ += op->counted->distinct;
+  updates_ += op->counted->distinct;
+  return broken();
+}
+
+Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const ApplyRequest& request) {
   Gradients gradients;
-  MT_RETURN_IF_ERROR(Sum(op, request, &gradients));
+  MT_RETURN_IF_ERROR(Sum(op, grads, request, &gradients));
   const uint32_t misses = op->counted->misses, distinct = op->counted->distinct;
+  const bool near_budget = op->may_ask && static_cast<uint64_t>(TotalCount()) + distinct > MostRows();
   int64_t version = 0;
-  if (misses == 0) {
-    if (options().admission.kind == AdmissionKind::kBloom) {
-      MutexLock turn(turn_);
-      size_t trained_below = 0;
-      MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
-    } else {
-      version = below_->NoteApply(request.global_step);
-    }
-    Update(op, request, gradients, version);
-    maybe_dirty_ = true;
-    BringNumbersDown(op);
-    rows_below_.AddNewRows(op->counted->born);
-    hits_ += distinct;
-    updates_ += distinct;
-    return broken();
+  if (misses == 0 && !near_budget && options().admission.kind != AdmissionKind::kBloom) {
+    version = below_->NoteApply(request.global_step);
+    return UpdateFound(op, request, gradients, version);
   }
   MutexLock turn(turn_);
+  if (near_budget) MT_RETURN_IF_ERROR(CountUnborn(op));
+  if (misses == 0) {
+    if (near_budget && AsksForRows(op, /*creates=*/true)) return OkStatus();
+    size_t trained_below = 0;
+    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
+    return UpdateFound(op, request, gradients, version);
+  }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
   if (AsksForRows(op, /*creates=*/true)) return OkStatus();
@@ -178,11 +236,7 @@ Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
     MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_unborn=*/!filters_));
   }
   size_t trained_below = 0;
-  if (filters_) {
-    MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
-  } else {
-    version = below_->NoteApply(request.global_step);
-  }
+  MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
   {
     MutexLock lock(enqueue_);
     PlaceMisses(op);
@@ -196,6 +250,67 @@ Status HbmTable::FinishApply(Operation* op, const ApplyRequest& request) {
   brought_up_ += op->counted->to_place;
   updates_ += static_cast<int64_t>(distinct - trained_below);
   return broken();
+}
+
+Result<bool> HbmTable::UpdateKept(const std::shared_ptr<Operation>& kept, const ApplyRequest& request, const float* sums,
+                                  const uint64_t* occurrences) {
+  Gradients gradients;
+  MT_RETURN_IF_ERROR(Check());
+  MT_RETURN_IF_ERROR(PrepareRule(request, &gradients));
+  auto inside = std::make_shared<MaybeInsideGate>(&gate_);
+  if (!inside->inside() || kept->epoch != epoch_ || !kept->complete) return false;
+  if (options().admission.kind == AdmissionKind::kBloom) return false;
+  const uint64_t most_born = kept->counted->distinct;
+  may_be_born_ += most_born;
+  const auto rows = static_cast<uint64_t>(below_->TotalCount() + rows_below_.new_rows());
+  auto* const born_on_device = kept->scratch.OnDevice<uint32_t>(1);
+  auto* const born = kept->scratch.Pinned<uint32_t>(1);
+  const bool fits = !grows_ || rows + may_be_born_ <= MostRows();
+  if (!fits || !kept->scratch.status().ok() || !device_->Fill(stream_, born_on_device, 0, sizeof(uint32_t)).ok()) {
+    may_be_born_ -= most_born;
+    return false;
+  }
+  gradients.sum.sums = const_cast<float*>(sums);  // which the update only reads
+  gradients.sum.occurrences = const_cast<uint64_t*>(occurrences);
+  device::UpdateArgs update = UpdateArgsOf(*kept, request, gradients, below_->NoteApply(request.global_step));
+  update.born = born_on_device;
+  {
+    MutexLock lock(enqueue_);
+    Insist([&] { return kernels_.update(stream_, gradients.rule, update); });
+    maybe_dirty_ = true;
+    Insist([&] { return device_->Copy(stream_, born, born_on_device, sizeof(uint32_t)); });
+  }
+  hits_ += static_cast<int64_t>(most_born);
+  updates_ += static_cast<int64_t>(most_born);
+  SettleLater(kept, std::move(inside), born, most_born);
+  MT_RETURN_IF_ERROR(broken());
+  return true;
+}
+
+void HbmTable::SettleLater(std::shared_ptr<Operation> op, std::shared_ptr<MaybeInsideGate> inside, const uint32_t* born,
+                           uint64_t most_born) {
+  uint64_t number;
+  {
+    MutexLock lock(settle_mutex_);
+    number = ++settles_;
+    unsettled_.insert(number);
+  }
+  RunOnWorker([this, op = std::move(op), inside = std::move(inside), born, most_born, number]() mutable {
+    Insist([&] { return device_->Synchronize(stream_); });
+    if (broken().ok()) rows_below_.AddNewRows(*born);
+    may_be_born_ -= most_born;
+    op = nullptr;
+    inside = nullptr;
+    MutexLock lock(settle_mutex_);
+    unsettled_.erase(number);
+    settled_.notify_all();
+  });
+}
+
+void HbmTable::AwaitSettled() const {
+  MutexLock lock(settle_mutex_);
+  const uint64_t last = settles_;
+  lock.Wait(settled_, [&]() MT_REQUIRES(settle_mutex_) { return unsettled_.empty() || *unsettled_.begin() > last; });
 }
 
 }  // namespace multitier::hbm

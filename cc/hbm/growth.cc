@@ -8,18 +8,21 @@ namespace multitier::hbm {
 
 using device::DeviceRowHeader;
 
-Status HbmTable::RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part) {
+Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
+                            std::shared_ptr<Operation>* kept) {
   for (bool may_ask = grows_;;) {
     uint64_t rows = 0;
     bool creates_rows = false;
     {
       Inside inside(this);
-      Operation op(this);
-      op.may_ask = may_ask;
-      MT_RETURN_IF_ERROR(Find(&op, keys));
-      const Status status = part(&op);
-      rows = op.asks_for_rows;
-      creates_rows = op.creates_rows;
+      const auto op = std::make_shared<Operation>(this);
+      op->may_ask = may_ask;
+      op->training = kept != nullptr;
+      MT_RETURN_IF_ERROR(FindKeys(op.get(), keys, /*stamp=*/true, output));
+      const Status status = part(op.get());
+      rows = op->asks_for_rows;
+      creates_rows = op->creates_rows;
+      if (rows == 0 && status.ok() && kept != nullptr) *kept = op;
       if (rows == 0) return status;
     }
     const Status grown = Grow(rows);
@@ -35,11 +38,12 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
     unborn += (header->flags & device::kRowUnborn) != 0;
   }
-  op->creates_rows = creates && unborn > 0;
+  op->creates_rows = creates && unborn + op->unborn > 0;
   // Under a filter some of the absent keys stay absent: they ask for no memory, but only where all of them would fit.
   uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - unborn;
+  if (op->training && !filters_) rows += unborn;
   if (op->creates_rows) {
-    const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn;
+    const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn + op->unborn;
     if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : unborn), total);
   }
   if (rows <= table_->view().capacity) return false;

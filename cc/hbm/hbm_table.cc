@@ -13,7 +13,7 @@ namespace multitier::hbm {
 
 using device::DeviceRowHeader;
 
-HbmTable::HbmTable(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below)
+HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below)
     : device_(options.device),
       kernels_(options.device->kernels()),
       budget_(options.budget),
@@ -21,9 +21,13 @@ HbmTable::HbmTable(const HbmOptions& options, std::unique_ptr<EmbeddingTable> be
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
       pid_(getpid()),
-      pool_(std::make_unique<ScratchPool>(options.device, below_->options().name)),
+      queue_(std::move(queue)),
+      stream_(queue_->stream()),
+      pool_(std::make_unique<ScratchPool>(options.device, stream_, below_->options().name)),
       rows_below_(below_.get()),
-      last_operation_(options.first_operation) {}
+      enqueue_(queue_->enqueue()) {
+  queue_->SkipTo(options.first_operation);
+}
 
 Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below) {
   const std::string name = StrCat("table '", below->options().name, "': ");
@@ -38,9 +42,8 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   if (below->options().on_full != OnFull::kError) {
     return InvalidArgumentError(name, "on_full warn expects a table without HBM");
   }
-  std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(below)));
-  MT_ASSIGN_OR_RETURN(table->stream_, options.device->NewStream());
-  table->has_stream_ = true;
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceQueue> queue, DeviceQueue::Of(options.device));
+  std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(queue), std::move(below)));
   const size_t row_bytes = table->layout()->row_bytes();
   const uint64_t first = table->grows_ ? options.grows_from_rows * row_bytes : options.budget.bytes(row_bytes);
   const uint64_t bytes = std::min<uint64_t>(options.budget.bytes(row_bytes), first);
@@ -62,17 +65,17 @@ HbmTable::~HbmTable() {
     (void)pool_.release();
     (void)table_.release();
     (void)new std::shared_ptr<device::Device>(device_);
+    (void)new std::shared_ptr<DeviceQueue>(queue_);
     return;
   }
+  AwaitSettled();
   if (table_ != nullptr && options().keep && broken().ok()) {
     MutexLock turn(turn_);
     (void)HandDownAll();  // an error is not seen: TableOptions::keep
   }
-  if (!has_stream_) return;
   for (int i = 0; i < 3; ++i) {
     if (device_->Synchronize(stream_).ok()) break;
   }
-  device_->Delete(stream_);
 }
 
 Status HbmTable::Check() const {
@@ -81,41 +84,53 @@ Status HbmTable::Check() const {
                                  ") cannot use it");
 }
 
-struct HbmTable::Output {
-  device::GatherArgs gather{};
-  float* pinned = nullptr;
-  size_t bytes = 0;
+// Values that go to host memory.
+class HbmTable::HostOutput : public HbmTable::Output {
+ public:
+  Status Prepare(Operation* op) override {
+    const auto dim = static_cast<size_t>(op->table->dim());
+    bytes_ = op->n * dim * sizeof(float);
+    gather_ = device::GatherArgs{op->find.rows, op->dedup.inverse, op->n, static_cast<uint32_t>(dim),
+                                 op->scratch.OnDevice<float>(op->n * dim)};
+    pinned_ = op->scratch.Pinned<float>(op->n * dim);
+    return op->scratch.status();
+  }
+  bool comes_down() const override { return true; }
+  Status Enqueue(const Operation& op) override {
+    MT_RETURN_IF_ERROR(op.table->kernels_.gather(op.table->stream_, gather_));
+    return op.table->device_->Copy(op.table->stream_, pinned_, gather_.out, bytes_);
+  }
+  // REQUIRES: the device is done
+  void Write(int64_t stride, float* out) const {
+    const size_t dim = gather_.dim, step = stride != 0 ? static_cast<size_t>(stride) : dim;
+    for (size_t i = 0; i < gather_.n; ++i) std::copy_n(pinned_ + i * dim, dim, out + i * step);
+  }
+
+ private:
+  device::GatherArgs gather_{};
+  float* pinned_ = nullptr;
+  size_t bytes_ = 0;
 };
-
-// Memory for the values of a batch: taken before anything changes.
-Status HbmTable::PrepareOutput(Operation* op, Output* output) {
-  const size_t elements = size_t{op->n} * static_cast<size_t>(dim());
-  output->bytes = elements * sizeof(float);
-  output->gather = device::GatherArgs{op->find.rows, op->dedup.inverse, op->n, static_cast<uint32_t>(dim()),
-                                      op->scratch.OnDevice<float>(elements)};
-  output->pinned = op->scratch.Pinned<float>(elements);
-  return op->scratch.status();
-}
-
-void HbmTable::WriteOutput(const Operation& op, const Output& output, int64_t stride, float* out) const {
-  const auto dim = static_cast<size_t>(this->dim()), step = stride != 0 ? static_cast<size_t>(stride) : dim;
-  for (size_t i = 0; i < op.n; ++i) std::copy_n(output.pinned + i * dim, dim, out + i * step);
-}
 
 Status HbmTable::Find(Operation* op, Span<const int64_t> keys) { return FindKeys(op, keys, /*stamp=*/true); }
 
 Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
-  Output output;
-  MT_RETURN_IF_ERROR(PrepareOutput(op, &output));
+  HostOutput output;
+  MT_RETURN_IF_ERROR(output.Prepare(op));
+  MT_RETURN_IF_ERROR(FinishLookup(op, &output));
+  if (op->asks_for_rows == 0) output.Write(stride, out);
+  return OkStatus();
+}
+
+Status HbmTable::FinishLookup(Operation* op, Output* output) {
   const uint32_t misses = op->counted->misses;
   if (misses == 0) {
     op->busy = true;
-    MT_RETURN_IF_ERROR(kernels_.gather(stream_, output.gather));
-    MT_RETURN_IF_ERROR(device_->Copy(stream_, output.pinned, output.gather.out, output.bytes));
-    MT_RETURN_IF_ERROR(Synchronize(op));
+    MT_RETURN_IF_ERROR(output->Enqueue(*op));
+    if (output->comes_down()) MT_RETURN_IF_ERROR(Synchronize(op));
+    op->busy = false;
     lookups_ += op->n;
     hits_ += op->n;
-    WriteOutput(*op, output, stride, out);
     return OkStatus();
   }
   MutexLock turn(turn_);
@@ -123,13 +138,14 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
   if (may_place && AsksForRows(op, /*creates=*/false)) return OkStatus();
   if (may_place) MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
+  // A table that grows keeps unborn rows only where no row has to leave for them.
+  const bool room = !grows_ || static_cast<uint64_t>(rows_.load()) + misses <= table_->view().capacity;
   {
     MutexLock lock(enqueue_);
     op->busy = true;
-    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, may_place, /*insert_unborn=*/false));
+    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, may_place, /*insert_unborn=*/op->training && !filters_ && room));
     if (may_place) PlaceMisses(op);
-    Insist([&] { return kernels_.gather(stream_, output.gather); });
-    Insist([&] { return device_->Copy(stream_, output.pinned, output.gather.out, output.bytes); });
+    Insist([&] { return output->Enqueue(*op); });
   }
   ComeDown(op);
   MT_RETURN_IF_ERROR(broken());
@@ -144,14 +160,18 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
   misses_ += missed;
   absent_ += absent;
   brought_up_ += op->counted->to_place;
-  WriteOutput(*op, output, stride, out);
   return OkStatus();
 }
 
 Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  return RunGrowing(keys, [&](Operation* op) { return FinishLookup(op, out, stride); });
+  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride); });
+}
+
+Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept) {
+  MT_RETURN_IF_ERROR(Check());
+  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output); }, kept);
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
@@ -161,18 +181,17 @@ Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
   MutexLock turn(turn_);  // no stamp keeps the rows that are found
   Operation op(this);
   MT_RETURN_IF_ERROR(FindKeys(&op, keys, /*stamp=*/false));
-  Output output;
-  MT_RETURN_IF_ERROR(PrepareOutput(&op, &output));
+  HostOutput output;
+  MT_RETURN_IF_ERROR(output.Prepare(&op));
   if (op.counted->misses > 0) {
     MT_RETURN_IF_ERROR(CopyOutMisses(&op, CopyOutAs::kPeek));
     MutexLock lock(enqueue_);
     MT_RETURN_IF_ERROR(FindAgain(&op, /*stamp=*/false, /*insert=*/false, /*insert_unborn=*/false));
   }
   op.busy = true;
-  MT_RETURN_IF_ERROR(kernels_.gather(stream_, output.gather));
-  MT_RETURN_IF_ERROR(device_->Copy(stream_, output.pinned, output.gather.out, output.bytes));
+  MT_RETURN_IF_ERROR(output.Enqueue(op));
   MT_RETURN_IF_ERROR(Synchronize(&op));
-  WriteOutput(op, output, 0, out);
+  output.Write(0, out);
   return OkStatus();
 }
 

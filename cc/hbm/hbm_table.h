@@ -50,7 +50,9 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -60,6 +62,7 @@
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
 #include "cc/base/turn.h"
+#include "cc/hbm/device_queue.h"
 #include "cc/hbm/device_table.h"
 #include "cc/hbm/rows_below.h"
 #include "cc/hbm/scratch.h"
@@ -67,6 +70,8 @@
 #include "cc/table/table_above.h"
 
 namespace multitier::hbm {
+
+struct DeviceKeys;  // device_operations.h
 
 constexpr uint64_t kUnboundedBytes = uint64_t{1} << 60;  // a budget that only the memory of the device limits
 
@@ -112,7 +117,10 @@ class HbmTable : public TableFront {
   Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
-  int64_t TotalCount() const override { return below_->TotalCount() + rows_below_.new_rows(); }
+  int64_t TotalCount() const override {
+    AwaitSettled();
+    return below_->TotalCount() + rows_below_.new_rows();
+  }
   int64_t ChangesSince() const override { return below_->ChangesSince(); }
   int64_t NewestStep() const override { return below_->NewestStep(); }
   TableStats Stats() const override;
@@ -128,7 +136,23 @@ class HbmTable : public TableFront {
   Status FinishLookup(Operation* operation, float* out, int64_t stride);
   Status FinishApply(Operation* operation, const ApplyRequest& request);
 
+  // One table's part of an operation with device memory (device_operations.h). Each may wait for the device.
+  class Output;
+  struct BatchKeys;   // in host memory or in device memory
+  struct BatchGrads;  // in host memory or in device memory
+  // kept, if not null: absent keys get unborn rows, and *kept gets the operation. Its rows stay in HBM until it is destroyed.
+  Status LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept);
+  Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
+  // Only enqueues: updates the rows of a kept operation with the sums of its keys' gradients. False: the rows may not be where
+  // they were, or the table below is needed; nothing was done. An error is of the request. REQUIRES: CheckApply
+  Result<bool> UpdateKept(const std::shared_ptr<Operation>& kept, const ApplyRequest& request, const float* sums,
+                          const uint64_t* occurrences);
+  Status CheckApply(const ApplyRequest& request) const;
+  DeviceQueue* queue() const { return queue_.get(); }
+  device::Device* device() const { return device_.get(); }
+
  private:
+  friend class Operation;
   class Inside;      // inside the gate, like other operations
   class Alone;       // holds the gate closed
   class NoSnapshot;  // prevents snapshots by other threads
@@ -139,10 +163,10 @@ class HbmTable : public TableFront {
     device::CompactArgs list;  // on the device
   };
 
-  HbmTable(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below);
+  HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below);
 
   // --- operation.cc
-  Status FindKeys(Operation* operation, Span<const int64_t> keys, bool stamp);
+  Status FindKeys(Operation* operation, const BatchKeys& keys, bool stamp, Output* output = nullptr);
   Status CopyOutMisses(Operation* operation, CopyOutAs as) MT_REQUIRES(turn_);
   Status MakeRoomForPlacing(Operation* operation);
   Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_unborn) MT_REQUIRES(enqueue_);
@@ -158,9 +182,8 @@ class HbmTable : public TableFront {
   Status broken() const;
 
   // --- hbm_table.cc
-  struct Output;
-  Status PrepareOutput(Operation* operation, Output* output);
-  void WriteOutput(const Operation& operation, const Output& output, int64_t stride, float* out) const;
+  class HostOutput;
+  Status FinishLookup(Operation* operation, Output* output);
   // Gives the headers of the keys that are in HBM, and their list on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
@@ -186,7 +209,9 @@ class HbmTable : public TableFront {
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
   // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and one that creates none
   // evicts.
-  Status RunGrowing(Span<const int64_t> keys, const std::function<Status(Operation*)>& part);
+  // output: of the lookup, or null. kept: gets the operation, if not null.
+  Status RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
+                    std::shared_ptr<Operation>* kept = nullptr);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
@@ -194,10 +219,21 @@ class HbmTable : public TableFront {
 
   // --- apply.cc
   struct Gradients;
-  Status Sum(Operation* operation, const ApplyRequest& request, Gradients* gradients);
+  Status FinishApply(Operation* operation, const BatchGrads& grads, const ApplyRequest& request);
+  Status PrepareRule(const ApplyRequest& request, Gradients* gradients) const;
+  Status Sum(Operation* operation, const BatchGrads& grads, const ApplyRequest& request, Gradients* gradients);
+  device::UpdateArgs UpdateArgsOf(const Operation& operation, const ApplyRequest& request, const Gradients& gradients,
+                                  int64_t version) const;
+  Status CountUnborn(Operation* operation) MT_REQUIRES(turn_);
+  Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
+  // Counts the births of an update when the device has done it. Until then the operation and the gate are held.
+  void SettleLater(std::shared_ptr<Operation> operation, std::shared_ptr<MaybeInsideGate> inside, const uint32_t* born,
+                   uint64_t most_born);
+  // Waits until the births of the updates that were enqueued before are counted.
+  void AwaitSettled() const;
 
   // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
@@ -210,8 +246,8 @@ class HbmTable : public TableFront {
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
   const pid_t pid_;
-  device::Stream stream_;
-  bool has_stream_ = false;
+  const std::shared_ptr<DeviceQueue> queue_;
+  const device::Stream stream_;  // the queue's
   std::unique_ptr<ScratchPool> pool_;
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
@@ -220,9 +256,15 @@ class HbmTable : public TableFront {
   std::atomic<std::thread::id> snapshot_thread_{};  // that runs one
   Gate gate_;
   Mutex turn_;
-  mutable Mutex enqueue_;  // work of one part of an operation is enqueued together
-  uint64_t last_operation_ MT_GUARDED_BY(enqueue_);
+  Mutex& enqueue_;  // the queue's
+  uint64_t renumbered_at_ MT_GUARDED_BY(enqueue_) = 0;
   std::set<uint64_t> in_flight_ MT_GUARDED_BY(enqueue_);
+  std::atomic<uint64_t> epoch_{0};  // how often rows have left HBM otherwise than as victims
+  mutable Mutex settle_mutex_;
+  mutable std::condition_variable settled_;
+  std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose births are not counted yet
+  uint64_t settles_ MT_GUARDED_BY(settle_mutex_) = 0;
+  std::atomic<uint64_t> may_be_born_{0};  // at most so many rows, by those updates
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
   std::atomic<bool> maybe_dirty_{false};  // an apply ran since everything was handed down

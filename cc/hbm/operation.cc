@@ -17,9 +17,10 @@ constexpr size_t kMostKeys = size_t{1} << 30;
 
 HbmTable::Operation::Operation(HbmTable* t) : table(t), scratch(t->pool_.get()) {
   MutexLock lock(t->enqueue_);
-  number = ++t->last_operation_;
+  number = t->queue_->NextOperation();
   t->in_flight_.insert(number);
-  if (number % kRenumberEvery != 0) return;
+  if (number / kRenumberEvery == t->renumbered_at_) return;
+  t->renumbered_at_ = number / kRenumberEvery;
   const device::RenumberArgs renumber{t->table_->on_device(), t->table_->view().buckets, static_cast<uint32_t>(number)};
   t->Insist([&] { return t->kernels_.renumber(t->stream_, renumber); });
 }
@@ -50,20 +51,23 @@ Status HbmTable::broken() const {
   return broken_;
 }
 
-Status HbmTable::FindKeys(Operation* op, Span<const int64_t> keys, bool stamp) {
+Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Output* output) {
   MT_RETURN_IF_ERROR(broken());
-  if (keys.size() > kMostKeys) {
+  if (keys.n > kMostKeys) {
     return InvalidArgumentError("table '", options().name, "': expected at most ", kMostKeys, " keys in a batch in HBM, found ",
-                                keys.size());
+                                keys.n);
   }
-  const auto n = static_cast<uint32_t>(keys.size());
+  const auto n = static_cast<uint32_t>(keys.n);
   Scratch& s = op->scratch;
   op->n = n;
-  auto* const pinned_keys = s.Pinned<int64_t>(n);
+  op->epoch = epoch_;
+  const bool widens = keys.on_device && keys.device.is_int32;
+  auto* const pinned_keys = keys.on_device ? nullptr : s.Pinned<int64_t>(n);
   auto* const pinned_end = s.Pinned<uint32_t>(1);
   op->counted = s.Pinned<Operation::Numbers>(1);
   op->counted_on_device = s.OnDevice<Operation::Numbers>(1);
-  auto* const device_keys = s.OnDevice<int64_t>(n);
+  auto* const own_keys = keys.on_device && !widens ? nullptr : s.OnDevice<int64_t>(n);
+  const int64_t* const device_keys = own_keys != nullptr ? own_keys : static_cast<const int64_t*>(keys.device.data);
   auto* const device_end = s.OnDevice<uint32_t>(1);
   uint32_t set_size = 2;
   while (set_size < 2 * n) set_size *= 2;
@@ -104,26 +108,34 @@ Status HbmTable::FindKeys(Operation* op, Span<const int64_t> keys, bool stamp) {
                               missed};
   op->missed = device::CompactArgs{missed,         dedup.num_distinct, n,           {scan},        list, &numbers->misses,
                                    dedup.distinct, dedup.counts,       listed_keys, listed_counts, ranks};
-  std::copy(keys.begin(), keys.end(), pinned_keys);
+  if (!keys.on_device) std::copy(keys.host.begin(), keys.host.end(), pinned_keys);
   *pinned_end = n;
   op->busy = true;
   {
     MutexLock lock(enqueue_);
     device::Device& d = *device_;
-    MT_RETURN_IF_ERROR(d.Copy(stream_, device_keys, pinned_keys, n * sizeof(int64_t)));
+    if (!keys.on_device) MT_RETURN_IF_ERROR(d.Copy(stream_, own_keys, pinned_keys, n * sizeof(int64_t)));
+    if (widens) {
+      const auto* const narrow = static_cast<const int32_t*>(keys.device.data);
+      MT_RETURN_IF_ERROR(kernels_.widen(stream_, device::WidenArgs{narrow, own_keys, n}));
+    }
     MT_RETURN_IF_ERROR(d.Copy(stream_, device_end, pinned_end, sizeof(uint32_t)));
     MT_RETURN_IF_ERROR(d.Fill(stream_, dedup.set, 0xff, set_size * sizeof(uint32_t)));
     MT_RETURN_IF_ERROR(d.Fill(stream_, dedup.counts, 0, n * sizeof(uint32_t)));
     MT_RETURN_IF_ERROR(d.Fill(stream_, dedup.scan.words, 0, ScanScratch::Words(n) * sizeof(uint64_t)));
     MT_RETURN_IF_ERROR(d.Fill(stream_, scan, 0, ScanScratch::Words(n) * sizeof(uint64_t)));
     MT_RETURN_IF_ERROR(d.Fill(stream_, numbers, 0, sizeof(Operation::Numbers)));
+    MT_RETURN_IF_ERROR(d.Fill(stream_, &numbers->first_bad, 0xff, sizeof(uint32_t)));
+    if (output != nullptr) MT_RETURN_IF_ERROR(output->Prepare(op));
     MT_RETURN_IF_ERROR(kernels_.dedup(stream_, dedup));
     MT_RETURN_IF_ERROR(kernels_.find(stream_, op->find));
     MT_RETURN_IF_ERROR(kernels_.compact(stream_, op->missed));
     MT_RETURN_IF_ERROR(d.Copy(stream_, op->counted, numbers, sizeof(Operation::Numbers)));
   }
   MT_RETURN_IF_ERROR(Synchronize(op));
+  if (output != nullptr) MT_RETURN_IF_ERROR(output->Check(*op));
   const uint32_t misses = op->counted->misses;
+  op->complete = misses == 0;
   if (misses == 0) return OkStatus();
   op->missed_keys = s.Pinned<int64_t>(misses);
   op->missed_counts = s.Pinned<uint32_t>(misses);
@@ -165,6 +177,7 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   insert.scan.words = s.OnDevice<uint64_t>(ScanScratch::Words(misses));
   insert.victims = s.OnDevice<device::Victim>(misses);
   insert.num_dirty = &numbers->dirty_victims;
+  insert.num_unplaced = &numbers->unplaced;
   auto* const outbox_rows = s.OnDevice<uint8_t>(misses * stride);
   auto* const outbox_keys = s.OnDevice<int64_t>(misses);
   auto* const outbox_tables = s.OnDevice<uint32_t>(misses);
@@ -262,6 +275,7 @@ void HbmTable::ComeDown(Operation* op) {
   if (!broken().ok()) return;
   rows_below_.AddNewRows(op->counted->born);
   if (!op->placed) return;
+  op->complete = op->counted->to_place == op->counted->misses && op->counted->unplaced == 0;
   const uint32_t out = op->counted->dirty_victims + op->counted->changed;
   if (out == 0) return;
   const size_t stride = table_->stride();

@@ -7,10 +7,43 @@
 #include <optional>
 #include <thread>
 
+#include "cc/hbm/device_operations.h"
 #include "cc/hbm/hbm_table.h"
 #include "cc/table/current_snapshot.h"
 
 namespace multitier::hbm {
+
+struct HbmTable::BatchKeys {
+  BatchKeys(Span<const int64_t> keys) : host(keys), n(keys.size()) {}  // NOLINT: a conversion
+  explicit BatchKeys(const DeviceKeys& keys) : device(keys), n(static_cast<size_t>(keys.n)), on_device(true) {}
+
+  Span<const int64_t> host;
+  DeviceKeys device;
+  size_t n;
+  bool on_device = false;
+};
+
+// One gradient for each key of the batch, and the occurrences that it counts as.
+struct HbmTable::BatchGrads {
+  const float* grads = nullptr;     // [n, dim]
+  const int64_t* counts = nullptr;  // [n], or null: one each
+  bool on_device = false;
+};
+
+// What a lookup does with the rows that it found.
+class HbmTable::Output {
+ public:
+  virtual ~Output() = default;
+  // Takes memory, and enqueues what Check needs. Runs before the numbers come down.
+  virtual Status Prepare(Operation* operation) = 0;
+  // An error of the input that only the device can see.
+  virtual Status Check(const Operation&) const { return OkStatus(); }
+  // Enqueues the values.
+  virtual Status Enqueue(const Operation& operation) = 0;
+  // Whether the host reads what was enqueued. If not, memory of the operation may be lent again before the device is done with
+  // it: the next borrower's work is enqueued behind.
+  virtual bool comes_down() const { return false; }
+};
 
 class HbmTable::Operation {
  public:
@@ -29,7 +62,8 @@ class HbmTable::Operation {
     uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
     uint32_t born = 0;
     uint32_t free_rows = 0;
-    uint32_t unused = 0;
+    uint32_t unplaced = 0;   // misses that were to be placed and have no row of the table
+    uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
   };
 
   HbmTable* const table;
@@ -61,6 +95,11 @@ class HbmTable::Operation {
   bool may_ask = false;        // for more rows of HBM: see RunGrowing
   uint64_t asks_for_rows = 0;  // in all
   bool creates_rows = false;
+
+  bool training = false;  // a lookup: absent keys get unborn rows
+  uint64_t epoch = 0;     // of the table when the rows were found
+  bool complete = false;  // each key has a row of the table
+  uint64_t unborn = 0;    // of the rows that were found: set near the budget of a table that grows
 };
 
 // Many operations may be inside at the same time. If a snapshot is far behind, waits for it before the gate, not inside.

@@ -1,6 +1,7 @@
 #include "cc/hbm/scratch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace multitier::hbm {
@@ -43,10 +44,18 @@ void ScratchPool::Bury(device::Buffer buffer) {
 }
 
 void ScratchPool::Empty() {
-  MutexLock lock(mutex_);
-  for (auto& kind : free_) {
-    for (std::vector<device::Buffer>& buffers : kind) buffers.clear();
+  std::vector<device::Buffer> idle;
+  {
+    MutexLock lock(mutex_);
+    for (auto& kind : free_) {
+      for (std::vector<device::Buffer>& buffers : kind) {
+        std::move(buffers.begin(), buffers.end(), std::back_inserter(idle));
+        buffers.clear();
+      }
+    }
   }
+  if (device_->Synchronize(stream_).ok()) return;
+  for (device::Buffer& buffer : idle) Bury(std::move(buffer));
 }
 
 Scratch::~Scratch() {

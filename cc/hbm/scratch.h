@@ -1,7 +1,8 @@
 // Scratch: device memory and pinned host memory of one operation, lent by a pool that keeps it for the next one.
 //
 // Sizes are rounded up to powers of two, so that steady traffic allocates nothing: an allocation on a GPU may stop all its
-// work. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
+// work. All borrowers use device memory on one stream, so it may be given back before the device is done with it: the next
+// borrower's work comes later on the stream. Owns the pooled memory. The pool is thread-safe; a Scratch is one operation's.
 
 #ifndef CC_HBM_SCRATCH_H_
 #define CC_HBM_SCRATCH_H_
@@ -20,20 +21,21 @@ namespace multitier::hbm {
 
 class ScratchPool {
  public:
-  ScratchPool(std::shared_ptr<device::Device> device, std::string table)
-      : device_(std::move(device)), table_(std::move(table)) {}
+  ScratchPool(std::shared_ptr<device::Device> device, device::Stream stream, std::string table)
+      : device_(std::move(device)), stream_(stream), table_(std::move(table)) {}
 
   // ResourceExhausted names the table.
   Result<device::Buffer> Take(bool pinned, size_t bytes);
   void GiveBack(bool pinned, device::Buffer buffer);
   // Keeps memory that the device may still use, until the pool ends.
   void Bury(device::Buffer buffer);
-  // Gives back to the device what is not lent.
+  // Waits for the stream and gives back to the device what is not lent.
   void Empty();
 
  private:
   static constexpr int kSizes = 48;
   const std::shared_ptr<device::Device> device_;
+  const device::Stream stream_;
   const std::string table_;
   Mutex mutex_;
   std::vector<device::Buffer> free_[2][kSizes] MT_GUARDED_BY(mutex_);  // by kind and log2 of bytes
@@ -43,7 +45,7 @@ class ScratchPool {
 class Scratch {
  public:
   explicit Scratch(ScratchPool* pool) : pool_(pool) {}
-  // REQUIRES: the device is done with the memory, or Bury() was called
+  // REQUIRES: the device is done with the pinned memory, or Bury() was called
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

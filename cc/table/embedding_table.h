@@ -356,6 +356,9 @@ class EmbeddingTable {
   // error loses nothing: ResourceExhausted if the disk has no room for the records that must be moved.
   Status Compact();
 
+  // What is above this table and gets its calls (table_above.h). Null: nothing.
+  TableFront* front() const { return front_.get(); }
+
  private:
   class Impl;
   explicit EmbeddingTable(std::unique_ptr<Impl> impl);

@@ -12,7 +12,8 @@ namespace multitier::device {
 namespace {
 
 __device__ __forceinline__ const float* GradOf(const SumArgs& args, uint32_t entry) {
-  return args.grads + static_cast<size_t>(static_cast<uint32_t>(args.entries[entry])) * args.dim;
+  return args.grads +
+         static_cast<size_t>(static_cast<uint32_t>(args.entries[entry])) * (args.stride != 0 ? args.stride : args.dim);
 }
 
 __global__ void __launch_bounds__(kBlock) SumKernel(SumArgs args) {

@@ -64,6 +64,25 @@ struct DedupArgs {
   uint64_t* entries = nullptr;  // out [n] or null: distinct key << 32 | position
 };
 
+// Keys of 32 bits, or counts.
+struct WidenArgs {
+  const int32_t* from;  // [n]
+  int64_t* to;          // out [n]
+  uint32_t n;
+};
+
+// The row of the output of each entry of a sparse batch.
+struct EntryRowsArgs {
+  const int64_t* indices;  // null: entry i is row i. splits: [batch + 1]. Else [entries, columns]: (row) or (row, step)
+  bool splits;
+  uint32_t columns;
+  uint32_t entries;
+  uint32_t batch;       // at least 1
+  int64_t steps;        // more than 0: a sequence; the output row is row * steps + step
+  int64_t* rows;        // out [entries], all in range
+  uint32_t* first_bad;  // lowered to the first entry (splits: or row) that is out of order or range
+};
+
 struct FindArgs {
   const Table* tables;
   const int64_t* keys;         // [max_keys] distinct
@@ -135,7 +154,8 @@ struct InsertArgs {
   uint32_t* outbox;     // out [max_missed]: place of a dirty victim's row in the outbox, in batch order; else kNone
   uint32_t* num_dirty;  // out
   const uint32_t* staged_ranks =
-      nullptr;  // by position: which staged row is the key's. Null: that of its place among the misses
+      nullptr;                       // by position: which staged row is the key's. Null: that of its place among the misses
+  uint32_t* num_unplaced = nullptr;  // added to by exchange, or null: misses without a place
 };
 
 // The exchange launch also takes the InsertArgs of the insert launch before it.
@@ -149,10 +169,11 @@ struct ExchangeArgs {
 
 struct GatherArgs {
   uint8_t* const* rows;     // by distinct key
-  const uint32_t* inverse;  // [n]
+  const uint32_t* inverse;  // [n], or null: value i is that of row i
   uint32_t n;
-  uint32_t dim;  // floats of a value
-  float* out;    // [n, dim]
+  uint32_t dim;         // floats of a value
+  float* out;           // [n, dim]
+  uint32_t stride = 0;  // floats from one value of out to the next; 0: dim
 };
 
 struct SumArgs {
@@ -167,6 +188,7 @@ struct SumArgs {
   uint32_t* begins;                  // [max_keys] scratch
   float* sums;                       // out [max_keys, dim]
   uint64_t* occurrences;             // out [max_keys]
+  uint32_t stride = 0;               // floats from one gradient to the next; 0: dim
 };
 
 enum class PoolCombiner : int { kSum = 0, kMean = 1, kSqrtN = 2 };
@@ -197,6 +219,15 @@ struct PoolArgs {
 struct PooledSumArgs {
   PoolArgs pool;
   SumArgs sum;
+};
+
+// In place: the sums of gradients of clipped values become those of the values.
+struct ClipGradientArgs {
+  const float* values;  // [n, dim] before they were clipped
+  float* sums;          // in and out [n, dim]
+  uint32_t n;
+  uint32_t dim;
+  float max_norm;
 };
 
 enum class DeviceRule {
@@ -234,6 +265,7 @@ struct UpdateArgs {
 enum class Marked {
   kDirty,  // rows that the table below does not have as they are
   kBorn,   // rows that do not read as absent
+  kUnborn,
   kAll,
 };
 struct MarkArgs {
@@ -312,6 +344,9 @@ struct DeviceKernels {
   Status (*count_forgotten)(Stream stream, const ForgetArgs& args);  // after forget
   Status (*reset)(Stream stream, const ResetArgs& args);
   Status (*renumber)(Stream stream, const RenumberArgs& args);
+  Status (*widen)(Stream stream, const WidenArgs& args);
+  Status (*entry_rows)(Stream stream, const EntryRowsArgs& args);
+  Status (*clip_gradient)(Stream stream, const ClipGradientArgs& args);
 };
 
 // The kernels compiled by g++, for the emulated device, and the kernels compiled by nvcc.

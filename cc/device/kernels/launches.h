@@ -28,6 +28,9 @@ Status Forget(Stream stream, const ForgetArgs& args);
 Status CountForgotten(Stream stream, const ForgetArgs& args);
 Status Reset(Stream stream, const ResetArgs& args);
 Status Renumber(Stream stream, const RenumberArgs& args);
+Status Widen(Stream stream, const WidenArgs& args);
+Status EntryRows(Stream stream, const EntryRowsArgs& args);
+Status ClipGradient(Stream stream, const ClipGradientArgs& args);
 
 }  // namespace multitier::device::MT_KERNELS_NAMESPACE
 

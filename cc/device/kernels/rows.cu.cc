@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kBlock) ExchangeKernel(ExchangeArgs args) {
       if (lane == 0) args.outbox_keys[out] = insert.victims[i].key;
       if (lane == 0) args.outbox_tables[out] = t;
     }
+    if (row == staged && lane == 0 && insert.num_unplaced != nullptr) AtomicAdd<kRelaxed>(insert.num_unplaced, 1u);
     if (row != staged) CopyRow(row, staged, table.row_stride, lane);  // the lane that read a chunk of the victim overwrites it
   }
 }
@@ -38,8 +39,9 @@ __global__ void __launch_bounds__(kBlock) GatherKernel(GatherArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
                  lane = threadIdx.x % 32;
   for (uint32_t i = warp; i < args.n; i += warps) {
-    const auto* value = reinterpret_cast<const float*>(args.rows[args.inverse[i]] + sizeof(DeviceRowHeader));
-    float* const out = args.out + static_cast<size_t>(i) * args.dim;
+    const uint32_t key = args.inverse != nullptr ? args.inverse[i] : i;
+    const auto* value = reinterpret_cast<const float*>(args.rows[key] + sizeof(DeviceRowHeader));
+    float* const out = args.out + static_cast<size_t>(i) * (args.stride != 0 ? args.stride : args.dim);
     for (uint32_t d = lane; d < args.dim; d += 32) out[d] = value[d];
   }
 }

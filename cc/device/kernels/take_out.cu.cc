@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kBlock) MarkKernel(MarkArgs args) {
       const uint16_t flags = HeaderOf(row)->flags;
       marked = args.which == Marked::kAll || (flags & kRowUnborn) == 0;
       if (args.which == Marked::kDirty && (flags & kRowDirty) == 0) marked = 0;
+      if (args.which == Marked::kUnborn) marked = (flags & kRowUnborn) != 0;
     }
     args.marked[i] = marked;
   }

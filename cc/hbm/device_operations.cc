@@ -1,0 +1,234 @@
+#include "cc/hbm/device_operations.h"
+
+#include <utility>
+#include <vector>
+
+#include "cc/hbm/member_output.h"
+#include "cc/hbm/workers.h"
+#include "cc/table/table_above.h"
+
+namespace multitier::hbm {
+
+using Operation = HbmTable::Operation;
+
+struct DevicePlan::State {
+  struct Member {
+    std::unique_ptr<MemberOutput> output;
+    std::shared_ptr<Operation> op;  // null: the member has no keys
+    int64_t distinct() const { return op == nullptr ? 0 : op->counted->distinct; }
+  };
+  std::vector<Member> members;
+};
+
+DevicePlan::DevicePlan() : state_(std::make_unique<State>()) {}
+DevicePlan::~DevicePlan() = default;
+DevicePlan::DevicePlan(DevicePlan&&) noexcept = default;
+DevicePlan& DevicePlan::operator=(DevicePlan&&) noexcept = default;
+
+int DevicePlan::num_members() const { return static_cast<int>(state_->members.size()); }
+HbmTable* DevicePlan::table(int member) const { return state_->members[static_cast<size_t>(member)].output->table(); }
+int64_t DevicePlan::rows(int member) const { return state_->members[static_cast<size_t>(member)].output->rows(); }
+int64_t DevicePlan::entries(int member) const { return state_->members[static_cast<size_t>(member)].output->keys().n; }
+int64_t DevicePlan::distinct(int member) const { return state_->members[static_cast<size_t>(member)].distinct(); }
+
+HbmTable* HbmTableOf(const EmbeddingTable& table) { return dynamic_cast<HbmTable*>(table.front()); }
+device::Device& DeviceOf(const HbmTable& table) { return *table.device(); }
+
+namespace {
+
+// All tables of an operation are on one device.
+Status CheckTable(const HbmTable* first, const HbmTable* table) {
+  if (table == nullptr) return InvalidArgumentError("expected a table in HBM, found none");
+  if (table->queue() == first->queue()) return OkStatus();
+  return InvalidArgumentError("expected tables on one device, found '", first->options().name, "' on another than '",
+                              table->options().name, "'");
+}
+
+// The request, with the parts of the caller that are read alone.
+ApplyRequest RequestOf(const ApplyRequest& given) {
+  ApplyRequest request;
+  request.rule = given.rule;
+  request.slot_columns = given.slot_columns;
+  request.hyper = given.hyper;
+  request.global_step = given.global_step;
+  return request;
+}
+
+Status LookUpMember(DevicePlan::State::Member* member, bool training) {
+  MemberOutput* const output = member->output.get();
+  HbmTable* const table = output->table();
+  if (output->keys().n > 0) {
+    std::shared_ptr<Operation> op;
+    MT_RETURN_IF_ERROR(table->LookupTo(HbmTable::BatchKeys(output->keys()), output, training ? &op : nullptr));
+    member->op = std::move(op);
+    return OkStatus();
+  }
+  Operation op(table);
+  return output->EnqueueZeros(&op);
+}
+
+}  // namespace
+
+void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::Stream stream, Done done) {
+  auto state = std::make_shared<DevicePlan::State>();
+  for (const DeviceMember& member : members) {
+    Status status = CheckTable(members[0].table, member.table);
+    state->members.emplace_back();
+    state->members.back().output = std::make_unique<MemberOutput>(member);
+    if (status.ok()) status = state->members.back().output->Validate();
+    if (!status.ok()) return done(status);
+  }
+  if (plan != nullptr) *plan = DevicePlan();
+  if (members.empty()) return done(OkStatus());
+  DeviceQueue* const queue = members[0].table->queue();
+  if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
+  RunOnWorker([state, plan, queue, stream, done = std::move(done)] {
+    Status status;
+    for (auto& member : state->members) {
+      if (status.ok()) status = LookUpMember(&member, plan != nullptr);
+    }
+    const Status ordered = queue->Precede(stream);
+    if (status.ok()) status = ordered;
+    if (plan != nullptr && status.ok()) *plan->state() = std::move(*state);
+    done(status);
+  });
+}
+
+namespace {
+
+Status CheckMember(const DevicePlan& plan, int member) {
+  if (member >= 0 && member < plan.num_members()) return OkStatus();
+  return InvalidArgumentError("expected a member of the plan in [0, ", plan.num_members(), "), found ", member);
+}
+
+Status EnqueueGradient(DevicePlan::State::Member* member, const DeviceGradient& gradient) {
+  const int64_t distinct = member->distinct();
+  if (distinct == 0) return OkStatus();
+  Operation* const op = member->op.get();
+  HbmTable* const table = op->table;
+  const device::Stream stream = table->queue()->stream();
+  device::Device* const device = table->device();
+  const auto n = static_cast<uint32_t>(distinct);
+  if (gradient.keys != nullptr) {
+    MT_RETURN_IF_ERROR(device->Copy(stream, gradient.keys, op->dedup.distinct, n * sizeof(int64_t)));
+  }
+  if (gradient.counts != nullptr) {
+    const auto* const counts = reinterpret_cast<const int32_t*>(op->dedup.counts);
+    MT_RETURN_IF_ERROR(device->kernels().widen(stream, device::WidenArgs{counts, gradient.counts, n}));
+  }
+  if (gradient.grad == nullptr || gradient.sums == nullptr) return OkStatus();
+  auto* const occurrences = op->scratch.OnDevice<uint64_t>(n);
+  MT_RETURN_IF_ERROR(op->scratch.status());
+  return member->output->EnqueueSums(op, gradient.grad, gradient.stride, gradient.sums, occurrences);
+}
+
+}  // namespace
+
+Status GradientOnDevice(const DevicePlan& plan, Span<const DeviceGradient> gradients, device::Stream stream) {
+  for (const DeviceGradient& gradient : gradients) MT_RETURN_IF_ERROR(CheckMember(plan, gradient.member));
+  if (gradients.empty()) return OkStatus();
+  DeviceQueue* const queue = plan.table(0)->queue();
+  MT_RETURN_IF_ERROR(queue->Follow(stream));
+  Status status;
+  for (const DeviceGradient& gradient : gradients) {
+    if (status.ok()) status = EnqueueGradient(&plan.state()->members[static_cast<size_t>(gradient.member)], gradient);
+  }
+  const Status ordered = queue->Precede(stream);
+  return status.ok() ? ordered : status;
+}
+
+namespace {
+
+// An update that needs the host.
+struct Remaining {
+  HbmTable* table;
+  DeviceKeys keys;
+  HbmTable::BatchGrads grads;
+  ApplyRequest request;
+  std::shared_ptr<Operation> owner;  // of keys and grads, or null
+};
+
+// Runs them, and then the caller's stream goes on.
+void RunRemaining(std::vector<Remaining> remaining, Status first, DeviceQueue* queue, device::Stream stream, Done done) {
+  const auto finish = [queue, stream, done = std::move(done)](Status status) {
+    const Status ordered = queue->Precede(stream);
+    done(status.ok() ? ordered : status);
+  };
+  if (remaining.empty()) return finish(first);
+  RunOnWorker([remaining = std::move(remaining), status = std::move(first), finish]() mutable {
+    for (Remaining& one : remaining) {
+      const Status applied = one.table->ApplyFrom(HbmTable::BatchKeys(one.keys), one.grads, one.request);
+      if (status.ok()) status = applied;
+    }
+    remaining.clear();
+    finish(status);
+  });
+}
+
+// Enqueues the sums, and the update if it needs nothing else. Else it remains.
+Status EnqueueUpdate(DevicePlan::State::Member* member, const DeviceUpdate& update, std::vector<Remaining>* remaining) {
+  const auto distinct = static_cast<size_t>(member->distinct());
+  HbmTable* const table = member->output->table();
+  const ApplyRequest request = RequestOf(update.request);
+  if (distinct == 0) return table->ApplyFrom(HbmTable::BatchKeys(Span<const int64_t>()), {}, request);
+  Operation* const op = member->op.get();
+  auto* const occurrences = op->scratch.OnDevice<uint64_t>(distinct);
+  auto* const own_sums =
+      update.sums != nullptr ? nullptr : op->scratch.OnDevice<float>(distinct * static_cast<size_t>(table->dim()));
+  MT_RETURN_IF_ERROR(op->scratch.status());
+  const float* const sums = update.sums != nullptr ? update.sums : own_sums;
+  if (own_sums != nullptr) {
+    MT_RETURN_IF_ERROR(member->output->EnqueueSums(op, update.grad, update.stride, own_sums, occurrences));
+  } else {
+    const device::WidenArgs counts{reinterpret_cast<const int32_t*>(op->dedup.counts), reinterpret_cast<int64_t*>(occurrences),
+                                   static_cast<uint32_t>(distinct)};
+    MT_RETURN_IF_ERROR(table->device()->kernels().widen(table->queue()->stream(), counts));
+  }
+  MT_ASSIGN_OR_RETURN(const bool updated, table->UpdateKept(member->op, request, sums, occurrences));
+  if (updated) return OkStatus();
+  remaining->push_back(Remaining{table, DeviceKeys{op->dedup.distinct, static_cast<int64_t>(distinct)},
+                                 HbmTable::BatchGrads{sums, reinterpret_cast<const int64_t*>(occurrences), true}, request,
+                                 member->op});
+  return OkStatus();
+}
+
+}  // namespace
+
+void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, device::Stream stream, Done done) {
+  for (const DeviceUpdate& update : updates) {
+    Status status = CheckMember(plan, update.member);
+    if (status.ok()) status = plan.table(update.member)->CheckApply(RequestOf(update.request));
+    if (status.ok() && update.sums == nullptr && update.grad == nullptr && plan.distinct(update.member) > 0) {
+      status = InvalidArgumentError("update of member ", update.member, ": expected sums or a gradient, found neither");
+    }
+    if (!status.ok()) return done(status);
+  }
+  if (updates.empty()) return done(OkStatus());
+  DeviceQueue* const queue = plan.table(0)->queue();
+  if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
+  Status first;
+  std::vector<Remaining> remaining;
+  for (const DeviceUpdate& update : updates) {
+    const Status status = EnqueueUpdate(&plan.state()->members[static_cast<size_t>(update.member)], update, &remaining);
+    if (first.ok()) first = status;
+  }
+  RunRemaining(std::move(remaining), first, queue, stream, std::move(done));
+}
+
+void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done done) {
+  std::vector<Remaining> remaining;
+  for (const DeviceApply& apply : applies) {
+    const ApplyRequest request = RequestOf(apply.request);
+    Status status = CheckTable(applies[0].table, apply.table);
+    if (status.ok()) status = apply.table->CheckApply(request);
+    if (!status.ok()) return done(status);
+    remaining.push_back(
+        Remaining{apply.table, apply.keys, HbmTable::BatchGrads{apply.grads, apply.counts, true}, request, nullptr});
+  }
+  if (applies.empty()) return done(OkStatus());
+  DeviceQueue* const queue = applies[0].table->queue();
+  if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
+  RunRemaining(std::move(remaining), OkStatus(), queue, stream, std::move(done));
+}
+
+}  // namespace multitier::hbm

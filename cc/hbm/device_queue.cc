@@ -1,0 +1,74 @@
+#include "cc/hbm/device_queue.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace multitier::hbm {
+
+namespace {
+
+// The queues of this process. Never destroyed, since tables may end after static objects.
+struct Queues {
+  Mutex mutex;
+  std::map<device::Device*, std::weak_ptr<DeviceQueue>> of MT_GUARDED_BY(mutex);
+};
+
+Queues* AllQueues() {
+  static auto* const queues = new Queues;
+  return queues;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Of(const std::shared_ptr<device::Device>& device) {
+  Queues* const queues = AllQueues();
+  MutexLock lock(queues->mutex);
+  for (auto at = queues->of.begin(); at != queues->of.end();) at = at->second.expired() ? queues->of.erase(at) : std::next(at);
+  if (const auto found = queues->of.find(device.get()); found != queues->of.end()) {
+    if (std::shared_ptr<DeviceQueue> queue = found->second.lock()) return queue;
+  }
+  std::shared_ptr<DeviceQueue> queue(new DeviceQueue(device));
+  MT_ASSIGN_OR_RETURN(queue->stream_, device->NewStream());
+  {
+    MutexLock events(queue->events_mutex_);
+    MT_ASSIGN_OR_RETURN(queue->followed_, device->NewEvent());
+    MT_ASSIGN_OR_RETURN(queue->preceded_, device->NewEvent());
+  }
+  queues->of[device.get()] = queue;
+  return queue;
+}
+
+// REQUIRES: the work of the callers' streams that the queue follows is done
+DeviceQueue::~DeviceQueue() {
+  if (stream_.native == nullptr) return;
+  for (int i = 0; i < 3; ++i) {
+    if (device_->Synchronize(stream_).ok()) break;
+  }
+  MutexLock events(events_mutex_);
+  for (const device::Event event : {followed_, preceded_}) {
+    if (event.native != nullptr) device_->Delete(event);
+  }
+  device_->Delete(stream_);
+}
+
+Status DeviceQueue::Follow(device::Stream other) {
+  MutexLock events(events_mutex_);
+  MT_RETURN_IF_ERROR(device_->Record(other, followed_));
+  return device_->Wait(stream_, followed_);
+}
+
+Status DeviceQueue::Precede(device::Stream other) {
+  MutexLock events(events_mutex_);
+  MT_RETURN_IF_ERROR(device_->Record(stream_, preceded_));
+  return device_->Wait(other, preceded_);
+}
+
+void DeviceQueue::SkipTo(uint64_t operation) {
+  MutexLock lock(enqueue_);
+  last_operation_ = std::max(last_operation_, operation);
+}
+
+}  // namespace multitier::hbm

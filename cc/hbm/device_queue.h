@@ -1,0 +1,58 @@
+// DeviceQueue: the order in which one device works on all tables in its memory.
+//
+//   caller's stream   ---- inputs ready --.                       .-- outputs ready -->
+//                                Follow    \                     /  Precede
+//   the queue's stream  -------------------- find, gather, ... ---------------------->
+//
+// All tables of a device share one queue, so their operations run one after the other on the device. The numbers of operations
+// are shared too: a row that was used later has a higher one, whatever its table is.
+//
+// Owns the stream. Thread-safe. Work of one part of an operation is enqueued while `enqueue()` is held.
+
+#ifndef CC_HBM_DEVICE_QUEUE_H_
+#define CC_HBM_DEVICE_QUEUE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "cc/base/mutex.h"
+#include "cc/base/status.h"
+#include "cc/device/device.h"
+
+namespace multitier::hbm {
+
+class DeviceQueue {
+ public:
+  // The queue of the device: the one that exists, or a new one.
+  static Result<std::shared_ptr<DeviceQueue>> Of(const std::shared_ptr<device::Device>& device);
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  device::Stream stream() const { return stream_; }
+  Mutex& enqueue() MT_RETURN_CAPABILITY(enqueue_) { return enqueue_; }
+
+  // What is enqueued on the queue from now on runs after what is on the other stream.
+  Status Follow(device::Stream other);
+  // What is enqueued on the other stream from now on runs after what is on the queue.
+  Status Precede(device::Stream other);
+
+  uint64_t NextOperation() MT_REQUIRES(enqueue_) { return ++last_operation_; }
+  // For tests: operation numbers wrap at 2^32. The next operation gets a number above this one.
+  void SkipTo(uint64_t operation);
+
+ private:
+  explicit DeviceQueue(std::shared_ptr<device::Device> device) : device_(std::move(device)) {}
+
+  const std::shared_ptr<device::Device> device_;
+  device::Stream stream_;
+  Mutex enqueue_;
+  uint64_t last_operation_ MT_GUARDED_BY(enqueue_) = 0;
+  Mutex events_mutex_;  // Record and Wait of one event are a pair
+  device::Event followed_ MT_GUARDED_BY(events_mutex_);
+  device::Event preceded_ MT_GUARDED_BY(events_mutex_);
+};
+
+}  // namespace multitier::hbm
+
+#endif  // CC_HBM_DEVICE_QUEUE_H_
