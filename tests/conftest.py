@@ -62,3 +62,16 @@ def world(request):
         pytest.skip("eager execution is off in v1 behaviour")
     with worlds.make_world(request.param) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory):
+    """The path of the C++ program of examples/serving, built as its README says."""
+    import subprocess
+
+    program = str(tmp_path_factory.mktemp("serve") / "serve")
+    script = os.path.join(os.path.dirname(_HERE), "examples", "serving", "build.sh")
+    subprocess.run(
+        [script, program], check=True, env=dict(os.environ, PYTHON=sys.executable), timeout=300
+    )
+    return program

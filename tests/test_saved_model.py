@@ -14,7 +14,6 @@ from tf_multitier import feature_column as fc
 from tf_multitier import serving
 
 v1 = tf.compat.v1
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORDS = [["ann", "bob"], ["cleo", ""], ["bob", "dan"], ["nobody", "ann"]]
 NAMES = ("user", "item", "tag")
 
@@ -148,17 +147,6 @@ def test_a_graph_that_is_built_for_serving_exports_what_training_left(tmp_path):
         }
     assert columns == {1}
     np.testing.assert_array_equal(in_another_process(path, "Session"), expected)
-
-
-@pytest.fixture(scope="module")
-def serve(tmp_path_factory):
-    """The program of examples/serving, built as its README says."""
-    program = str(tmp_path_factory.mktemp("serve") / "serve")
-    script = os.path.join(ROOT, "examples", "serving", "build.sh")
-    subprocess.run(
-        [script, program], check=True, env=dict(os.environ, PYTHON=sys.executable), timeout=300
-    )
-    return program
 
 
 def flat_model(tmp_path, name, steps, **kwargs):

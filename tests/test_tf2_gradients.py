@@ -122,6 +122,32 @@ def test_each_path_counts_occurrences_wherever_the_tape_is(path, where):
     }  # one update, also of a key in several lookups
 
 
+@path
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_tape_around_a_function_has_the_gradient_of_each_call(path, nested):
+    ev = make()
+    inner = tf.function(lambda: loss_of(path, ev))
+    forward = tf.function(lambda: 2.0 * inner()) if nested else inner
+    for _ in range(3):  # the first call traces the function, the others do not
+        with tf.GradientTape() as tape:
+            loss = forward()
+        assert [v is ev for v in tape.watched_variables()] == [True]
+        assert tape.gradient(loss, ev) is not None
+
+
+def test_a_tape_around_a_function_trains_all_parts_of_a_variable():
+    ev = make(parts=3)
+    forward = tf.function(lambda: tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2, 3])))
+    optimizer = tf_multitier.optimizers.SGD(0.25)
+    before = tf.nn.embedding_lookup(ev, [1, 2, 3]).numpy()
+    for _ in range(4):
+        with tf.GradientTape() as tape:
+            loss = forward()
+        optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
+    after = tf.nn.embedding_lookup(ev, [1, 2, 3]).numpy()
+    np.testing.assert_allclose(after, before - 1, rtol=1e-6)
+
+
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])

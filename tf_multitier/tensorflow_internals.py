@@ -26,7 +26,6 @@ from tensorflow.python.data.experimental import ops as experimental_data_ops
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager import record as tape_record
-from tensorflow.python.eager.tape import variable_accessed
 from tensorflow.python.feature_column import feature_column as feature_column_v1
 from tensorflow.python.feature_column import feature_column_v2
 from tensorflow.python.feature_column import sequence_feature_column
@@ -54,6 +53,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
 from tensorflow.python.ops.init_ops_v2 import TruncatedNormal as TruncatedNormalV2
 from tensorflow.python.ops.resource_variable_ops import is_resource_variable
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.ops.variables import PartitionedVariable
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 from tensorflow.python.saved_model.registration import register_checkpoint_saver
