@@ -148,7 +148,7 @@ def _fault(fields):
         except ValueError:
             return f"field {position + 1} ({name}) is not a number: {text!r}"
         if name == "label" and value not in (0.0, 1.0):
-            return f"label must be 0 or 1, found {text!r}"
+            return f"label: expected 0 or 1, found {text!r}"
     return None
 
 

@@ -72,7 +72,7 @@ def recall_at_k(scores, held_out, k, seen=None):
             f"{scores.shape} and {held_out.shape}"
         )
     if not 1 <= k <= scores.shape[1]:
-        raise ValueError(f"k must be between 1 and {scores.shape[1]}, found {k}")
+        raise ValueError(f"k: expected 1 to {scores.shape[1]}, found {k}")
     target = scores[np.arange(held_out.size), held_out]
     if seen is not None:
         scores[seen[0], seen[1]] = -np.inf

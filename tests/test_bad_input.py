@@ -38,10 +38,12 @@ def empty_ids(rows):
 @pytest.mark.parametrize("default_id", [1.7, True, "a", np.uint64(1)])
 def test_a_default_id_that_is_no_key(graph, default_id):
     ids = v1.sparse_placeholder(tf.int64)
-    with pytest.raises(TypeError, match="embedding variable 'ev': default_id must be int64, found"):
+    with pytest.raises(
+        TypeError, match="embedding variable 'ev': default_id: expected int64, found"
+    ):
         tf.nn.safe_embedding_lookup_sparse(make(), ids, default_id=default_id)
     with pytest.raises(
-        TypeError, match="multihash variable 'mh': default_id must be integers, found"
+        TypeError, match="multihash variable 'mh': default_id: expected integers, found"
     ):
         tf.nn.safe_embedding_lookup_sparse(
             tf_multitier.get_multihash_variable("mh", [[3, 4], [3, 4]]), ids, default_id=default_id
@@ -49,7 +51,7 @@ def test_a_default_id_that_is_no_key(graph, default_id):
 
 
 def test_a_default_id_of_several_keys(graph):
-    with pytest.raises(ValueError, match=r"'ev': default_id must be one key, found shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"'ev': default_id: expected one key, found shape \(2,\)"):
         tf.nn.safe_embedding_lookup_sparse(
             make(), v1.sparse_placeholder(tf.int64), default_id=[1, 2]
         )
@@ -89,7 +91,7 @@ def test_the_gradient_of_weights_passes_filled_rows(graph):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_of_expiry_that_is_no_integer(graph, parts):
     ev = make(parts=parts)
-    with pytest.raises(TypeError, match="'ev': step must be an integer, found float32"):
+    with pytest.raises(TypeError, match="'ev': step: expected an integer, found float32"):
         ev.expire(1.7)
     with initialized_session() as session:
         assert session.run([ev.expire(3), ev.expire(np.int64(2**40))]) == [0, 0]

@@ -250,42 +250,42 @@ def test_sizing_counts_rows(tmp_path):
         (
             lambda: StorageOption(storage_rows=[5], storage_size=[80]),
             ValueError,
-            r"storage_rows cannot be given with storage_size, found \[5\] and \[80\]",
+            r"expected storage_size or storage_rows, found both: \[80\] and \[5\]",
         ),
         (
             lambda: StorageOption(storage_rows=[0]),
             ValueError,
-            r"storage_rows\[0\] must be at least 1, found 0",
+            r"storage_rows\[0\]: expected at least 1, found 0",
         ),
         (
             lambda: StorageOption(storage_rows=[2**32 + 1]),
             ValueError,
-            r"storage_rows\[0\] must be at most 4294967296, found 4294967297",
+            r"storage_rows\[0\]: expected at most 4294967296, found 4294967297",
         ),
         (
             lambda: StorageOption(storage_rows=[1, 2]),
             ValueError,
-            "storage_rows must have at most 1 sizes, one for each tier of DEFAULT; found 2",
+            "storage_rows: expected at most 1 sizes, one for each tier of DEFAULT; found 2",
         ),
         (
             lambda: StorageOption(initial_rows=-1),
             ValueError,
-            "initial_rows must be at least 0, found -1",
+            "initial_rows: expected at least 0, found -1",
         ),
         (
             lambda: StorageOption(on_full="panic"),
             ValueError,
-            "on_full must be 'error', 'warn' or 'drop', found 'panic'",
+            "on_full: expected 'error', 'warn' or 'drop', found 'panic'",
         ),
         (
             lambda: StorageOption(storage_rows=[5], on_full="warn", drop_coldest=True),
             ValueError,
-            "on_full must be 'drop' or 'error' with drop_coldest=True, found 'warn'",
+            "on_full: expected 'drop' or 'error' with drop_coldest=True, found 'warn'",
         ),
         (
             lambda: StorageOption(on_full="drop"),
             ValueError,
-            "drop_coldest needs a size of the last tier",
+            "storage_size: expected 1 sizes with drop_coldest",
         ),
         (
             lambda: engine.Table(4, storage_rows=[5], storage_size=[80]),
@@ -322,7 +322,7 @@ def test_sizing_counts_rows(tmp_path):
             TypeError,
             "set_budget: expected either size or rows, found size=None, rows=None",
         ),
-        (lambda: make().reserve(1.5), TypeError, "'ev': rows must be an integer, found float32"),
+        (lambda: make().reserve(1.5), TypeError, "'ev': rows: expected an integer, found float32"),
     ],
 )
 def test_what_is_refused(make_option, error, message):

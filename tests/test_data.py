@@ -193,24 +193,24 @@ def test_the_stage_stands_in_tf_data_of_the_facade():
         (
             lambda ev: data.prefetch_embeddings(ev),
             TypeError,
-            "ids_of must be a function of an element, found ",
+            "ids_of: expected a function of an element, found ",
         ),
         (
             lambda ev: data.prefetch_embeddings(len, buffer_size=0),
             ValueError,
-            "buffer_size must be at least 1, found 0",
+            "buffer_size: expected at least 1, found 0",
         ),
         (
             lambda ev: data.prefetch_embeddings(len, buffer_size=1.5),
             TypeError,
-            "buffer_size must be an integer, found 1.5",
+            "buffer_size: expected an integer, found 1.5",
         ),
         (
             lambda ev: data.prefetch_embeddings(lambda x: x),
             TypeError,
-            "ids_of must give a dict from embedding variable to ids",
+            "ids_of: expected a dict from embedding variable to ids",
         ),
-        (lambda ev: data.prefetch_embeddings(lambda x: [x]), TypeError, "ids_of must give a dict"),
+        (lambda ev: data.prefetch_embeddings(lambda x: [x]), TypeError, "ids_of: expected a dict"),
         (
             lambda ev: data.prefetch_embeddings(lambda x: {"ev": x}),
             TypeError,
@@ -219,7 +219,7 @@ def test_the_stage_stands_in_tf_data_of_the_facade():
         (
             lambda ev: data.prefetch_embeddings(lambda x: {ev: tf.cast(x, tf.float32)}),
             TypeError,
-            "'ev': ids must be int64, found float32",
+            "'ev': ids: expected int64, found float32",
         ),
     ],
 )
@@ -232,7 +232,8 @@ def test_a_bad_stage_is_refused_when_the_graph_is_built(graph, make, error, mess
 def test_a_part_of_a_variable_is_refused_by_name(graph):
     ev = tf_multitier.get_embedding_variable("ev", 4, partitioner=v1.fixed_size_partitioner(2))
     with pytest.raises(
-        ValueError, match="is one partition of the embedding variable 'ev': give the object"
+        ValueError,
+        match="ids_of: expected the embedding variable 'ev', found only parts of it: pass the object",
     ):
         v1.data.Dataset.range(3).batch(1).apply(data.prefetch_embeddings(lambda x: {ev[1]: x}))
 

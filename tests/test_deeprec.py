@@ -335,7 +335,7 @@ def test_a_name_that_another_package_took_is_refused_before_anything_changes(mon
     monkeypatch.setattr(names, "lookups", lambda: {"group_embedding_lookup_sparse": run_lookups})
     with pytest.raises(
         RuntimeError,
-        match=r"nn\.group_embedding_lookup_sparse exists already .*built-in function print",
+        match=r"nn\.group_embedding_lookup_sparse: expected none, .*built-in function print",
     ):
         deeprec.install()
     assert (
@@ -351,7 +351,9 @@ def run_lookups():
 
 def test_a_module_that_another_package_made_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow.contrib", os)
-    with pytest.raises(RuntimeError, match="tensorflow.contrib exists already"):
+    with pytest.raises(
+        RuntimeError, match="tensorflow.contrib: expected none, TensorFlow's or ours, found"
+    ):
         name_map.add()
     assert not hasattr(tf, "Session")
 
@@ -403,7 +405,7 @@ def test_the_command_says_how_it_is_used(capsys, arguments, status):
         "python3 -m tf_multitier.deeprec [-h] [--deprecations] SCRIPT [ARGS]"
         in captured.out + captured.err
     )
-    assert ("SCRIPT must be a file, found 'no/such/file.py'" in captured.err) == (
+    assert ("SCRIPT: expected a file, found 'no/such/file.py'" in captured.err) == (
         len(arguments) == 2 and arguments[1] == "x" and arguments[0] != "--nonsense"
     )
     assert ("TF_USE_LEGACY_KERAS" in captured.out) == (status == 0)

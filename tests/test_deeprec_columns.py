@@ -116,7 +116,8 @@ def test_an_adaptive_column_pools_and_takes_empty_rows_and_strings(graph):
 
 def test_an_adaptive_column_without_its_mask_says_so(graph):
     with pytest.raises(
-        ValueError, match=r"column 'a' needs a mask .*adaptive_mask_tensors=\{'a': mask\}"
+        ValueError,
+        match=r"column 'a': mask: expected a tensor .*adaptive_mask_tensors=\{'a': mask\}",
     ):
         columns.input_layer(
             {"a": _ids([1])}, [_adaptive()], adaptive_mask_tensors={"b": tf.constant([1])}
@@ -135,7 +136,7 @@ def test_columns_of_tensorflow_take_deeprecs_arguments(graph):
         ],
     )
     assert _run(net).shape == (2, 8)
-    with pytest.raises(ValueError, match="coalesced_scope is not supported"):
+    with pytest.raises(ValueError, match="coalesced_scope: expected None"):
         columns.embedding_column(a, 2, coalesced_scope=object())
 
 
@@ -147,40 +148,40 @@ _MULTIHASH = columns.categorical_column_with_multihash("a", (2, 2))
     [
         (
             lambda: columns.categorical_column_with_multihash("a", (2,)),
-            "column 'a': dims must be two numbers",
+            "column 'a': dims: expected two numbers",
         ),
         (
             lambda: columns.categorical_column_with_multihash("a", (2, 0)),
-            "dims must be two numbers of rows, each at least 1",
+            "dims: expected two numbers of rows, each at least 1",
         ),
         (
             lambda: columns.categorical_column_with_multihash("a", (2, 2), dtype=tf.string),
-            "dtype must be an integer type",
+            "dtype: expected an integer type",
         ),
         (
             lambda: columns.categorical_column_with_multihash("a", (2, 2), "hash"),
-            "column 'a': complementary_strategy must be 'Q-R'",
+            "column 'a': complementary_strategy: expected 'Q-R'",
         ),
-        (lambda: columns.embedding_column(_MULTIHASH, 4), "dimension must be two integers"),
+        (lambda: columns.embedding_column(_MULTIHASH, 4), "dimension: expected two integers"),
         (
             lambda: columns.embedding_column(
                 columns.categorical_column_with_multihash("a", (2, 2), operation="add"), (2, 3)
             ),
-            "operation 'add' needs equal dimensions",
+            "dimension: expected equal ones for operation 'add'",
         ),
         (
             lambda: columns.embedding_column(_MULTIHASH, (2, 2), tensor_name_in_ckpt="t"),
-            "ckpt_to_load_from and tensor_name_in_ckpt",
+            "tensor_name_in_ckpt: expected None, found 't'",
         ),
         (
             lambda: columns.categorical_column_with_adaptive_embedding("a", 0),
-            "hash_bucket_size must be at least 1",
+            "hash_bucket_size: expected at least 1",
         ),
         (
             lambda: columns.embedding_column(
                 columns.categorical_column_with_adaptive_embedding("a", 2), 0
             ),
-            "dimension must be an integer",
+            "dimension: expected an integer",
         ),
         (
             lambda: columns.embedding_column(
@@ -189,7 +190,7 @@ _MULTIHASH = columns.categorical_column_with_multihash("a", (2, 2))
                 ckpt_to_load_from="c",
                 tensor_name_in_ckpt="t",
             ),
-            "ckpt_to_load_from and tensor_name_in_ckpt are not supported",
+            "ckpt_to_load_from: expected None, found 'c'",
         ),
     ],
 )

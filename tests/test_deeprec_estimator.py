@@ -73,7 +73,10 @@ def test_a_loss_that_an_earlier_call_of_the_model_built_is_refused(tmp_path):
 
     estimator = est.Estimator(keeping, str(tmp_path), params={"rate": 0.5})
     estimator.train(input_fn(), steps=1)
-    with pytest.raises(ValueError, match="loss '.*' is of another graph: model_fn .* in each call"):
+    with pytest.raises(
+        ValueError,
+        match="loss: expected a tensor .*, found '.*' of another graph: model_fn .* in each call",
+    ):
         estimator.evaluate(input_fn(repeat=1))
 
 
@@ -205,14 +208,18 @@ def test_wide_and_deep_learns(tmp_path):
             "found both: 1 and 1",
         ),
         (lambda: est.RunConfig(train_distribute=object()), NotImplementedError, "train_distribute"),
-        (lambda: est.EstimatorSpec("train", loss=1), ValueError, "mode 'train' needs train_op"),
-        (lambda: est.EstimatorSpec("test"), ValueError, "mode must be one of"),
+        (
+            lambda: est.EstimatorSpec("train", loss=1),
+            ValueError,
+            "train_op: expected a value in mode 'train', found None",
+        ),
+        (lambda: est.EstimatorSpec("test"), ValueError, "mode: expected one of"),
         (
             lambda: est.Estimator(model_fn, warm_start_from="dir"),
             NotImplementedError,
-            "warm_start_from is not supported",
+            "warm_start_from: expected None",
         ),
-        (lambda: est.Estimator(3), TypeError, "model_fn must be a function"),
+        (lambda: est.Estimator(3), TypeError, "model_fn: expected a function"),
         (
             lambda: est.BoostedTreesClassifier,
             NotImplementedError,
@@ -221,7 +228,7 @@ def test_wide_and_deep_learns(tmp_path):
         (
             lambda: est.DNNLinearCombinedClassifier(n_classes=3),
             NotImplementedError,
-            "n_classes must be 2, found 3",
+            "n_classes: expected 2, found 3",
         ),
     ],
 )
@@ -231,7 +238,7 @@ def test_what_is_not_supported_is_refused(call, error, message):
 
 
 def test_without_a_checkpoint_evaluation_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no checkpoint in"):
+    with pytest.raises(ValueError, match="expected a checkpoint in .*, found none"):
         make(tmp_path).evaluate(input_fn(repeat=1))
 
 

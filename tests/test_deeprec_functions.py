@@ -36,11 +36,13 @@ def test_strategies_of_one_process(monkeypatch):
     names.enable_group_embedding(fusion_type="localized")
     with pytest.raises(ValueError, match="'localized' or 'collective', found 'ring'"):
         names.enable_distributed_strategy("ring")
-    with pytest.raises(NotImplementedError, match="'parameter_server' does not exist"):
+    with pytest.raises(NotImplementedError, match="found 'parameter_server': place"):
         names.enable_distributed_strategy("parameter_server")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     names.enable_distributed_strategy("localized")
-    with pytest.raises(NotImplementedError, match="one process only, found OMPI_COMM_WORLD_SIZE=4"):
+    with pytest.raises(
+        NotImplementedError, match="OMPI_COMM_WORLD_SIZE: expected 1 or unset, found 4"
+    ):
         names.enable_distributed_strategy("collective")
 
 
@@ -49,7 +51,7 @@ def test_lookup_tier_and_resource_of_a_variable(graph):
     with v1.Session() as session:
         session.run(table.initializer)
         assert session.run(names.lookup_tier(table, [5])).tolist() == [-1]
-    with pytest.raises(TypeError, match="must be an embedding variable, found ndarray"):
+    with pytest.raises(TypeError, match="var: expected an embedding variable, found ndarray"):
         names.lookup_tier(np.ones(2), [5])
     with pytest.raises(NotImplementedError, match="has no address"):
         names.lookup_resource(table)
@@ -71,7 +73,7 @@ def test_contrib_columns_are_those_of_feature_column(graph):
     assert contrib.sparse_column_wth_embedding("a", evconfig=option).ev_option is option
     column = contrib.sparse_column_with_embedding("a", tf.int64, steps_to_live=7)
     assert column.ev_option.evict_option[0].steps_to_live == 7
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="found both"):
         contrib.sparse_column_with_embedding("a", ev_option=option, evconfig=option)
     with pytest.raises(ValueError, match="init_data_source"):
         contrib.sparse_column_with_embedding("a", init_data_source="somewhere")

@@ -203,13 +203,13 @@ def test_training_is_the_same_with_a_stage():
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        (dict(num_threads=0), ValueError, "num_threads must be at least 1, found 0"),
-        (dict(capacity=0), ValueError, "capacity must be at least 1, found 0"),
-        (dict(capacity=1.5), TypeError, "capacity must be an integer, found 1.5"),
+        (dict(num_threads=0), ValueError, "num_threads: expected at least 1, found 0"),
+        (dict(capacity=0), ValueError, "capacity: expected at least 1, found 0"),
+        (dict(capacity=1.5), TypeError, "capacity: expected an integer, found 1.5"),
         (
             dict(closed_exception_types=("x",)),
             TypeError,
-            "closed_exception_types must be exception classes",
+            "closed_exception_types: expected exception classes",
         ),
         (dict(items=[1]), ValueError, "expected both items and feed_generator or neither"),
     ],

@@ -239,7 +239,7 @@ def test_two_queues_of_a_graph_are_apart():
         (("a",), TypeError, "list of strings"),
         (([1],), TypeError, "list of strings"),
         (([],), ValueError, "at least one"),
-        ((["a"], 0), ValueError, "num_epochs must be an integer >= 1, found 0"),
+        ((["a"], 0), ValueError, "num_epochs: expected an integer, at least 1, found 0"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, error, message):

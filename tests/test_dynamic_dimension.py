@@ -81,27 +81,35 @@ def test_other_variables_are_looked_up_as_ever(graph):
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda t: LOOKUP(t, [1]), ValueError, "variable 't' needs blocknums"),
+        (
+            lambda t: LOOKUP(t, [1]),
+            ValueError,
+            "variable 't': blocknums: expected the number of blocks of each id, found None",
+        ),
         (
             lambda t: LOOKUP(t, [1], blocknums=[1, 2]),
             ValueError,
-            "blocknums must have the shape of ids",
+            "blocknums: expected shape .*, that of ids",
         ),
         (
             lambda t: LOOKUP(t.blocks[0], [1], blocknums=[1]),
             ValueError,
-            "blocknums are for dynamic-dimension variables",
+            "params: expected a dynamic-dimension variable with blocknums",
         ),
         (
             lambda t: LOOKUP(t.blocks[0], [1], counts=[1]),
             NotImplementedError,
             "counts is not supported",
         ),
-        (lambda t: make("u", storage_type="HBM"), ValueError, "'u': storage_type is not supported"),
+        (
+            lambda t: make("u", storage_type="HBM"),
+            ValueError,
+            "'u': storage_type: expected None, found 'HBM': give ev_option",
+        ),
         (
             lambda t: dynamic_dimension.get_dynamic_dimension_embedding_variable("u", 2, 0),
             ValueError,
-            "embedding_block_num must be",
+            "embedding_block_num: expected",
         ),
     ],
 )

@@ -243,7 +243,7 @@ def test_a_slot_of_another_dim_is_refused_before_any_table_changes():
 @pytest.mark.parametrize(
     "given, message",
     [
-        (dict(beta1=np.nan), "optimizer adam: beta1 must be"),
+        (dict(beta1=np.nan), "optimizer adam: beta1: expected"),
         (dict(beta1="much"), "beta1 of adam: expected a number, found 'much'"),
         (dict(global_step=1.5), "global_step: expected an integer, found 1.5"),
         (
@@ -303,9 +303,13 @@ def test_group_errors_name_the_member():
         ValueError, match="max_norm of member 2: expected None where .* same table, found 1.0"
     ):
         engine.Group([*tables, tables[1]], [[1], [1], [1]], max_norms=[2.0, None, 1.0], train=True)
-    with pytest.raises(ValueError, match="apply: .* without train"):
+    with pytest.raises(
+        ValueError, match="apply: expected a group looked up with train=True, found one without"
+    ):
         engine.Group(tables, [[1], [1]]).apply("sgd", [], hyper={"learning_rate": 1})
-    with pytest.raises(ValueError, match="weights_gradients: .* without train"):
+    with pytest.raises(
+        ValueError, match="weights_gradients: expected a group looked up with train=True"
+    ):
         engine.Group(tables, [[1], [1]]).weights_gradients([])
     with pytest.raises(ValueError, match="grads: expected one for each of 2 tables, found 1"):
         engine.Group(tables, [[1], [1]], train=True).weights_gradients([np.zeros((1, 2))])

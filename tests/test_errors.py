@@ -31,20 +31,20 @@ def refused(error, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (dict(name=""), "name of an embedding variable must be a non-empty string, found ''"),
-        (dict(embedding_dim=0), "'x': embedding_dim must be at least 1, found 0"),
+        (dict(name=""), "name of embedding variable: expected a non-empty string, found ''"),
+        (dict(embedding_dim=0), "'x': embedding_dim: expected at least 1, found 0"),
         (
             dict(embedding_dim=2**20 + 1),
-            "'x': embedding_dim must be at most 1048576, found 1048577",
+            "'x': embedding_dim: expected at most 1048576, found 1048577",
         ),
-        (dict(embedding_dim=-3), "'x': embedding_dim must be at least 1, found -3"),
-        (dict(embedding_dim=4.0), "'x': embedding_dim must be an integer, found 4.0"),
-        (dict(key_dtype=tf.string), "'x': key_dtype must be int64 or int32, found string"),
-        (dict(value_dtype=tf.float64), "'x': value_dtype must be float32, found float64"),
-        (dict(initializer=object()), "'x': initializer must be a TensorFlow initializer"),
+        (dict(embedding_dim=-3), "'x': embedding_dim: expected at least 1, found -3"),
+        (dict(embedding_dim=4.0), "'x': embedding_dim: expected an integer, found 4.0"),
+        (dict(key_dtype=tf.string), "'x': key_dtype: expected int64 or int32, found string"),
+        (dict(value_dtype=tf.float64), "'x': value_dtype: expected float32, found float64"),
+        (dict(initializer=object()), "'x': initializer: expected a TensorFlow initializer"),
         (
             dict(initializer=np.zeros((2, 3))),
-            r"'x': an initial matrix must have shape \[N, 4\], found \[2, 3\]",
+            r"'x': initial matrix: expected shape \[N, 4\], found \[2, 3\]",
         ),
         (
             dict(initializer=v1.random_uniform_initializer(1, 1)),
@@ -52,25 +52,25 @@ def refused(error, message):
         ),
         (
             dict(initializer=v1.truncated_normal_initializer(stddev=-1.0)),
-            "stddev .* must be at least 0, found -1.0",
+            "stddev .*: expected at least 0, found -1.0",
         ),
-        (dict(partitioner=3), "'x': partitioner must be callable or None, found 3"),
+        (dict(partitioner=3), "'x': partitioner: expected a function or None, found 3"),
         (
             dict(partitioner=v1.fixed_size_partitioner(2, axis=1)),
-            r"must cut keys only, .*found \[1, 2\]",
+            r"partitioner: expected \[n, 1\] .*found \[1, 2\]",
         ),
         (
             dict(partitioner=lambda shape, dtype: [2000, 1]),
-            r"into 1 to 1024 partitions .*found \[2000, 1\]",
+            r"partitioner: expected \[n, 1\] with n from 1 to 1024, found \[2000, 1\]",
         ),
         (
             dict(partitioner=v1.fixed_size_partitioner(1025)),
-            r"'x': .*into 1 to 1024 partitions .*found one that cuts into more",
+            r"'x': partitioner: .*found one that makes more partitions",
         ),
         (dict(regularizer=tf.nn.l2_loss), "unexpected keyword argument 'regularizer'"),
         (
             dict(ev_option="DRAM"),
-            "'x': ev_option must be EmbeddingVariableOption or None, found 'DRAM'",
+            "'x': ev_option: expected EmbeddingVariableOption or None, found 'DRAM'",
         ),
     ],
 )
@@ -84,13 +84,17 @@ def test_reuse_with_something_else(graph, ev, parted):
     with v1.variable_scope("", reuse=True):
         with refused(ValueError, r"ev.*shape \(0, 8\).*found shape \(0, 4\)"):
             tf_multitier.get_embedding_variable("ev", 8)
-        with refused(ValueError, "'ev', but specified key_dtype int32 and found int64"):
+        with refused(
+            ValueError, "'ev' exists: key_dtype: expected int32, as specified, found int64"
+        ):
             tf_multitier.get_embedding_variable("ev", 4, key_dtype=tf.int32)
-        with refused(ValueError, "'parted', but specified number of partitions 3 and found 2"):
+        with refused(
+            ValueError, "'parted' exists: number of partitions: expected 3, as specified, found 2"
+        ):
             tf_multitier.get_embedding_variable(
                 "parted", 4, partitioner=v1.fixed_size_partitioner(3)
             )
-        with refused(ValueError, "'ev', but specified filter counter and found none"):
+        with refused(ValueError, "'ev' exists: filter: expected counter, as specified, found none"):
             tf_multitier.get_embedding_variable(
                 "ev",
                 4,
@@ -113,12 +117,12 @@ def test_functions_of_a_graph_are_refused_in_one_sentence(ev):
 
     with refused(
         RuntimeError,
-        "get_embedding_variable of a v1 graph works outside of functions only, found it in the tf.function",
+        "get_embedding_variable of a v1 graph: expected a use outside of functions, found one in the tf.function",
     ):
         tf.function(create).get_concrete_function()
     with refused(
         RuntimeError,
-        "a lookup of embedding variable 'ev' of a v1 graph works outside of functions only, found it in the tf.function",
+        "a lookup of embedding variable 'ev' of a v1 graph: expected a use outside of functions, found one in the tf.function",
     ):
         tf.function(lambda: tf.nn.embedding_lookup(ev, [1])).get_concrete_function()
 
@@ -127,31 +131,31 @@ def test_functions_of_a_graph_are_refused_in_one_sentence(ev):
 
 
 def test_ids_of_another_dtype(ev, graph):
-    with refused(TypeError, "'ev': ids must be int64, found float32"):
+    with refused(TypeError, "'ev': ids: expected int64, found float32"):
         tf.nn.embedding_lookup(ev, [1.0])
-    with refused(TypeError, "'ev': ids must be int64, found string"):
+    with refused(TypeError, "'ev': ids: expected int64, found string"):
         tf.nn.embedding_lookup(ev, tf.constant(["a"]))
     small = tf_multitier.get_embedding_variable("small", 4, key_dtype=tf.int32)
-    with refused(TypeError, "'small' has int32 keys: ids must be int32, found int64"):
+    with refused(TypeError, "'small': ids: expected int32, the key_dtype, found int64"):
         tf.nn.embedding_lookup(small, tf.constant([1], tf.int64))
 
 
 def test_sparse_ids_of_another_rank_or_kind(ev):
     cube = tf.SparseTensor([[0, 0, 0]], tf.constant([1], tf.int64), [1, 1, 1])
-    with refused(ValueError, "sp_ids must have rank 2, found rank 3"):
+    with refused(ValueError, "sp_ids: expected rank 2, found rank 3"):
         tf.nn.embedding_lookup_sparse(ev, cube, None)
     ids = tf.SparseTensor([[0, 0]], tf.constant([1], tf.int64), [1, 1])
-    with refused(TypeError, "sp_weights must be a SparseTensor or None, found list"):
+    with refused(TypeError, "sp_weights: expected a SparseTensor or None, found list"):
         tf.nn.embedding_lookup_sparse(ev, ids, [1.0])
-    with refused(ValueError, "combiner must be one of 'sum', 'mean' or 'sqrtn', found 'max'"):
+    with refused(ValueError, "combiner: expected 'sum', 'mean' or 'sqrtn', found 'max'"):
         tf.nn.embedding_lookup_sparse(ev, ids, None, combiner="max")
-    with refused(ValueError, "max_norm must be at least 0, found -1.0"):
+    with refused(ValueError, "max_norm: expected None or at least 0, found -1.0"):
         tf.nn.embedding_lookup_sparse(ev, ids, None, max_norm=-1.0)
 
 
 def test_sparse_tensors_of_unequal_lengths(ev):
     ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, 2], tf.int64), [1, 2])
-    with refused(ValueError, "one value for each of sp_ids: expected 2, found 1"):
+    with refused(ValueError, "sp_weights: expected 2 values, one for each of sp_ids, found 1"):
         tf.nn.embedding_lookup_sparse(ev, ids, tf.SparseTensor([[0, 0]], [1.0], [1, 2]))
     values = v1.placeholder(tf.float32, [None])
     late = tf.nn.embedding_lookup_sparse(ev, ids, tf.SparseTensor(ids.indices, values, [1, 2]))
@@ -193,14 +197,15 @@ def test_a_list_of_parts_names_the_object_to_pass(parted, ev):
     for parts in (list(parted), [parted[0]]):
         with refused(
             ValueError,
-            "part.* of the embedding variable 'parted': pass the object|not a part or a list of parts",
+            "expected the embedding variable 'parted', found only parts of it: pass the object",
         ):
             tf.nn.embedding_lookup(parts, [1])
     with refused(
-        ValueError, "'parted/part_0:0' is partition 0 of 2 of the embedding variable 'parted'"
+        ValueError,
+        "'parted/part_0:0': expected the embedding variable 'parted', found only parts of it",
     ):
         tf.gather(parted[0], [1])
-    with refused(ValueError, "must be one embedding variable, found a list of 2: ev"):
+    with refused(ValueError, "params: expected one embedding variable, found a list of 2: ev"):
         tf.nn.embedding_lookup([ev, ev], [1])
 
 
@@ -208,7 +213,7 @@ def test_the_gradient_of_a_partitioned_variable_names_its_parts(parted):
     loss = loss_of(parted)
     with refused(
         ValueError,
-        r"one partition of the embedding variable 'parted': pass its parts, list\(variable\)",
+        r"gradient of embedding variable 'parted': expected its parts, .*: pass list\(variable\)",
     ):
         tf.gradients(loss, [parted])
     assert len(tf.gradients(loss, list(parted))) == 2
@@ -305,7 +310,7 @@ def test_a_subclass_that_changes_sparse_updates_has_no_rule(ev):
 def test_a_dense_gradient(ev):
     with refused(
         TypeError,
-        "gradient of embedding variable 'ev' must be IndexedSlices of keys, found a dense tensor",
+        "gradient of embedding variable 'ev': expected IndexedSlices of keys, found a dense tensor",
     ):
         v1.train.GradientDescentOptimizer(0.1).apply_gradients([(tf.zeros([0, 4]), ev)])
 
@@ -332,7 +337,8 @@ def test_a_gradient_of_another_dim_or_length(ev):
 def test_expiry_by_steps_needs_a_global_step(graph):
     ev = tf_multitier.get_embedding_variable("old", 4, steps_to_live=5)
     with refused(
-        ValueError, r"'old' has GlobalStepEvict\(steps_to_live=5\), which needs a global step"
+        ValueError,
+        r"'old': expected a global step for GlobalStepEvict\(steps_to_live=5\), found none",
     ):
         v1.train.GradientDescentOptimizer(0.1).minimize(loss_of(ev))
 

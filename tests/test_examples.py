@@ -291,7 +291,7 @@ def test_reader_with_keep_splits_rows_by_number(write):
         ("\t".join(["1"] * 41), "expected 40 tab-separated fields, found 41"),
         ("", "expected 40 tab-separated fields, found 1"),
         (line(ints=["1", "2", "x"]), "field 4 (I3) is not a number: 'x'"),
-        (line(label="2"), "label must be 0 or 1, found '2'"),
+        (line(label="2"), "label: expected 0 or 1, found '2'"),
         (line(label=""), "field 1 (label) is not a number: ''"),
     ],
 )
@@ -375,7 +375,7 @@ def test_recall_at_k_strikes_out_seen_items_and_counts_ties_against():
     assert metrics.recall_at_k(scores, [1, 0], k=1) == 0.0
     assert metrics.recall_at_k(scores, [1, 0], k=1, seen=([0], [0])) == 0.5
     assert metrics.recall_at_k(scores, [1, 0], k=3) == 1.0
-    with pytest.raises(ValueError, match="k must be between 1 and 3, found 4"):
+    with pytest.raises(ValueError, match="k: expected 1 to 3, found 4"):
         metrics.recall_at_k(scores, [1, 0], k=4)
 
 

@@ -249,7 +249,7 @@ def test_shared_columns_share_over_input_layers(session):
 
 def test_shared_columns_with_unlike_options_are_refused():
     counter = tf_multitier.EmbeddingVariableOption(filter_option=tf_multitier.CounterFilter(3))
-    with pytest.raises(ValueError, match="'a' and 'b' must have one ev_option and partition_num"):
+    with pytest.raises(ValueError, match="'b': expected ev_option and partition_num of 'a'"):
         fc.shared_embedding_columns([ints("a"), ints("b", ev_option=counter)], 2)
 
 
@@ -323,11 +323,15 @@ def test_sequence_columns_of_unlike_lengths_fail_when_run(session):
 
 
 def test_sequence_input_layer_refuses_what_is_no_sequence(session):
-    with pytest.raises(ValueError, match="must be sequence dense columns"):
+    with pytest.raises(ValueError, match="feature_columns: expected sequence dense columns"):
         fc.sequence_input_layer({}, [fc.numeric_column("x")])
-    with pytest.raises(ValueError, match="must have at least one column, found none"):
+    with pytest.raises(
+        ValueError, match="feature_columns: expected at least one column, found none"
+    ):
         fc.sequence_input_layer({}, [])
-    with pytest.raises(ValueError, match="two feature columns are named 'a_embedding'"):
+    with pytest.raises(
+        ValueError, match="feature_columns: expected distinct names, found 'a_embedding' twice"
+    ):
         fc.sequence_input_layer({}, [embedded(sequence("a")), embedded(sequence("a"))])
     with pytest.raises(ValueError, match="must not be of type"):
         stock.input_layer({"a": sparse([[1]])}, [embedded(sequence("a"))])
@@ -417,12 +421,12 @@ def test_module_has_tensorflows_names_and_ours():
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        (dict(key=3), "key must be a non-empty string, found 3"),
+        (dict(key=3), "key: expected a non-empty string, found 3"),
         (
             dict(key="a", dtype=tf.float32),
-            "'a': dtype must be tf.string or an integer type, found float32",
+            "'a': dtype: expected tf.string or an integer type, found float32",
         ),
-        (dict(key="a", partition_num=0), "'a': partition_num must be at least 1, found 0"),
+        (dict(key="a", partition_num=0), "'a': partition_num: expected at least 1, found 0"),
     ],
 )
 def test_bad_arguments_of_a_column_are_named(kwargs, message):
@@ -440,7 +444,7 @@ def test_feature_of_another_dtype_is_refused(session):
 
 
 def test_indicator_column_is_refused(session):
-    with pytest.raises(ValueError, match="column 'a' takes every 64-bit id"):
+    with pytest.raises(ValueError, match="found 'a', which takes every 64-bit id"):
         fc.indicator_column(ints("a"))
 
 

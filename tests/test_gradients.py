@@ -289,10 +289,11 @@ def test_ragged_ids_where_they_cannot_be_looked_up(graph, parts):
     ):
         v1.nn.safe_embedding_lookup_sparse(ev, ids)
     with pytest.raises(
-        TypeError, match="weights of ragged ids must be a RaggedTensor or None, found SparseTensor"
+        TypeError,
+        match="weights: expected a RaggedTensor as the ids are, or None, found SparseTensor",
     ):
         tf.nn.safe_embedding_lookup_sparse(ev, ids, ids.to_sparse())
-    with pytest.raises(ValueError, match=r"ragged ids must have the shape \[batch, \(any\)\]"):
+    with pytest.raises(ValueError, match=r"ragged ids: expected shape \[batch, \(any\)\]"):
         tf.nn.safe_embedding_lookup_sparse(ev, tf.ragged.constant([[[1], []]], dtype=tf.int64))
     both = [
         v1.nn.embedding_lookup_sparse(

@@ -236,13 +236,13 @@ def test_no_rows_and_no_ids(world):
 
 def test_what_can_not_be_joined_is_refused_by_name(session):
     params, three, two = [table("a", 2), table("b", 3)], sparse([[1], [2], [3]]), sparse([[1], [2]])
-    with pytest.raises(ValueError, match="concat: sequences are not joined"):
+    with pytest.raises(ValueError, match="concat: expected False for sequences, found"):
         nn.group_embedding_lookup_sparse(
             params, [three, three], "sum", is_sequence=True, concat=True
         )
     for bad in ([1], [3, -1], [1.0, 1.0], "yes", 2):
         with pytest.raises(
-            ValueError, match="concat must be True, False, or a list of numbers that are together 2"
+            ValueError, match="concat: expected True, False, or a list of numbers whose sum is 2"
         ):
             nn.group_embedding_lookup_sparse(params, [three, three], "sum", concat=bad)
     with pytest.raises(

@@ -27,31 +27,31 @@ def test_errors_name_the_member(session):
 
     refused(
         ValueError,
-        r"sp_ids must have one entry for each of 2 params, found 1: member 1",
+        r"sp_ids: expected 2 entries, one for each of params, found 1: member 1",
         [ev, other],
         [ids],
         "sum",
     )
     refused(
         ValueError,
-        r"combiners must have one entry for each of 1 params, found 2",
+        r"combiners: expected 1 entries, one for each of params, found 2",
         [ev],
         [ids],
         ["sum", "sum"],
     )
-    refused(ValueError, r"sp_weights must have one entry", [ev], [ids], ["sum"], [None, None])
-    refused(ValueError, r"params must not be empty", [], [], [])
-    refused(TypeError, r"params must be a list", ev, [ids], ["sum"])
+    refused(ValueError, r"sp_weights: expected 1 entries", [ev], [ids], ["sum"], [None, None])
+    refused(ValueError, r"params: expected at least one entry, found none", [], [], [])
+    refused(TypeError, r"params: expected a list", ev, [ids], ["sum"])
     refused(
         ValueError,
-        r"member 1 \('other'\): combiner must be one of .* found 'max'",
+        r"member 1 \('other'\): combiner: expected 'sum', 'mean' or 'sqrtn', found 'max'",
         [ev, other],
         [ids, ids],
         ["sum", "max"],
     )
     refused(
         ValueError,
-        r"member 1 \('other'\): weights must have one value for each of sp_ids: expected 2, found 1",
+        r"member 1 \('other'\): weights: expected 2 values, one for each of sp_ids, found 1",
         [ev, other],
         [ids, ids],
         "sum",
@@ -59,21 +59,27 @@ def test_errors_name_the_member(session):
     )
     refused(
         TypeError,
-        r"member 1 \('other'\): sp_ids must be a SparseTensor or a RaggedTensor, found",
+        r"member 1 \('other'\): sp_ids: expected a SparseTensor or a RaggedTensor, found",
         [ev, other],
         [ids, tf.constant([1])],
         "sum",
     )
     refused(
         TypeError,
-        r"member 0 \('ev'\): weights must be a SparseTensor as the ids are",
+        r"member 0 \('ev'\): weights: expected a SparseTensor as the ids are",
         [ev],
         [ids],
         "sum",
         [tf.RaggedTensor.from_row_lengths([1.0, 1.0], [2])],
     )
     narrow = tf_multitier.get_embedding_variable("narrow", 4, key_dtype=tf.int32)
-    refused(TypeError, r"member 1 \('narrow'\): .*int32 keys", [ev, narrow], [ids, ids], "sum")
+    refused(
+        TypeError,
+        r"member 1 \('narrow'\): .*expected int32, the key_dtype, found int64",
+        [ev, narrow],
+        [ids, ids],
+        "sum",
+    )
     refused(
         TypeError,
         r"member 1 \('other'\): .*string",
@@ -83,7 +89,7 @@ def test_errors_name_the_member(session):
     )
     refused(
         ValueError,
-        r"member 0 \('ev'\): max_norm must be at least 0",
+        r"member 0 \('ev'\): max_norm: expected None or at least 0",
         [ev],
         [ids],
         "sum",
@@ -106,7 +112,7 @@ def test_errors_name_the_member(session):
     )
     refused(
         TypeError,
-        r"member 0 \('ev'\): weights must be floats, found string",
+        r"member 0 \('ev'\): weights: expected floats, found string",
         [ev],
         [ids],
         "sum",
@@ -114,7 +120,7 @@ def test_errors_name_the_member(session):
     )
     refused(
         ValueError,
-        r"member 1 \('other'\): weights must have indices as the ids have: .* found \[\[0, 0\], \[0, 2\]\]",
+        r"member 1 \('other'\): weights: expected indices .*, as the ids have, found \[\[0, 0\], \[0, 2\]\]",
         [ev, other],
         [ids, ids],
         "sum",
@@ -122,7 +128,7 @@ def test_errors_name_the_member(session):
     )
     refused(
         ValueError,
-        r"member 0 \('ev'\): weights must have row splits as the ids have: expected \[0, 2, 3\], found \[0, 1, 3\]",
+        r"member 0 \('ev'\): weights: expected row splits \[0, 2, 3\], as the ids have, found \[0, 1, 3\]",
         [ev],
         [tf.RaggedTensor.from_row_splits([1, 2, 3], [0, 2, 3])],
         "sum",
@@ -132,13 +138,13 @@ def test_errors_name_the_member(session):
     for limit in (0, None, 1.5):
         refused(
             ValueError,
-            "params_num_per_group must be an integer, at least 1",
+            "params_num_per_group: expected an integer, at least 1",
             [ev],
             [ids],
             "sum",
             params_num_per_group=limit,
         )
-    with pytest.raises(ValueError, match=r"ids must have one entry for each of 2 params"):
+    with pytest.raises(ValueError, match=r"ids: expected 2 entries, one for each of params"):
         nn.group_embedding_lookup([ev, other], [[1]])
     # Found when run.
     values = v1.placeholder(tf.int64, [None])

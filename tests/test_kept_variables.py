@@ -325,14 +325,14 @@ def test_bad_options_are_refused():
     for kind in ("DRAM", "DRAM_PMEM", "PMEM"):
         with pytest.raises(ValueError, match=f"last tier is LEVELDB or SSDHASH, found {kind}"):
             tf_multitier.StorageOption(kind, "/tmp/x", keep=True)
-    with pytest.raises(TypeError, match=r"StorageOption\.keep must be True or False, found 1"):
+    with pytest.raises(TypeError, match=r"StorageOption\.keep: expected True or False, found 1"):
         tf_multitier.StorageOption("SSDHASH", "/tmp/x", keep=1)
     environ = {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH", "TF_MULTITIER_STORAGE_PATH": "/tmp/x"}
     assert storage_option.storage_option_from_environment(
         {**environ, "TF_MULTITIER_STORAGE_KEEP": "1"}
     ).keep
     assert not storage_option.storage_option_from_environment(environ).keep
-    with pytest.raises(ValueError, match="TF_MULTITIER_STORAGE_KEEP must be 0 or 1, found 'yes'"):
+    with pytest.raises(ValueError, match="TF_MULTITIER_STORAGE_KEEP: expected 0 or 1, found 'yes'"):
         storage_option.storage_option_from_environment(
             {**environ, "TF_MULTITIER_STORAGE_KEEP": "yes"}
         )

@@ -119,15 +119,18 @@ def test_a_reusing_scope_finds_both_tables_and_ids_have_embeddings_of_their_own(
 def test_bad_arguments_are_named(graph):
     del graph
     for message, kwargs in (
-        ("operation must be one of concat, add, mul, found 'max'", dict(operation="max")),
-        ("dims must be", dict(operation="add", dims=[[3, 2]])),
-        ("needs equal dims, found 2 and 3", dict(operation="mul", dims=[[3, 2], [4, 3]])),
+        ("operation: expected one of concat, add, mul, found 'max'", dict(operation="max")),
+        ("dims: expected", dict(operation="add", dims=[[3, 2]])),
+        (
+            "dims: expected equal dims for operation 'mul', found 2 and 3",
+            dict(operation="mul", dims=[[3, 2], [4, 3]]),
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make(**kwargs)
-    with pytest.raises(ValueError, match="complementary_strategy must be 'Q-R'"):
+    with pytest.raises(ValueError, match="complementary_strategy: expected 'Q-R'"):
         tf_multitier.get_multihash_variable("mh", [[1, 1], [1, 1]], complementary_strategy="x")
-    with pytest.raises(TypeError, match="ids must be integers"):
+    with pytest.raises(TypeError, match="ids: expected integers"):
         tf.nn.embedding_lookup(make("add"), [0.5])
 
 

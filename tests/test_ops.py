@@ -264,8 +264,8 @@ def run_apply(session, h, keys, grads, counts=(), step=-1, hyper=(1.0,), **kwarg
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        (dict(keys=[[1]], grads=np.ones((1, DIM))), r"keys must have rank 1, found shape \[1,1\]"),
-        (dict(keys=[1], grads=np.ones(DIM)), r"grads must have rank 2, found shape \[4\]"),
+        (dict(keys=[[1]], grads=np.ones((1, DIM))), r"keys: expected rank 1, found shape \[1,1\]"),
+        (dict(keys=[1], grads=np.ones(DIM)), r"grads: expected rank 2, found shape \[4\]"),
         (
             dict(keys=[1], grads=np.ones((1, 3))),
             r"'ev': expected grads of shape \[1,4\], found \[1,3\]",
@@ -279,8 +279,8 @@ def run_apply(session, h, keys, grads, counts=(), step=-1, hyper=(1.0,), **kwarg
             r"expected counts of shape \[1\] or \[0\], found \[2\]",
         ),
         (dict(keys=[1], grads=np.ones((1, DIM)), counts=[-1]), r"counts\[0\] = -1"),
-        (dict(keys=[1], grads=np.ones((1, DIM)), step=[3]), "global_step must have rank 0"),
-        (dict(keys=[1], grads=np.ones((1, DIM)), hyper=([1.0],)), "learning_rate must have rank 0"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), step=[3]), "global_step: expected rank 0"),
+        (dict(keys=[1], grads=np.ones((1, DIM)), hyper=([1.0],)), "learning_rate: expected rank 0"),
         (
             dict(keys=[1], grads=np.ones((1, DIM)), hyper=()),
             "rule sgd: expected 1 hyperparameters, found 0",

@@ -57,23 +57,23 @@ def test_storage_types_have_deeprecs_numbers_and_names():
 WRONG = [
     (
         lambda: tf_multitier.StorageOption(storage_type="DRAM_TAPE"),
-        "storage_type must be one of .*DRAM.*; found 'DRAM_TAPE'",
+        "storage_type: expected one of .*DRAM.*; found 'DRAM_TAPE'",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type=55),
-        "storage_type must be one of .*; found 55",
+        "storage_type: expected one of .*; found 55",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[-1]),
-        r"storage_size\[0\] must be at least 1, found -1",
+        r"storage_size\[0\]: expected at least 1, found -1",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[0]),
-        r"storage_size\[0\] must be at least 1, found 0",
+        r"storage_size\[0\]: expected at least 1, found 0",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1.5]),
-        r"storage_size\[0\] must be an integer, found 1.5",
+        r"storage_size\[0\]: expected an integer, found 1.5",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=[1, 2]),
@@ -81,19 +81,19 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type="DRAM_SSDHASH"),
-        "storage_path must be given .*SSDHASH.*found None",
+        "storage_path: expected the path of a directory .*SSDHASH.*found None",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_type="HBM_DRAM_SSDHASH"),
-        "storage_path must be given",
+        "storage_path: expected the path of a directory for",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_path=3),
-        "storage_path must be the path of a directory or None, found 3",
+        "storage_path: expected the path of a directory or None, found 3",
     ),
     (
         lambda: tf_multitier.StorageOption(cache_strategy="MRU"),
-        "cache_strategy must be .*LRU.*LFU.*; found 'MRU'",
+        "cache_strategy: expected .*LRU.*LFU.*; found 'MRU'",
     ),
     (lambda: tf_multitier.StorageOption(layout="normal"), "unexpected keyword argument 'layout'"),
     (
@@ -102,80 +102,83 @@ WRONG = [
     ),
     (
         lambda: tf_multitier.StorageOption("SSDHASH", ""),
-        "storage_path must be the path of a directory or None, found ''",
+        "storage_path: expected the path of a directory or None, found ''",
     ),
     (
         lambda: tf_multitier.StorageOption("SSDHASH", "a\0b"),
-        "storage_path must have no null character",
+        "storage_path: expected a path without null characters",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=2**61),
-        r"storage_size\[0\] must be at most 1152921504606846976, found",
+        r"storage_size\[0\]: expected at most 1152921504606846976, found",
     ),
     (
         lambda: tf_multitier.StorageOption("DRAM_SSDHASH", "/x", [9], drop_coldest=True),
-        r"needs a size of the last tier: .*found \[9\]",
+        r"storage_size: expected 2 sizes with drop_coldest, .*found \[9\]",
     ),
     (
         lambda: tf_multitier.StorageOption(drop_coldest=True),
-        "needs a size of the last tier: .* 1 sizes for DEFAULT",
+        "storage_size: expected 1 sizes with drop_coldest, one for each tier of DEFAULT",
     ),
     (
         lambda: tf_multitier.StorageOption(storage_size=9, drop_coldest=1),
-        "drop_coldest must be True or False, found 1",
+        "drop_coldest: expected True or False, found 1",
     ),
     (
         lambda: tf_multitier.StorageOption(on_corruption="skip"),
-        "on_corruption must be 'error', 'reinit' or 'drop', found 'skip'",
+        "on_corruption: expected 'error', 'reinit' or 'drop', found 'skip'",
     ),
     (
         lambda: tf_multitier.StorageOption(on_corruption=None),
-        "on_corruption must be 'error', 'reinit' or 'drop', found None",
+        "on_corruption: expected 'error', 'reinit' or 'drop', found None",
     ),
-    (lambda: tf_multitier.CounterFilter(-1), "filter_freq must be at least 0, found -1"),
-    (lambda: tf_multitier.CounterFilter(2.0), "filter_freq must be an integer, found 2.0"),
-    (lambda: tf_multitier.CBFFilter(3), "max_element_size must be at least 1, found 0"),
+    (lambda: tf_multitier.CounterFilter(-1), "filter_freq: expected at least 0, found -1"),
+    (lambda: tf_multitier.CounterFilter(2.0), "filter_freq: expected an integer, found 2.0"),
+    (lambda: tf_multitier.CBFFilter(3), "max_element_size: expected at least 1, found 0"),
     (
         lambda: tf_multitier.CBFFilter(3, 10, 1.0),
-        r"false_positive_probability must be in \(0, 1\), found 1.0",
+        r"false_positive_probability: expected more than 0 and less than 1, found 1.0",
     ),
     (
         lambda: tf_multitier.CBFFilter(3, 10, counter_type=tf.float32),
-        "counter_type must be .*; found tf.float32",
+        "counter_type: expected .*; found tf.float32",
     ),
     (
         lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.uint8),
-        "filter_freq must be at most 255, found 300",
+        "filter_freq: expected at most 255, found 300",
     ),
     (
         lambda: tf_multitier.CBFFilter(300, 10, counter_type=tf.int8),
-        "filter_freq must be at most 255, found 300",
+        "filter_freq: expected at most 255, found 300",
     ),
-    (lambda: tf_multitier.ProbabilisticFilter(0), r"probability must be in \(0, 1\], found 0.0"),
-    (lambda: tf_multitier.GlobalStepEvict(0), "steps_to_live must be at least 1, found 0"),
+    (
+        lambda: tf_multitier.ProbabilisticFilter(0),
+        r"probability: expected more than 0 and at most 1, found 0.0",
+    ),
+    (lambda: tf_multitier.GlobalStepEvict(0), "steps_to_live: expected at least 1, found 0"),
     (
         lambda: tf_multitier.L2WeightEvict(-2.0),
-        "l2_weight_threshold must be at least 0, or -1 for none; found -2.0",
+        "l2_weight_threshold: expected at least 0, or -1 for none; found -2.0",
     ),
     (
         lambda: tf_multitier.L2WeightEvict(float("nan")),
-        "l2_weight_threshold must be a finite number, found nan",
+        "l2_weight_threshold: expected a finite number, found nan",
     ),
     (
         lambda: tf_multitier.InitializerOption(default_value_dim=0),
-        "default_value_dim must be at least 1, found 0",
+        "default_value_dim: expected at least 1, found 0",
     ),
     (
         lambda: tf_multitier.InitializerOption(default_value_no_permission="x"),
-        "must be a finite number, found 'x'",
+        "expected a finite number, found 'x'",
     ),
     (
         lambda: tf_multitier.EmbeddingVariableOption(filter_option=3),
-        "filter_option must be CounterFilter or .*found 3",
+        "filter_option: expected CounterFilter or .*found 3",
     ),
     (
         lambda: tf_multitier.EmbeddingVariableOption(storage_option="DRAM"),
-        "storage_option must be StorageOption or None",
+        "storage_option: expected StorageOption or None",
     ),
     (
         lambda: tf_multitier.EmbeddingVariableOption(
@@ -207,8 +210,8 @@ def test_storage_types_with_a_gpu_tier_are_refused_by_name_with_the_reason(graph
     )
     with pytest.raises(
         NotImplementedError,
-        match=f"'ev': storage type {kind} needs the memory of a GPU, and this build has no GPU "
-        "tier; available: DRAM, .*DRAM_PMEM_SSDHASH",
+        match="'ev': storage_type: expected one of DRAM, .*DRAM_PMEM_SSDHASH, .* because this build has no GPU "
+        f"tier; found {kind}",
     ):
         tf_multitier.get_embedding_variable("ev", 4, ev_option=option)
     assert not graph.get_operations()
@@ -269,35 +272,35 @@ def test_environment_puts_variables_without_an_option_on_disk(graph, monkeypatch
     [
         (
             {"TF_MULTITIER_STORAGE_TYPE": "TAPE"},
-            "TF_MULTITIER_STORAGE_TYPE must be one of .*; found 'TAPE'",
+            "TF_MULTITIER_STORAGE_TYPE: expected one of .*; found 'TAPE'",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "1G"},
-            "TF_MULTITIER_STORAGE_SIZE must be a comma-separated list of bytes, found '1G'",
+            "TF_MULTITIER_STORAGE_SIZE: expected a comma-separated list of bytes, found '1G'",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "-5"},
-            r"TF_MULTITIER_STORAGE_SIZE\[0\] must be at least 1, found -5",
+            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected at least 1, found -5",
         ),
         (
             {"TF_MULTITIER_STORAGE_TYPE": "DRAM_SSDHASH"},
-            "TF_MULTITIER_STORAGE_PATH must be given .*found it unset",
+            "TF_MULTITIER_STORAGE_PATH: expected the path of a directory with .*found it unset",
         ),
         (
             {"TF_MULTITIER_STORAGE_TYPE": ""},
-            "TF_MULTITIER_STORAGE_TYPE must be one of .*; found ''",
+            "TF_MULTITIER_STORAGE_TYPE: expected one of .*; found ''",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "0"},
-            r"TF_MULTITIER_STORAGE_SIZE\[0\] must be at least 1, found 0",
+            r"TF_MULTITIER_STORAGE_SIZE\[0\]: expected at least 1, found 0",
         ),
         (
             {"TF_MULTITIER_STORAGE_SIZE": "5,6"},
-            "TF_MULTITIER_STORAGE_SIZE must have at most 1 sizes, .*; found 2",
+            "TF_MULTITIER_STORAGE_SIZE: expected at most 1 sizes, .*; found 2",
         ),
         (
             {"TF_MULTITIER_STORAGE_PATH": ""},
-            "TF_MULTITIER_STORAGE_PATH must be the path of a directory, found ''",
+            "TF_MULTITIER_STORAGE_PATH: expected the path of a directory, found ''",
         ),
     ],
 )
@@ -345,5 +348,5 @@ def test_every_option_is_an_attribute_of_the_handle(graph):
 def test_the_old_spelling_of_steps_to_live(graph):
     assert tf_multitier.get_embedding_variable("ev", 4, steps_to_live=7).steps_to_live == 7
     option = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.L2WeightEvict(1.0))
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="found both"):
         tf_multitier.get_embedding_variable("other", 4, steps_to_live=7, ev_option=option)

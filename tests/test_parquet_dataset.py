@@ -328,13 +328,13 @@ def test_the_schema_of_a_file_is_read_alone(tmp_path):
             r"column 'n' of .*ragged_rank=1.*found .*ragged_rank=0",
         ),
         ({"n": [1]}, {"fields": ["n", "n"]}, "each once"),
-        ({"n": [1]}, {"batch_size": 0}, "batch_size must be at least 1, found 0"),
+        ({"n": [1]}, {"batch_size": 0}, "batch_size: expected at least 1, found 0"),
         (
             {"n": [1]},
             {"partition_count": 2, "partition_index": 2},
-            "partition_index must be less than partition_count, found 2 and 2",
+            "partition_index: expected less than 2, the partition_count, found 2",
         ),
-        ({"n": [1]}, {"num_parallel_reads": 0}, "num_parallel_reads must be at least 1"),
+        ({"n": [1]}, {"num_parallel_reads": 0}, "num_parallel_reads: expected at least 1"),
     ],
 )
 def test_what_cannot_be_read_is_refused_when_the_graph_is_built(
@@ -345,7 +345,7 @@ def test_what_cannot_be_read_is_refused_when_the_graph_is_built(
 
 
 def test_a_missing_or_damaged_first_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match="there is no file .*nothing"):
+    with pytest.raises(ValueError, match="expected a file .*nothing, found none"):
         ParquetDataset(str(tmp_path / "nothing"))
     (tmp_path / "text").write_text("not parquet at all")
     with pytest.raises(ValueError, match="text cannot be read as a Parquet file"):
@@ -379,7 +379,9 @@ def test_a_later_file_of_another_type_or_a_missing_one_is_named_when_it_comes(tm
         match="column 'n' of .*second: expected .*int64.*found .*(double|float64)",
     ):
         read([first, write(tmp_path / "second", {"n": [1.0]})])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="there is no file .*third"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="expected a file .*third.*, found none"
+    ):
         read([first, str(tmp_path / "third")])
 
 
@@ -408,14 +410,14 @@ def test_a_file_that_is_cut_off_is_named(tmp_path):
     ],
 )
 def test_names_that_are_none_are_refused(filenames, error):
-    with pytest.raises(error, match="ParquetDataset: filenames must"):
+    with pytest.raises(error, match="ParquetDataset: filenames: expected"):
         ParquetDataset(filenames, fields=[Field("n", tf.int64)])
 
 
 def test_unknown_files_need_fields_with_types():
     names = tf.compat.v2.data.Dataset.from_tensors("file")
     for fields in (None, ["n"], [Field("n")]):
-        with pytest.raises(ValueError, match="fields must be DataFrame.Fields with dtype"):
+        with pytest.raises(ValueError, match="fields: expected DataFrame.Fields with dtype"):
             ParquetDataset(names, fields=fields)
 
 
@@ -424,7 +426,7 @@ def test_unknown_files_need_fields_with_types():
     [
         (dict(ragged_rank=-1), "ragged_rank"),
         (dict(shape=[None]), "fully defined"),
-        (dict(shape=[2], ragged_rank=1), "shape needs ragged_rank 0"),
+        (dict(shape=[2], ragged_rank=1), "ragged_rank: expected 0 with a shape, found 1"),
     ],
 )
 def test_bad_fields_are_refused(arguments, message):

@@ -76,7 +76,7 @@ def test_prefetch_is_a_hint_that_creates_and_changes_nothing(world, tmp_path):
 )
 def test_a_bad_timeout_is_refused(graph, timeout, error):
     ev = tf_multitier.get_embedding_variable("ev", 4)
-    with pytest.raises(error, match="timeout must be .* found"):
+    with pytest.raises(error, match="timeout: expected .* found"):
         ev.prefetch([1], timeout=timeout)
-    with pytest.raises(error, match="timeout must be .* found"):
+    with pytest.raises(error, match="timeout: expected .* found"):
         tf_multitier.data.prefetch_embeddings(lambda x: {ev: x}, timeout=timeout)

@@ -93,11 +93,11 @@ def test_thresholds_leave_rows_out(parts, tmp_path):
 def test_bad_cursors_and_sizes_are_refused():
     whole, parts = make("whole"), make("parts", parts=2)
     for bad in (0, -1, 2.5, True):
-        with pytest.raises(ValueError, match="max_rows: expected an integer >= 1, found"):
+        with pytest.raises(ValueError, match="max_rows: expected an integer, at least 1, found"):
             whole.scan(max_rows=bad)
     with pytest.raises(TypeError, match="columns: expected a list of names"):
         whole.scan(columns="value")
-    with pytest.raises(ValueError, match="'whole': rows\\(\\) needs a session"):
+    with pytest.raises(ValueError, match="'whole': rows\\(\\): expected a session, found none"):
         next(whole.rows())
     with initialized_session() as session:
         for variable in (whole, parts):
@@ -165,7 +165,7 @@ def test_bad_input_of_upsert_changes_nothing():
         ev.upsert([1], ones, if_exists="skip")
     with pytest.raises(ValueError, match="repeats: expected one of"):
         ev.upsert([1], ones, repeats="first")
-    with pytest.raises(TypeError, match="'ev': keys must be int64, found float32"):
+    with pytest.raises(TypeError, match="'ev': keys: expected int64, found float32"):
         ev.upsert([1.5], ones)
     with pytest.raises(ValueError):
         ev.upsert([1], np.ones((1, 5), np.float32))

@@ -386,10 +386,18 @@ DAY = datetime.timedelta(days=1)
 @pytest.mark.parametrize(
     "score, lifetime, message",
     [
-        ("step", DAY, "must be a number of steps with score 'step', found a datetime.timedelta"),
-        ("time", 5, "must be a datetime.timedelta with score 'time', found 5 steps"),
-        ("custom", 5, "needs a score of 'step', 'time' or 'frequency', found 'custom'"),
-        ("custom", DAY, "needs a score of 'step', 'time' or 'frequency', found 'custom'"),
+        ("step", DAY, "expected a number of steps with score 'step', found a datetime.timedelta"),
+        ("time", 5, "expected a datetime.timedelta with score 'time', found 5 steps"),
+        (
+            "custom",
+            5,
+            "score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom'",
+        ),
+        (
+            "custom",
+            DAY,
+            "score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom'",
+        ),
     ],
 )
 def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message):
@@ -403,17 +411,17 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
         (
             lambda: tf_multitier.EmbeddingVariableOption(score="luck"),
             ValueError,
-            "score must be one of step, time, custom, frequency; found 'luck'",
+            "score: expected one of step, time, custom, frequency; found 'luck'",
         ),
         (
             lambda: tf_multitier.StorageOption(storage_size=[64], refuse_colder=True),
             ValueError,
-            "refuse_colder needs drop_coldest=True and CacheStrategy.SCORE, found drop_coldest=False",
+            "refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found drop_coldest=False",
         ),
         (
             lambda: tf_multitier.StorageOption(refuse_colder=1),
             TypeError,
-            "refuse_colder must be True or False, found 1",
+            "refuse_colder: expected True or False, found 1",
         ),
         (
             lambda: engine.Table(4, score="luck"),
@@ -440,17 +448,17 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
         (
             lambda: variable("step").set_score(3),
             ValueError,
-            r"'ev': set_score needs EmbeddingVariableOption\(score='custom'\), found score='step'",
+            r"'ev': score: expected 'custom' for set_score, found 'step'",
         ),
         (
             lambda: variable("custom").set_score(1.5),
             TypeError,
-            "'ev': score must be an integer, found float32",
+            "'ev': score: expected an integer, found float32",
         ),
         (
             lambda: variable("step").expire(),
             TypeError,
-            "'ev': step must be an integer, found None",
+            "'ev': step: expected an integer, found None",
         ),
     ],
 )

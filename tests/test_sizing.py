@@ -260,22 +260,26 @@ def test_the_environment_says_the_storage_where_no_option_does(monkeypatch):
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        (dict(rows=0), ValueError, "rows must be at least 1, found 0"),
-        (dict(rows=1.5), TypeError, "rows must be an integer, found 1.5"),
-        (dict(embedding_dim=0), ValueError, "embedding_dim must be at least 1, found 0"),
-        (dict(num_partitions=0), ValueError, "num_partitions must be at least 1, found 0"),
-        (dict(batch_keys=-1), ValueError, "batch_keys must be at least 0, found -1"),
-        (dict(optimizer="lbfgs"), ValueError, "optimizer must be one of .*adagrad.*found 'lbfgs'"),
-        (dict(optimizer=3), TypeError, "optimizer must be the name of an update rule, .*found 3"),
+        (dict(rows=0), ValueError, "rows: expected at least 1, found 0"),
+        (dict(rows=1.5), TypeError, "rows: expected an integer, found 1.5"),
+        (dict(embedding_dim=0), ValueError, "embedding_dim: expected at least 1, found 0"),
+        (dict(num_partitions=0), ValueError, "num_partitions: expected at least 1, found 0"),
+        (dict(batch_keys=-1), ValueError, "batch_keys: expected at least 0, found -1"),
+        (
+            dict(optimizer="lbfgs"),
+            ValueError,
+            "optimizer: expected one of .*adagrad.*found 'lbfgs'",
+        ),
+        (dict(optimizer=3), TypeError, "optimizer: expected the name of an update rule, .*found 3"),
         (
             dict(storage_option=tf_multitier.StorageOption(storage_size=16)),
             ValueError,
-            r"storage_size\[0\] .*one row of 64 bytes, found 16",
+            r"storage_size\[0\]: expected at least 64 bytes \(one row\), found 16",
         ),
         (
             dict(storage_option=tf_multitier.StorageOption("HBM_DRAM")),
             NotImplementedError,
-            "HBM_DRAM needs the memory of a GPU",
+            "this build has no GPU tier; found HBM_DRAM",
         ),
     ],
 )

@@ -91,9 +91,9 @@ def test_partition_keys_splits_in_order(session, dtype):
         ([-1, 0], 3, [], r"found indices\[0\] = -1"),
         ([1, 0], 3, [], "nondecreasing"),
         ([0, 0], 3, [1.0], "expected 2 weights"),
-        ([0, 0], -1, [], "batch must be >= 0, found -1"),
+        ([0, 0], -1, [], "batch: expected at least 0, found -1"),
         ([0], 3, [], "one row index for each of 2 keys, found 1"),
-        ([[0, 0]], 3, [], r"indices must have rank 1, found shape \[1,2\]"),
+        ([[0, 0]], 3, [], r"indices: expected rank 1, found shape \[1,2\]"),
     ],
 )
 def test_sparse_lookups_that_do_not_fit_are_refused(session, ev, rows, batch, weights, message):

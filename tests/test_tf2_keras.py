@@ -254,7 +254,7 @@ def test_optimizers_without_a_rule_are_refused_by_name():
         kt.with_rows(keras.optimizers.Lion())
     with pytest.raises(NotImplementedError, match="weight_decay of Adam"):
         fit(model(), kt.with_rows(keras.optimizers.Adam(weight_decay=0.1)))
-    with pytest.raises(TypeError, match="optimizer must be one of tf_multitier.optimizers"):
+    with pytest.raises(TypeError, match="optimizer: expected one of tf_multitier.optimizers"):
         kt.Embedding(4, optimizer=keras.optimizers.Adam())
 
 
@@ -404,7 +404,7 @@ def test_statistics_of_a_model_without_tables_are_refused(tmp_path):
     stock.compile("sgd", "mse")
     with pytest.raises(ValueError, match="StatisticsCallback: expected embedding variables"):
         stock.fit(X, Y, verbose=0, callbacks=[kt.StatisticsCallback(tmp_path)])
-    with pytest.raises(ValueError, match="update_freq must be 'epoch' or a number.*found 0"):
+    with pytest.raises(ValueError, match="update_freq: expected 'epoch' or a number.*found 0"):
         kt.StatisticsCallback(tmp_path, 0)
 
 

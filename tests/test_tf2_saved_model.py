@@ -86,7 +86,9 @@ def test_training_a_loaded_model_is_refused(saved):
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(loaded.serve(tf.constant(IDS, tf.int64))["alone"])
     gradient = tape.gradient(loss, loaded.a)
-    with pytest.raises(ValueError, match="no gradients for any of the embedding variables"):
+    with pytest.raises(
+        ValueError, match="expected a gradient of at least one of the embedding variables"
+    ):
         tf_multitier.optimizers.SGD().apply_gradients([(gradient, loaded.a)])
 
 

@@ -160,7 +160,7 @@ def test_indices_of_a_gradient_that_are_not_keys(graph, dtype):
     for indices in (tf.cast([1], dtype), tf.identity(tf.cast([1], dtype))):
         with refused(
             TypeError,
-            f"the gradient of embedding variable 'ev' must have keys as indices: expected int64, found {dtype.name}",
+            f"gradient of embedding variable 'ev': indices: expected int64 keys, found {dtype.name}",
         ):
             v1.train.GradientDescentOptimizer(1.0).apply_gradients(
                 [(tf.IndexedSlices(tf.ones([1, 4]), indices), ev)]
@@ -172,9 +172,9 @@ def test_a_gradient_of_lists_or_of_another_dtype(graph):
     apply = lambda values, keys: v1.train.GradientDescentOptimizer(1.0).apply_gradients(
         [(tf.IndexedSlices(values, keys), ev)]
     )
-    with refused(TypeError, "expected int64, found float32"):
+    with refused(TypeError, "expected int64 keys, found float32"):
         apply(tf.ones([1, 4]), [1.7])
-    with refused(TypeError, "'ev' must have values of dtype float32, found float64"):
+    with refused(TypeError, "'ev': values: expected float32, found float64"):
         apply(tf.ones([1, 4], tf.float64), [1])
     steps = [apply([[1.0, 1.0, 1.0, 1.0]], [3]), apply(tf.ones([1, 4]), tf.constant([4], tf.uint8))]
     with initialized_session() as session:
@@ -184,7 +184,9 @@ def test_a_gradient_of_lists_or_of_another_dtype(graph):
 
 def test_a_gradient_for_a_whole_partitioned_variable_names_its_parts(graph):
     gradient = tf.IndexedSlices(tf.ones([1, 4]), tf.constant([1], tf.int64))
-    with refused(ValueError, r"one partition of the embedding variable 'ev': .*list\(variable\)"):
+    with refused(
+        ValueError, r"gradient of embedding variable 'ev': expected its parts, .*list\(variable\)"
+    ):
         v1.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, make(parts=2))])
 
 
@@ -365,7 +367,7 @@ def test_a_saver_of_some_parts_is_refused_when_it_is_built(graph, options):
     for some in ([ev.parts[1]], {"ev": ev.parts[:1]}, list(ev.parts)[1:]):
         with refused(
             ValueError,
-            r"'ev' can be restored from all of its 3 parts only, found a Saver of part_\d",
+            r"'ev': expected a Saver of all 3 parts, found one of part_\d",
         ):
             v1.train.Saver(some, **options)
     v1.train.Saver(list(ev.parts), **options)
@@ -398,7 +400,7 @@ def test_a_dict_with_a_variable_whose_parts_are_on_several_devices_names_the_lis
         ev = make(parts=2)
     with refused(
         ValueError,
-        r"the parts of embedding variable 'ev' are on several devices: give list\(variable\)",
+        r"'ev': expected all parts on one device, found them on .*: give list\(variable\)",
     ):
         v1.train.Saver({"ev": ev})
     v1.train.Saver({"ev": list(ev)}, sharded=True)

@@ -82,13 +82,15 @@ def categorical_column_with_embedding(
     """
     dtype = tf.as_dtype(dtype)
     if not isinstance(key, str) or not key:
-        raise ValueError(f"key must be a non-empty string, found {key!r}")
+        raise ValueError(f"key: expected a non-empty string, found {key!r}")
     if dtype != tf.string and not dtype.is_integer:
         raise ValueError(
-            f"column {key!r}: dtype must be tf.string or an integer type, found {dtype.name}"
+            f"column {key!r}: dtype: expected tf.string or an integer type, found {dtype.name}"
         )
     if partition_num is not None and partition_num < 1:
-        raise ValueError(f"column {key!r}: partition_num must be at least 1, found {partition_num}")
+        raise ValueError(
+            f"column {key!r}: partition_num: expected at least 1, found {partition_num}"
+        )
     return EmbeddingCategoricalColumn(key, dtype, partition_num, ev_option, ignore_value)
 
 

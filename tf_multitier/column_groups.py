@@ -135,7 +135,7 @@ def _grouped_input_layer(
     for column in columns:
         if not isinstance(column, feature_column_v1._DenseColumn):
             raise ValueError(
-                f"items of feature_columns must be dense columns, such as an embedding_column; found {column!r}"
+                f"feature_columns: expected dense columns, such as an embedding_column; found {column!r}"
             )
     weight_collections = _with_model_variables(weight_collections)
     if not from_template:  # otherwise the template has made the scope
@@ -282,15 +282,17 @@ def sequence_input_layer(
         key=lambda c: c.name,
     )
     if not columns:
-        raise ValueError("feature_columns must have at least one column, found none")
+        raise ValueError("feature_columns: expected at least one column, found none")
     for column, following in zip(columns, columns[1:] + [None]):
         if not isinstance(column, kinds):
             raise ValueError(
-                "items of feature_columns must be sequence dense columns, such as an embedding_column over a sequence "
+                "feature_columns: expected sequence dense columns, such as an embedding_column over a sequence "
                 f"column; found {column!r}"
             )
         if following is not None and column.name == following.name:
-            raise ValueError(f"two feature columns are named {column.name!r}")
+            raise ValueError(
+                f"feature_columns: expected distinct names, found {column.name!r} twice"
+            )
     group_of = _group_or(_Group(object(), sys.maxsize))
     with _v1.variable_scope(None, default_name="sequence_input_layer"):
         pairs = _SequenceInputs(features, _with_model_variables(weight_collections), trainable)

@@ -1,4 +1,4 @@
-"""Storage types and cache strategies, with the names of DeepRec's `config_pb2`.
+"""Storage types and cache strategies, with the names of DeepRec's `config_pb2`. Written by hand, not generated.
 
 Import it with `from tf_multitier import config_pb2`, or, in DeepRec programs, as `tensorflow.core.framework.embedding.config_pb2`.
 `config_pb2.StorageType.DRAM_SSDHASH` and `config_pb2.DRAM_SSDHASH` are the same value. Types that DeepRec has keep DeepRec's
@@ -23,7 +23,7 @@ class _ProtoEnum(enum.IntEnum):
         """The number of `name`. ValueError if there is no such name."""
         if name not in cls.__members__:
             raise ValueError(
-                f"{cls.__name__} has no value named {name!r}; known names: {', '.join(cls.__members__)}"
+                f"{cls.__name__}: expected one of {', '.join(cls.__members__)}; found {name!r}"
             )
         return cls[name]
 

@@ -64,8 +64,8 @@ def refuse_function(what: str) -> None:
     while isinstance(graph, FuncGraph):
         if type(graph) is FuncGraph:
             raise RuntimeError(
-                f"{what} of a v1 graph works outside of functions only, found it in the tf.function '{graph.name}': build it "
-                "outside of the function, or work eagerly"
+                f"{what} of a v1 graph: expected a use outside of functions, found one in the tf.function '{graph.name}': build "
+                "it outside of the function, or work eagerly"
             )
         graph = graph.outer_graph
 
@@ -76,13 +76,13 @@ def check_world(variable: typing.Any, what: str) -> None:
     if variable._in_graph_mode:
         if tf.executing_eagerly():
             raise RuntimeError(
-                f"{what} '{name}' of a tf.Graph works in that graph and its Sessions only, found an eager call: create the variable "
-                "eagerly, or make the call inside `with graph.as_default():`"
+                f"{what} '{name}' of a tf.Graph: expected a use in that graph, found an eager call: create the variable eagerly, "
+                "or make the call inside `with graph.as_default():`"
             )
     elif not is_outside_of_graphs():
         raise RuntimeError(
-            f"{what} '{name}', which was created eagerly, works eagerly and in tf.functions only, found a call in a tf.Graph: create "
-            "the variable in that graph, or call eagerly"
+            f"{what} '{name}', which was created eagerly: expected an eager call or a tf.function, found a call in a tf.Graph: "
+            "create the variable in that graph, or call eagerly"
         )
 
 

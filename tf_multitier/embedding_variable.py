@@ -86,6 +86,14 @@ class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
         )
 
 
+def only_parts(name):
+    """The message for parts of the embedding variable `name` where the whole variable is needed."""
+    return (
+        f"expected the embedding variable '{name}', found only parts of it: pass the object that "
+        f"get_embedding_variable('{name}', ...) returned"
+    )
+
+
 _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
 
 
@@ -212,11 +220,7 @@ class EmbeddingVariable(
 
     def sparse_read(self, indices: typing.Any, name: str | None = None) -> tf.Tensor:
         if self.num_partitions > 1:
-            raise ValueError(
-                f"'{self.name}' is partition {self.partition_index} of {self.num_partitions} of the embedding "
-                f"variable '{self.variable_name}' and has only some of its keys: look up the object that "
-                f"get_embedding_variable('{self.variable_name}', ...) returned, not a part or a list of parts"
-            )
+            raise ValueError(f"'{self.name}': {only_parts(self.variable_name)}")
         return super().sparse_read(indices, name=name)
 
     def export_rows(self, name: str = "export_rows") -> typing.Any:
@@ -251,7 +255,7 @@ class EmbeddingVariable(
         """
         if self.read_only:
             raise ValueError(
-                f"embedding variable '{self.variable_name}' is read-only and cannot be trained: it was made in "
+                f"embedding variable '{self.variable_name}': expected a trainable variable, found a read-only one, made in "
                 "tf_multitier.serving.read_only()"
             )
         new: list = []
@@ -262,8 +266,8 @@ class EmbeddingVariable(
                 new.append((column, dim, value))
             elif have != (dim, value):
                 raise ValueError(
-                    f"slot '{column}' of embedding variable '{self.variable_name}' has dim {have[0]} and initial "
-                    f"value {have[1]}, found dim {dim} and initial value {value}"
+                    f"embedding variable '{self.variable_name}': slot '{column}': expected dim {have[0]} and initial value "
+                    f"{have[1]}, found dim {dim} and initial value {value}"
                 )
         if not new or not self._in_graph_mode:
             return  # an eager variable has no initializer: its first update adds the columns

@@ -105,10 +105,9 @@ def shared_embedding_columns(
     for column in ours[1:]:
         if (column.ev_option, column.partition_num) != (ours[0].ev_option, ours[0].partition_num):
             raise ValueError(
-                f"shared embedding columns {ours[0].key!r} and {column.key!r} must have one "
-                f"ev_option and partition_num (pass the same objects), found "
-                f"{ours[0].ev_option!r}, {ours[0].partition_num} and "
-                f"{column.ev_option!r}, {column.partition_num}"
+                f"shared embedding column {column.key!r}: expected ev_option and partition_num of {ours[0].key!r}, "
+                f"{ours[0].ev_option!r} and {ours[0].partition_num}, found {column.ev_option!r} and "
+                f"{column.partition_num}: pass the same objects"
             )
     return _stock.shared_embedding_columns(categorical_columns, dimension, *args, **kwargs)
 
@@ -118,7 +117,7 @@ def indicator_column(categorical_column: typing.Any) -> typing.Any:
     base = embedding_base(categorical_column)
     if base is not None:
         raise ValueError(
-            f"indicator_column needs a fixed number of ids; column {base.key!r} "
-            "takes every 64-bit id: use embedding_column"
+            f"indicator_column: expected a column with a fixed number of ids, found {base.key!r}, which takes "
+            "every 64-bit id: use embedding_column"
         )
     return _stock.indicator_column(categorical_column)

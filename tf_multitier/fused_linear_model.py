@@ -109,7 +109,7 @@ class _FusedLinearModel(feature_column_v1._LinearModel):
                     column, (feature_column_v1._DenseColumn, feature_column_v1._CategoricalColumn)
                 ):
                     raise ValueError(
-                        f"items of feature_columns must be dense or categorical columns, found {column!r}"
+                        f"feature_columns: expected dense or categorical columns, found {column!r}"
                     )
             builder = feature_column_v1._LazyBuilder(features)
             sums, columns, asked = [], [], []

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import lookup
+from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.queries import accessed
@@ -69,10 +70,7 @@ def resolve(param, number):
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{where}: {error}") from None
         if len(variable.parts) == 1 and variable.num_partitions > 1:
-            raise ValueError(
-                f"{where}: '{variable.name}' is one part of the embedding variable '{variable.variable_name}': pass "
-                f"the object that get_embedding_variable('{variable.variable_name}', ...) returned"
-            )
+            raise ValueError(f"{where}: {only_parts(variable.variable_name)}")
         return _member(
             f"{where} ('{variable.variable_name}')",
             "table",
@@ -100,7 +98,7 @@ def resolve(param, number):
             variable_accessed(part)  # the op reads the handle, which says nothing to a tape
         if part.dtype.base_dtype != tf.float32:
             raise TypeError(
-                f"{where}: variables must be float32, found {part.dtype.base_dtype.name}"
+                f"{where}: params: expected float32, found {part.dtype.base_dtype.name}"
             )
         if (
             part.shape.rank != 2
@@ -108,7 +106,7 @@ def resolve(param, number):
             or part.shape.as_list()[1:] != parts[0].shape.as_list()[1:]
         ):
             raise ValueError(
-                f"{where}: variables must have the shape [rows, dim], the same dim in each part, found {part.shape}"
+                f"{where}: params: expected shape [rows, dim] with the same dim in each part, found {part.shape}"
             )
     return _member(where, source, parts, None, parts[0].shape.as_list()[1])
 
@@ -125,7 +123,7 @@ def keys_of(target, ids, what="ids"):
         else:
             ids = tf.convert_to_tensor(ids, name=what)
             if not ids.dtype.is_integer or ids.dtype == tf.uint64:
-                raise TypeError(f"{what} must be integers, found {ids.dtype.name}")
+                raise TypeError(f"{what}: expected integers, found {ids.dtype.name}")
     except TypeError as error:
         raise TypeError(f"{target.where}: {error}") from None
     return ids if ids.dtype in (tf.int64, tf.int32) else tf.cast(ids, tf.int64)
@@ -136,16 +134,16 @@ def entries(target, ids, weights, is_sequence):
     where = target.where
     if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
-            f"{where}: sp_ids must be a SparseTensor or a RaggedTensor, found {type(ids).__name__}"
+            f"{where}: sp_ids: expected a SparseTensor or a RaggedTensor, found {type(ids).__name__}"
         )
     if weights is not None and type(weights) is not type(ids):
         raise TypeError(
-            f"{where}: weights must be a {type(ids).__name__} as the ids are, or None, found {type(weights).__name__}"
+            f"{where}: weights: expected a {type(ids).__name__} as the ids are, or None, found {type(weights).__name__}"
         )
     if isinstance(ids, tf.RaggedTensor):
         if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
             raise ValueError(
-                f"{where}: ragged ids must have the shape [batch, (any)], found {ids.shape}: merge their inner "
+                f"{where}: ragged ids: expected shape [batch, (any)], found {ids.shape}: merge their inner "
                 "dimensions, ids.merge_dims(1, -1)"
             )
         form = "ragged_sequence" if is_sequence else "ragged"
@@ -153,18 +151,18 @@ def entries(target, ids, weights, is_sequence):
     else:
         rank = ids.dense_shape.shape.num_elements()
         if rank not in (None, 2):
-            raise ValueError(f"{where}: sp_ids must have rank 2, found rank {rank}")
+            raise ValueError(f"{where}: sp_ids: expected rank 2, found rank {rank}")
         form = "sequence" if is_sequence else "sparse"
         indices, shape = ids.indices, ids.dense_shape
     keys = keys_of(target, ids.values, "sp_ids")
     if weights is None:
         return keys, indices, shape, None, form
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
-        raise TypeError(f"{where}: weights must be floats, found {weights.dtype.name}")
+        raise TypeError(f"{where}: weights: expected floats, found {weights.dtype.name}")
     values = tf.cast(weights.values, tf.float32)
     if not keys.shape.is_compatible_with(values.shape):
         raise ValueError(
-            f"{where}: weights must have one value for each of sp_ids: expected {first_dimension(keys.shape)}, found "
+            f"{where}: weights: expected {first_dimension(keys.shape)} values, one for each of sp_ids, found "
             f"{first_dimension(values.shape)}"
         )
     _check_places(where, ids, weights)
@@ -178,7 +176,7 @@ def _check_places(where, ids, weights):
     else:
         pairs = [
             (ids.indices, weights.indices, "indices"),
-            (ids.dense_shape, weights.dense_shape, "a dense shape"),
+            (ids.dense_shape, weights.dense_shape, "dense shape"),
         ]
     for of_ids, of_weights, what in pairs:
         if of_ids is of_weights:
@@ -191,5 +189,5 @@ def _check_places(where, ids, weights):
             and (expected != found).any()
         ):
             raise ValueError(
-                f"{where}: weights must have {what} as the ids have: expected {expected.tolist()}, found {found.tolist()}"
+                f"{where}: weights: expected {what} {expected.tolist()}, as the ids have, found {found.tolist()}"
             )

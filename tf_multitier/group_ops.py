@@ -45,7 +45,7 @@ def look_up(members, rows, members_per_op, runs):
     """
     if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
         raise ValueError(
-            f"params_num_per_group must be an integer, at least 1, found {members_per_op}"
+            f"params_num_per_group: expected an integer, at least 1, found {members_per_op}"
         )
     ends = np.cumsum([0] + runs)
     shapes = [

@@ -105,7 +105,7 @@ def _matrix_of(initializer, name, rows, dim):
         matrix = tf.convert_to_tensor(matrix)
         if matrix.dtype != tf.float32 or not matrix.shape.is_compatible_with([rows, dim]):
             raise ValueError(
-                f"embedding variable '{name}': the initializer must give float32 [{rows}, {dim}], found "
+                f"embedding variable '{name}': initializer: expected values float32 [{rows}, {dim}], found "
                 f"{matrix.dtype.name} {matrix.shape}"
             )
         return matrix
@@ -138,13 +138,13 @@ def initial_value(initializer, name, dim, default_value_dim=None):
         matrix = np.asarray(initializer, np.float32)
         if matrix.ndim != 2 or matrix.shape[1] != dim or not matrix.shape[0]:
             raise ValueError(
-                f"embedding variable '{name}': an initial matrix must have shape [N, {dim}], found "
+                f"embedding variable '{name}': initial matrix: expected shape [N, {dim}], found "
                 f"{list(matrix.shape)}"
             )
         return InitialValue("matrix", 0.0, 0.0, None, lambda: tf.constant(matrix), matrix.shape[0])
     if not callable(initializer):
         raise TypeError(
-            f"embedding variable '{name}': initializer must be a TensorFlow initializer, a number or a matrix "
+            f"embedding variable '{name}': initializer: expected a TensorFlow initializer, a number or a matrix "
             f"[N, {dim}], found {initializer!r}"
         )
     known = _known(initializer)
@@ -156,16 +156,16 @@ def initial_value(initializer, name, dim, default_value_dim=None):
 def _checked(value, name):
     if not (math.isfinite(value.a) and math.isfinite(value.b)):
         raise ValueError(
-            f"embedding variable '{name}': initializer parameters must be finite, found {value.a} and {value.b}"
+            f"embedding variable '{name}': initializer parameters: expected finite numbers, found {value.a} and {value.b}"
         )
     if value.kind == "uniform" and not value.a < value.b:
         raise ValueError(
-            f"embedding variable '{name}': a uniform initializer needs minval < maxval, found minval={value.a} "
+            f"embedding variable '{name}': uniform initializer: expected minval < maxval, found minval={value.a} "
             f"and maxval={value.b}"
         )
     if value.kind in ("normal", "truncated_normal") and value.b < 0:
         raise ValueError(
-            f"embedding variable '{name}': stddev of the initializer must be at least 0, found {value.b}"
+            f"embedding variable '{name}': stddev of the initializer: expected at least 0, found {value.b}"
         )
     return value
 

@@ -25,6 +25,7 @@ from tf_multitier import gradients
 from tf_multitier import lookup_routes
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
@@ -50,12 +51,9 @@ def one_variable(params):
         return params[0]
     names = sorted({p.variable_name for p in params})
     if len(names) == 1 and params[0].num_partitions > 1:
-        raise ValueError(
-            f"params is a list of {len(params)} parts of the embedding variable '{names[0]}': pass the object that "
-            f"get_embedding_variable('{names[0]}', ...) returned instead, which routes whole keys to its parts"
-        )
+        raise ValueError(f"params: {only_parts(names[0])}")
     raise ValueError(
-        f"params must be one embedding variable, found a list of {len(params)}: {', '.join(names)}"
+        f"params: expected one embedding variable, found a list of {len(params)}: {', '.join(names)}"
     )
 
 
@@ -66,11 +64,9 @@ def max_norm_attribute(max_norm):
     try:
         value = float(max_norm)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"max_norm must be a Python number for an embedding variable, found {max_norm!r}"
-        ) from None
+        raise TypeError(f"max_norm: expected None or a Python number, found {max_norm!r}") from None
     if not value >= 0:
-        raise ValueError(f"max_norm must be at least 0, found {value}")
+        raise ValueError(f"max_norm: expected None or at least 0, found {value}")
     return value
 
 
@@ -105,11 +101,11 @@ def from_ragged(ids, weights):
         return ids, weights
     if weights is not None and not isinstance(weights, tf.RaggedTensor):
         raise TypeError(
-            f"weights of ragged ids must be a RaggedTensor or None, found {type(weights).__name__}"
+            f"weights: expected a RaggedTensor as the ids are, or None, found {type(weights).__name__}"
         )
     if ids.ragged_rank != 1 or ids.flat_values.shape.rank != 1:
         raise ValueError(
-            f"ragged ids must have the shape [batch, (any)], found {ids.shape}: merge their inner dimensions, "
+            f"ragged ids: expected shape [batch, (any)], found {ids.shape}: merge their inner dimensions, "
             "ids.merge_dims(1, -1)"
         )
     rows = ids.value_rowids()
@@ -125,16 +121,16 @@ def from_ragged(ids, weights):
 
 def _check_sparse(sp_ids, sp_weights):
     if not isinstance(sp_ids, tf.SparseTensor):
-        raise TypeError(f"sp_ids must be a SparseTensor, found {type(sp_ids).__name__}")
+        raise TypeError(f"sp_ids: expected a SparseTensor, found {type(sp_ids).__name__}")
     if sp_weights is None:
         return
     if not isinstance(sp_weights, tf.SparseTensor):
         raise TypeError(
-            f"sp_weights must be a SparseTensor or None, found {type(sp_weights).__name__}"
+            f"sp_weights: expected a SparseTensor or None, found {type(sp_weights).__name__}"
         )
     if not sp_ids.values.shape.is_compatible_with(sp_weights.values.shape):
         raise ValueError(
-            f"sp_weights must have one value for each of sp_ids: expected {sp_ids.values.shape[0]}, found "
+            f"sp_weights: expected {sp_ids.values.shape[0]} values, one for each of sp_ids, found "
             f"{sp_weights.values.shape[0]}"
         )
 
@@ -162,7 +158,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
       batch: int64 scalar: number of rows.
     """
     if combiner not in COMBINERS:
-        raise ValueError(f"combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}")
+        raise ValueError(f"combiner: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}")
     max_norm = max_norm_attribute(max_norm)
     parts = variable.parts
     if len({part.device for part in parts}) == 1:
@@ -228,7 +224,7 @@ def embedding_lookup_sparse(
     _check_sparse(sp_ids, sp_weights)
     rank = sp_ids.dense_shape.shape.num_elements()
     if rank not in (None, 2):
-        raise ValueError(f"sp_ids must have rank 2, found rank {rank}")
+        raise ValueError(f"sp_ids: expected rank 2, found rank {rank}")
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys = as_keys(variable, sp_ids.values)
         weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
@@ -311,7 +307,7 @@ def one_key(ids, what):
       ValueError: its static shape is not a scalar.
     """
     if ids.shape.rank not in (None, 0):
-        raise ValueError(f"{what} must be one key, found shape {ids.shape}")
+        raise ValueError(f"{what}: expected one key, found shape {ids.shape}")
     return tf.reshape(ids, [])
 
 

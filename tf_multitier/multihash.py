@@ -51,7 +51,7 @@ class MultiHashVariable:
         ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer or ids.dtype == tf.uint64:
             raise TypeError(
-                f"multihash variable '{self.name}': {what} must be integers, found {ids.dtype.name}"
+                f"multihash variable '{self.name}': {what}: expected integers, found {ids.dtype.name}"
             )
         return ids
 
@@ -74,11 +74,11 @@ def check_kind(where, complementary_strategy, operation):
     """ValueError for an unknown strategy or operation."""
     if complementary_strategy != "Q-R":
         raise ValueError(
-            f"{where}: complementary_strategy must be 'Q-R', found {complementary_strategy!r}"
+            f"{where}: complementary_strategy: expected 'Q-R', found {complementary_strategy!r}"
         )
     if operation not in _OPERATIONS:
         raise ValueError(
-            f"{where}: operation must be one of {', '.join(_OPERATIONS)}, found {operation!r}"
+            f"{where}: operation: expected one of {', '.join(_OPERATIONS)}, found {operation!r}"
         )
 
 
@@ -116,16 +116,16 @@ def get_multihash_variable(
     shapes = [tuple(int(n) for n in shape) for shape in dims]
     if len(shapes) != 2 or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise ValueError(
-            f"multihash variable '{name}': dims must be [[rows, dim], [rows, dim]], found {dims!r}"
+            f"multihash variable '{name}': dims: expected [[rows, dim], [rows, dim]], found {dims!r}"
         )
     if operation != "concat" and shapes[0][1] != shapes[1][1]:
         raise ValueError(
-            f"multihash variable '{name}': operation {operation!r} needs equal dims, found {shapes[0][1]} and "
+            f"multihash variable '{name}': dims: expected equal dims for operation {operation!r}, found {shapes[0][1]} and "
             f"{shapes[1][1]}"
         )
     if tf.as_dtype(dtype) != tf.float32:
         raise ValueError(
-            f"multihash variable '{name}': dtype must be float32, found {tf.as_dtype(dtype).name}"
+            f"multihash variable '{name}': dtype: expected float32, found {tf.as_dtype(dtype).name}"
         )
     with tf.compat.v1.variable_scope(name, reuse=tf.compat.v1.get_variable_scope().reuse):
         parts = [

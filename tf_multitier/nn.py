@@ -103,7 +103,7 @@ def group_embedding_lookup_sparse(
     runs = _runs(concat, len(params))
     if is_sequence and max(runs) > 1:
         raise ValueError(
-            "concat: sequences are not joined: their members may have different numbers of steps"
+            f"concat: expected False for sequences, found {concat!r}: members may differ in their numbers of steps"
         )
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
         members, rows = [], []
@@ -114,7 +114,7 @@ def group_embedding_lookup_sparse(
             combiner = combiner or "mean"
             if combiner not in lookup.COMBINERS:
                 raise ValueError(
-                    f"{target.where}: combiner must be one of 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+                    f"{target.where}: combiner: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}"
                 )
             keys, indices, shape, weights, form = group_members.entries(
                 target, ids, weights, is_sequence
@@ -198,14 +198,14 @@ def group_embedding_lookup(
 def _as_list(values, what, length=None):
     if not isinstance(values, (list, tuple)) or isinstance(values, StoredParts):
         raise TypeError(
-            f"{what} must be a list with an entry for each member of the group, found {type(values).__name__}"
+            f"{what}: expected a list with an entry for each member of the group, found {type(values).__name__}"
         )
     if length is None and not values:
-        raise ValueError(f"{what} must not be empty")
+        raise ValueError(f"{what}: expected at least one entry, found none")
     if length is not None and len(values) != length:
         first = min(length, len(values))
         raise ValueError(
-            f"{what} must have one entry for each of {length} params, found {len(values)}: member {first} has "
+            f"{what}: expected {length} entries, one for each of params, found {len(values)}: member {first} has "
             f"{'none' if len(values) < length else 'no params'}"
         )
     return list(values)
@@ -213,7 +213,9 @@ def _as_list(values, what, length=None):
 
 def _check_strategy(partition_strategy):
     if partition_strategy not in ("mod", "div"):
-        raise ValueError(f"partition_strategy must be 'mod' or 'div', found {partition_strategy!r}")
+        raise ValueError(
+            f"partition_strategy: expected 'mod' or 'div', found {partition_strategy!r}"
+        )
 
 
 def _runs(concat, count):
@@ -227,6 +229,6 @@ def _runs(concat, count):
     ):
         return list(concat)
     raise ValueError(
-        f"concat must be True, False, or a list of numbers that are together {count}, the number of params; found "
+        f"concat: expected True, False, or a list of numbers whose sum is {count}, the number of params; found "
         f"{concat!r}"
     )

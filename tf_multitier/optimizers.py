@@ -15,7 +15,8 @@ op updates all variables of a group lookup.
 They have the names that the optimizers of `tf.compat.v1.train` give them (`user/Adagrad`), so each kind can restore the other's
 checkpoints.
 
-Dense variables need an optimizer of their own, for example one of `tf.keras.optimizers`.
+Dense variables need an optimizer of their own, for example one of `tf.keras.optimizers`. The optimizers of v1 graphs are those of
+`tf.compat.v1.train`, which rules.py maps to the engine's rules, and those of train/.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _scalar(value, name):
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{name} must be a number, a callable, a schedule or a tf.Variable, found {value!r}"
+            f"{name}: expected a number, a callable, a schedule or a tf.Variable, found {value!r}"
         ) from None
     return tf.Variable(number, trainable=False, dtype=tf.float32, name=name)
 
@@ -91,7 +92,7 @@ class RowOptimizer(tf.Module):
         super().__init__(name=type(self).__name__)
         if not eager.is_outside_of_graphs():
             raise RuntimeError(
-                f"tf_multitier.optimizers.{type(self).__name__} works eagerly and in tf.functions only, found a tf.Graph: use "
+                f"tf_multitier.optimizers.{type(self).__name__}: expected eager execution or a tf.function, found a tf.Graph: use "
                 "tf.compat.v1.train or tf_multitier.train"
             )
         self._column_name = name or self._V1_NAME
@@ -203,8 +204,8 @@ def _refuse_replicas(optimizer):
     replicas = strategy.num_replicas_in_sync
     if replicas > 1:
         raise NotImplementedError(
-            f"tf_multitier.optimizers.{optimizer} cannot train embedding variables under tf.distribute's {type(strategy).__name__} with "
-            f"{replicas} replicas: expected one replica"
+            f"tf_multitier.optimizers.{optimizer}: expected one replica of tf.distribute for embedding variables, found "
+            f"{replicas} ({type(strategy).__name__})"
         )
 
 
@@ -215,7 +216,7 @@ def _pairs(grads_and_vars, optimizer):
     for grad, variable in given:
         if not is_embedding_variable(variable):
             raise TypeError(
-                f"tf_multitier.optimizers.{optimizer} trains embedding variables only, found "
+                f"tf_multitier.optimizers.{optimizer}: expected an embedding variable, found "
                 f"{getattr(variable, 'name', variable)!r}: train it with another optimizer, for example of tf.keras.optimizers"
             )
         if isinstance(variable, EmbeddingVariable):
@@ -223,15 +224,16 @@ def _pairs(grads_and_vars, optimizer):
         elif grad is not None:
             if not isinstance(grad, (list, tuple)) or len(grad) != len(variable.parts):
                 raise TypeError(
-                    f"the gradient of embedding variable '{variable.variable_name}' must be a list of the gradients of its "
-                    f"{len(variable.parts)} parts, found {type(grad).__name__}"
+                    f"gradient of embedding variable '{variable.variable_name}': expected a list of {len(variable.parts)} "
+                    f"gradients, one for each of its parts, found {type(grad).__name__}"
                 )
             pairs += zip(grad, variable.parts)
     trained = [(grad, variable) for grad, variable in pairs if grad is not None]
     if not trained:
         names = [variable.name for _, variable in given]
         raise ValueError(
-            f"no gradients for any of the embedding variables {names}: the loss does not depend on a lookup"
+            f"expected a gradient of at least one of the embedding variables {names}, found none: the loss does not "
+            "depend on a lookup"
         )
     return trained
 
@@ -281,7 +283,7 @@ class Adagrad(RowOptimizer):
         super().__init__(learning_rate, name)
         if not initial_accumulator_value > 0:
             raise ValueError(
-                f"initial_accumulator_value must be above 0, found {initial_accumulator_value}"
+                f"initial_accumulator_value: expected more than 0, found {initial_accumulator_value}"
             )
         self.initial_accumulator_value = float(initial_accumulator_value)
 
@@ -308,7 +310,7 @@ class RowwiseAdagrad(RowOptimizer):
         super().__init__(learning_rate, name, epsilon=epsilon)
         if not initial_accumulator_value >= 0:
             raise ValueError(
-                f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}"
+                f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
             )
         self.initial_accumulator_value = float(initial_accumulator_value)
 
@@ -422,7 +424,7 @@ class Ftrl(RowOptimizer):
         )
         if not initial_accumulator_value >= 0:
             raise ValueError(
-                f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}"
+                f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
             )
         self.initial_accumulator_value = float(initial_accumulator_value)
         with tf.init_scope():

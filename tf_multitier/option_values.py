@@ -6,19 +6,19 @@ import numbers
 
 def integer(where, value, minimum, maximum=2**63 - 1):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{where} must be an integer, found {value!r}")
+        raise TypeError(f"{where}: expected an integer, found {value!r}")
     if not minimum <= value <= maximum:
         raise ValueError(
-            f"{where} must be at least {minimum}, found {value}"
+            f"{where}: expected at least {minimum}, found {value}"
             if value < minimum
-            else f"{where} must be at most {maximum}, found {value}"
+            else f"{where}: expected at most {maximum}, found {value}"
         )
     return int(value)
 
 
 def real(where, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise TypeError(f"{where} must be a finite number, found {value!r}")
+        raise TypeError(f"{where}: expected a finite number, found {value!r}")
     return float(value)
 
 
@@ -26,7 +26,7 @@ def instance(where, value, classes):
     classes = classes if isinstance(classes, tuple) else (classes,)
     if not isinstance(value, classes):
         names = " or ".join(c.__name__ for c in classes)
-        raise TypeError(f"{where} must be {names} or None, found {value!r}")
+        raise TypeError(f"{where}: expected {names} or None, found {value!r}")
     return value
 
 

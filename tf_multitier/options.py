@@ -91,7 +91,7 @@ class CBFFilter(Option):
         name = "uint32" if counter_type is None else getattr(counter_type, "name", counter_type)
         if name not in self._BITS:
             raise ValueError(
-                "CBFFilter.counter_type must be tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
+                "CBFFilter.counter_type: expected tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
                 f"these sizes; found {counter_type!r}"
             )
         self.counter_bits = self._BITS[name]
@@ -104,7 +104,7 @@ class CBFFilter(Option):
         )
         if not 0.0 < self.false_positive_probability < 1.0:
             raise ValueError(
-                "CBFFilter.false_positive_probability must be in (0, 1), found "
+                "CBFFilter.false_positive_probability: expected more than 0 and less than 1, found "
                 f"{self.false_positive_probability}"
             )
 
@@ -116,7 +116,7 @@ class ProbabilisticFilter(Option):
         self.probability = real("ProbabilisticFilter.probability", probability)
         if not 0.0 < self.probability <= 1.0:
             raise ValueError(
-                f"ProbabilisticFilter.probability must be in (0, 1], found {self.probability}"
+                f"ProbabilisticFilter.probability: expected more than 0 and at most 1, found {self.probability}"
             )
 
 
@@ -150,7 +150,7 @@ class L2WeightEvict(Option):
         self.l2_weight_threshold = real("L2WeightEvict.l2_weight_threshold", l2_weight_threshold)
         if self.l2_weight_threshold < 0.0 and self.l2_weight_threshold != -1.0:
             raise ValueError(
-                "L2WeightEvict.l2_weight_threshold must be at least 0, or -1 for none; found "
+                "L2WeightEvict.l2_weight_threshold: expected at least 0, or -1 for none; found "
                 f"{self.l2_weight_threshold}"
             )
 
@@ -207,14 +207,14 @@ def _evict_options(name, value):
     )
     if len({type(e) for e in evict}) != len(evict):
         raise ValueError(
-            f"{name} must have at most one GlobalStepEvict and one L2WeightEvict, found {list(evict)}"
+            f"{name}: expected at most one GlobalStepEvict and one L2WeightEvict, found {list(evict)}"
         )
     return evict
 
 
 def _score(name, value):
     if value not in _SCORES:
-        raise ValueError(f"{name} must be one of {', '.join(_SCORES)}; found {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(_SCORES)}; found {value!r}")
     return value
 
 
@@ -239,14 +239,17 @@ def _check_lifetime(name, evict, score):
     """ValueError if the rows' versions are not what the lifetime of a GlobalStepEvict counts."""
     if evict.steps_to_live == 0 or (score != "custom" and evict.is_time == (score == "time")):
         return
-    variable = f"embedding variable '{name}': GlobalStepEvict.steps_to_live"
+    variable = f"embedding variable '{name}'"
     if score == "custom":
         raise ValueError(
-            f"{variable} needs a score of 'step', 'time' or 'frequency', found 'custom': such a score is no time"
+            f"{variable}: score: expected 'step', 'time' or 'frequency' with GlobalStepEvict, found 'custom': such a "
+            "score does not count time"
         )
     expected = "a datetime.timedelta" if score == "time" else "a number of steps"
     found = "a datetime.timedelta" if evict.is_time else f"{evict.steps_to_live} steps"
-    raise ValueError(f"{variable} must be {expected} with score '{score}', found {found}")
+    raise ValueError(
+        f"{variable}: GlobalStepEvict.steps_to_live: expected {expected} with score '{score}', found {found}"
+    )
 
 
 def option_attrs(name, option, storage):

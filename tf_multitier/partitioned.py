@@ -30,8 +30,8 @@ class _RefuseGradient(CompositeTensorGradient):
 
     def get_gradient_components(self, value):
         raise ValueError(
-            f"a gradient belongs to one partition of the embedding variable '{value.variable_name}': pass its parts, "
-            "list(variable), to tf.gradients"
+            f"gradient of embedding variable '{value.variable_name}': expected its parts, found the whole variable: pass "
+            "list(variable) to tf.gradients"
         )
 
     def replace_gradient_components(self, value, component_grads):
@@ -296,8 +296,8 @@ def embedding_variables(graph: tf.Graph | None = None) -> list:
             continue
         if [p.partition_index for p in parts] != list(range(parts[0].num_partitions)):
             raise ValueError(
-                f"embedding variable '{name}' has {parts[0].num_partitions} partitions, found only "
-                f"{[p.partition_index for p in parts]} in the graph"
+                f"embedding variable '{name}': expected partitions 0 to {parts[0].num_partitions - 1} in the graph, found "
+                f"{[p.partition_index for p in parts]}"
             )
         if name not in state.partitioned:
             state.partitioned[name] = GraphPartitions(name, parts)

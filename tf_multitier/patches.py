@@ -62,8 +62,8 @@ def _get_processor(original):
             return updates.EmbeddingProcessor(v)
         if _is_partitioned(v):
             raise ValueError(
-                f"a gradient belongs to one partition of the embedding variable '{v.variable_name}': give the optimizer a pair for "
-                "each of its parts, list(variable)"
+                f"gradient of embedding variable '{v.variable_name}': expected its parts, found the whole variable: give the "
+                "optimizer a pair for each part of list(variable)"
             )
         return original(v)
 

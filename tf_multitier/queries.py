@@ -39,12 +39,12 @@ def checked_keys(variable, ids, what="ids"):
     name, key_dtype = variable.variable_name, variable.key_dtype
     if ids.dtype not in KEY_TYPES:
         raise TypeError(
-            f"embedding variable '{name}': {what} must be {key_dtype.name}, found {ids.dtype.name}"
+            f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {ids.dtype.name}"
         )
     if key_dtype == tf.int32 and ids.dtype in (tf.int64, tf.uint32):
         raise TypeError(
-            f"embedding variable '{name}' has int32 keys: {what} must be int32, found {ids.dtype.name}; create it "
-            "with key_dtype=tf.int64"
+            f"embedding variable '{name}': {what}: expected int32, the key_dtype, found {ids.dtype.name}: create it with "
+            "key_dtype=tf.int64"
         )
     return ids
 
@@ -150,10 +150,10 @@ def timeout_us(timeout):
       TypeError, ValueError: not a number, or out of range.
     """
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
-        raise TypeError(f"timeout must be a number of seconds, found {timeout!r}")
+        raise TypeError(f"timeout: expected a number of seconds, found {timeout!r}")
     if not 0 < timeout <= MAX_TIMEOUT:
         raise ValueError(
-            f"timeout must be more than 0 and at most {MAX_TIMEOUT} seconds, found {timeout!r}"
+            f"timeout: expected more than 0 and at most {MAX_TIMEOUT} seconds, found {timeout!r}"
         )
     return math.ceil(timeout * 1e6)
 
@@ -253,8 +253,8 @@ class Queries:
         """
         if self.parts[0].score != "custom":
             raise ValueError(
-                f"embedding variable '{self.variable_name}': set_score needs EmbeddingVariableOption(score='custom'), found "
-                f"score='{self.parts[0].score}'"
+                f"embedding variable '{self.variable_name}': score: expected 'custom' for set_score, found "
+                f"'{self.parts[0].score}'"
             )
         score = self._scalar(score, "score")
         return self._each_part(lambda p: ops.multitier_set_score(p.handle, score), name)
@@ -266,7 +266,7 @@ class Queries:
         value = tf.convert_to_tensor(value)
         if value.dtype not in KEY_TYPES:
             raise TypeError(
-                f"embedding variable '{self.variable_name}': {what} must be an integer, found {value.dtype.name}"
+                f"embedding variable '{self.variable_name}': {what}: expected an integer, found {value.dtype.name}"
             )
         return tf.cast(value, tf.int64)
 
@@ -352,7 +352,7 @@ class Queries:
             step = tf.cast(tf.timestamp() * 1e6, tf.int64)
         else:
             raise TypeError(
-                f"embedding variable '{self.variable_name}': step must be an integer, found None; only score='time' needs none"
+                f"embedding variable '{self.variable_name}': step: expected an integer, found None: only score='time' works without one"
             )
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 

@@ -45,7 +45,7 @@ def read_only(*, in_place: bool = False) -> Iterator[None]:
       TypeError: `in_place` is not a bool.
     """
     if not isinstance(in_place, bool):
-        raise TypeError(f"read_only: in_place must be True or False, found {in_place!r}")
+        raise TypeError(f"read_only: in_place: expected True or False, found {in_place!r}")
     tokens = _inside.set(True), _in_place.set(in_place)
     try:
         yield

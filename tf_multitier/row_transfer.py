@@ -125,7 +125,7 @@ class RowTransfer(Queries):
             or not isinstance(max_rows, (int, np.integer))
             or max_rows < 1
         ):
-            raise ValueError(f"max_rows: expected an integer >= 1, found {max_rows!r}")
+            raise ValueError(f"max_rows: expected an integer, at least 1, found {max_rows!r}")
         with tf.name_scope(name):
             cursor = tf.convert_to_tensor(cursor, tf.int64)
             least = [
@@ -225,7 +225,7 @@ class RowTransfer(Queries):
         session = session or tf.compat.v1.get_default_session()
         if session is None:
             raise ValueError(
-                f"embedding variable '{self.variable_name}': rows() needs a session: pass one, or call it in `with session:`"
+                f"embedding variable '{self.variable_name}': rows(): expected a session, found none: pass one, or call it in `with session:`"
             )
         return session.run
 

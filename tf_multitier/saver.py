@@ -145,10 +145,11 @@ class PartsSpecs(list):
     """
 
     def __init__(self, variable):
-        if len({part.device for part in variable.parts}) > 1:
+        devices = sorted({part.device for part in variable.parts})
+        if len(devices) > 1:
             raise ValueError(
-                f"the parts of embedding variable '{variable.variable_name}' are on several devices: give list(variable) "
-                "in a Saver's dict, not the variable"
+                f"embedding variable '{variable.variable_name}': expected all parts on one device, found them on "
+                f"{', '.join(devices)}: give list(variable) in a Saver's dict, not the variable"
             )
         self._of_parts = [SaveSpecs(part) for part in variable.parts]
         super().__init__([specs[0] for specs in self._of_parts])
@@ -167,8 +168,8 @@ def _save_prefix(variable):
     prefix = saver_prefix()
     if prefix is None:
         raise NotImplementedError(
-            f"embedding variable '{variable.variable_name}' is saved by tf.compat.v1.train.Saver only: no file "
-            "name of a Saver in the current name scope"
+            f"embedding variable '{variable.variable_name}': expected a tf.compat.v1.train.Saver, found none in the current "
+            "name scope: no other saver can save it"
         )
     return prefix
 
@@ -319,7 +320,7 @@ def _has_all_parts(variable, base):
     found = [i for i in range(parts) if f"{name}/part_{i}-of-{parts}/{tensor}" in written]
     if len(found) < parts:
         raise ValueError(
-            f"embedding variable '{name}' can be restored from all of its {parts} parts only, found a Saver of "
+            f"embedding variable '{name}': expected a Saver of all {parts} parts, found one of "
             f"{', '.join(f'part_{i}' for i in found)}: give it the variable or list(variable)"
         )
     return True

@@ -233,9 +233,9 @@ def memory(
 
 def _count(name, value, minimum):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, found {value!r}")
+        raise TypeError(f"{name}: expected an integer, found {value!r}")
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, found {value}")
+        raise ValueError(f"{name}: expected at least {minimum}, found {value}")
     return int(value)
 
 
@@ -263,12 +263,12 @@ def _slots_of(optimizer):
         known = engine.update_rules()
         if optimizer not in known:
             raise ValueError(
-                f"optimizer must be one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}"
+                f"optimizer: expected one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}"
             )
         return [per_row for _, per_row, _ in known[optimizer].slots]
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise TypeError(
-            f"optimizer must be the name of an update rule, an optimizer, None or a list of them; found {optimizer!r}"
+            f"optimizer: expected the name of an update rule, an optimizer, None or a list of them; found {optimizer!r}"
         )
     binding = rules.find_binding(optimizer)
     if binding is None:
@@ -292,7 +292,7 @@ def _budgets(storage, names, bytes_per_row):
         size = storage.storage_size[i] if given else default
         if size < bytes_per_row:
             raise ValueError(
-                f"storage_size[{i}] must hold at least one row of {bytes_per_row} bytes, found {size}"
+                f"storage_size[{i}]: expected at least {bytes_per_row} bytes (one row), found {size}"
             )
         budgets.append(size // bytes_per_row)
     return budgets

@@ -113,18 +113,18 @@ class StorageOption(Option):
             not isinstance(storage_path, (str, os.PathLike)) or not os.fspath(storage_path)
         ):
             raise TypeError(
-                f"StorageOption.storage_path must be the path of a directory or None, found {storage_path!r}"
+                f"StorageOption.storage_path: expected the path of a directory or None, found {storage_path!r}"
             )
         self.storage_path = None if storage_path is None else os.fspath(storage_path)
         if "\0" in (self.storage_path or ""):
             raise ValueError(
-                f"StorageOption.storage_path must have no null character, found {storage_path!r}"
+                f"StorageOption.storage_path: expected a path without null characters, found {storage_path!r}"
             )
         with_files = [t for t in tiers if t in _TIERS_WITH_FILES]
         if with_files and self.storage_path is None:
             raise ValueError(
-                f"StorageOption.storage_path must be given for storage type {self.storage_type.name}: its "
-                f"{' and '.join(with_files)} tier keeps files; found None"
+                f"StorageOption.storage_path: expected the path of a directory for storage type {self.storage_type.name}, "
+                f"found None: its {' and '.join(with_files)} tier keeps files"
             )
         self.storage_size = _sizes("StorageOption.storage_size", storage_size, self.storage_type)
         self.storage_rows = _sizes(
@@ -132,53 +132,53 @@ class StorageOption(Option):
         )
         if self.storage_rows and self.storage_size:
             raise ValueError(
-                "StorageOption.storage_rows cannot be given with storage_size, found "
-                f"{list(self.storage_rows)} and {list(self.storage_size)}"
+                "StorageOption: expected storage_size or storage_rows, found both: "
+                f"{list(self.storage_size)} and {list(self.storage_rows)}"
             )
         self.initial_rows = integer("StorageOption.initial_rows", initial_rows, 0, MAX_ROWS)
         if on_full not in _ON_FULL:
             raise ValueError(
-                f"StorageOption.on_full must be 'error', 'warn' or 'drop', found {on_full!r}"
+                f"StorageOption.on_full: expected 'error', 'warn' or 'drop', found {on_full!r}"
             )
         if drop_coldest is True and on_full == "warn":
             raise ValueError(
-                "StorageOption.on_full must be 'drop' or 'error' with drop_coldest=True, found 'warn'"
+                "StorageOption.on_full: expected 'drop' or 'error' with drop_coldest=True, found 'warn'"
             )
         self.on_full = on_full
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
         if not isinstance(drop_coldest, bool):
             raise TypeError(
-                f"StorageOption.drop_coldest must be True or False, found {drop_coldest!r}"
+                f"StorageOption.drop_coldest: expected True or False, found {drop_coldest!r}"
             )
         drop_coldest = drop_coldest or on_full == "drop"
         sizes = self.storage_rows or self.storage_size
         if drop_coldest and len(sizes) < len(tiers):
             raise ValueError(
-                f"StorageOption.drop_coldest needs a size of the last tier: storage_size or storage_rows must have {len(tiers)} "
-                f"sizes for {self.storage_type.name}, found {list(sizes)}"
+                f"StorageOption.{'storage_rows' if self.storage_rows else 'storage_size'}: expected {len(tiers)} sizes with "
+                f"drop_coldest, one for each tier of {self.storage_type.name}; found {list(sizes)}"
             )
         self.drop_coldest = drop_coldest
         if not isinstance(refuse_colder, bool):
             raise TypeError(
-                f"StorageOption.refuse_colder must be True or False, found {refuse_colder!r}"
+                f"StorageOption.refuse_colder: expected True or False, found {refuse_colder!r}"
             )
         if refuse_colder and not (drop_coldest and self.cache_strategy is CacheStrategy.SCORE):
             raise ValueError(
-                "StorageOption.refuse_colder needs drop_coldest=True and CacheStrategy.SCORE, found "
+                "StorageOption.refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found "
                 f"drop_coldest={drop_coldest} and {cache_strategy!r}"
             )
         self.refuse_colder = refuse_colder
         if on_corruption not in _ON_CORRUPTION:
             raise ValueError(
-                "StorageOption.on_corruption must be 'error', 'reinit' or 'drop', found "
+                "StorageOption.on_corruption: expected 'error', 'reinit' or 'drop', found "
                 + repr(on_corruption)
             )
         self.on_corruption = on_corruption
         if not isinstance(keep, bool):
-            raise TypeError(f"StorageOption.keep must be True or False, found {keep!r}")
+            raise TypeError(f"StorageOption.keep: expected True or False, found {keep!r}")
         if keep and tiers[-1] not in _TIERS_THAT_KEEP:
             raise ValueError(
-                f"StorageOption.keep needs a storage type whose last tier is {' or '.join(_TIERS_THAT_KEEP)}, found "
+                f"StorageOption.keep=True: expected a storage type whose last tier is {' or '.join(_TIERS_THAT_KEEP)}, found "
                 f"{self.storage_type.name}"
             )
         self.keep = keep
@@ -190,14 +190,14 @@ def _storage_type(where, value):
         return StorageType.DEFAULT
     if isinstance(value, str):
         if value not in StorageType.__members__:
-            raise ValueError(f"{where} must be {known}; found {value!r}")
+            raise ValueError(f"{where}: expected {known}; found {value!r}")
         return StorageType[value]
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{where} must be {known}; found {value!r}")
+        raise TypeError(f"{where}: expected {known}; found {value!r}")
     try:
         return StorageType(value)
     except ValueError:
-        raise ValueError(f"{where} must be {known}; found {value!r}") from None
+        raise ValueError(f"{where}: expected {known}; found {value!r}") from None
 
 
 def _cache_strategy(where, value):
@@ -212,7 +212,7 @@ def _cache_strategy(where, value):
         and value in CacheStrategy.values()
     ):
         return CacheStrategy(value)
-    raise ValueError(f"{where} must be {known}; found {value!r}")
+    raise ValueError(f"{where}: expected {known}; found {value!r}")
 
 
 def _sizes(where, value, storage_type, most=MAX_SIZE):
@@ -222,7 +222,7 @@ def _sizes(where, value, storage_type, most=MAX_SIZE):
     sizes = tuple(integer(f"{where}[{i}]", v, 1, most) for i, v in enumerate(values))
     if len(sizes) > len(storage_type.tiers):
         raise ValueError(
-            f"{where} must have at most {len(storage_type.tiers)} sizes, one for each tier of "
+            f"{where}: expected at most {len(storage_type.tiers)} sizes, one for each tier of "
             f"{storage_type.name}; found {len(sizes)}"
         )
     return sizes
@@ -255,24 +255,26 @@ def storage_option_from_environment(environ=None):
             if "environment variable" in str(error):
                 raise
             raise ValueError(
-                f"environment variable {ENV_STORAGE_SIZE} must be a comma-separated list of bytes, "
+                f"environment variable {ENV_STORAGE_SIZE}: expected a comma-separated list of bytes, "
                 f"found {size!r}"
             ) from None
     if path is not None and not path:
         raise ValueError(
-            f"environment variable {ENV_STORAGE_PATH} must be the path of a directory, found ''"
+            f"environment variable {ENV_STORAGE_PATH}: expected the path of a directory, found ''"
         )
     if path is None and any(t in _TIERS_WITH_FILES for t in kind.tiers):
         raise ValueError(
-            f"environment variable {ENV_STORAGE_PATH} must be given with {ENV_STORAGE_TYPE}={kind.name}, "
+            f"environment variable {ENV_STORAGE_PATH}: expected the path of a directory with {ENV_STORAGE_TYPE}={kind.name}, "
             "found it unset"
         )
     keep = environ.get(ENV_STORAGE_KEEP, "0")
     if keep not in ("0", "1"):
-        raise ValueError(f"environment variable {ENV_STORAGE_KEEP} must be 0 or 1, found {keep!r}")
+        raise ValueError(
+            f"environment variable {ENV_STORAGE_KEEP}: expected 0 or 1, found {keep!r}"
+        )
     if keep == "1" and kind.tiers[-1] not in _TIERS_THAT_KEEP:
         raise ValueError(
-            f"environment variable {ENV_STORAGE_KEEP}=1 needs a {ENV_STORAGE_TYPE} whose last tier is "
+            f"environment variable {ENV_STORAGE_KEEP}=1: expected a {ENV_STORAGE_TYPE} whose last tier is "
             f"{' or '.join(_TIERS_THAT_KEEP)}, found {kind.name}"
         )
     return StorageOption(storage_type=kind, storage_path=path, storage_size=sizes, keep=keep == "1")
@@ -307,8 +309,8 @@ def check_storage_available(name, storage):
     if kind not in AVAILABLE_STORAGE_TYPES:
         available = ", ".join(t.name for t in AVAILABLE_STORAGE_TYPES if t not in _SAME_TIERS)
         raise NotImplementedError(
-            f"embedding variable '{name}': storage type {kind.name} needs the memory of a GPU, and this "
-            f"build has no GPU tier; available: {available}"
+            f"embedding variable '{name}': storage_type: expected one of {available}, because this build has no GPU "
+            f"tier; found {kind.name}"
         )
     return kind
 

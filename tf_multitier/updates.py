@@ -231,21 +231,21 @@ def _update_of(variable, g, step, hyper, columns, rule):
 
 def _checked_gradient(variable, g):
     """The gradient as IndexedSlices of tensors. Errors: see update_op."""
-    what = f"the gradient of embedding variable '{variable.variable_name}'"
+    what = f"gradient of embedding variable '{variable.variable_name}'"
     if not isinstance(g, tf.IndexedSlices):
         raise TypeError(
-            f"{what} must be IndexedSlices of keys, found a dense tensor {g.shape}: do not convert it"
+            f"{what}: expected IndexedSlices of keys, found a dense tensor {g.shape}: do not convert it"
         )
     g = tf.IndexedSlices(
         tf.convert_to_tensor(g.values), tf.convert_to_tensor(g.indices), g.dense_shape
     )
     if g.indices.dtype not in KEY_TYPES:
         raise TypeError(
-            f"{what} must have keys as indices: expected {variable.key_dtype.name}, found {g.indices.dtype.name}"
+            f"{what}: indices: expected {variable.key_dtype.name} keys, found {g.indices.dtype.name}"
         )
     if g.values.dtype != variable.dtype:
         raise TypeError(
-            f"{what} must have values of dtype {variable.dtype.name}, found {g.values.dtype.name}"
+            f"{what}: values: expected {variable.dtype.name}, found {g.values.dtype.name}"
         )
     if isinstance(g.indices, EagerTensor):
         return g
@@ -264,8 +264,8 @@ def _global_step(variable):
     if step is None:
         if variable.steps_to_live and variable.score != "time":
             raise ValueError(
-                f"embedding variable '{variable.variable_name}' has GlobalStepEvict(steps_to_live="
-                f"{variable.steps_to_live}), which needs a global step: call "
+                f"embedding variable '{variable.variable_name}': expected a global step for "
+                f"GlobalStepEvict(steps_to_live={variable.steps_to_live}), found none: call "
                 "tf.compat.v1.train.get_or_create_global_step() before the optimizer's minimize or apply_gradients"
             )
         return graph_state.shared(

@@ -33,27 +33,27 @@ MAX_DIM = 2**20  # of a column of the engine
 
 def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
     if not isinstance(name, str) or not name:
-        raise TypeError(f"name of an embedding variable must be a non-empty string, found {name!r}")
+        raise TypeError(f"name of embedding variable: expected a non-empty string, found {name!r}")
     if isinstance(embedding_dim, bool) or not isinstance(embedding_dim, numbers.Integral):
         raise TypeError(
-            f"embedding variable '{name}': embedding_dim must be an integer, found {embedding_dim!r}"
+            f"embedding variable '{name}': embedding_dim: expected an integer, found {embedding_dim!r}"
         )
     if embedding_dim < 1:
         raise ValueError(
-            f"embedding variable '{name}': embedding_dim must be at least 1, found {embedding_dim}"
+            f"embedding variable '{name}': embedding_dim: expected at least 1, found {embedding_dim}"
         )
     if embedding_dim > MAX_DIM:
         raise ValueError(
-            f"embedding variable '{name}': embedding_dim must be at most {MAX_DIM}, found {embedding_dim}"
+            f"embedding variable '{name}': embedding_dim: expected at most {MAX_DIM}, found {embedding_dim}"
         )
     key_dtype, value_dtype = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype or tf.float32)
     if key_dtype not in (tf.int64, tf.int32):
         raise TypeError(
-            f"embedding variable '{name}': key_dtype must be int64 or int32, found {key_dtype.name}"
+            f"embedding variable '{name}': key_dtype: expected int64 or int32, found {key_dtype.name}"
         )
     if value_dtype != tf.float32:
         raise TypeError(
-            f"embedding variable '{name}': value_dtype must be float32, found {value_dtype.name}"
+            f"embedding variable '{name}': value_dtype: expected float32, found {value_dtype.name}"
         )
     return int(embedding_dim), key_dtype, value_dtype
 
@@ -62,14 +62,14 @@ def option_in_force(name, ev_option, steps_to_live):
     """The EmbeddingVariableOption that results from `ev_option` (or None) and DeepRec's older `steps_to_live` (or None)."""
     if ev_option is not None and not isinstance(ev_option, options.EmbeddingVariableOption):
         raise TypeError(
-            f"embedding variable '{name}': ev_option must be EmbeddingVariableOption or None, found {ev_option!r}"
+            f"embedding variable '{name}': ev_option: expected EmbeddingVariableOption or None, found {ev_option!r}"
         )
     option = ev_option or options.EmbeddingVariableOption()
     if steps_to_live is None:
         return option
     if option.evict_option:
         raise ValueError(
-            f"embedding variable '{name}': give steps_to_live or ev_option.evict_option, not both; found "
+            f"embedding variable '{name}': expected steps_to_live or ev_option.evict_option, found both: "
             f"steps_to_live={steps_to_live!r} and {list(option.evict_option)}"
         )
     return options.EmbeddingVariableOption(
@@ -86,13 +86,12 @@ def _number_of_partitions(name, partitioner, dim):
         return 1
     if not callable(partitioner):
         raise TypeError(
-            f"embedding variable '{name}': partitioner must be callable or None, found {partitioner!r}"
+            f"embedding variable '{name}': partitioner: expected a function or None, found {partitioner!r}"
         )
     parts = list(partitioner(shape=tf.TensorShape([NUM_BUCKETS, dim]), dtype=tf.float32))
     if len(parts) != 2 or parts[1] != 1 or not 1 <= parts[0] <= NUM_BUCKETS:
         raise ValueError(
-            f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
-            f"([n, 1]), found {parts}"
+            f"embedding variable '{name}': partitioner: expected [n, 1] with n from 1 to {NUM_BUCKETS}, found {parts}"
         )
     # TensorFlow's fixed_size_partitioner makes at most one part per row. Call it with one more row to see if it wants more parts.
     if (
@@ -101,8 +100,8 @@ def _number_of_partitions(name, partitioner, dim):
         > NUM_BUCKETS
     ):
         raise ValueError(
-            f"embedding variable '{name}': the partitioner must cut keys only, into 1 to {NUM_BUCKETS} partitions "
-            f"([n, 1]), found one that cuts into more"
+            f"embedding variable '{name}': partitioner: expected [n, 1] with n from 1 to {NUM_BUCKETS}, found one that makes "
+            "more partitions"
         )
     return int(parts[0])
 
@@ -175,9 +174,9 @@ def _check_reused(
 ):
     """ValueError if a reused variable differs from what the caller specified. TensorFlow has already compared dim and dtype."""
     if not is_embedding_variable(variable):
-        raise ValueError(f"'{name}' exists and is not an embedding variable: {variable!r}")
+        raise ValueError(f"'{name}': expected an embedding variable, found {variable!r}")
     wrong = lambda what, expected, found: ValueError(
-        f"trying to share embedding variable '{variable.variable_name}', but specified {what} {expected} and found {found}"
+        f"embedding variable '{variable.variable_name}' exists: {what}: expected {expected}, as specified, found {found}"
     )
     if variable.key_dtype != key_dtype:
         raise wrong("key_dtype", key_dtype.name, variable.key_dtype.name)

@@ -114,7 +114,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(context->GetAttr("shape", &shape));
   if (shape.dims() != 2 || shape.dim_size(0) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the shape of an embedding variable must be [0, dim], found ", shape.DebugString()));
+        absl::StrCat("shape of an embedding variable: expected [0, dim], found ", shape.DebugString()));
   }
   TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
   options->table.dim = static_cast<int>(shape.dim_size(1));
@@ -259,7 +259,7 @@ KeyInput::KeyInput(const Tensor& keys) {
 
 absl::Status CheckRank(OpKernelContext* context, const char* input, const Tensor& tensor, int rank) {
   if (tensor.dims() == rank) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": ", input, " must have rank ", rank,
+  return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(), ": ", input, ": expected rank ", rank,
                                                  ", found shape ", tensor.shape().DebugString()));
 }
 

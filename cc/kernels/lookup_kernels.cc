@@ -123,7 +123,7 @@ class LookupSparseKernel : public OpKernel {
     lookup->batch.combiner = combiner_;
     lookup->max_norm = max_norm_;
     OP_REQUIRES(context, lookup->batch.batch >= 0,
-                absl::InvalidArgumentError(absl::StrCat("batch must be >= 0, found ", lookup->batch.batch)));
+                absl::InvalidArgumentError(absl::StrCat("batch: expected at least 0, found ", lookup->batch.batch)));
     TensorShape shape;
     OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({lookup->batch.batch, dim_}, &shape));
     Tensor* out = nullptr;
@@ -155,7 +155,7 @@ class LookupSparseWeightsGradKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
     OP_REQUIRES(context, grad.dim_size(1) == dim_,
                 absl::InvalidArgumentError(
-                    absl::StrCat("grad must have shape [batch,", dim_, "], found ", grad.shape().DebugString())));
+                    absl::StrCat("grad: expected shape [batch,", dim_, "], found ", grad.shape().DebugString())));
     inputs.lookup.batch.batch = grad.dim_size(0);
     inputs.lookup.batch.dim = dim_;
     inputs.lookup.batch.combiner = combiner_;
@@ -188,7 +188,7 @@ class LookupSparseGradKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckWeights(context, weights, has_weights_, indices.NumElements()));
     OP_REQUIRES(context, grad.dim_size(1) >= 1 && grad.dim_size(1) <= (1 << 20),
                 absl::InvalidArgumentError(
-                    absl::StrCat("grad must have shape [batch,dim] with dim >= 1, found ", grad.shape().DebugString())));
+                    absl::StrCat("grad: expected shape [batch,dim] with dim at least 1, found ", grad.shape().DebugString())));
     SparseBatch batch;
     batch.indices = Elements<int64_t>(indices);
     batch.weights = Elements<float>(weights);
@@ -216,7 +216,7 @@ class ClipByNormKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& values = context->input(0);
     const int rank = values.dims();
-    OP_REQUIRES(context, rank >= 1, absl::InvalidArgumentError("values must have rank 1 or more, found a scalar"));
+    OP_REQUIRES(context, rank >= 1, absl::InvalidArgumentError("values: expected rank 1 or more, found a scalar"));
     const int64_t dim = values.dim_size(rank - 1);
     OP_REQUIRES(context, dim <= std::numeric_limits<int>::max(),
                 absl::InvalidArgumentError(absl::StrCat("values: expected a last dimension below 2^31, found ", dim)));

@@ -125,7 +125,9 @@ class AddSlotsKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("slot_dims", &dims));
     OP_REQUIRES_OK(context, context->GetAttr("slot_initial_values", &initial_values));
     OP_REQUIRES(context, names.size() == dims.size() && names.size() == initial_values.size(),
-                absl::InvalidArgumentError("slot_names, slot_dims and slot_initial_values must be equally long"));
+                absl::InvalidArgumentError(absl::StrCat("slot_dims and slot_initial_values: expected ", names.size(),
+                                                        " entries, one for each of slot_names, found ", dims.size(), " and ",
+                                                        initial_values.size())));
     for (size_t i = 0; i < names.size(); ++i) {
       OP_REQUIRES(context, dims[i] >= 1 && dims[i] <= (1 << 20),
                   absl::InvalidArgumentError(

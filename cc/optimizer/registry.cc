@@ -11,7 +11,7 @@ Status UpdateRule::Validate(const float* hyper) const {
   const Span<const char* const> names = hyperparameters();
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::isfinite(hyper[i])) continue;
-    return InvalidArgumentError("optimizer ", name(), ": ", names[i], " must be finite, found ", hyper[i]);
+    return InvalidArgumentError("optimizer ", name(), ": ", names[i], ": expected a finite number, found ", hyper[i]);
   }
   return OkStatus();
 }

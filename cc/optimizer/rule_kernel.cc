@@ -12,21 +12,21 @@ RangeCheck CheckRange(HyperRange range, float x) {
   constexpr float kLargestCount = 16777216.0f;
   switch (range) {
     case HyperRange::kFinite:
-      return {true, "finite"};
+      return {true, "a finite number"};
     case HyperRange::kPositive:
-      return {x > 0, "positive and finite"};
+      return {x > 0, "a finite number, more than 0"};
     case HyperRange::kNonNegative:
-      return {x >= 0, "finite and not negative"};
+      return {x >= 0, "a finite number, at least 0"};
     case HyperRange::kNonPositive:
-      return {x <= 0, "finite and not positive"};
+      return {x <= 0, "a finite number, at most 0"};
     case HyperRange::kZeroToOne:
-      return {x >= 0 && x <= 1, "in [0, 1]"};
+      return {x >= 0 && x <= 1, "0 to 1"};
     case HyperRange::kBelowOne:
-      return {x >= 0 && x < 1, "in [0, 1)"};
+      return {x >= 0 && x < 1, "at least 0 and less than 1"};
     case HyperRange::kFlag:
       return {x == 0 || x == 1, "0 or 1"};
     case HyperRange::kWholeNumber:
-      return {x >= 0 && x <= kLargestCount && std::floor(x) == x, "a whole number in [0, 2^24]"};
+      return {x >= 0 && x <= kLargestCount && std::floor(x) == x, "a whole number, 0 to 2^24"};
   }
   return {false, "of a known range"};
 }
@@ -42,7 +42,7 @@ Status KernelRule::Validate(const float* hyper) const {
   for (size_t i = 0; i < hyper_.size(); ++i) {
     const RangeCheck check = CheckRange(hyper_[i].range, hyper[i]);
     if (check.ok && std::isfinite(hyper[i])) continue;
-    return InvalidArgumentError("optimizer ", name_, ": ", hyper_[i].name, " must be ", check.expected, ", found ", hyper[i]);
+    return InvalidArgumentError("optimizer ", name_, ": ", hyper_[i].name, ": expected ", check.expected, ", found ", hyper[i]);
   }
   return OkStatus();
 }

@@ -51,13 +51,14 @@ Result<std::unique_ptr<CountingBloomFilter>> CountingBloomFilter::Create(Env* en
                                                                          double false_positive_probability, int counter_bits) {
   const double p = false_positive_probability;
   if (expected_keys <= 0) {
-    return InvalidArgumentError("counting Bloom filter: expected keys must be > 0, found ", expected_keys);
+    return InvalidArgumentError("counting Bloom filter: number of keys: expected at least 1, found ", expected_keys);
   }
   if (!(p > 0.0 && p < 1.0)) {
-    return InvalidArgumentError("counting Bloom filter: false positive probability must be in (0, 1), found ", p);
+    return InvalidArgumentError(
+        "counting Bloom filter: false positive probability: expected more than 0 and less than 1, found ", p);
   }
   if (counter_bits != 8 && counter_bits != 16 && counter_bits != 32 && counter_bits != 64) {
-    return InvalidArgumentError("counting Bloom filter: counter bits must be 8, 16, 32 or 64, found ", counter_bits);
+    return InvalidArgumentError("counting Bloom filter: counter bits: expected 8, 16, 32 or 64, found ", counter_bits);
   }
   const int num_hashes = static_cast<int>(std::ceil(std::fabs(std::log2(p))));
   const double counters =

@@ -191,12 +191,12 @@ Status Invalid(const std::string& expected) { return InvalidArgumentError("initi
 
 Status CheckMatrix(const InitializerSpec& spec, int dim) {
   const size_t found = spec.matrix == nullptr ? 0 : spec.matrix->size();
-  if (spec.matrix_rows < 1) return Invalid(StrCat("matrix_rows must be at least 1, found ", spec.matrix_rows));
+  if (spec.matrix_rows < 1) return Invalid(StrCat("matrix_rows: expected at least 1, found ", spec.matrix_rows));
   if (found % static_cast<size_t>(dim) != 0 || found / static_cast<size_t>(dim) != static_cast<uint64_t>(spec.matrix_rows)) {
-    return Invalid(StrCat("the matrix must have ", spec.matrix_rows, " x ", dim, " values, found ", found));
+    return Invalid(StrCat("matrix: expected ", spec.matrix_rows, " x ", dim, " values, found ", found));
   }
   for (const float v : *spec.matrix) {
-    if (!std::isfinite(v)) return Invalid(StrCat("the matrix must be finite, found ", v));
+    if (!std::isfinite(v)) return Invalid(StrCat("matrix: expected finite numbers, found ", v));
   }
   return OkStatus();
 }
@@ -204,22 +204,22 @@ Status CheckMatrix(const InitializerSpec& spec, int dim) {
 }  // namespace
 
 Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
-  if (dim < 1) return Invalid(StrCat("dim must be at least 1, found ", dim));
+  if (dim < 1) return Invalid(StrCat("dim: expected at least 1, found ", dim));
   if (!std::isfinite(spec.a) || !std::isfinite(spec.b)) {
-    return Invalid(StrCat("parameters must be finite, found ", spec.a, " and ", spec.b));
+    return Invalid(StrCat("parameters: expected finite numbers, found ", spec.a, " and ", spec.b));
   }
   switch (spec.kind) {
     case InitializerKind::kConstant:
       break;
     case InitializerKind::kUniform:
-      if (!(spec.a < spec.b)) return Invalid(StrCat("uniform needs minimum < maximum, found ", spec.a, " and ", spec.b));
+      if (!(spec.a < spec.b)) return Invalid(StrCat("uniform: expected minimum < maximum, found ", spec.a, " and ", spec.b));
       if (!std::isfinite(spec.b - spec.a)) {
         return Invalid(StrCat("uniform from ", spec.a, " to ", spec.b, ": the width is not finite"));
       }
       break;
     case InitializerKind::kNormal:
     case InitializerKind::kTruncatedNormal:
-      if (spec.b < 0) return Invalid(StrCat("the standard deviation must not be negative, found ", spec.b));
+      if (spec.b < 0) return Invalid(StrCat("standard deviation: expected at least 0, found ", spec.b));
       if (!std::isfinite(std::fabs(spec.a) + 7.0f * spec.b)) {
         return Invalid(StrCat("normal of mean ", spec.a, " and deviation ", spec.b, ": values would not be finite"));
       }

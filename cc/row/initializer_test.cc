@@ -337,7 +337,7 @@ TEST(InitializerTest, BadSpecsAreRefused) {
     ++i;
   }
   const Status status = Initializer::Create(Spec(InitializerKind::kConstant, 0, 0), 0).status();
-  EXPECT_EQ(status, InvalidArgumentError("initializer: dim must be at least 1, found 0"));
+  EXPECT_EQ(status, InvalidArgumentError("initializer: dim: expected at least 1, found 0"));
 }
 
 }  // namespace

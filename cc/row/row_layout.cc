@@ -13,7 +13,7 @@ size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple
 
 Status CheckDim(const std::string& column, int dim) {
   if (dim >= 1 && dim <= kMaxDim) return OkStatus();
-  return InvalidArgumentError("row layout: dim of column '", column, "' must be in [1, ", kMaxDim, "], found ", dim);
+  return InvalidArgumentError("row layout: dim of column '", column, "': expected 1 to ", kMaxDim, ", found ", dim);
 }
 
 // Rounds to the nearest representable value, ties to even.
@@ -102,7 +102,7 @@ Result<RowLayout> RowLayout::Create(int dim, DType value_dtype) {
 
 Result<RowLayout> RowLayout::WithColumn(const ColumnSpec& spec) const {
   MT_RETURN_IF_ERROR(CheckDim(spec.name, spec.dim));
-  if (spec.name.empty()) return InvalidArgumentError("row layout: a column must have a name");
+  if (spec.name.empty()) return InvalidArgumentError("row layout: expected a column with a name, found ''");
   if (Find(spec.name) >= 0) return InvalidArgumentError("row layout: column '", spec.name, "' exists already");
   RowLayout layout = *this;
   Column column;

@@ -50,7 +50,7 @@ def _uses_threads(arrow):
         threads = int(threads)
     except ValueError:
         raise ValueError(
-            f"ARROW_NUM_THREADS in the environment must be an integer, found {threads!r}"
+            f"environment variable ARROW_NUM_THREADS: expected an integer, found {threads!r}"
         ) from None
     if threads > 0:
         arrow.set_cpu_count(threads)
@@ -67,7 +67,7 @@ def _open(path, **options):
     try:
         return parquet.ParquetFile(path, pre_buffer=False, **options)
     except FileNotFoundError:
-        raise ValueError(f"ParquetDataset: there is no file {path}") from None
+        raise ValueError(f"ParquetDataset: expected a file {path}, found none") from None
     except (OSError, arrow.ArrowException) as error:
         raise ValueError(
             f"ParquetDataset: {path} cannot be read as a Parquet file: {error}"

@@ -33,21 +33,21 @@ class DataFrame:
 
         def __init__(self, name, dtype=None, ragged_rank=None, shape=None):
             if not isinstance(name, str):
-                raise TypeError(f"DataFrame.Field: name must be a string, found {name!r}")
+                raise TypeError(f"DataFrame.Field: name: expected a string, found {name!r}")
             if ragged_rank is not None and (
                 isinstance(ragged_rank, bool) or not isinstance(ragged_rank, int) or ragged_rank < 0
             ):
                 raise ValueError(
-                    f"DataFrame.Field '{name}': ragged_rank must be an integer >= 0 or None, found {ragged_rank!r}"
+                    f"DataFrame.Field '{name}': ragged_rank: expected an integer, at least 0, or None, found {ragged_rank!r}"
                 )
             shape = tf.TensorShape(shape) if shape else None
             if shape is not None and not shape.is_fully_defined():
                 raise ValueError(
-                    f"DataFrame.Field '{name}': shape must be fully defined, found {shape}"
+                    f"DataFrame.Field '{name}': shape: expected a fully defined one, found {shape}"
                 )
             if shape is not None and ragged_rank:
                 raise ValueError(
-                    f"DataFrame.Field '{name}': shape needs ragged_rank 0, found shape {shape} and ragged_rank {ragged_rank}"
+                    f"DataFrame.Field '{name}': ragged_rank: expected 0 with a shape, found {ragged_rank}"
                 )
             self.name = name
             self.dtype = None if dtype is None else tf.as_dtype(dtype)

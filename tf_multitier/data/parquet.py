@@ -74,8 +74,8 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
         _check_integer("partition_index", partition_index, 0)
         if partition_index >= partition_count:
             raise ValueError(
-                f"ParquetDataset: partition_index must be less than partition_count, found {partition_index} and "
-                f"{partition_count}"
+                f"ParquetDataset: partition_index: expected less than {partition_count}, the partition_count, found "
+                f"{partition_index}"
             )
         if not tf.is_tensor(batch_size):
             _check_integer("batch_size", batch_size, 1)
@@ -248,7 +248,7 @@ class _Part(NamedTuple):
 def _chunks(path, batch_size, **options):
     """The generator of the pipeline: yields tuples of arrays. The pipeline passes the values of its Tensors."""
     if batch_size < 1:
-        raise ValueError(f"ParquetDataset: batch_size must be at least 1, found {batch_size}")
+        raise ValueError(f"ParquetDataset: batch_size: expected at least 1, found {batch_size}")
     for arrays in arrow_reader.chunks(path.decode(), batch_size=int(batch_size), **options):
         yield tuple(arrays)
 
@@ -281,9 +281,9 @@ def read_parquet(
 
 def _check_integer(name, value, least):
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"ParquetDataset: {name} must be an integer, found {value!r}")
+        raise TypeError(f"ParquetDataset: {name}: expected an integer, found {value!r}")
     if value < least:
-        raise ValueError(f"ParquetDataset: {name} must be at least {least}, found {value}")
+        raise ValueError(f"ParquetDataset: {name}: expected at least {least}, found {value}")
 
 
 def _files(filenames):
@@ -291,7 +291,7 @@ def _files(filenames):
     if isinstance(filenames, _Dataset):
         if filenames.element_spec != tf.TensorSpec([], tf.string):
             raise TypeError(
-                "ParquetDataset: filenames must be a Dataset of string scalars, found one of "
+                "ParquetDataset: filenames: expected a Dataset of string scalars, found one of "
                 f"{filenames.element_spec!r}"
             )
         works = getattr(filenames, "file_names", None)  # set by the dataset of a work queue
@@ -299,7 +299,7 @@ def _files(filenames):
     if tf.is_tensor(filenames):
         if filenames.dtype != tf.string or filenames.shape.rank not in (0, 1, None):
             raise TypeError(
-                f"ParquetDataset: filenames must be a string Tensor of rank 0 or 1, found {filenames!r}"
+                f"ParquetDataset: filenames: expected a string Tensor of rank 0 or 1, found {filenames!r}"
             )
         known = tf.get_static_value(filenames)
         names = [] if known is None else known.reshape([-1]).tolist()
@@ -311,10 +311,10 @@ def _files(filenames):
         isinstance(name, (str, bytes, os.PathLike)) for name in names
     ):
         raise TypeError(
-            f"ParquetDataset: filenames must be a path, a list of paths, a string Tensor or a Dataset, found {filenames!r}"
+            f"ParquetDataset: filenames: expected a path, a list of paths, a string Tensor or a Dataset, found {filenames!r}"
         )
     if not names:
-        raise ValueError("ParquetDataset: filenames must name at least one file, found none")
+        raise ValueError("ParquetDataset: filenames: expected at least one, found none")
     names = [os.fsdecode(name) for name in names]
     return _Dataset.from_tensor_slices(names), names[0]
 
@@ -326,19 +326,19 @@ def _fields(fields, first):
             isinstance(field, (str, DataFrame.Field)) for field in fields
         ):
             raise TypeError(
-                f"ParquetDataset: fields must be a list of names and DataFrame.Fields, or None; found {fields!r}"
+                f"ParquetDataset: fields: expected a list of names and DataFrame.Fields, or None; found {fields!r}"
             )
         names = [field if isinstance(field, str) else field.name for field in fields]
         if not names or len(set(names)) < len(names):
             raise ValueError(
-                f"ParquetDataset: fields must name at least one column and each once, found {names}"
+                f"ParquetDataset: fields: expected at least one column and each once, found {names}"
             )
     if first is not None:
         return tuple(arrow_reader.complete_fields(first, fields))
     if fields is None or any(isinstance(field, str) or field.dtype is None for field in fields):
         raise ValueError(
-            "ParquetDataset: if filenames are known only when the graph runs, fields must be DataFrame.Fields with "
-            f"dtype, found {fields!r}"
+            "ParquetDataset: fields: expected DataFrame.Fields with dtype, because filenames are known only when the "
+            f"graph runs; found {fields!r}"
         )
     return tuple(
         DataFrame.Field(field.name, field.dtype, field.ragged_rank or 0, field.shape)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier._library import ops
+from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import as_keys
@@ -59,11 +60,11 @@ def prefetch_embeddings(
         machine.
     """
     if not callable(ids_of):
-        raise TypeError(f"ids_of must be a function of an element, found {ids_of!r}")
+        raise TypeError(f"ids_of: expected a function of an element, found {ids_of!r}")
     if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
-        raise TypeError(f"buffer_size must be an integer, found {buffer_size!r}")
+        raise TypeError(f"buffer_size: expected an integer, found {buffer_size!r}")
     if buffer_size < 1:
-        raise ValueError(f"buffer_size must be at least 1, found {buffer_size}")
+        raise ValueError(f"buffer_size: expected at least 1, found {buffer_size}")
     microseconds = timeout_us(timeout)
 
     def apply(dataset):
@@ -94,24 +95,19 @@ def prefetch_embeddings(
 def _pairs(selected):
     """The result of ids_of as [(variable, ids)]."""
     pairs = list(selected.items()) if isinstance(selected, dict) else selected
-    expected = (
-        "ids_of must give a dict from embedding variable to ids, or a list of (variable, ids)"
-    )
+    expected = "a dict from embedding variable to ids, or a list of (variable, ids)"
     if not isinstance(pairs, (list, tuple)):
-        raise TypeError(f"{expected}; found {selected!r}")
+        raise TypeError(f"ids_of: expected {expected}; found {selected!r}")
     found = []
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise TypeError(f"{expected}; found {pair!r}")
+            raise TypeError(f"ids_of: expected {expected}; found {pair!r}")
         variable, ids = pair
         variable = variable.whole if isinstance(variable, StoredParts) else variable
         if not is_embedding_variable(variable):
-            raise TypeError(f"{expected}; found {variable!r} as a variable")
+            raise TypeError(f"ids_of: expected {expected}; found {variable!r} as a variable")
         if not variable.is_partitioned and variable.num_partitions > 1:
-            raise ValueError(
-                f"'{variable.name}' is one partition of the embedding variable '{variable.variable_name}': give the "
-                f"object that get_embedding_variable('{variable.variable_name}', ...) returned"
-            )
+            raise ValueError(f"ids_of: {only_parts(variable.variable_name)}")
         found.append((variable, ids))
     return found
 

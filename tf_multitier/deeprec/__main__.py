@@ -44,7 +44,7 @@ def parse(arguments):
     )
     parsed = parser.parse_args(arguments)
     if not os.path.isfile(parsed.script):
-        parser.error(f"SCRIPT must be a file, found {parsed.script!r}")
+        parser.error(f"SCRIPT: expected a file, found {parsed.script!r}")
     return parsed
 
 

@@ -31,8 +31,8 @@ def check_alone(what):
     for variable in _WORLD_SIZES:
         if os.environ.get(variable, "1") != "1":
             raise NotImplementedError(
-                f"{what} trains in one process only, found {variable}={os.environ[variable]} in the environment: "
-                "each process would train a model of its own; start one process"
+                f"{what}: environment variable {variable}: expected 1 or unset, found {os.environ[variable]}: each process "
+                "would train a model of its own; start one process"
             )
 
 
@@ -70,7 +70,7 @@ class CollectiveStrategy:
         strategy = os.environ.get("COLLECTIVE_STRATEGY", "sok")
         if strategy not in ("sok", "hb"):
             raise ValueError(
-                f"CollectiveStrategy: COLLECTIVE_STRATEGY must be sok or hb, found {strategy!r}"
+                f"CollectiveStrategy: environment variable COLLECTIVE_STRATEGY: expected sok or hb, found {strategy!r}"
             )
         check_alone("CollectiveStrategy")
 
@@ -112,7 +112,7 @@ class CollectiveStrategy:
         """
         if not callable(signature_def_fn):
             raise ValueError(
-                "export_saved_model: signature_def_fn must be a function that builds the model and returns its "
+                "export_saved_model: signature_def_fn: expected a function that builds the model and returns its "
                 f"SignatureDef, found {signature_def_fn!r}"
             )
         checkpoint = checkpoint_dir and (

@@ -112,11 +112,11 @@ def categorical_column_with_multihash(
         or not all(isinstance(n, numbers.Integral) and n > 0 for n in dims)
     ):
         raise ValueError(
-            f"{where}: dims must be two numbers of rows, each at least 1, found {dims!r}"
+            f"{where}: dims: expected two numbers of rows, each at least 1, found {dims!r}"
         )
     dtype = tf.as_dtype(dtype)
     if not dtype.is_integer:
-        raise ValueError(f"{where}: dtype must be an integer type, found {dtype.name}")
+        raise ValueError(f"{where}: dtype: expected an integer type, found {dtype.name}")
     return MultiHashCategoricalColumn(key, tuple(dims), operation, dtype, partition_num)
 
 
@@ -138,7 +138,7 @@ def categorical_column_with_adaptive_embedding(
     """
     if hash_bucket_size < 1:
         raise ValueError(
-            f"column {key!r}: hash_bucket_size must be at least 1, found {hash_bucket_size}"
+            f"column {key!r}: hash_bucket_size: expected at least 1, found {hash_bucket_size}"
         )
     ids = fc.categorical_column_with_embedding(key, dtype, partition_num, ev_option)
     return AdaptiveCategoricalColumn(
@@ -237,7 +237,7 @@ class AdaptiveEmbeddingColumn(_Dense):
             mask = tf.reshape(inputs.get(column.mask_key), [-1])
         except ValueError:
             raise ValueError(
-                f"column {column.key!r} needs a mask of the hot examples: "
+                f"column {column.key!r}: mask: expected a tensor that marks the hot examples, found none: "
                 f"input_layer(..., adaptive_mask_tensors={{{column.key!r}: mask}})"
             ) from None
         is_hot = tf.cast(tf.not_equal(tf.gather(mask, sp_ids.indices[:, 0]), 0), tf.int32)
@@ -293,8 +293,8 @@ def embedding_column(
     del do_fusion
     if coalesced_scope is not None:
         raise ValueError(
-            "embedding_column: coalesced_scope is not supported: use tf.feature_column.group_embedding_column_scope, found "
-            f"coalesced_scope={coalesced_scope!r}"
+            f"embedding_column: coalesced_scope: expected None, found {coalesced_scope!r}: use "
+            "tf.feature_column.group_embedding_column_scope"
         )
     if not isinstance(categorical_column, _Categorical):
         return fc.embedding_column(
@@ -308,15 +308,20 @@ def embedding_column(
             trainable,
         )
     where = f"embedding_column over {categorical_column.key!r}"
-    if ckpt_to_load_from is not None or tensor_name_in_ckpt is not None:
-        raise ValueError(
-            f"{where}: ckpt_to_load_from and tensor_name_in_ckpt are not supported and must be None"
-        )
+    for name, value in (
+        ("ckpt_to_load_from", ckpt_to_load_from),
+        ("tensor_name_in_ckpt", tensor_name_in_ckpt),
+    ):
+        if value is not None:
+            raise ValueError(
+                f"{where}: {name}: expected None, found {value!r}: restore the variable with "
+                "tf.compat.v1.train.Saver"
+            )
     is_dim = lambda n: isinstance(n, numbers.Integral) and n > 0
     if isinstance(categorical_column, AdaptiveCategoricalColumn):
         if not is_dim(dimension):
             raise ValueError(
-                f"{where}: dimension must be an integer, at least 1, found {dimension!r}"
+                f"{where}: dimension: expected an integer, at least 1, found {dimension!r}"
             )
         kind, total = AdaptiveEmbeddingColumn, dimension
     else:
@@ -326,11 +331,11 @@ def embedding_column(
             or not all(map(is_dim, dimension))
         ):
             raise ValueError(
-                f"{where}: dimension must be two integers, each at least 1, found {dimension!r}"
+                f"{where}: dimension: expected two integers, each at least 1, found {dimension!r}"
             )
         if categorical_column.operation != "concat" and dimension[0] != dimension[1]:
             raise ValueError(
-                f"{where}: operation {categorical_column.operation!r} needs equal dimensions, found {dimension!r}"
+                f"{where}: dimension: expected equal ones for operation {categorical_column.operation!r}, found {dimension!r}"
             )
         kind, dimension, total = MultiHashEmbeddingColumn, tuple(dimension), sum(dimension)
     initializer = initializer or _v1.truncated_normal_initializer(stddev=1 / math.sqrt(total))

@@ -61,11 +61,12 @@ def sparse_column_with_embedding(
     del ht_partition_num
     if init_data_source is not None:
         raise ValueError(
-            f"column {column_name!r}: init_data_source is not supported and must be None, found {init_data_source!r}"
+            f"column {column_name!r}: init_data_source: expected None, found {init_data_source!r}: restore "
+            "the variable with tf.compat.v1.train.Saver"
         )
     if evconfig is not None and ev_option is not None:
         raise ValueError(
-            f"column {column_name!r}: give ev_option or evconfig, which mean the same, not both"
+            f"column {column_name!r}: expected ev_option or evconfig, found both: they mean the same"
         )
     option = evconfig if ev_option is None else ev_option
     return fc.categorical_column_with_embedding(
@@ -84,7 +85,7 @@ def sparse_column_with_hash_bucket(
     del combiner
     if hash_keys is not None:
         raise ValueError(
-            f"column {column_name!r}: hash_keys is not supported and must be None, found {hash_keys!r}"
+            f"column {column_name!r}: hash_keys: expected None, found {hash_keys!r}: it is not supported"
         )
     return fc.categorical_column_with_hash_bucket(column_name, hash_bucket_size, dtype)
 

@@ -75,12 +75,12 @@ def get_dynamic_dimension_embedding_variable(
     del ht_partition_num
     if storage_type is not None:
         raise ValueError(
-            f"dynamic-dimension variable '{name}': storage_type is not supported and must be None, found {storage_type!r}: "
+            f"dynamic-dimension variable '{name}': storage_type: expected None, found {storage_type!r}: "
             "give ev_option=tf.EmbeddingVariableOption(storage_option=...)"
         )
     if not isinstance(embedding_block_num, numbers.Integral) or embedding_block_num < 1:
         raise ValueError(
-            f"dynamic-dimension variable '{name}': embedding_block_num must be an integer, at least 1, found "
+            f"dynamic-dimension variable '{name}': embedding_block_num: expected an integer, at least 1, found "
             f"{embedding_block_num!r}"
         )
     if isinstance(embedding_block_dimension, float) and embedding_block_dimension.is_integer():
@@ -128,14 +128,15 @@ def embedding_lookup(variable, ids, blocknums, max_norm=None, name=None):
     """
     if blocknums is None:
         raise ValueError(
-            f"looking up the dynamic-dimension variable '{variable.name}' needs blocknums: how many blocks each id has"
+            f"lookup of dynamic-dimension variable '{variable.name}': blocknums: expected the number of blocks of each id, "
+            "found None"
         )
     with tf.name_scope(name or "embedding_lookup"):
         ids, blocknums = tf.convert_to_tensor(ids), tf.convert_to_tensor(blocknums)
         if not ids.shape.is_compatible_with(blocknums.shape):
             raise ValueError(
-                f"looking up the dynamic-dimension variable '{variable.name}': blocknums must have the shape of ids, "
-                f"expected {ids.shape}, found {blocknums.shape}"
+                f"lookup of dynamic-dimension variable '{variable.name}': blocknums: expected shape {ids.shape}, that of "
+                f"ids, found {blocknums.shape}"
             )
         keys, counts = tf.reshape(ids, [-1]), tf.reshape(blocknums, [-1])
         places = [tf.where(counts > i) for i in range(len(variable.blocks))]

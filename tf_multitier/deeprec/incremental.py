@@ -31,7 +31,9 @@ def _seconds(where, value):
     if value is None or value is False or value == 0:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{where}: expected seconds > 0, or None for no deltas; found {value!r}")
+        raise ValueError(
+            f"{where}: expected more than 0 seconds, or None for no deltas; found {value!r}"
+        )
     return value
 
 

@@ -48,7 +48,7 @@ def keep_weights(self, dtype=tf.float32):
     dtype = tf.as_dtype(dtype)
     if dtype not in (tf.float32, tf.float64):
         raise ValueError(
-            f"keep_weights: dtype must be tf.float32 or tf.float64, found {dtype.name}"
+            f"keep_weights: dtype: expected tf.float32 or tf.float64, found {dtype.name}"
         )
     if self._cached_pure_variable_scope is not None:
         raise ValueError(

@@ -31,7 +31,7 @@ def _extended(function, is_sparse):
         if not isinstance(params, dynamic_dimension.DynamicEmbeddingVariable):
             if blocknums is not None:
                 raise ValueError(
-                    f"{function.__name__}: blocknums are for dynamic-dimension variables, found {params!r}"
+                    f"{function.__name__}: params: expected a dynamic-dimension variable with blocknums, found {params!r}"
                 )
             return function(params, *args, **kwargs)
         of = lambda *names: next((kwargs[name] for name in names if name in kwargs), None)

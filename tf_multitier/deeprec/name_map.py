@@ -224,7 +224,7 @@ def _refuse_contrib(place, name):
 
 def _refuse(what, found):
     raise RuntimeError(
-        f"tf_multitier.deeprec.install(): {what} exists already and is not TensorFlow's or ours, found {found!r}: "
+        f"tf_multitier.deeprec.install(): {what}: expected none, TensorFlow's or ours, found {found!r}: "
         "install() adds names to TensorFlow and cannot be used together with another package that does"
     )
 

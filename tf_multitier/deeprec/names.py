@@ -73,10 +73,10 @@ def get_multihash_variable(
     ):
         if value is not None:
             raise ValueError(
-                f"{where}: {argument} is not supported and must be None, found {value!r}"
+                f"{where}: {argument}: expected None, found {value!r}: it is not supported"
             )
     if num_of_partitions != 2:
-        raise ValueError(f"{where}: num_of_partitions must be 2, found {num_of_partitions!r}")
+        raise ValueError(f"{where}: num_of_partitions: expected 2, found {num_of_partitions!r}")
     return tf_multitier.get_multihash_variable(
         name,
         dims,
@@ -109,12 +109,12 @@ def enable_distributed_strategy(strategy="localized"):
     """
     if strategy == "parameter_server":
         raise NotImplementedError(
-            "enable_distributed_strategy: strategy 'parameter_server' does not exist; place variables with "
-            "tf.train.replica_device_setter and omit the strategy"
+            "enable_distributed_strategy: strategy: expected 'localized' or 'collective', found 'parameter_server': place "
+            "variables with tf.train.replica_device_setter and omit the strategy"
         )
     if strategy not in ("localized", "collective"):
         raise ValueError(
-            "enable_distributed_strategy: strategy must be 'localized' or 'collective', found "
+            "enable_distributed_strategy: strategy: expected 'localized' or 'collective', found "
             f"{strategy!r}"
         )
     if strategy == "collective":
@@ -134,7 +134,7 @@ def lookup_tier(var, ids):
     """
     if not isinstance(var, AnyEmbeddingVariable):
         raise TypeError(
-            f"lookup_tier: var must be an embedding variable, found {type(var).__name__}"
+            f"lookup_tier: var: expected an embedding variable, found {type(var).__name__}"
         )
     return var.lookup_tier(ids)
 

@@ -25,7 +25,7 @@ class StorageOption(tf_multitier.StorageOption):
     ):
         if layout not in (None, *_LAYOUTS):
             raise ValueError(
-                f"StorageOption.layout must be None or one of {', '.join(_LAYOUTS)}, found {layout!r}"
+                f"StorageOption.layout: expected None or one of {', '.join(_LAYOUTS)}, found {layout!r}"
             )
         super().__init__(storage_type, storage_path, storage_size, cache_strategy, **ours)
 
@@ -55,8 +55,8 @@ _ATTRIBUTES = {"filter_strategy": "filter_option", "evict": "evict_option", "ini
 
 def _refuse_ckpt(value):
     raise ValueError(
-        "EmbeddingVariableOption.ckpt must be None: restore the variable with tf.compat.v1.train.Saver; found "
-        f"{value!r}"
+        f"EmbeddingVariableOption.ckpt: expected None, found {value!r}: restore the variable with "
+        "tf.compat.v1.train.Saver"
     )
 
 
@@ -142,12 +142,12 @@ def get_embedding_variable(
     ):
         if value is not None:
             instead = (
-                "; restore it with tf.compat.v1.train.Saver"
+                "restore the variable with tf.compat.v1.train.Saver"
                 if argument == "init_data_source"
-                else ""
+                else "it is not supported"
             )
             raise ValueError(
-                f"embedding variable '{name}': {argument} is not supported and must be None{instead}, found {value!r}"
+                f"embedding variable '{name}': {argument}: expected None, found {value!r}: {instead}"
             )
     return tf_multitier.get_embedding_variable(
         name,

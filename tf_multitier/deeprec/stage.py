@@ -113,7 +113,7 @@ def prefetch_join(
     del num_clients, timeout_millis
     if not isinstance(thread_to_features, (list, tuple)) or not thread_to_features:
         raise ValueError(
-            f"tf.prefetch_join: thread_to_features must be a list of at least one structure, found {thread_to_features!r}"
+            f"tf.prefetch_join: thread_to_features: expected a list of at least one structure, found {thread_to_features!r}"
         )
     stage = _Stage(
         name, thread_to_features, capacity, closed_exception_types, ignored_exception_types
@@ -135,9 +135,9 @@ def mark_target_node(nodes):
 
 def _check_integer(what, value):
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"tf.staged: {what} must be an integer, found {value!r}")
+        raise TypeError(f"tf.staged: {what}: expected an integer, found {value!r}")
     if value < 1:
-        raise ValueError(f"tf.staged: {what} must be at least 1, found {value}")
+        raise ValueError(f"tf.staged: {what}: expected at least 1, found {value}")
 
 
 def _error_classes(argument, given):
@@ -150,7 +150,7 @@ def _error_classes(argument, given):
             classes.append(exception_type_from_error_code(error))
         else:
             raise TypeError(
-                f"tf.staged: {argument} must be exception classes or error codes of TensorFlow, found {error!r}"
+                f"tf.staged: {argument}: expected exception classes or error codes of TensorFlow, found {error!r}"
             )
     return tuple(classes)
 
@@ -173,12 +173,12 @@ class _Stage:
         all_tensors = [self._tensors(structure) for structure in structures]
         self._given = all_tensors[0]
         if not self._given:
-            raise ValueError("tf.staged: features must have at least one tensor, found none")
+            raise ValueError("tf.staged: features: expected at least one tensor, found none")
         dtypes = [tensor.dtype for tensor in self._given]
         for tensors in all_tensors[1:]:
             if [tensor.dtype for tensor in tensors] != dtypes:
                 raise ValueError(
-                    f"tf.prefetch_join: all structures must have the dtypes {dtypes}, found "
+                    f"tf.prefetch_join: thread_to_features: expected the dtypes {dtypes} in each structure, found "
                     f"{[tensor.dtype for tensor in tensors]}"
                 )
         with tf.name_scope(name or "prefetch"):

@@ -64,10 +64,14 @@ class WorkQueue(SaveableObject):
     ):
         del num_slices
         if local_work_mgr is not None:
-            raise NotImplementedError("WorkQueue: local_work_mgr is not supported and must be None")
+            raise NotImplementedError(
+                f"WorkQueue: local_work_mgr: expected None, found {local_work_mgr!r}: give several smaller files"
+            )
         self._works = _checked_works(works)
         if isinstance(num_epochs, bool) or not hasattr(num_epochs, "__index__") or num_epochs < 1:
-            raise ValueError(f"WorkQueue: num_epochs must be an integer >= 1, found {num_epochs!r}")
+            raise ValueError(
+                f"WorkQueue: num_epochs: expected an integer, at least 1, found {num_epochs!r}"
+            )
         self._prefix = prefix
         self._num_clients = num_clients
         name = _v1.get_default_graph().unique_name(name or "work_queue", mark_as_used=False)
@@ -210,9 +214,9 @@ def _size(names):
 def _checked_works(works):
     """The works as bytes, stripped."""
     if not isinstance(works, list) or not all(isinstance(work, (str, bytes)) for work in works):
-        raise TypeError(f"WorkQueue: works must be a list of strings, found {works!r}")
+        raise TypeError(f"WorkQueue: works: expected a list of strings, found {works!r}")
     if not works:
-        raise ValueError("WorkQueue: works must have at least one string, found none")
+        raise ValueError("WorkQueue: works: expected at least one string, found none")
     return [(work.encode() if isinstance(work, str) else work).strip() for work in works]
 
 

@@ -198,7 +198,9 @@ class Group:
     def _check_grads(self, operation, grads):
         """`grads` as a list of float32 arrays in the shapes of the values."""
         if not self._train:
-            raise ValueError(f"{operation}: the group was looked up without train=True")
+            raise ValueError(
+                f"{operation}: expected a group looked up with train=True, found one without"
+            )
         if self._concat:
             return [arguments.floats("grads", grads, self._shapes[0])]
         if len(grads) != len(self._shapes):

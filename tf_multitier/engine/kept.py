@@ -59,17 +59,23 @@ def decode_options(path):
             head, _, text = file.read().partition(b"\n")
     except FileNotFoundError:
         raise FailedPreconditionError(
-            f"open of '{path}': {_OPTIONS_FILE} is missing: no engine.Table with keep=True made it"
+            f"open of '{path}': expected file {_OPTIONS_FILE}, found none: no engine.Table with keep=True made it"
         ) from None
     fields = head.split()
     if len(fields) != 3 or fields[0] != b"multitier-table" or not fields[1].isdigit():
-        raise DataLossError(f"'{name}' at offset 0 is damaged")
+        raise DataLossError(
+            f"'{name}' at offset 0: expected a valid header, found {bytes(head[:40])!r}"
+        )
     if int(fields[1]) > _OPTIONS_VERSION:
         raise NotImplementedError(
-            f"'{name}' has format version {int(fields[1])}, this program reads up to {_OPTIONS_VERSION}"
+            f"'{name}': expected a format version up to {_OPTIONS_VERSION}, found {int(fields[1])}"
         )
-    if b"%08x" % zlib.crc32(text) != fields[2]:
-        raise DataLossError(f"'{name}' at offset {len(head) + 1}: checksum does not match")
+    checksum = b"%08x" % zlib.crc32(text)
+    if checksum != fields[2]:
+        raise DataLossError(
+            f"'{name}' at offset {len(head) + 1}: expected checksum {fields[2].decode(errors='replace')}, found "
+            f"{checksum.decode()}"
+        )
     options = json.loads(text)
     for name, value in _NEWER_OPTIONS.items():
         options.setdefault(name, value)
@@ -81,9 +87,11 @@ def decode_options(path):
             with open(name, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
-            raise DataLossError(f"'{name}' is missing") from None
+            raise DataLossError(f"expected file '{name}', found none") from None
         if zlib.crc32(data) != matrix["crc32"]:
-            raise DataLossError(f"'{name}' at offset 0: checksum does not match")
+            raise DataLossError(
+                f"'{name}' at offset 0: expected checksum {matrix['crc32']:08x}, found {zlib.crc32(data):08x}"
+            )
         options["matrix"] = np.frombuffer(data, "<f4").reshape(matrix["shape"]).astype(np.float32)
     return options
 
@@ -104,7 +112,9 @@ def instance_of_name(storage_path, name):
             if os.path.exists(os.path.join(directory, i, _OPTIONS_FILE))
         )
     if not found:
-        raise _engine.NotFoundError(f"open of table '{name}': no kept instance in '{directory}'")
+        raise _engine.NotFoundError(
+            f"open of table '{name}': expected a kept instance in '{directory}', found none"
+        )
     if len(found) > 1:
         raise ValueError(
             f"open of table '{name}': expected one kept instance in '{directory}', found {', '.join(found)}"

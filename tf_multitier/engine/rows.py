@@ -45,4 +45,6 @@ class Rows:
             if column == name:
                 return self.data[:, begin : begin + dim]
             begin += dim
-        raise KeyError(f"no column {name!r} among {[column for column, _, _ in self.columns]}")
+        raise KeyError(
+            f"column: expected one of {[column for column, _, _ in self.columns]}, found {name!r}"
+        )

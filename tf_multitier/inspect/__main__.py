@@ -78,7 +78,7 @@ def _keys(text):
 
 def _count(text):
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"expected a number from 1, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number, at least 1, found {text!r}")
     return int(text)
 
 

@@ -32,7 +32,7 @@ class _RowsLayer(keras.layers.Layer):
             optimizer = _optimizer_from(optimizer)
         if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
             raise TypeError(
-                f"layer '{self.name}': optimizer must be one of tf_multitier.optimizers or None, found {optimizer!r}"
+                f"layer '{self.name}': optimizer: expected one of tf_multitier.optimizers or None, found {optimizer!r}"
             )
         self.optimizer = optimizer
         self._rows: list = []
@@ -158,7 +158,7 @@ class Embedding(_RowsLayer):
         super().__init__(optimizer, **kwargs)
         if combiner not in (None, *lookup.COMBINERS):
             raise ValueError(
-                f"layer '{self.name}': combiner must be None, 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+                f"layer '{self.name}': combiner: expected None, 'sum', 'mean' or 'sqrtn', found {combiner!r}"
             )
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -320,7 +320,7 @@ class GroupEmbedding(_RowsLayer):
                 )
             if made.combiner is None or made.optimizer is not None:
                 raise ValueError(
-                    f"layer '{self.name}': feature '{name}' must have a combiner and no optimizer of its own, found "
+                    f"layer '{self.name}': feature '{name}': expected a combiner and no optimizer of its own, found "
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
 

@@ -38,7 +38,7 @@ class _WithRows(UpdatesRows):
             kind, names = row_optimizers.Momentum, ["momentum", "nesterov"]
         if config.get("weight_decay") and kind is not row_optimizers.AdamW:
             raise NotImplementedError(
-                f"with_rows: weight_decay of {type(self).__name__} has no rule for rows, found {config['weight_decay']}: use AdamW"
+                f"with_rows: weight_decay of {type(self).__name__}: expected none, found {config['weight_decay']}: use AdamW"
             )
         return kind(lambda: self.learning_rate, **{name: config[name] for name in names})
 

@@ -31,7 +31,7 @@ class StatisticsCallback(keras.callbacks.Callback):
         super().__init__()
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
             raise ValueError(
-                f"update_freq must be 'epoch' or a number of batches above 0, found {update_freq!r}"
+                f"update_freq: expected 'epoch' or a number of batches, at least 1, found {update_freq!r}"
             )
         self._log_dir = log_dir
         self._update_freq = update_freq

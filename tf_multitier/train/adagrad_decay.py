@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from tf_multitier import rules
 from tf_multitier.tensorflow_internals import is_resource_variable
-from tf_multitier.train.row_optimizer import RowOptimizer
+from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
 
 
-class AdagradDecayOptimizer(RowOptimizer):
+class AdagradDecayOptimizer(V1RowOptimizer):
     """Adagrad with a decaying accumulator. Source: DeepRec's `tf.train.AdagradDecayOptimizer`.
 
     Every `accumulator_decay_step` global steps, each row's accumulator becomes due for one decay: it is multiplied by
@@ -46,18 +46,18 @@ class AdagradDecayOptimizer(RowOptimizer):
     ) -> None:
         if initial_accumulator_value <= 0:
             raise ValueError(
-                f"initial_accumulator_value must be positive, found {initial_accumulator_value}"
+                f"initial_accumulator_value: expected more than 0, found {initial_accumulator_value}"
             )
         if accumulator_decay_step < 1:
             raise ValueError(
-                f"accumulator_decay_step must be at least 1, found {accumulator_decay_step}"
+                f"accumulator_decay_step: expected at least 1, found {accumulator_decay_step}"
             )
         if not 0 < accumulator_decay_rate <= 1:
             raise ValueError(
-                f"accumulator_decay_rate must be in (0, 1], found {accumulator_decay_rate}"
+                f"accumulator_decay_rate: expected more than 0 and at most 1, found {accumulator_decay_rate}"
             )
         if global_step is None:
-            raise ValueError(f"{type(self).__name__} needs a global step, found None")
+            raise ValueError(f"{type(self).__name__}: global_step: expected a variable, found None")
         super().__init__(use_locking, name)
         self._learning_rate = learning_rate
         self._global_step = global_step

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tf_multitier import rules
 from tf_multitier.tensorflow_internals import colocate_with
-from tf_multitier.train.row_optimizer import RowOptimizer
+from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
 
 
-class AdamAsyncOptimizer(RowOptimizer):
+class AdamAsyncOptimizer(V1RowOptimizer):
     """Adam with beta powers per variable, which advance with the updates of that variable.
 
     With TensorFlow's Adam, workers that train asynchronously share one pair of powers for all variables. The optimizer is lazy: rows

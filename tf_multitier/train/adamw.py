@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_multitier import rules
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import PartitionedVariable
-from tf_multitier.train.row_optimizer import RowOptimizer
+from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
 
 
 def _parts(variable):
@@ -19,7 +19,7 @@ def _parts(variable):
     return getattr(variable, "parts", ())
 
 
-class AdamWOptimizer(RowOptimizer):
+class AdamWOptimizer(V1RowOptimizer):
     """Adam with decoupled weight decay. Source: DeepRec's `tf.train.AdamWOptimizer`.
 
     As in DeepRec, embedding variables and ordinary variables decay differently:
@@ -56,7 +56,7 @@ class AdamWOptimizer(RowOptimizer):
         name: str = "AdamW",
     ) -> None:
         if not callable(weight_decay) and not tf.is_tensor(weight_decay) and weight_decay < 0:
-            raise ValueError(f"weight_decay must be at least 0, found {weight_decay}")
+            raise ValueError(f"weight_decay: expected at least 0, found {weight_decay}")
         super().__init__(use_locking, name)
         self._given = dict(
             learning_rate=learning_rate,

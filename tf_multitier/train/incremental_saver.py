@@ -65,7 +65,9 @@ class IncrementalSaver:
           ValueError: max_deltas < 1, or the graph has no embedding variables.
         """
         if max_deltas < 1:
-            raise ValueError(f"IncrementalSaver: expected max_deltas >= 1, found {max_deltas}")
+            raise ValueError(
+                f"IncrementalSaver: max_deltas: expected at least 1, found {max_deltas}"
+            )
         if not embedding_variables():
             raise ValueError(
                 "IncrementalSaver: expected embedding variables in the graph, found none"
@@ -159,7 +161,7 @@ class IncrementalSaver:
         chain = deltas(base)
         if match:
             if path not in chain:
-                raise ValueError(f"IncrementalSaver.restore: there is no delta {path}")
+                raise ValueError(f"IncrementalSaver.restore: expected delta {path}, found none")
             chain = chain[: chain.index(path) + 1]
         self._base = None
         self.saver.restore(session, chain[-1] if chain else base)

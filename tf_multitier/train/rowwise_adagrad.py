@@ -7,10 +7,10 @@ import typing
 import tensorflow as tf
 
 from tf_multitier import rules
-from tf_multitier.train.row_optimizer import RowOptimizer
+from tf_multitier.train.v1_row_optimizer import V1RowOptimizer
 
 
-class RowwiseAdagradOptimizer(RowOptimizer):
+class RowwiseAdagradOptimizer(V1RowOptimizer):
     """Adagrad with one accumulator per row. Source: FBGEMM's rowwise Adagrad.
 
     The accumulator a is the sum of the row's mean squared gradients. The update is `w -= lr / (sqrt(a) + epsilon) * g`. Adagrad has
@@ -38,10 +38,10 @@ class RowwiseAdagradOptimizer(RowOptimizer):
         name: str = "RowwiseAdagrad",
     ) -> None:
         if epsilon < 0:
-            raise ValueError(f"epsilon must be at least 0, found {epsilon}")
+            raise ValueError(f"epsilon: expected at least 0, found {epsilon}")
         if initial_accumulator_value < 0:
             raise ValueError(
-                f"initial_accumulator_value must be at least 0, found {initial_accumulator_value}"
+                f"initial_accumulator_value: expected at least 0, found {initial_accumulator_value}"
             )
         super().__init__(use_locking, name)
         self._learning_rate = learning_rate

@@ -32,14 +32,16 @@ class Estimator:
 
     def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
         if not callable(model_fn):
-            raise TypeError(f"Estimator: model_fn must be a function, found {model_fn!r}")
+            raise TypeError(f"Estimator: model_fn: expected a function, found {model_fn!r}")
         if warm_start_from is not None:
             raise NotImplementedError(
-                "Estimator: warm_start_from is not supported and must be None; in model_fn, use "
+                f"Estimator: warm_start_from: expected None, found {warm_start_from!r}: in model_fn, use "
                 "tf.train.init_from_checkpoint"
             )
         if config is not None and not isinstance(config, RunConfig):
-            raise TypeError(f"Estimator: config must be a tf.estimator.RunConfig, found {config!r}")
+            raise TypeError(
+                f"Estimator: config: expected a tf.estimator.RunConfig, found {config!r}"
+            )
         config = config or RunConfig()
         self.model_dir = os.fspath(model_dir or config.model_dir or tempfile.mkdtemp())
         self.config = config.replace(model_dir=self.model_dir)
@@ -86,10 +88,10 @@ class Estimator:
         """
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and value <= 0:
-                raise ValueError(f"Estimator.train: {name} must be > 0, found {value}")
+                raise ValueError(f"Estimator.train: {name}: expected at least 1, found {value}")
         if steps is not None and max_steps is not None:
             raise ValueError(
-                f"Estimator.train: give steps or max_steps, found both: {steps} and {max_steps}"
+                f"Estimator.train: expected steps or max_steps, found both: {steps} and {max_steps}"
             )
         if max_steps is not None and self._trained_steps() >= max_steps:
             tf.get_logger().info(
@@ -186,7 +188,9 @@ class Estimator:
                         break
                     done += 1
                 if not done:
-                    raise ValueError("Estimator.evaluate: input_fn gave no batch")
+                    raise ValueError(
+                        "Estimator.evaluate: expected at least one batch of input_fn, found none"
+                    )
                 results = session.run(values)
         _write_summaries(self.eval_dir(name), results)
         return results
@@ -261,7 +265,7 @@ class Estimator:
             )
         if experimental_mode != ModeKeys.PREDICT:
             raise NotImplementedError(
-                f"export_saved_model: experimental_mode must be '{ModeKeys.PREDICT}', found {experimental_mode!r}"
+                f"export_saved_model: experimental_mode: expected '{ModeKeys.PREDICT}', found {experimental_mode!r}"
             )
         checkpoint_path = self._checkpoint(checkpoint_path)
         directory = _new_directory(export_dir_base)
@@ -329,7 +333,7 @@ class Estimator:
         )
         if not isinstance(spec, EstimatorSpec) or spec.mode != mode:
             raise TypeError(
-                f"Estimator: model_fn must return a tf.estimator.EstimatorSpec of mode '{mode}', found "
+                f"Estimator: model_fn: expected a tf.estimator.EstimatorSpec of mode '{mode}', found "
                 f"{getattr(spec, 'mode', spec)!r}"
             )
         return spec
@@ -343,7 +347,9 @@ class Estimator:
     def _checkpoint(self, path):
         path = path or self.latest_checkpoint()
         if path is None:
-            raise ValueError(f"Estimator: there is no checkpoint in {self.model_dir}: train first")
+            raise ValueError(
+                f"Estimator: expected a checkpoint in {self.model_dir}, found none: train first"
+            )
         return path
 
     def _session(self, spec, checkpoint_path, hooks):
@@ -362,7 +368,9 @@ def _call(function, *arguments, **by_name):
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if len(arguments) == 2 and "labels" not in parameters and not takes_all:
         if arguments[1] is not None:
-            raise ValueError("Estimator: model_fn does not take labels, but input_fn gives them")
+            raise ValueError(
+                "Estimator: model_fn: expected an argument labels, found none: input_fn returns labels"
+            )
         arguments = arguments[:1]
     elif len(arguments) == 2 and "labels" in parameters:
         arguments, by_name = arguments[:1], {**by_name, "labels": arguments[1]}

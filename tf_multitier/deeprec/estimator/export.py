@@ -68,7 +68,7 @@ class RegressionOutput:
 def _the_one(inputs):
     if len(inputs) != 1:
         raise ValueError(
-            f"Classify and Regress signatures take one input of serialized examples, found {sorted(inputs)}"
+            f"Classify and Regress signatures: expected one input of serialized examples, found {sorted(inputs)}"
         )
     return next(iter(inputs.values()))
 

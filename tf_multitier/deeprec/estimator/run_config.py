@@ -46,14 +46,17 @@ class RunConfig:
     ):
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
             raise ValueError(
-                "RunConfig: give save_checkpoints_steps or save_checkpoints_secs, found both: "
+                "RunConfig: expected save_checkpoints_steps or save_checkpoints_secs, found both: "
                 f"{save_checkpoints_steps} and {save_checkpoints_secs}"
             )
-        if train_distribute is not None or eval_distribute is not None:
-            raise NotImplementedError(
-                "RunConfig: train_distribute and eval_distribute are not supported and must be None; workers and "
-                "parameter servers come from TF_CONFIG"
-            )
+        for name, value in (
+            ("train_distribute", train_distribute),
+            ("eval_distribute", eval_distribute),
+        ):
+            if value is not None:
+                raise NotImplementedError(
+                    f"RunConfig: {name}: expected None, found {value!r}: workers and parameter servers come from TF_CONFIG"
+                )
         if save_checkpoints_steps is None and save_checkpoints_secs is None:
             save_checkpoints_secs = _SAVE_SECONDS
         self.model_dir = model_dir
@@ -77,7 +80,7 @@ class RunConfig:
         evaluates = self.task_type == "evaluator"
         if cluster and not evaluates and self.task_id >= len(cluster.get(self.task_type, ())):
             raise ValueError(
-                f"RunConfig: TF_CONFIG must name task {self.task_id} of '{self.task_type}' in its cluster, found {config}"
+                f"RunConfig: TF_CONFIG: expected task {self.task_id} of '{self.task_type}' in its cluster, found {config}"
             )
         self.num_ps_replicas = len(cluster.get("ps", ()))
         self.num_worker_replicas = (
@@ -107,7 +110,9 @@ class RunConfig:
         made = copy.copy(self)
         for name, value in changes.items():
             if name not in vars(self):
-                raise ValueError(f"RunConfig.replace: there is no setting {name!r}")
+                raise ValueError(
+                    f"RunConfig.replace: expected one of {', '.join(sorted(vars(self)))}; found {name!r}"
+                )
             setattr(made, name, value)
         if "save_checkpoints_steps" in changes and "save_checkpoints_secs" not in changes:
             made.save_checkpoints_secs = None

@@ -27,8 +27,8 @@ def _check_graph(what, given):
         graph = getattr(value, "graph", None)
         if graph is not None and graph is not tf.compat.v1.get_default_graph():
             raise ValueError(
-                f"EstimatorSpec: {what} '{value.name}' is of another graph: model_fn is called once for each graph and "
-                "must build it in each call, found one that an earlier call has built"
+                f"EstimatorSpec: {what}: expected a tensor or op of the current graph, found '{value.name}' of another graph: "
+                "model_fn is called once for each graph; build it in each call"
             )
 
 
@@ -66,18 +66,20 @@ class EstimatorSpec:
     ):
         if mode not in _NEEDED:
             raise ValueError(
-                f"EstimatorSpec: mode must be one of {sorted(_NEEDED)}, found {mode!r}"
+                f"EstimatorSpec: mode: expected one of {sorted(_NEEDED)}, found {mode!r}"
             )
         given = {"loss": loss, "train_op": train_op, "predictions": predictions}
         for name in _NEEDED[mode]:
             if given[name] is None:
-                raise ValueError(f"EstimatorSpec: mode '{mode}' needs {name}, found None")
+                raise ValueError(
+                    f"EstimatorSpec: {name}: expected a value in mode '{mode}', found None"
+                )
         for name, value in {**given, "eval_metric_ops": eval_metric_ops}.items():
             _check_graph(name, value)
         for name, metric in (eval_metric_ops or {}).items():
             if not isinstance(metric, tuple) or len(metric) != 2:
                 raise TypeError(
-                    f"EstimatorSpec: eval_metric_ops must be pairs (value, update) as tf.metrics gives them, found {metric!r} "
+                    f"EstimatorSpec: eval_metric_ops: expected pairs (value, update) as tf.metrics gives them, found {metric!r} "
                     f"for '{name}'"
                 )
         self.mode = mode

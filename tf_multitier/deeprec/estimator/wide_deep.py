@@ -60,7 +60,7 @@ class DNNLinearCombinedClassifier(Estimator):
         ):
             if value != expected:
                 raise NotImplementedError(
-                    f"DNNLinearCombinedClassifier: {name} must be {expected!r}, found {value!r}: write a model_fn for "
+                    f"DNNLinearCombinedClassifier: {name}: expected {expected!r}, found {value!r}: write a model_fn for "
                     "tf.estimator.Estimator"
                 )
         if not linear_feature_columns and not dnn_feature_columns:

@@ -1,4 +1,4 @@
-"""RowOptimizer: a v1 optimizer that is defined by one function of a batch of rows.
+"""V1RowOptimizer: a v1 optimizer that is defined by one function of a batch of rows.
 
 A subclass names its slots and computes new rows. The base class applies this to dense and sparse gradients of reference and
 resource variables. Embedding variables do not use it: their rule runs in the engine (rules.py).
@@ -10,7 +10,7 @@ from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import resource_variable_ops
 
 
-class RowOptimizer(tf.compat.v1.train.Optimizer):
+class V1RowOptimizer(tf.compat.v1.train.Optimizer):
     """Base class of optimizers whose update of a row depends only on that row, its slots and its gradient.
 
     Order of calls in a step: `_create_slots`, `_prepare`, `_update_rows` for each variable, `_finish`. A sparse gradient updates each
