@@ -15,7 +15,8 @@
 //                 the table below.
 //
 // Why no update is lost. One thread at a time has the turn, so between 1 and 3 no other row leaves or enters HBM:
-//   - A row that step 1 read is the newest one, or another operation has brought its key up before. Step 2 finds that row.
+//   - Step 1 copies the newest row, unless another operation has brought the key into HBM since "find". Then the copy is
+//     stale: step 2 finds the row in HBM and uses it.
 //   - A row that "find" found is still in HBM in step 2. The floor is the lowest number of a running operation. A row whose
 //     stamp is the floor or higher is never a victim.
 //   - An operation without misses takes no turn. Its rows stay in HBM until it ends.
@@ -35,8 +36,8 @@
 //
 // Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. A snapshot's visitor may need
 // all of them except the first. So an operation that holds one of the others never waits for a snapshot. Operations wait before
-// the gate (Inside, Alone). An expiry or an import, which closes the gate for many rows, waits until no snapshot is being
-// taken.
+// the gate (Inside, Alone). An expiry or an import keeps the gate closed while it works on many rows. It first waits until
+// no snapshot is being taken.
 //
 // Values, facts and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not used; rules
 // without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty; Prefetch brings rows into
@@ -189,8 +190,8 @@ class HbmTable : public TableFront {
       MT_REQUIRES(turn_);
   Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
               Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
-  // Calls report(i, header, in_hbm) for each key that is in HBM or owed (rows_below.h). Gives the others in `elsewhere`, and
-  // their positions in `positions`.
+  // Calls report(i, header, in_hbm) for each key whose row is in HBM, or owed: the table below refused it (rows_below.h). Gives
+  // the others in `elsewhere`, and their positions in `positions`.
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
       MT_REQUIRES(turn_);

@@ -6,8 +6,9 @@
 //   dram_budget_bytes = 1 GiB    lower_tiers = { PmemTier, 8 GiB }, { SsdHashTier, unbounded }
 //                                /data/<encoded table name>/instance-<pid>-<number>/pmem/ and .../ssdhash/
 //
-// The tiers of one table share one instance directory (env/instance_dir.h). It is deleted with the last of them. Only this
-// folder knows the kinds of tiers. A table uses the interface Tier. Code that makes tables uses StorageSpec.
+// The tiers of one table share one instance directory (env/instance_dir.h). It is deleted with the last of them. In C++, only
+// this folder knows the kinds of tiers. A table uses the interface Tier. Code that makes tables uses StorageSpec. Python lists
+// the kinds in config_pb2.py and sizing.py. The recipe for a new one is in CONTRIBUTING.md.
 //
 // HBM is above the table of the other tiers (table/table_above.h), on a Device. It is inclusive: its rows are copies of rows
 // below it, or newer.

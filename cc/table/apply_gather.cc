@@ -1,4 +1,5 @@
-// Gather, the first step of an apply, and its undo: see apply_operation.h.
+// Gather, the first step of an apply, and its undo: see apply_operation.h. Refuses new keys where the tiers are full: TakeRoom,
+// and NotRefused (apply_refusal.cc) where scores decide.
 //
 // A counted key that reaches its threshold becomes an uncommitted row at once. The row keeps the entry's slot in `below` and
 // its count in `frequency`, so that Undo can put the entry back, and takes over the pins of the applies that hold the entry.

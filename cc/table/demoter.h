@@ -4,8 +4,12 @@
 //   demoter_flush.cc   what Flush writes
 //   RowMover, RecordMover   how: a slice of one shard
 //
-// Owns the ceiling, which is the number of rows that operations may leave in DRAM, and which falls while the table comes down
-// to a smaller budget; the sticky error of a write that failed; the jobs of the pool; and the keys that were dropped.
+// Owns four things:
+//   ceiling        after SetDramBudget has lowered the budget, operations demote to the ceiling, not to the budget. It falls
+//                  as the pool demotes. 0: unused
+//   sticky error   of the last write or removal that failed
+//   jobs           of the pool
+//   dropped keys   those that no tier could hold, or whose record was damaged
 //
 // Its callers:
 //   - operations inside the gate that hold no shard's lock, no pin and no pending word;
@@ -94,7 +98,7 @@ class Demoter {
   // Forgets the sticky error, unless another one was remembered since error_count() was `errors`.
   void ForgetUpTo(uint64_t errors);
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
-  // At most max_slices slices of them; *more: there may be others.
+  // At most max_slices slices of them; *more: the last of them moved rows.
   Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
 
   std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }
@@ -111,7 +115,7 @@ class Demoter {
   std::vector<ShardJob> jobs_;  // by shard
   std::unique_ptr<DemotionPool::Job> retry_;
   std::atomic<int> demoting_{0};  // shards whose job is between slices
-  // While the background comes down to a smaller budget: rows that operations leave in DRAM. No effect if below the budget.
+  // The number of rows that operations leave in DRAM. Used only while it is above the budget.
   std::atomic<int64_t> ceiling_{0};
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;

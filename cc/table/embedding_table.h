@@ -9,7 +9,7 @@
 //   +-------+
 //   | DRAM  |  slab of rows; the only place where rows are read and updated
 //   +-------+
-//       :         demotion (Trim) and promotion (Gather), batched
+//       :         demotion (demoter.h) and promotion (tier_reader.h), batched
 //   lower tiers   none, one or two per table, shared by its shards
 //
 // Life of a batch:

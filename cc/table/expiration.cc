@@ -1,6 +1,6 @@
-// Expire: removes the rows that cc/policy/expiry.h says have expired. First those in memory, a slice of a shard at a time, with
-// the keys that a counter filter counts. Then those below: a scan of each tier gives candidates, and each is looked at again
-// under its shard's lock.
+// Expire: removes the rows that cc/policy/expiry.h says have expired. Called by `expire` of a variable or an engine table, and
+// by a Saver before it writes. First those in memory, a slice of a shard at a time, with the keys that a counter filter counts.
+// Then those below: a scan of each tier gives candidates, and each is looked at again under its shard's lock.
 
 #include <algorithm>
 

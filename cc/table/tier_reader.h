@@ -15,8 +15,9 @@
 // and 3 each lock a shard once for a run of up to a thousand keys. Meanwhile the buckets of the next keys are prefetched into
 // the processor's cache.
 //
-// A damaged record (DataLoss) is an error, or its key starts anew or is dropped, as on_corruption and the visitor say. If the
-// tier does not know the key of a damaged record, the record counts as that of the key that was asked for.
+// A damaged record (DataLoss) is an error, or its key starts anew, or its key is dropped: on_corruption and
+// RecordVisitor::OnDamage decide. If the tier does not know the key of a damaged record, the record counts as that of the key
+// that was asked for.
 //
 // Owns nothing between two calls. Its callers are operations inside the gate that hold no shard's lock. Thread-safe.
 
@@ -51,7 +52,8 @@ struct TierKey {
   std::vector<uint64_t> excluded;  // places (PlaceOf) that hold another key
   uint32_t id = 0;                 // of ShardRows::BeginRead
   uint32_t record = 0;             // of those being read
-  uint64_t seen_resolutions = 0;   // of the shard, when another operation read the record
+  // The shard's count of finished reads, taken while another operation read this key's record. Step 4 waits until it changes.
+  uint64_t seen_resolutions = 0;
 };
 
 // Keys of one call, in the order of their shards, and the memory that their rows are read into.
