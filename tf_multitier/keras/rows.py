@@ -10,8 +10,11 @@ import inspect
 import typing
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from tf_multitier import saved_objects
+from tf_multitier.keras.rows_copy import RowsCopy
 
 
 class UpdatesRows:
@@ -90,7 +93,14 @@ class Rows(keras.Variable):
                 )
 
     def assign(self, value: typing.Any) -> typing.Any:
-        """Updates the rows with their gradient `value`."""
+        """Updates the rows with their gradient `value`, or replaces them by what `numpy()` returned.
+
+        Raises:
+          ValueError: there is no optimizer for the rows, or `value` is another array.
+        """
+        if isinstance(value, np.ndarray):
+            self._replace(value)
+            return value
         optimizer: typing.Any = self._row_optimizer
         if optimizer is None:
             raise ValueError(
@@ -104,9 +114,29 @@ class Rows(keras.Variable):
         """The optimizer that updates these rows; None: the model's does."""
         return self._row_optimizer
 
+    @property
+    def row_state(self) -> tuple:
+        """The variables of the optimizer of these rows: its steps, hyperparameters and beta powers."""
+        return () if self._row_optimizer is None else self._row_optimizer.variables
+
     def numpy(self) -> typing.Any:
-        """NotImplementedError: rows have no dense value."""
-        return self.embedding_variable.numpy()
+        """A copy of the rows, for `assign`: an array of shape [0, dim], with the rows in a temporary file.
+
+        Raises:
+          NotImplementedError: in a graph. Rows have no dense value.
+        """
+        if not tf.executing_eagerly():
+            return self.embedding_variable.numpy()
+        return RowsCopy.of(self.embedding_variable, [v.numpy() for v in self.row_state])
+
+    def _replace(self, copy):
+        if not isinstance(copy, RowsCopy):
+            raise ValueError(
+                f"rows of layer '{self._layer_name}': expected what get_weights() returned, found an array of shape {copy.shape}"
+            )
+        copy.restore(self.embedding_variable)
+        for variable, value in zip(self.row_state, copy.state):
+            variable.assign(value)
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
         return self.numpy()

@@ -56,14 +56,10 @@ def save(rows: list, store: typing.Any, layer: str) -> None:
             else:
                 store[f"file_{i}"] = _bytes(archive.entry(path))
             store[f"manifest_{i}"] = _bytes(manifest)
-            for j, variable in enumerate(_state(one)):
+            for j, variable in enumerate(one.row_state):
                 store[f"state_{i}_{j}"] = variable.numpy()
     names = [one.embedding_variable.variable_name for one in rows]
     store["tables"] = _bytes(json.dumps(names).encode())
-
-
-def _state(rows):
-    return () if rows.row_optimizer is None else rows.row_optimizer.variables
 
 
 def _part_of(one):
@@ -107,7 +103,7 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
             for one in its:
                 object_checkpoint.restore(one.embedding_variable, tf.constant(prefix), name)
     for i, one in enumerate(rows):
-        for j, variable in enumerate(_state(one)):
+        for j, variable in enumerate(one.row_state):
             if f"state_{i}_{j}" in store:
                 variable.assign(np.asarray(store[f"state_{i}_{j}"]))
 

@@ -1,0 +1,129 @@
+"""get_weights and set_weights of Keras' models with embedding layers, and the callback that uses them."""
+
+import copy
+import gc
+import glob
+import os
+import pickle
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+
+import tf_multitier
+import tf_multitier.keras as multitier_keras
+from worlds import needs_eager
+from worlds import same_bits
+
+pytestmark = needs_eager
+IDS = np.random.RandomState(1).randint(0, 100, [256, 5])
+LABELS = np.random.RandomState(2).rand(256, 1).astype(np.float32)
+
+
+def option(tmp_path, storage):
+    if storage == "DRAM":
+        return None
+    return tf_multitier.EmbeddingVariableOption(
+        storage_option=tf_multitier.StorageOption(
+            storage, str(tmp_path / "storage"), storage_size=[16 * 16]
+        ),
+        filter_option=tf_multitier.CounterFilter(3),
+    )
+
+
+def build(tmp_path, storage="DRAM", partitions=1, own_optimizer=True):
+    """(a compiled model, its embedding layer)"""
+    inputs = keras.Input((5,), dtype="int64")
+    layer = multitier_keras.Embedding(
+        4,
+        combiner="sum",
+        partitions=partitions,
+        ev_option=option(tmp_path, storage),
+        optimizer=tf_multitier.optimizers.Adam(0.05) if own_optimizer else None,
+    )
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    adam = keras.optimizers.Adam(0.05)
+    model.compile("sgd" if own_optimizer else multitier_keras.with_rows(adam), "mse")
+    return model, layer
+
+
+def content(layer):
+    """What export() returns for each table (keys, values, versions, frequencies), by key."""
+    found = []
+    for table in layer.tables:
+        columns = [np.asarray(column) for column in table.export()]
+        found.append([column[np.argsort(columns[0])] for column in columns])
+    return found
+
+
+@pytest.mark.parametrize("own_optimizer", [True, False])
+@pytest.mark.parametrize("storage, partitions", [("DRAM", 1), ("DRAM", 3), ("DRAM_SSDHASH", 2)])
+def test_set_weights_brings_back_what_get_weights_returned(
+    tmp_path, storage, partitions, own_optimizer
+):
+    model, layer = build(tmp_path, storage, partitions, own_optimizer)
+    model.fit(IDS, LABELS, verbose=0)
+    weights, expected = model.get_weights(), content(layer)
+    model.fit(IDS + 50, LABELS, verbose=0)
+    assert sum(map(len, (rows[0] for rows in content(layer)))) > sum(
+        map(len, (rows[0] for rows in expected))
+    )
+    model.set_weights(weights)
+    same_bits(content(layer), expected)
+
+
+def test_training_goes_on_from_a_copy_as_it_did_before(tmp_path):
+    model, layer = build(tmp_path, partitions=2)
+    model.fit(IDS, LABELS, verbose=0)
+    weights, expected = model.get_weights(), None
+    for _ in range(2):
+        model.set_weights(weights)
+        model.fit(IDS, LABELS, verbose=0, shuffle=False)
+        expected = expected or content(layer)
+        same_bits(content(layer), expected)
+
+
+def test_early_stopping_restores_the_rows_of_the_best_epoch(tmp_path):
+    model, layer = build(tmp_path)
+    after_epochs = []
+
+    class Losses(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            after_epochs.append(content(layer))
+            logs["quality"] = [1.0, 3.0, 2.0, 1.0][epoch]
+
+    stop = keras.callbacks.EarlyStopping(
+        "quality", mode="max", patience=2, restore_best_weights=True
+    )
+    model.fit(IDS, LABELS, epochs=4, verbose=0, callbacks=[Losses(), stop])
+    assert len(after_epochs) == 4
+    same_bits(content(layer), after_epochs[1])
+
+
+def test_other_arrays_are_refused_and_change_nothing(tmp_path):
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    [rows, *dense], expected = model.get_weights(), content(layer)
+    for other in (np.zeros([0, 4], np.float32), np.array(rows)):
+        with pytest.raises(ValueError, match=r"expected what get_weights\(\) returned, found"):
+            model.set_weights([other, *dense])
+    with pytest.raises(NotImplementedError, match="save_weights"):
+        pickle.dumps(rows)
+    same_bits(content(layer), expected)
+
+
+def test_the_file_of_a_copy_goes_with_its_last_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, _ = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    weights = model.get_weights()
+    kept = copy.copy(weights[0])
+    folders = lambda: glob.glob(os.path.join(str(tmp_path), "tf_multitier_rows_*"))
+    assert len(folders()) == 1
+    del weights
+    gc.collect()
+    assert len(folders()) == 1
+    del kept
+    gc.collect()
+    assert not folders()
