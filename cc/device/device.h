@@ -74,6 +74,8 @@ class Buffer {
  public:
   static Result<Buffer> OnDevice(std::shared_ptr<Device> device, size_t bytes);
   static Result<Buffer> Pinned(std::shared_ptr<Device> device, size_t bytes);
+  // Memory of another owner. free: gives it back.
+  static Buffer Of(void* memory, size_t bytes, std::function<void(void*)> free);
   Buffer() = default;
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
@@ -90,6 +92,7 @@ class Buffer {
   void* memory_ = nullptr;
   size_t bytes_ = 0;
   bool pinned_ = false;
+  std::function<void(void*)> free_;  // of another owner's memory
 };
 
 }  // namespace multitier::device

@@ -116,6 +116,9 @@ Status EnqueueGradient(DevicePlan::State::Member* member, const DeviceGradient& 
     const auto* const counts = reinterpret_cast<const int32_t*>(op->dedup.counts);
     MT_RETURN_IF_ERROR(device->kernels().widen(stream, device::WidenArgs{counts, gradient.counts, n}));
   }
+  if (gradient.grad != nullptr && gradient.weight_grads != nullptr) {
+    MT_RETURN_IF_ERROR(member->output->EnqueueWeightsGradient(gradient.grad, gradient.stride, gradient.weight_grads));
+  }
   if (gradient.grad == nullptr || gradient.sums == nullptr) return OkStatus();
   auto* const occurrences = op->scratch.OnDevice<uint64_t>(n);
   MT_RETURN_IF_ERROR(op->scratch.status());
@@ -125,7 +128,12 @@ Status EnqueueGradient(DevicePlan::State::Member* member, const DeviceGradient& 
 }  // namespace
 
 Status GradientOnDevice(const DevicePlan& plan, Span<const DeviceGradient> gradients, device::Stream stream) {
-  for (const DeviceGradient& gradient : gradients) MT_RETURN_IF_ERROR(CheckMember(plan, gradient.member));
+  for (const DeviceGradient& gradient : gradients) {
+    MT_RETURN_IF_ERROR(CheckMember(plan, gradient.member));
+    const auto& member = plan.state()->members[static_cast<size_t>(gradient.member)];
+    if (gradient.weight_grads == nullptr || member.output->weighted()) continue;
+    return InvalidArgumentError("gradient of member ", gradient.member, ": expected weights, found none");
+  }
   if (gradients.empty()) return OkStatus();
   DeviceQueue* const queue = plan.table(0)->queue();
   MT_RETURN_IF_ERROR(queue->Follow(stream));

@@ -114,12 +114,13 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
 
 // Device memory. Null pointers: not wanted.
 struct DeviceGradient {
-  int member = 0;               // of the plan
-  const float* grad = nullptr;  // in [rows, dim]: the gradient of the member's output; null: only keys and counts are wanted
-  int64_t stride = 0;           // floats from one row of grad to the next; 0: dim
-  float* sums = nullptr;        // out [distinct, dim]
-  int64_t* keys = nullptr;      // out [distinct], in the order of their first occurrence
-  int64_t* counts = nullptr;    // out [distinct]: occurrences
+  int member = 0;                 // of the plan
+  const float* grad = nullptr;    // in [rows, dim]: the gradient of the member's output; null: only keys and counts are wanted
+  int64_t stride = 0;             // floats from one row of grad to the next; 0: dim
+  float* sums = nullptr;          // out [distinct, dim]
+  int64_t* keys = nullptr;        // out [distinct], in the order of their first occurrence
+  int64_t* counts = nullptr;      // out [distinct]: occurrences
+  float* weight_grads = nullptr;  // out [entries]: the gradient of each weight; REQUIRES: the member has weights
 };
 
 // Only enqueues. A member with max_norm: the gradient passes through the clipping.

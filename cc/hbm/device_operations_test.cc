@@ -2,6 +2,9 @@
 
 #include "cc/hbm/device_operations.h"
 
+#include <map>
+#include <thread>
+
 #include "cc/hbm/device_caller.h"
 
 namespace multitier::hbm {
@@ -140,6 +143,252 @@ TEST(DeviceOperations, APlanLargerThanHbmIsUpdatedAllTheSame) {
     MT_ASSERT_OK(training.Run(pair.plain.get()));
   }
   ExpectSameTables(pair.plain.get(), pair.table.get());
+}
+
+TEST(DeviceOperations, UnderAFilterTheTableBelowCountsAndAdmits) {
+  for (const AdmissionKind kind : {AdmissionKind::kCounter, AdmissionKind::kBloom}) {
+    TableOptions basic = BasicOptions(4), tiered = TieredOptions(4, 4, std::make_shared<MemoryTier>());
+    for (TableOptions* options : {&basic, &tiered}) {
+      options->admission.kind = kind;
+      options->admission.filter_freq = 3;
+      options->admission.max_element_size = 100;
+      options->default_value_no_permission = 0.25f;
+    }
+    auto device = NewEmulatedDevice(5);
+    auto table = MakeHbmTable(tiered, 6, device);
+    auto plain = MakeTable(basic);
+    DeviceCaller caller(device);
+    std::mt19937_64 random(5);
+    for (int step = 0; step < (kSanitized ? 3 : 10); ++step) {
+      const Training training = SomeTraining(*FindUpdateRule("sgd"), SomeKeys(12, &random), 4, &random);
+      const std::vector<float> expected = multitier::LookupAll(plain.get(), training.keys);
+      MT_ASSERT_OK(training.Run(plain.get()));
+      DevicePlan plan;
+      EXPECT_TRUE(SameBits(expected, caller.LookupAll(table.get(), training.keys, &plan)));
+      MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));
+    }
+    ExpectSameTables(plain.get(), table.get());
+  }
+}
+
+// HBM alone, with room for `rows` rows.
+std::unique_ptr<HbmTable> GrowingTable(const std::shared_ptr<device::Device>& device, int rows) {
+  HbmOptions hbm;
+  hbm.device = device;
+  hbm.budget = Budget::Bytes(static_cast<uint64_t>(rows) * 16);
+  hbm.grows_from_rows = 2;
+  auto table = HbmTable::Create(hbm, MakeTable(BasicOptions(4)));
+  EXPECT_TRUE(table.ok()) << table.status().ToString();
+  return table.ok() ? *std::move(table) : nullptr;
+}
+
+TEST(DeviceOperations, ATableThatGrowsMakesRoomInTheTrainingLookup) {
+  auto device = NewEmulatedDevice();
+  auto table = GrowingTable(device, 1000);
+  auto plain = MakeTable(BasicOptions(4));
+  DeviceCaller caller(device);
+  for (int64_t keys = 1; keys < 100; keys = 2 * keys + 1) {
+    const Training training = Sgd(Range(keys / 2, keys), 0.25f, 4);
+    DevicePlan plan;
+    caller.LookupAll(table.get(), training.keys, &plan);
+    bool at_once = false;
+    MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}, &at_once));
+    EXPECT_TRUE(at_once);
+    MT_ASSERT_OK(training.Run(plain.get()));
+    EXPECT_EQ(TierOf(table.get(), training.keys), std::vector<int32_t>(training.keys.size(), 0));
+  }
+  ExpectSameTables(plain.get(), table.get());
+}
+
+TEST(DeviceOperations, AFullTableRefusesRowsThatItsLookupHasMade) {
+  auto device = NewEmulatedDevice();
+  auto table = GrowingTable(device, 10);
+  DeviceCaller caller(device);
+  const Training most = Sgd(Range(0, 8), 1.0f, 4), more = Sgd(Range(6, 12), 1.0f, 4), last = Sgd({8, 9}, 1.0f, 4);
+  MT_ASSERT_OK(caller.Apply(most, table.get()));
+  DevicePlan first, second, third;
+  caller.LookupAll(table.get(), last.keys, &first);
+  caller.LookupAll(table.get(), more.keys, &second);
+  EXPECT_EQ(table->TotalCount(), 8);
+  EXPECT_EQ(caller.Update(second, {caller.UpdateOf(more, 0)}).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->TotalCount(), 8);
+  MT_ASSERT_OK(caller.Update(first, {caller.UpdateOf(last, 0)}));
+  EXPECT_EQ(table->TotalCount(), 10);
+  const Training old = Sgd(Range(0, 10), 1.0f, 4);
+  caller.LookupAll(table.get(), old.keys, &third);
+  MT_ASSERT_OK(caller.Update(third, {caller.UpdateOf(old, 0)}));
+  EXPECT_EQ(caller.Apply(Sgd({11}, 1.0f, 4), table.get()).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(table->TotalCount(), 10);
+}
+
+// A lookup with its update and an apply; the device fails at one call. What the caller itself does is done before and after.
+void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, device::EmulatedDevice* device, bool* failed) {
+  DeviceCaller caller(std::shared_ptr<device::Device>(device, [](device::Device*) {}));
+  std::mt19937_64 random(4);
+  const auto expect = [&](const Status& status) {
+    if (!status.ok()) {
+      EXPECT_NE(status.message().find("emulated device"), std::string::npos) << status.ToString();
+    }
+    *failed |= !status.ok();
+    return status.ok();
+  };
+  for (int step = 0; step < 2; ++step) {
+    const Training training = SomeTraining(*FindUpdateRule("sgd"), {1, 2, 3, 2, 4 + step, 9 + step}, 3, &random);
+    const DeviceMember member = caller.Plain(table, training.keys, /*is_int32=*/true);
+    const std::vector<DeviceUpdate> updates = {caller.UpdateOf(training, 0)};
+    const std::vector<float> expected = multitier::LookupAll(plain, training.keys);
+    DeviceApply apply{table, caller.Keys(training.keys), updates[0].grad, nullptr, updates[0].request};
+    device->FailCall(fails_at < 0 ? -1 : std::max<int64_t>(0, fails_at));
+    const int64_t calls = device->calls();
+    DevicePlan plan;
+    const bool looked_up = expect(caller.Lookup({member}, &plan));
+    Awaited applied;
+    ApplyOnDevice(std::vector<DeviceApply>{apply}, caller.stream(), applied.done());
+    if (expect(applied.Wait())) MT_ASSERT_OK(training.Run(plain));
+    if (looked_up && expect(caller.Update(plan, updates))) MT_ASSERT_OK(training.Run(plain));
+    fails_at -= device->calls() - calls;
+    device->FailCall(-1);
+    if (looked_up) {
+      EXPECT_TRUE(SameBits(caller.Values(member), expected));
+    }
+  }
+}
+
+TEST(DeviceOperations, WhicheverDeviceCallFailsNoRowIsLost) {
+  int64_t calls = 1;
+  int failures = 0;
+  for (int64_t fails_at = -1; fails_at < calls; fails_at += kSanitized ? 13 : 1) {  // first none
+    auto device = NewEmulatedDevice();
+    auto table = MakeHbmTable(TieredOptions(3, 2, std::make_shared<MemoryTier>()), 8, device);
+    auto plain = MakeTable(BasicOptions(3));
+    const int64_t before = device->calls();
+    bool failed = false;
+    RunSequence(table.get(), plain.get(), fails_at, device.get(), &failed);
+    calls = std::max(calls, device->calls() - before);
+    failures += failed;
+    ExpectSameTables(plain.get(), table.get());
+    if (testing::Test::HasFailure()) FAIL() << "call " << fails_at;
+  }
+  EXPECT_GT(failures, kSanitized ? 5 : 50);
+}
+
+// Whole numbers are added, so that the sums do not depend on the order of the threads.
+TEST(DeviceOperations, ThreadsWithStreamsOfTheirOwnLoseNoUpdate) {
+  auto device = NewEmulatedDevice(3);
+  TableOptions options = TieredOptions(4, 6, std::make_shared<MemoryTier>());
+  options.initializer.kind = InitializerKind::kConstant;
+  options.initializer.a = 0.0f;
+  auto table = MakeHbmTable(options, 12, device);
+  constexpr int kSteps = kSanitized ? 4 : 25;
+  std::vector<std::map<int64_t, int>> updates(4);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(static_cast<uint64_t>(t));
+      DeviceCaller caller(device);
+      for (int i = 0; i < kSteps; ++i) {
+        std::vector<int64_t> keys = SomeKeys(10, &random);
+        for (const int64_t key : keys) ++updates[static_cast<size_t>(t)][key];
+        const Training training = Sgd(keys, -1.0f, 4);
+        if (t == 0) {
+          MT_EXPECT_OK(Train(training, table.get()));
+        } else if (t == 1) {
+          MT_EXPECT_OK(caller.Apply(training, table.get()));
+        } else {
+          DevicePlan plan;
+          caller.LookupAll(table.get(), keys, &plan);
+          MT_EXPECT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));
+        }
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    for (int i = 0; i < 3; ++i) {
+      const auto rows = ExportAll(table.get());
+      EXPECT_TRUE(rows.ok());
+      for (size_t r = 0; r < rows->keys.size(); ++r) {
+        for (size_t d = 1; d < 4; ++d) EXPECT_EQ(rows->data[r * 4 + d], rows->data[r * 4]) << "a torn row";
+      }
+      MT_EXPECT_OK(table->Remove(std::vector<int64_t>{1000}, nullptr));  // closes the gate
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<float> values = LookupAll(table.get(), Range(-10, 30));
+  for (int64_t key = -10; key < 30; ++key) {
+    float sum = 0;
+    for (auto& of_thread : updates) sum += static_cast<float>(of_thread[key]);
+    EXPECT_EQ(values[static_cast<size_t>(key + 10) * 4], sum) << key;
+  }
+}
+
+TEST(DeviceOperations, MemoryComesFromTheSourceOfTheCaller) {
+  auto device = NewEmulatedDevice();
+  auto lent = std::make_shared<std::atomic<int64_t>>(0);
+  auto source = std::make_shared<MemorySource>();
+  source->allocate = [device, lent](size_t bytes) {
+    ++*lent;
+    return device->Allocate(bytes);
+  };
+  source->free = [device, lent](void* memory) {
+    --*lent;
+    device->Free(memory);
+  };
+  DeviceCaller caller(device);
+  source->stream = caller.stream();
+  HbmOptions hbm;
+  hbm.device = device;
+  hbm.budget = Budget::Bytes(64 * 16);
+  hbm.memory = source;
+  {
+    auto table = HbmTable::Create(hbm, MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>())));
+    MT_ASSERT_OK(table.status());
+    const int64_t of_table = *lent;
+    EXPECT_GT(of_table, 5);
+    MT_ASSERT_OK(caller.Apply(Sgd({1, 2, 3}, 1.0f, 4), table->get()));
+    EXPECT_GT(*lent, of_table);
+    source->allocate = [](size_t bytes) -> Result<void*> {
+      return ResourceExhaustedError("the framework has no memory for ", bytes, " bytes; 7 of 8 bytes are free");
+    };
+    const Status refused = caller.Apply(Sgd(Range(0, 5000), 1.0f, 4), table->get());
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(refused.message().find("table 't'"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find("the framework has no memory"), std::string::npos) << refused.message();
+  }
+  EXPECT_EQ(*lent, 0);
+}
+
+TEST(DeviceOperations, BadInputIsRefusedWithTheMembersName) {
+  Pair pair(4, 16, 1);
+  DeviceCaller caller(pair.device);
+  const auto refused = [&](DeviceMember member) {
+    const Status status = caller.Lookup({member});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString();
+    return status.message();
+  };
+  DeviceMember member = caller.Plain(pair.table.get(), {1, 2, 3});
+  member.name = "member 0 ('user')";
+  member.batch = 2;
+  EXPECT_EQ(
+      refused(member),
+      "table 't', member 0 ('user'): expected a row of its own for each of 3 keys, no steps and no weights, found batch 2, "
+      "steps 0");
+  member.form = EntryForm::kRows;
+  for (const std::vector<int64_t>& rows : {std::vector<int64_t>{0, 1, 0}, {0, 1, 2}, {-1, 0, 1}}) {
+    member.indices = caller.memory()->Up(rows);
+    EXPECT_NE(refused(member).find("member 0 ('user'): expected rows in [0, 2), in row-major order, found indices["),
+              std::string::npos);
+  }
+  member.form = EntryForm::kRagged;
+  for (const std::vector<int64_t>& splits : {std::vector<int64_t>{0, 1, 2}, {1, 2, 3}, {0, 4, 3}, {0, -1, 3}}) {
+    member.indices = caller.memory()->Up(splits);
+    EXPECT_NE(refused(member).find("nondecreasing row splits from 0 to 3"), std::string::npos);
+  }
+  EXPECT_EQ(pair.table->TotalCount(), 0);
+  DevicePlan plan;
+  EXPECT_EQ(caller.Update(plan, {DeviceUpdate()}).code(), StatusCode::kInvalidArgument);
+  Pair other(4, 16, 1);
+  EXPECT_EQ(caller.Lookup({caller.Plain(pair.table.get(), {1}), caller.Plain(other.table.get(), {1})}).code(),
+            StatusCode::kInvalidArgument);
 }
 
 }  // namespace

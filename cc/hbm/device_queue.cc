@@ -1,30 +1,25 @@
 #include "cc/hbm/device_queue.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
+
+#include "cc/base/thread.h"
 
 namespace multitier::hbm {
 
 namespace {
 
-// The queues of this process. Never destroyed, since tables may end after static objects.
+// The queues of this process.
 struct Queues {
   Mutex mutex;
   std::map<device::Device*, std::weak_ptr<DeviceQueue>> of MT_GUARDED_BY(mutex);
 };
 
-Queues* AllQueues() {
-  static auto* const queues = new Queues;
-  return queues;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<DeviceQueue>> DeviceQueue::Of(const std::shared_ptr<device::Device>& device) {
-  Queues* const queues = AllQueues();
+  auto* const queues = OfThisProcess<Queues>();
   MutexLock lock(queues->mutex);
   for (auto at = queues->of.begin(); at != queues->of.end();) at = at->second.expired() ? queues->of.erase(at) : std::next(at);
   if (const auto found = queues->of.find(device.get()); found != queues->of.end()) {
@@ -61,9 +56,13 @@ Status DeviceQueue::Follow(device::Stream other) {
 }
 
 Status DeviceQueue::Precede(device::Stream other) {
-  MutexLock events(events_mutex_);
-  MT_RETURN_IF_ERROR(device_->Record(stream_, preceded_));
-  return device_->Wait(other, preceded_);
+  {
+    MutexLock events(events_mutex_);
+    Status status = device_->Record(stream_, preceded_);
+    if (status.ok()) status = device_->Wait(other, preceded_);
+    if (status.ok()) return status;
+  }
+  return device_->Synchronize(stream_);
 }
 
 void DeviceQueue::SkipTo(uint64_t operation) {

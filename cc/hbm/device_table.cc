@@ -17,16 +17,16 @@ uint32_t BucketsFor(uint64_t rows, SlotsOfTable slots) {
 }  // namespace
 
 template <typename T>
-Status DeviceTable::Allocate(const std::shared_ptr<device::Device>& device, size_t n, T** memory) {
-  MT_ASSIGN_OR_RETURN(device::Buffer buffer, device::Buffer::OnDevice(device, n * sizeof(T)));
-  *memory = buffer.as<T>();
+Status DeviceTable::Allocate(const DeviceMemory& memory, size_t n, T** array) {
+  MT_ASSIGN_OR_RETURN(device::Buffer buffer, memory.OnDevice(n * sizeof(T)));
+  *array = buffer.as<T>();
   bytes_ += buffer.bytes();
   buffers_.push_back(std::move(buffer));
   return OkStatus();
 }
 
-Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const std::shared_ptr<device::Device>& device, size_t row_bytes,
-                                                         uint64_t budget_bytes, bool counts_uses, SlotsOfTable slots_of_table) {
+Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
+                                                         bool counts_uses, SlotsOfTable slots_of_table) {
   const uint64_t capacity = std::min(budget_bytes / row_bytes, kMostRows);
   if (capacity == 0) {
     return InvalidArgumentError("expected a budget of tier hbm of at least one row (", row_bytes, " bytes), found ",
@@ -38,16 +38,16 @@ Result<std::unique_ptr<DeviceTable>> DeviceTable::Create(const std::shared_ptr<d
   view.capacity = static_cast<uint32_t>(capacity);
   view.row_stride = static_cast<uint32_t>(sizeof(device::DeviceRowHeader) + row_bytes);
   const size_t slots = size_t{view.buckets} * kBucketSlots;
-  MT_RETURN_IF_ERROR(table->Allocate(device, slots, &view.digests));
-  MT_RETURN_IF_ERROR(table->Allocate(device, slots, &view.slots));
-  if (counts_uses) MT_RETURN_IF_ERROR(table->Allocate(device, slots, &view.uses));
-  MT_RETURN_IF_ERROR(table->Allocate(device, capacity * view.row_stride, &view.rows));
-  MT_RETURN_IF_ERROR(table->Allocate(device, capacity, &view.slot_of_row));
-  MT_RETURN_IF_ERROR(table->Allocate(device, capacity, &view.free_rows));
-  MT_RETURN_IF_ERROR(table->Allocate(device, 1, &view.num_free));
-  MT_RETURN_IF_ERROR(table->Allocate(device, view.buckets, &view.heads));
-  MT_RETURN_IF_ERROR(table->Allocate(device, 1, &table->on_device_));
-  MT_ASSIGN_OR_RETURN(table->pinned_view_, device::Buffer::Pinned(device, sizeof(device::Table)));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.digests));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.slots));
+  if (counts_uses) MT_RETURN_IF_ERROR(table->Allocate(memory, slots, &view.uses));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, capacity * view.row_stride, &view.rows));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.slot_of_row));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, capacity, &view.free_rows));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &view.num_free));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, view.buckets, &view.heads));
+  MT_RETURN_IF_ERROR(table->Allocate(memory, 1, &table->on_device_));
+  MT_ASSIGN_OR_RETURN(table->pinned_view_, memory.Pinned(sizeof(device::Table)));
   *table->pinned_view_.as<device::Table>() = view;
   return table;
 }

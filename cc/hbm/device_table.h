@@ -15,6 +15,7 @@
 #include "cc/base/status.h"
 #include "cc/device/device.h"
 #include "cc/device/kernels/kernels.h"
+#include "cc/hbm/device_memory.h"
 
 namespace multitier::hbm {
 
@@ -28,9 +29,8 @@ class DeviceTable {
 
   // InvalidArgument where the budget does not hold one row; ResourceExhausted where the device has no memory.
   // counts_uses: the victim is the row that was least often used, else the one that was least recently used
-  static Result<std::unique_ptr<DeviceTable>> Create(const std::shared_ptr<device::Device>& device, size_t row_bytes,
-                                                     uint64_t budget_bytes, bool counts_uses,
-                                                     SlotsOfTable slots = SlotsOfTable::kFew);
+  static Result<std::unique_ptr<DeviceTable>> Create(const DeviceMemory& memory, size_t row_bytes, uint64_t budget_bytes,
+                                                     bool counts_uses, SlotsOfTable slots = SlotsOfTable::kFew);
 
   // Makes it empty: enqueues. To be called once before use.
   Status Reset(device::Device* device, device::Stream stream);
@@ -44,7 +44,7 @@ class DeviceTable {
  private:
   DeviceTable() = default;
   template <typename T>
-  Status Allocate(const std::shared_ptr<device::Device>& device, size_t n, T** memory);
+  Status Allocate(const DeviceMemory& memory, size_t n, T** array);
 
   device::Table view_{};
   device::Table* on_device_ = nullptr;

@@ -7,12 +7,14 @@
 #include <memory>
 
 #include "cc/device/device.h"
+#include "cc/hbm/device_memory.h"
 #include "cc/table/table_above.h"
 
 namespace multitier::hbm {
 
-// grows_from_rows: see HbmOptions.
-std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0);
+// grows_from_rows, memory: see HbmOptions.
+std::shared_ptr<const TableAbove> HbmOver(std::shared_ptr<device::Device> device, uint64_t grows_from_rows = 0,
+                                          std::shared_ptr<const MemorySource> memory = nullptr);
 
 }  // namespace multitier::hbm
 

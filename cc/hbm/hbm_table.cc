@@ -16,6 +16,7 @@ using device::DeviceRowHeader;
 HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below)
     : device_(options.device),
       kernels_(options.device->kernels()),
+      source_(options.memory),
       budget_(options.budget),
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
@@ -23,7 +24,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
-      pool_(std::make_unique<ScratchPool>(options.device, stream_, below_->options().name)),
+      pool_(std::make_unique<ScratchPool>(memory(), stream_, below_->options().name)),
       rows_below_(below_.get()),
       enqueue_(queue_->enqueue()) {
   queue_->SkipTo(options.first_operation);
@@ -54,7 +55,7 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
 }
 
 Result<std::unique_ptr<DeviceTable>> HbmTable::NewDeviceTable(size_t row_bytes, uint64_t bytes) const {
-  auto table = DeviceTable::Create(device_, row_bytes, bytes, options().cache_strategy == Replacement::kLfu,
+  auto table = DeviceTable::Create(memory(), row_bytes, bytes, options().cache_strategy == Replacement::kLfu,
                                    grows_ ? SlotsOfTable::kTwiceTheRows : SlotsOfTable::kFew);
   if (table.ok()) return table;
   return Status(table.status().code(), StrCat("table '", options().name, "': ", table.status().message()));

@@ -63,6 +63,7 @@
 #include "cc/base/gate.h"
 #include "cc/base/mutex.h"
 #include "cc/base/turn.h"
+#include "cc/hbm/device_memory.h"
 #include "cc/hbm/device_queue.h"
 #include "cc/hbm/device_table.h"
 #include "cc/hbm/rows_below.h"
@@ -83,6 +84,7 @@ struct HbmOptions {
   // 0: allocates the whole budget, and evicts rows to the table below. Otherwise: allocates memory for this number of rows,
   // grows up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
   uint64_t grows_from_rows = 0;
+  std::shared_ptr<const MemorySource> memory = nullptr;  // null: the device
 };
 
 class HbmTable : public TableFront {
@@ -202,6 +204,9 @@ class HbmTable : public TableFront {
   Status HandDownRange(uint32_t first, uint32_t n) MT_REQUIRES(turn_);
   Status Empty() MT_REQUIRES(turn_);
   Status AddSlotsInside(Span<const ColumnSpec> slots);
+  DeviceMemory memory() const {
+    return DeviceMemory(device_, source_, [queue = queue_.get()](device::Stream stream) { return queue->Follow(stream); });
+  }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
   // Frees the table in HBM, makes one of this shape and calls `then`. If either fails, makes one of the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
@@ -242,6 +247,7 @@ class HbmTable : public TableFront {
 
   const std::shared_ptr<device::Device> device_;
   const device::DeviceKernels& kernels_;
+  const std::shared_ptr<const MemorySource> source_;
   const Budget budget_;  // of a table that grows: the most that it may reach
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;

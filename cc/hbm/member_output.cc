@@ -1,5 +1,8 @@
 #include "cc/hbm/member_output.h"
 
+#include <algorithm>
+#include <string>
+
 namespace multitier::hbm {
 
 using Operation = HbmTable::Operation;
@@ -63,7 +66,7 @@ Status MemberOutput::Prepare(Operation* op) {
                            s.OnDevice<float>(rows),
                            s.OnDevice<float>(rows),
                            m_.out};
-  if (clips && op->training) unclipped_ = s.OnDevice<float>(size_t{op->n} * dim());
+  if ((clips || weighted()) && op->training && op->n > 0) unclipped_ = s.OnDevice<float>(size_t{op->n} * dim());
   MT_RETURN_IF_ERROR(s.status());
   if (op->n == 0) return OkStatus();
   device::EntryRowsArgs entries{};
@@ -106,6 +109,12 @@ Status MemberOutput::EnqueueZeros(Operation* op) {
   return device()->kernels().pool(m_.table->queue()->stream(), pool_);
 }
 
+Status MemberOutput::EnqueueWeightsGradient(const float* grad, int64_t stride, float* out) {
+  device::WeightsGradientArgs args{pool_, grad, unclipped_, out};
+  args.pool.stride = static_cast<uint32_t>(stride != 0 ? stride : dim());
+  return device()->kernels().weights_gradient(m_.table->queue()->stream(), args);
+}
+
 Status MemberOutput::EnqueueSums(Operation* op, const float* grad, int64_t stride, float* sums, uint64_t* occurrences) {
   const device::Stream stream = m_.table->queue()->stream();
   const device::DeviceKernels& kernels = device()->kernels();
@@ -128,7 +137,7 @@ Status MemberOutput::EnqueueSums(Operation* op, const float* grad, int64_t strid
   device::PooledSumArgs pooled{pool_, sum};
   pooled.pool.stride = step;
   MT_RETURN_IF_ERROR(kernels.pooled_sum(stream, pooled));
-  if (unclipped_ == nullptr) return OkStatus();
+  if (m_.max_norm < 0) return OkStatus();
   return kernels.clip_gradient(stream, device::ClipGradientArgs{unclipped_, sums, distinct, dim(), m_.max_norm});
 }
 

@@ -34,6 +34,9 @@ class MemberOutput : public HbmTable::Output {
   // A member without keys: its rows are zeros.
   Status EnqueueZeros(HbmTable::Operation* op);
 
+  // out: [entries] the gradient of each weight. REQUIRES: the member has weights
+  Status EnqueueWeightsGradient(const float* grad, int64_t stride, float* out);
+  bool weighted() const { return m_.weights != nullptr; }
   // grad: [rows, dim], stride floats apart. sums: out [distinct, dim]. occurrences: out [distinct]. The memory of the operation
   // is taken for it.
   Status EnqueueSums(HbmTable::Operation* op, const float* grad, int64_t stride, float* sums, uint64_t* occurrences);
@@ -47,7 +50,7 @@ class MemberOutput : public HbmTable::Output {
   const DeviceMember m_;
   device::PoolArgs pool_{};
   device::GatherArgs gather_{};
-  float* unclipped_ = nullptr;        // [keys, dim] of distinct keys, as they were looked up; only with max_norm
+  float* unclipped_ = nullptr;        // [keys, dim] of distinct keys, as they were looked up; with max_norm or weights
   const uint64_t* sorted_ = nullptr;  // entries by distinct key
 };
 

@@ -27,7 +27,7 @@ Result<device::Buffer> ScratchPool::Take(bool pinned, size_t bytes) {
     }
   }
   const size_t rounded = size_t{1} << log2;
-  auto buffer = pinned ? device::Buffer::Pinned(device_, rounded) : device::Buffer::OnDevice(device_, rounded);
+  auto buffer = pinned ? memory_.Pinned(rounded) : memory_.OnDevice(rounded);
   if (buffer.ok()) return buffer;
   return Status(buffer.status().code(), StrCat("table '", table_, "': tier hbm: ", buffer.status().message()));
 }
@@ -54,7 +54,7 @@ void ScratchPool::Empty() {
       }
     }
   }
-  if (device_->Synchronize(stream_).ok()) return;
+  if (memory_.device()->Synchronize(stream_).ok()) return;
   for (device::Buffer& buffer : idle) Bury(std::move(buffer));
 }
 

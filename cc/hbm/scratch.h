@@ -16,13 +16,14 @@
 #include "cc/base/mutex.h"
 #include "cc/base/status.h"
 #include "cc/device/device.h"
+#include "cc/hbm/device_memory.h"
 
 namespace multitier::hbm {
 
 class ScratchPool {
  public:
-  ScratchPool(std::shared_ptr<device::Device> device, device::Stream stream, std::string table)
-      : device_(std::move(device)), stream_(stream), table_(std::move(table)) {}
+  ScratchPool(DeviceMemory memory, device::Stream stream, std::string table)
+      : memory_(std::move(memory)), stream_(stream), table_(std::move(table)) {}
 
   // ResourceExhausted names the table.
   Result<device::Buffer> Take(bool pinned, size_t bytes);
@@ -34,7 +35,7 @@ class ScratchPool {
 
  private:
   static constexpr int kSizes = 48;
-  const std::shared_ptr<device::Device> device_;
+  const DeviceMemory memory_;
   const device::Stream stream_;
   const std::string table_;
   Mutex mutex_;

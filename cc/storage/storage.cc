@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "cc/base/memory_reserve.h"
+#include "cc/base/thread.h"
 #include "cc/device/default_device.h"
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/kernels.h"
@@ -93,12 +95,22 @@ Status ValidateReadOnly(const std::string& type, const std::vector<std::string>&
   return OkStatus();
 }
 
-// An emulated device is the table's own: tables do not wait for each other, and a forked child finds no lock held.
-std::shared_ptr<device::Device> NewEmulatedDevice() {
+// The emulated device of this process, as long as a table uses it: as a GPU, it is shared by all tables.
+struct SharedEmulatedDevice {
+  std::mutex mutex;
+  std::weak_ptr<device::Device> device;
+};
+
+std::shared_ptr<device::Device> EmulatedDeviceOfThisProcess() {
+  auto* const shared = OfThisProcess<SharedEmulatedDevice>();
+  const std::lock_guard<std::mutex> lock(shared->mutex);
+  if (std::shared_ptr<device::Device> device = shared->device.lock()) return device;
   device::EmulatedDevice::Options options;
-  options.memory_bytes = size_t{16} << 30;
+  options.memory_bytes = size_t{64} << 30;
   options.simt.max_switches = uint64_t{1} << 40;  // a large batch is slow, and no error
-  return std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels());
+  auto device = std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels());
+  shared->device = device;
+  return device;
 }
 
 Status ComposeHbm(const StorageSpec& spec, bool alone, TableOptions* options) {
@@ -106,13 +118,13 @@ Status ComposeHbm(const StorageSpec& spec, bool alone, TableOptions* options) {
   const bool emulated = name == "emulated";
   std::shared_ptr<device::Device> device;
   if (emulated) {
-    device = NewEmulatedDevice();
+    device = EmulatedDeviceOfThisProcess();
   } else {
     MT_ASSIGN_OR_RETURN(device, device::DefaultDevice());
   }
   const int64_t without_size = alone ? kMaxBytes : emulated ? kDefaultEmulatedBytes : kDefaultBytes;
   const uint64_t first_rows = std::max(kFirstRows, static_cast<uint64_t>(spec.initial_rows));
-  options->above = hbm::HbmOver(std::move(device), alone ? first_rows : 0);
+  options->above = hbm::HbmOver(std::move(device), alone ? first_rows : 0, spec.hbm_memory);
   options->hbm_budget_bytes = static_cast<uint64_t>(spec.sizes.empty() ? without_size : spec.sizes[0]);
   if (!spec.rows.empty()) {
     options->hbm_budget_bytes = 0;

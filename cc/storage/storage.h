@@ -35,6 +35,10 @@
 
 namespace multitier {
 
+namespace hbm {
+struct MemorySource;  // cc/hbm/device_memory.h
+}  // namespace hbm
+
 struct StorageSpec {
   // One of StorageTypes().
   std::string type = "DRAM";
@@ -67,6 +71,8 @@ struct StorageSpec {
   // The device that HBM is on. "emulated": an emulated one, for tests, far slower than a GPU. Empty: what the
   // environment variable kDeviceVariable names, and else the GPU, which this build does not have.
   std::string device;
+  // Where the memory of HBM comes from, of that device. Null: the device.
+  std::shared_ptr<const hbm::MemorySource> hbm_memory;
 };
 
 // The environment variable that selects whether SSDHASH compacts on its own thread: 1: yes; 0, empty or unset: no.

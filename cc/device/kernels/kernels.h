@@ -221,6 +221,14 @@ struct PooledSumArgs {
   SumArgs sum;
 };
 
+// The gradient of each entry's weight. Takes the PoolArgs of the launch before it.
+struct WeightsGradientArgs {
+  PoolArgs pool;        // stride: of grads
+  const float* grads;   // [batch, dim] of the pooled rows
+  const float* values;  // [keys, dim] of distinct keys, before they were clipped
+  float* out;           // out [entries]
+};
+
 // In place: the sums of gradients of clipped values become those of the values.
 struct ClipGradientArgs {
   const float* values;  // [n, dim] before they were clipped
@@ -346,6 +354,7 @@ struct DeviceKernels {
   Status (*renumber)(Stream stream, const RenumberArgs& args);
   Status (*widen)(Stream stream, const WidenArgs& args);
   Status (*entry_rows)(Stream stream, const EntryRowsArgs& args);
+  Status (*weights_gradient)(Stream stream, const WeightsGradientArgs& args);
   Status (*clip_gradient)(Stream stream, const ClipGradientArgs& args);
 };
 

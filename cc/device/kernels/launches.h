@@ -30,6 +30,7 @@ Status Reset(Stream stream, const ResetArgs& args);
 Status Renumber(Stream stream, const RenumberArgs& args);
 Status Widen(Stream stream, const WidenArgs& args);
 Status EntryRows(Stream stream, const EntryRowsArgs& args);
+Status WeightsGradient(Stream stream, const WeightsGradientArgs& args);
 Status ClipGradient(Stream stream, const ClipGradientArgs& args);
 
 }  // namespace multitier::device::MT_KERNELS_NAMESPACE

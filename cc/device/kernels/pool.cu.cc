@@ -106,6 +106,38 @@ __global__ void __launch_bounds__(kBlock) PooledSumKernel(PooledSumArgs args) {
   }
 }
 
+// One thread an entry: the product of its row's gradient and its value, in the order of the elements.
+__global__ void __launch_bounds__(kBlock) WeightProductsKernel(WeightsGradientArgs args) {
+  const PoolArgs& pool = args.pool;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < pool.entries; i += gridDim.x * blockDim.x) {
+    const uint32_t key = pool.inverse[i];
+    const float* const value = args.values + static_cast<size_t>(key) * pool.dim;
+    const float* const grad = args.grads + static_cast<size_t>(pool.indices[i]) * pool.stride;
+    const bool clips = pool.norms != nullptr && pool.norms[key] != 0.0f;
+    float sum = 0.0f;
+    for (uint32_t d = 0; d < pool.dim; ++d) {
+      const float x = clips ? value[d] * pool.max_norm / pool.norms[key] : value[d];
+      sum += grad[d] * x;
+    }
+    args.out[i] = sum;
+  }
+}
+
+// One thread a row: what the divisor, which has the weights in it, adds.
+__global__ void __launch_bounds__(kBlock) WeightSlopesKernel(WeightsGradientArgs args) {
+  const PoolArgs& pool = args.pool;
+  for (uint32_t row = blockIdx.x * blockDim.x + threadIdx.x; row < pool.batch; row += gridDim.x * blockDim.x) {
+    const uint32_t begin = pool.splits[row], end = pool.splits[row + 1];
+    const float divisor = pool.divisors[row];
+    float dot_sum = 0.0f;
+    for (uint32_t i = begin; i < end; ++i) dot_sum += pool.weights[i] * args.out[i];
+    for (uint32_t i = begin; i < end; ++i) {
+      const float slope = pool.combiner == PoolCombiner::kMean ? 1.0f : pool.weights[i] / divisor;
+      args.out[i] = divisor == 0.0f ? 0.0f : (args.out[i] - dot_sum / divisor * slope) / divisor;
+    }
+  }
+}
+
 }  // namespace
 
 namespace MT_KERNELS_NAMESPACE {
@@ -115,6 +147,12 @@ Status Pool(Stream stream, const PoolArgs& args) {
   if (args.norms != nullptr) MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.max_keys, kBlock), kBlock, NormsKernel, args));
   MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.batch, kBlock), kBlock, ScalesKernel, args));
   return MT_LAUNCH(stream, Grid(args.batch, kBlock / 32), kBlock, PoolKernel, args);
+}
+
+Status WeightsGradient(Stream stream, const WeightsGradientArgs& args) {
+  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.pool.entries, kBlock), kBlock, WeightProductsKernel, args));
+  if (args.pool.combiner == PoolCombiner::kSum) return OkStatus();
+  return MT_LAUNCH(stream, Grid(args.pool.batch, kBlock), kBlock, WeightSlopesKernel, args);
 }
 
 Status PooledSum(Stream stream, const PooledSumArgs& args) {
