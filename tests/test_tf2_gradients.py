@@ -122,6 +122,33 @@ def test_each_path_counts_occurrences_wherever_the_tape_is(path, where):
     }  # one update, also of a key in several lookups
 
 
+def test_gradients_of_several_batches_are_concatenated():
+    ev, gradients = make(), []
+    before = tf.nn.embedding_lookup(ev, [1, 2, 3]).numpy()
+    for ids in ([1, 2], [2, 3]):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
+        gradients.append(tape.gradient(loss, ev))
+    values, indices = (
+        tf.concat([getattr(g, part) for g in gradients], 0) for part in ("values", "indices")
+    )
+    tf_multitier.optimizers.SGD(1.0).apply_gradients([(tf.IndexedSlices(values, indices), ev)])
+    after = tf.nn.embedding_lookup(ev, [1, 2, 3]).numpy()
+    np.testing.assert_allclose(before - after, np.outer([1, 2, 1], np.ones(4)), rtol=1e-6)
+
+
+def test_jacobians_are_those_of_the_values():
+    ev = make()
+    with tf.GradientTape(persistent=True) as tape:
+        values = tf.nn.embedding_lookup(ev, [1, 2])
+        loss = tf.reduce_sum(values * values, 1)
+    expected = 2 * np.eye(2)[:, :, None] * values.numpy()
+    np.testing.assert_allclose(tape.jacobian(loss, values), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        tape.batch_jacobian(loss[:, None], values)[:, 0], 2 * values, rtol=1e-6
+    )
+
+
 @path
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_tape_around_a_function_has_the_gradient_of_each_call(path, nested):

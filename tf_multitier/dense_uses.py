@@ -12,8 +12,8 @@ def dense_use(variable, what):
     """The error for a use of `variable` that needs a dense value."""
     return NotImplementedError(
         f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
-        "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer, and read everything "
-        "with export()"
+        "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer of tf_multitier.optimizers "
+        "(in v1 graphs of tf.compat.v1.train), and read everything with export()"
     )
 
 

@@ -99,6 +99,8 @@ def record_raw(values, keys, grads, indices, handle, order):
         if grads is not values:  # else the gradient is its own unsummed form
             setattr(values, _ATTRIBUTE, RawGradient(keys, grads, indices, handle))
         return
+    if isinstance(handle, EagerTensor):
+        return  # a loop of tape.jacobian computes gradients of an eager lookup, which train nothing
     state = graph_state.state_of(values.graph)
     state.orders[indices.name] = order
     state.raw_gradients[values.name] = RawGradient(keys, grads, indices.name, handle.name)
