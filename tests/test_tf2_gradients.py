@@ -142,11 +142,10 @@ def test_jacobians_are_those_of_the_values():
     with tf.GradientTape(persistent=True) as tape:
         values = tf.nn.embedding_lookup(ev, [1, 2])
         loss = tf.reduce_sum(values * values, 1)
+        column = loss[:, None]
     expected = 2 * np.eye(2)[:, :, None] * values.numpy()
     np.testing.assert_allclose(tape.jacobian(loss, values), expected, rtol=1e-6)
-    np.testing.assert_allclose(
-        tape.batch_jacobian(loss[:, None], values)[:, 0], 2 * values, rtol=1e-6
-    )
+    np.testing.assert_allclose(tape.batch_jacobian(column, values)[:, 0], 2 * values, rtol=1e-6)
 
 
 @path
