@@ -118,6 +118,7 @@ struct EmulatedDevice::State {
   uint64_t random;
   int64_t fail_in = -1;  // calls until one fails; negative: none does
   int64_t calls = 0;
+  int64_t synchronizations = 0;
   int64_t fail_every = 0, allocations = 0;
 
   uint64_t Random() {
@@ -372,6 +373,7 @@ Status EmulatedDevice::WhenHappened(Event event, std::function<void()> poke) {
 
 Status EmulatedDevice::Synchronize(Stream stream) {
   HiddenLock lock(&state_->mutex);
+  ++state_->synchronizations;
   if (state_->FailsNow()) return Injected("Synchronize");
   EmulatedStream* const s = Get(stream);
   while (!s->queue.empty()) {
@@ -400,6 +402,11 @@ void EmulatedDevice::FailTwoAllocationsOf(int64_t n) {
 int64_t EmulatedDevice::calls() const {
   HiddenLock lock(&state_->mutex);
   return state_->calls;
+}
+
+int64_t EmulatedDevice::synchronizations() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->synchronizations;
 }
 
 size_t EmulatedDevice::used_bytes() const {

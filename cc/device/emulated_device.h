@@ -58,8 +58,9 @@ class EmulatedDevice : public Device {
   void SetMemory(size_t bytes);
   // Of every n allocations of device memory from now on the last two find none; 0: no more.
   void FailTwoAllocationsOf(int64_t n);
-  int64_t calls() const;      // so far
-  size_t used_bytes() const;  // of device memory
+  int64_t calls() const;             // so far
+  int64_t synchronizations() const;  // of them, calls of Synchronize
+  size_t used_bytes() const;         // of device memory
   simt::Stats stats() const;
 
   struct State;  // of emulated_device.cc

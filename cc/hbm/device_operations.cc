@@ -1,10 +1,13 @@
 #include "cc/hbm/device_operations.h"
 
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "cc/hbm/group_find.h"
 #include "cc/hbm/member_output.h"
 #include "cc/hbm/workers.h"
+#include "cc/table/group_snapshot.h"
 #include "cc/table/table_above.h"
 
 namespace multitier::hbm {
@@ -15,6 +18,7 @@ struct DevicePlan::State {
   struct Member {
     std::unique_ptr<MemberOutput> output;
     std::shared_ptr<Operation> op;  // null: the member has no keys
+    uint64_t number = 0;            // of the operation, once its group has looked
     int64_t distinct() const { return op == nullptr ? 0 : op->counted->distinct; }
   };
   std::vector<Member> members;
@@ -59,12 +63,51 @@ Status LookUpMember(DevicePlan::State::Member* member, bool training) {
   HbmTable* const table = output->table();
   if (output->keys().n > 0) {
     std::shared_ptr<Operation> op;
-    MT_RETURN_IF_ERROR(table->LookupTo(HbmTable::BatchKeys(output->keys()), output, training ? &op : nullptr));
+    MT_RETURN_IF_ERROR(table->LookupTo(HbmTable::BatchKeys(output->keys()), output, training ? &op : nullptr, member->number));
     member->op = std::move(op);
     return OkStatus();
   }
   Operation op(table);
   return output->EnqueueZeros(&op);
+}
+
+// Looks up the members whose keys are all in HBM, in one set of launches. A table that occurs twice takes part once. *rest: the
+// other members.
+Status LookUpGroup(DevicePlan::State* state, bool training, std::vector<DevicePlan::State::Member*>* rest) {
+  constexpr int64_t kMostKeys = int64_t{1} << 30;
+  std::vector<DevicePlan::State::Member*> members;
+  std::vector<MemberOutput*> outputs;
+  std::set<HbmTable*> tables;
+  int64_t keys = 0;
+  for (auto& member : state->members) {
+    const int64_t n = member.output->keys().n;
+    if (n == 0 || keys + n > kMostKeys || !tables.insert(member.output->table()).second) {
+      rest->push_back(&member);
+      continue;
+    }
+    keys += n;
+    members.push_back(&member);
+    outputs.push_back(member.output.get());
+  }
+  if (members.size() >= 2) {
+    GroupFind group(outputs, training);
+    if (group.Run()) {
+      for (size_t i = 0; i < members.size(); ++i) {
+        std::shared_ptr<Operation> op = std::move(group.members()[i].op);
+        MT_RETURN_IF_ERROR(outputs[i]->Check(*op));
+        if (op->complete) {
+          MT_RETURN_IF_ERROR(op->table->FinishFound(op.get(), outputs[i]));
+          if (training) members[i]->op = std::move(op);
+        } else {
+          members[i]->number = op->number;  // a second look is the same use
+          rest->push_back(members[i]);
+        }
+      }
+      return OkStatus();
+    }
+  }
+  rest->insert(rest->end(), members.begin(), members.end());
+  return OkStatus();
 }
 
 }  // namespace
@@ -83,9 +126,10 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
   DeviceQueue* const queue = members[0].table->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
   RunOnWorker([state, plan, queue, stream, done = std::move(done)] {
-    Status status;
-    for (auto& member : state->members) {
-      if (status.ok()) status = LookUpMember(&member, plan != nullptr);
+    std::vector<DevicePlan::State::Member*> rest;
+    Status status = LookUpGroup(state.get(), plan != nullptr, &rest);
+    for (DevicePlan::State::Member* member : rest) {
+      if (status.ok()) status = LookUpMember(member, plan != nullptr);
     }
     const Status ordered = queue->Precede(stream);
     if (status.ok()) status = ordered;
@@ -156,22 +200,24 @@ struct Remaining {
   std::shared_ptr<Operation> owner;  // of keys and grads, or null
 };
 
-// Runs them, and then the caller's stream goes on.
-void RunRemaining(std::vector<Remaining> remaining, Status first, DeviceQueue* queue, device::Stream stream, Done done) {
-  const auto finish = [queue, stream, done = std::move(done)](Status status) {
-    const Status ordered = queue->Precede(stream);
-    done(status.ok() ? ordered : status);
-  };
-  if (remaining.empty()) return finish(first);
-  RunOnWorker([remaining = std::move(remaining), status = std::move(first), finish]() mutable {
+// The end of an update: what remains, on a worker if there is any; then the caller's stream goes on.
+struct UpdateEnd {
+  DeviceQueue* queue;
+  device::Stream stream;
+  Done done;
+  std::shared_ptr<void> several;  // a MaybeUpdateOfSeveral, or an UpdateOfSeveral
+
+  void Run(std::vector<Remaining> remaining, Status status) {
     for (Remaining& one : remaining) {
       const Status applied = one.table->ApplyFrom(HbmTable::BatchKeys(one.keys), one.grads, one.request);
       if (status.ok()) status = applied;
     }
     remaining.clear();
-    finish(status);
-  });
-}
+    several = nullptr;
+    const Status ordered = queue->Precede(stream);
+    done(status.ok() ? ordered : status);
+  }
+};
 
 // Enqueues the sums, and the update if it needs nothing else. Else it remains.
 Status EnqueueUpdate(DevicePlan::State::Member* member, const DeviceUpdate& update, std::vector<Remaining>* remaining) {
@@ -200,27 +246,48 @@ Status EnqueueUpdate(DevicePlan::State::Member* member, const DeviceUpdate& upda
   return OkStatus();
 }
 
+// Enqueues what can be enqueued, then runs the rest on a worker. on_worker: this is one.
+void EnqueueUpdates(DevicePlan::State* state, const std::vector<DeviceUpdate>& updates, bool on_worker, UpdateEnd end) {
+  Status first;
+  std::vector<Remaining> remaining;
+  for (const DeviceUpdate& update : updates) {
+    const Status status = EnqueueUpdate(&state->members[static_cast<size_t>(update.member)], update, &remaining);
+    if (first.ok()) first = status;
+  }
+  if (on_worker || remaining.empty()) return end.Run(std::move(remaining), first);
+  RunOnWorker(
+      [remaining = std::move(remaining), first, end = std::move(end)]() mutable { end.Run(std::move(remaining), first); });
+}
+
+Status CheckUpdate(const DevicePlan& plan, const DeviceUpdate& update) {
+  MT_RETURN_IF_ERROR(CheckMember(plan, update.member));
+  MT_RETURN_IF_ERROR(plan.table(update.member)->CheckApply(RequestOf(update.request)));
+  if (update.sums != nullptr || update.grad != nullptr || plan.distinct(update.member) == 0) return OkStatus();
+  return InvalidArgumentError("update of member ", update.member, ": expected sums or a gradient, found neither");
+}
+
 }  // namespace
 
 void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, device::Stream stream, Done done) {
   for (const DeviceUpdate& update : updates) {
-    Status status = CheckMember(plan, update.member);
-    if (status.ok()) status = plan.table(update.member)->CheckApply(RequestOf(update.request));
-    if (status.ok() && update.sums == nullptr && update.grad == nullptr && plan.distinct(update.member) > 0) {
-      status = InvalidArgumentError("update of member ", update.member, ": expected sums or a gradient, found neither");
-    }
-    if (!status.ok()) return done(status);
+    if (const Status status = CheckUpdate(plan, update); !status.ok()) return done(status);
   }
   if (updates.empty()) return done(OkStatus());
   DeviceQueue* const queue = plan.table(0)->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
-  Status first;
-  std::vector<Remaining> remaining;
-  for (const DeviceUpdate& update : updates) {
-    const Status status = EnqueueUpdate(&plan.state()->members[static_cast<size_t>(update.member)], update, &remaining);
-    if (first.ok()) first = status;
+  const std::vector<DeviceUpdate> all(updates.begin(), updates.end());
+  UpdateEnd end{queue, stream, std::move(done), nullptr};
+  if (all.size() > 1) {
+    auto several = std::make_shared<MaybeUpdateOfSeveral>();
+    if (!several->inside()) {  // a snapshot of several tables is at its moment
+      return RunOnWorker([state = plan.state(), all, end = std::move(end)]() mutable {
+        end.several = std::make_shared<UpdateOfSeveral>();
+        EnqueueUpdates(state, all, /*on_worker=*/true, std::move(end));
+      });
+    }
+    end.several = std::move(several);
   }
-  RunRemaining(std::move(remaining), first, queue, stream, std::move(done));
+  EnqueueUpdates(plan.state(), all, /*on_worker=*/false, std::move(end));
 }
 
 void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done done) {
@@ -236,7 +303,11 @@ void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done 
   if (applies.empty()) return done(OkStatus());
   DeviceQueue* const queue = applies[0].table->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
-  RunRemaining(std::move(remaining), OkStatus(), queue, stream, std::move(done));
+  UpdateEnd end{queue, stream, std::move(done), nullptr};
+  RunOnWorker([remaining = std::move(remaining), end = std::move(end)]() mutable {
+    if (remaining.size() > 1) end.several = std::make_shared<UpdateOfSeveral>();
+    end.Run(std::move(remaining), OkStatus());
+  });
 }
 
 }  // namespace multitier::hbm

@@ -9,13 +9,13 @@ namespace multitier::hbm {
 using device::DeviceRowHeader;
 
 Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                            std::shared_ptr<Operation>* kept) {
+                            std::shared_ptr<Operation>* kept, uint64_t number) {
   for (bool may_ask = grows_;;) {
     uint64_t rows = 0;
     bool creates_rows = false;
     {
       Inside inside(this);
-      const auto op = std::make_shared<Operation>(this);
+      const auto op = std::make_shared<Operation>(this, number);
       op->may_ask = may_ask;
       op->training = kept != nullptr;
       MT_RETURN_IF_ERROR(FindKeys(op.get(), keys, /*stamp=*/true, output));

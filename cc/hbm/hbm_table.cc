@@ -125,15 +125,7 @@ Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
 
 Status HbmTable::FinishLookup(Operation* op, Output* output) {
   const uint32_t misses = op->counted->misses;
-  if (misses == 0) {
-    op->busy = true;
-    MT_RETURN_IF_ERROR(output->Enqueue(*op));
-    if (output->comes_down()) MT_RETURN_IF_ERROR(Synchronize(op));
-    op->busy = false;
-    lookups_ += op->n;
-    hits_ += op->n;
-    return OkStatus();
-  }
+  if (misses == 0) return FinishFound(op, output);
   MutexLock turn(turn_);
   const bool may_place = rows_below_.Retry().ok();
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
@@ -164,15 +156,37 @@ Status HbmTable::FinishLookup(Operation* op, Output* output) {
   return OkStatus();
 }
 
+Status HbmTable::FinishFound(Operation* op, Output* output) {
+  op->busy = true;
+  MT_RETURN_IF_ERROR(output->Enqueue(*op));
+  if (output->comes_down()) MT_RETURN_IF_ERROR(Synchronize(op));
+  op->busy = false;
+  lookups_ += op->n;
+  hits_ += op->n;
+  return OkStatus();
+}
+
+std::unique_ptr<MaybeInsideGate> HbmTable::TryEnter() {
+  auto inside = std::make_unique<MaybeInsideGate>(&gate_);
+  return inside->inside() && Check().ok() ? std::move(inside) : nullptr;
+}
+
+std::shared_ptr<HbmTable::Operation> HbmTable::NewOperation(uint64_t number, device::Table* view) {
+  auto op = std::make_shared<Operation>(this, number);
+  op->epoch = epoch_;
+  *view = table_->view();
+  return op;
+}
+
 Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
   return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride); });
 }
 
-Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept) {
+Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number) {
   MT_RETURN_IF_ERROR(Check());
-  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output); }, kept);
+  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output); }, kept, number);
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out) {

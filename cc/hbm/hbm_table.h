@@ -30,11 +30,17 @@
 // Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
 // them and creates their rows.
 //
+// Operations with device memory (device_operations.h) have the same parts, which run on a thread of the engine. A training
+// lookup is kept until its update: its number counts as running, so its rows stay in HBM, and keys without a row have unborn
+// ones. If the table's epoch is still that of the lookup, the rows are where they were. Then the update needs no "find" and no
+// wait; its births are counted once the device has done it (AwaitSettled).
+//
 // Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
 // free rows ends its first try and closes the gate. It hands all rows down, replaces the memory in HBM by twice as much, and
 // starts again. Rows come up again when they are used.
 //
-// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. A snapshot's visitor may need
+// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_, which all tables of a device share; then those of the table
+// below. A snapshot's visitor may need
 // all of them except the first. So an operation that holds one of the others never waits for a snapshot. Operations wait before
 // the gate (Inside, Alone). An expiry or an import keeps the gate closed while it works on many rows. It first waits until
 // no snapshot is being taken.
@@ -144,7 +150,15 @@ class HbmTable : public TableFront {
   struct BatchKeys;   // in host memory or in device memory
   struct BatchGrads;  // in host memory or in device memory
   // kept, if not null: absent keys get unborn rows, and *kept gets the operation. Its rows stay in HBM until it is destroyed.
-  Status LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept);
+  // number: of the operation if it has one already, else 0.
+  Status LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number = 0);
+  // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
+  std::unique_ptr<MaybeInsideGate> TryEnter();
+  std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_.get()); }
+  // view: out, the memory of the table. REQUIRES: the gate was entered
+  std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
+  // Enqueues the values of keys that all have rows.
+  Status FinishFound(Operation* operation, Output* output);
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
   // Only enqueues: updates the rows of a kept operation with the sums of its keys' gradients. False: the rows may not be where
   // they were, or the table below is needed; nothing was done. An error is of the request. REQUIRES: CheckApply
@@ -217,7 +231,7 @@ class HbmTable : public TableFront {
   // evicts.
   // output: of the lookup, or null. kept: gets the operation, if not null.
   Status RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                    std::shared_ptr<Operation>* kept = nullptr);
+                    std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
@@ -265,7 +279,7 @@ class HbmTable : public TableFront {
   Mutex turn_;
   Mutex& enqueue_;  // the queue's
   uint64_t renumbered_at_ MT_GUARDED_BY(enqueue_) = 0;
-  std::set<uint64_t> in_flight_ MT_GUARDED_BY(enqueue_);
+  std::multiset<uint64_t> in_flight_ MT_GUARDED_BY(enqueue_);
   std::atomic<uint64_t> epoch_{0};  // how often rows have left HBM otherwise than as victims
   mutable Mutex settle_mutex_;
   mutable std::condition_variable settled_;

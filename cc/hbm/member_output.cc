@@ -77,7 +77,7 @@ Status MemberOutput::Prepare(Operation* op) {
   entries.batch = static_cast<uint32_t>(m_.batch);
   entries.steps = m_.steps;
   entries.rows = of_entries;
-  entries.first_bad = &op->counted_on_device->first_bad;
+  entries.first_bad = op->first_bad;
   return device()->kernels().entry_rows(m_.table->queue()->stream(), entries);
 }
 

@@ -31,6 +31,8 @@ class MemberOutput : public HbmTable::Output {
   Status Prepare(HbmTable::Operation* op) override;
   Status Check(const HbmTable::Operation& op) const override;
   Status Enqueue(const HbmTable::Operation& op) override;
+  // The rows of a slice of a group are known after Prepare.
+  void RowsAre(const HbmTable::Operation& op) { pool_.rows = gather_.rows = op.find.rows; }
   // A member without keys: its rows are zeros.
   Status EnqueueZeros(HbmTable::Operation* op);
 

@@ -15,9 +15,11 @@ constexpr size_t kMostKeys = size_t{1} << 30;
 
 }  // namespace
 
-HbmTable::Operation::Operation(HbmTable* t) : table(t), scratch(t->pool_.get()) {
+HbmTable::Operation::Operation(HbmTable* t) : Operation(t, 0) {}
+
+HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(t->pool_.get()) {
   MutexLock lock(t->enqueue_);
-  number = t->queue_->NextOperation();
+  number = taken != 0 ? taken : t->queue_->NextOperation();
   t->in_flight_.insert(number);
   if (number / kRenumberEvery == t->renumbered_at_) return;
   t->renumbered_at_ = number / kRenumberEvery;
@@ -28,7 +30,7 @@ HbmTable::Operation::Operation(HbmTable* t) : table(t), scratch(t->pool_.get()) 
 HbmTable::Operation::~Operation() {
   if (busy && !table->Synchronize(this).ok()) scratch.Bury();
   MutexLock lock(table->enqueue_);
-  table->in_flight_.erase(number);
+  table->in_flight_.erase(table->in_flight_.find(number));
 }
 
 uint32_t HbmTable::Floor() const { return static_cast<uint32_t>(*in_flight_.begin()); }
@@ -66,6 +68,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   auto* const pinned_end = s.Pinned<uint32_t>(1);
   op->counted = s.Pinned<Operation::Numbers>(1);
   op->counted_on_device = s.OnDevice<Operation::Numbers>(1);
+  op->first_bad = &op->counted_on_device->first_bad;
   auto* const own_keys = keys.on_device && !widens ? nullptr : s.OnDevice<int64_t>(n);
   const int64_t* const device_keys = own_keys != nullptr ? own_keys : static_cast<const int64_t*>(keys.device.data);
   auto* const device_end = s.OnDevice<uint32_t>(1);

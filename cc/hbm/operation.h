@@ -49,6 +49,8 @@ class HbmTable::Operation {
  public:
   // Takes the next operation number. The operation counts as running until it is destroyed.
   explicit Operation(HbmTable* t);
+  // One of several with the same number, which was taken from the queue.
+  Operation(HbmTable* t, uint64_t taken);
   ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -67,6 +69,7 @@ class HbmTable::Operation {
   };
 
   HbmTable* const table;
+  std::shared_ptr<Scratch> arrays;  // of a group, of which this operation has a slice
   Scratch scratch;
   uint64_t number = 0;
   bool busy = false;  // the device may still use the scratch
@@ -74,6 +77,7 @@ class HbmTable::Operation {
   uint32_t n = 0;
   Numbers* counted = nullptr;  // pinned: as they came down last
   Numbers* counted_on_device = nullptr;
+  uint32_t* first_bad = nullptr;  // on the device: lowered to the first entry whose row is out of range
   device::DedupArgs dedup{};
   device::FindArgs find{};
   device::CompactArgs missed{};       // list of misses, with keys and counts

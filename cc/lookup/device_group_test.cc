@@ -196,8 +196,37 @@ class DeviceGroup : public testing::TestWithParam<int> {
 
 TEST_P(DeviceGroup, ValuesGradientsAndUpdatesAreThoseOfTheCpu) {
   const auto group = MakeGroup();
-  for (int step = 0; step < 2; ++step) Step(group);
+  for (int step = 0; step < 3; ++step) Step(group);  // in the second, large tables miss nothing
   for (const auto& m : group) hbm::ExpectSameTables(m->plain.get(), m->table.get());
+}
+
+// Rows that are all in HBM: the group needs one wait, however many members it has.
+TEST_P(DeviceGroup, MembersWhoseKeysAreInHbmAreLookedUpTogether) {
+  std::vector<DeviceMember> members;
+  std::vector<std::unique_ptr<hbm::HbmTable>> tables;
+  std::vector<std::unique_ptr<EmbeddingTable>> plain;
+  for (int t = 0; t < 8; ++t) {
+    const Training training = Sgd(Range(t, t + 6), 0.5f, t + 1);
+    tables.push_back(hbm::MakeHbmTable(TieredOptions(t + 1, 6, std::make_shared<MemoryTier>()), 64, device_));
+    plain.push_back(MakeTable(BasicOptions(t + 1)));
+    MT_ASSERT_OK(training.Run(plain.back().get()));
+    MT_ASSERT_OK(hbm::Train(training, tables.back().get()));
+    members.push_back(caller_.Plain(tables.back().get(), {t, t + 5, t, t + 1}, t % 2 == 0));
+  }
+  members.push_back(caller_.Plain(tables[0].get(), {3, 3}));  // a second time
+  const int64_t before = device_->synchronizations();
+  hbm::DevicePlan plan;
+  MT_ASSERT_OK(caller_.Lookup(members, &plan));
+  EXPECT_EQ(device_->synchronizations() - before, 2);  // of the group, and of the member that is there again
+  for (int t = 0; t < 8; ++t) {
+    const auto at = static_cast<size_t>(t);
+    EXPECT_EQ(plan.distinct(t), 3);
+    EXPECT_TRUE(SameBits(caller_.Values(members[at]), LookupAll(plain[at].get(), {t, t + 5, t, t + 1}))) << t;
+    const TableStats stats = tables[at]->Stats();
+    EXPECT_EQ(stats.lookups, t == 0 ? 6 : 4);
+    EXPECT_EQ(stats.tiers[0].misses, 6);  // of the training
+  }
+  EXPECT_TRUE(SameBits(caller_.Values(members[8]), LookupAll(plain[0].get(), {3, 3})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceGroup, testing::Range(0, hbm::kSanitized ? 2 : 10));

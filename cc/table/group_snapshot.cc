@@ -136,6 +136,7 @@ class GroupSnapshot {
 }  // namespace
 
 UpdateOfSeveral::UpdateOfSeveral() : inside_(GateOfSeveral()) {}
+MaybeUpdateOfSeveral::MaybeUpdateOfSeveral() : inside_(GateOfSeveral()) {}
 
 Status SnapshotTogether(const std::vector<TableInGroup>& group) {
   GroupSnapshot snapshot;

@@ -54,6 +54,16 @@ class UpdateOfSeveral {
   const InsideGate inside_;
 };
 
+// Non-blocking variant: check `inside()`. Another thread may destroy it.
+class MaybeUpdateOfSeveral {
+ public:
+  MaybeUpdateOfSeveral();
+  bool inside() const { return inside_.inside(); }
+
+ private:
+  const MaybeInsideGate inside_;
+};
+
 }  // namespace multitier
 
 #endif  // CC_TABLE_GROUP_SNAPSHOT_H_

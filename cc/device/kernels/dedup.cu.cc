@@ -5,24 +5,11 @@
 //   number   an occurrence whose place holds its own position is the first of its key. A prefix sum numbers the first ones.
 //   count    every occurrence looks up the number of its first one.
 
+#include "cc/device/kernels/member_of.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
-
-// The table whose keys include position i.
-__device__ uint32_t TableOf(const uint32_t* ends, uint32_t num_tables, uint32_t i) {
-  uint32_t low = 0, high = num_tables - 1;
-  while (low < high) {
-    const uint32_t middle = (low + high) / 2;
-    if (i < ends[middle]) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
 
 __device__ uint64_t HashOf(int64_t key, uint32_t table) {
   uint64_t x = static_cast<uint64_t>(key) + (table + uint64_t{1}) * 0x9e3779b97f4a7c15ull;
@@ -34,12 +21,12 @@ __device__ uint64_t HashOf(int64_t key, uint32_t table) {
 __global__ void __launch_bounds__(kBlock) ClaimKernel(DedupArgs args) {
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < args.n; i += gridDim.x * blockDim.x) {
     const int64_t key = args.keys[i];
-    const uint32_t table = TableOf(args.ends, args.num_tables, i);
+    const uint32_t table = MemberOf(args.ends, args.num_tables, i);
     uint32_t place = static_cast<uint32_t>(HashOf(key, table)) & (args.set_size - 1);
     for (;; place = (place + 1) & (args.set_size - 1)) {
       uint32_t holder = kNone;
       if (AtomicCas<kRelaxed>(args.set + place, &holder, i)) break;
-      if (args.keys[holder] != key || TableOf(args.ends, args.num_tables, holder) != table) continue;
+      if (args.keys[holder] != key || MemberOf(args.ends, args.num_tables, holder) != table) continue;
       AtomicMin<kRelaxed>(args.set + place, i);
       break;
     }
@@ -64,7 +51,7 @@ __global__ void __launch_bounds__(kBlock) NumberKernel(DedupArgs args) {
       if ((first >> k & 1) == 0) continue;
       args.numbers[begin + k] = number;
       args.distinct[number] = args.keys[begin + k];
-      args.distinct_tables[number] = TableOf(args.ends, args.num_tables, begin + k);
+      args.distinct_tables[number] = MemberOf(args.ends, args.num_tables, begin + k);
       ++number;
     }
     if (tile == tiles - 1 && threadIdx.x == 0) *args.num_distinct = static_cast<uint32_t>(end);

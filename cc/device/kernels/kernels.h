@@ -83,6 +83,38 @@ struct EntryRowsArgs {
   uint32_t* first_bad;  // lowered to the first entry (splits: or row) that is out of order or range
 };
 
+// The keys of many members, one after the other.
+struct ConcatArgs {
+  struct Keys {
+    const void* data;  // int64, or int32
+    bool is_int32;
+  };
+  const Keys* keys;      // [num_members]
+  const uint32_t* ends;  // [num_members]
+  uint32_t num_members;
+  uint32_t n;
+  int64_t* out;  // out [n]
+};
+
+struct MemberCounts {
+  uint32_t first;     // number of its first distinct key
+  uint32_t distinct;  // distinct keys
+  uint32_t misses;    // of them, without a row
+};
+
+// After dedup and find over members that each have a table of their own and at least one key: see group.cu.cc.
+struct LocalizeArgs {
+  const uint32_t* ends;  // [num_members]
+  uint32_t num_members;
+  uint32_t n;
+  const uint32_t* num_distinct;
+  const uint32_t* distinct_members;  // [n]
+  const uint32_t* missed;            // [n]
+  uint32_t* inverse;                 // in and out [n]
+  uint64_t* entries;                 // out [n]: distinct key << 32 | position, both of the member
+  MemberCounts* counts;              // out [num_members]
+};
+
 struct FindArgs {
   const Table* tables;
   const int64_t* keys;         // [max_keys] distinct
@@ -353,6 +385,8 @@ struct DeviceKernels {
   Status (*reset)(Stream stream, const ResetArgs& args);
   Status (*renumber)(Stream stream, const RenumberArgs& args);
   Status (*widen)(Stream stream, const WidenArgs& args);
+  Status (*concat)(Stream stream, const ConcatArgs& args);
+  Status (*localize)(Stream stream, const LocalizeArgs& args);  // after dedup and find
   Status (*entry_rows)(Stream stream, const EntryRowsArgs& args);
   Status (*weights_gradient)(Stream stream, const WeightsGradientArgs& args);
   Status (*clip_gradient)(Stream stream, const ClipGradientArgs& args);

@@ -29,6 +29,8 @@ Status CountForgotten(Stream stream, const ForgetArgs& args);
 Status Reset(Stream stream, const ResetArgs& args);
 Status Renumber(Stream stream, const RenumberArgs& args);
 Status Widen(Stream stream, const WidenArgs& args);
+Status Concat(Stream stream, const ConcatArgs& args);
+Status Localize(Stream stream, const LocalizeArgs& args);
 Status EntryRows(Stream stream, const EntryRowsArgs& args);
 Status WeightsGradient(Stream stream, const WeightsGradientArgs& args);
 Status ClipGradient(Stream stream, const ClipGradientArgs& args);
