@@ -1,8 +1,13 @@
 // Members of every form, over tables in HBM with device memory, against the grouped lookup of the CPU, bit for bit: values,
 // distinct keys, counts, sums of gradients, gradients of weights, and the tables after an update.
 
+#include <atomic>
+#include <thread>
+
 #include "cc/hbm/device_caller.h"
+#include "cc/hbm/hbm_above.h"
 #include "cc/lookup/group_lookup.h"
+#include "cc/table/group_snapshot.h"
 
 namespace multitier {
 namespace {
@@ -227,6 +232,49 @@ TEST_P(DeviceGroup, MembersWhoseKeysAreInHbmAreLookedUpTogether) {
     EXPECT_EQ(stats.tiers[0].misses, 6);  // of the training
   }
   EXPECT_TRUE(SameBits(caller_.Values(members[8]), LookupAll(plain[0].get(), {3, 3})));
+}
+
+// Two tables that always get the same updates: a snapshot of both has as many of them in one as in the other.
+TEST(DeviceUpdate, OfSeveralTablesIsOneMomentOfTheirSnapshot) {
+  const auto device = hbm::NewEmulatedDevice(2);
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  for (int t = 0; t < 2; ++t) {
+    TableOptions options = TieredOptions(2, 8, std::make_shared<MemoryTier>());
+    options.initializer.kind = InitializerKind::kConstant;
+    options.initializer.a = 0.0f;
+    options.above = hbm::HbmOver(device);
+    options.hbm_budget_rows = 16;
+    tables.push_back(MakeTable(std::move(options)));
+  }
+  std::atomic<bool> over{false};
+  std::thread trainer([&] {
+    hbm::DeviceCaller caller(device);
+    const Training training = Sgd({1}, -1.0f, 2);
+    do {
+      hbm::DevicePlan plan;
+      std::vector<DeviceMember> members;
+      for (const auto& table : tables) members.push_back(caller.Plain(hbm::HbmTableOf(*table), training.keys));
+      MT_EXPECT_OK(caller.Lookup(members, &plan));
+      MT_EXPECT_OK(caller.Update(plan, {caller.UpdateOf(training, 0), caller.UpdateOf(training, 1)}));
+    } while (!over);
+  });
+  for (int i = 0; i < (hbm::kSanitized ? 3 : 30); ++i) {
+    std::vector<float> values(2, 0.0f);
+    std::vector<TableInGroup> group(2);
+    for (size_t t = 0; t < 2; ++t) {
+      group[t].table = tables[t].get();
+      group[t].visit = [&values, t](Rows* rows) {
+        if (!rows->keys.empty()) values[t] = rows->data[0];
+        return OkStatus();
+      };
+      group[t].finish = [] { return OkStatus(); };
+    }
+    MT_EXPECT_OK(SnapshotTogether(group));
+    EXPECT_EQ(values[0], values[1]);
+  }
+  over = true;
+  trainer.join();
+  EXPECT_GT(LookupAll(tables[0].get(), {1})[0], 0.0f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceGroup, testing::Range(0, hbm::kSanitized ? 2 : 10));
