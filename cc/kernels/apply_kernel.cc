@@ -157,7 +157,7 @@ class ApplyKernel : public ApplyKernelBase {
     for (size_t i = 0; i < request->counts.size(); ++i) {
       if (request->counts[i] < 0) {
         return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
-                                                       "': expected counts >= 0, found counts[", i,
+                                                       "': counts: expected at least 0, found counts[", i,
                                                        "] = ", request->counts[i]));
       }
     }

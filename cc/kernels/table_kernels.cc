@@ -218,7 +218,7 @@ class ReserveKernel : public TableKernel {
     const int64_t rows = context->input(1).scalar<int64_t>()();
     if (rows >= 0) return ToAbsl(table->Reserve(static_cast<uint64_t>(rows)));
     return absl::InvalidArgumentError(
-        absl::StrCat("embedding variable '", table->options().name, "': reserve: expected rows >= 0, found ", rows));
+        absl::StrCat("embedding variable '", table->options().name, "': reserve: rows: expected at least 0, found ", rows));
   }
 };
 

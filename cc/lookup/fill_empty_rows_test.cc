@@ -43,7 +43,7 @@ TEST(FillEmptyRowsTest, BadRowsAreRefusedAndNamed) {
   refused({1, 0}, 2, "expected rows in nondecreasing order, found indices[1] = 0 after 1");
   refused({2}, 2, "expected rows in [0, 2), found indices[0] = 2");
   refused({-1}, 2, "expected rows in [0, 2), found indices[0] = -1");
-  refused({}, -1, "expected batch >= 0, found -1");
+  refused({}, -1, "batch: expected at least 0, found -1");
   const int64_t most = std::numeric_limits<int64_t>::max();
   refused({0, 0}, most, "expected at most 9223372036854775806 rows, found 9223372036854775807");
   EXPECT_EQ(*FilledSize(Numbers(), most), most);

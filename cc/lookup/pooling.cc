@@ -210,8 +210,8 @@ Result<Combiner> ParseCombiner(const std::string& name) {
 }
 
 Status ValidateSparseBatch(const SparseBatch& batch) {
-  if (batch.dim < 1) return InvalidArgumentError("sparse batch: expected dim >= 1, found ", batch.dim);
-  if (batch.batch < 0) return InvalidArgumentError("sparse batch: expected batch >= 0, found ", batch.batch);
+  if (batch.dim < 1) return InvalidArgumentError("sparse batch: dim: expected at least 1, found ", batch.dim);
+  if (batch.batch < 0) return InvalidArgumentError("sparse batch: batch: expected at least 0, found ", batch.batch);
   if (!batch.weights.empty() && batch.weights.size() != batch.indices.size()) {
     return InvalidArgumentError("sparse batch: expected ", batch.indices.size(), " weights (one per entry) or none, found ",
                                 batch.weights.size());

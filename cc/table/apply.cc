@@ -21,7 +21,7 @@ Status CheckRequest(const ApplyRequest& request, const std::string& table) {
                                 request.counts.size());
   }
   for (const int64_t count : request.counts) {
-    if (count < 0) return InvalidArgumentError("table '", table, "': apply: expected counts >= 0, found ", count);
+    if (count < 0) return InvalidArgumentError("table '", table, "': apply: counts: expected at least 0, found ", count);
   }
   if (request.hyper.size() != request.rule->hyperparameters().size()) {
     return InvalidArgumentError("table '", table, "': rule ", request.rule->name(), ": expected ",

@@ -426,7 +426,8 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
 Result<std::unique_ptr<TableSnapshot>> EmbeddingTable::Impl::PrepareSnapshot(SnapshotRequest request) {
   if (request.max_rows < 1) {
-    return InvalidArgumentError("table '", options_.name, "': snapshot: expected max_rows >= 1, found ", request.max_rows);
+    return InvalidArgumentError("table '", options_.name, "': snapshot: max_rows: expected at least 1, found ",
+                                request.max_rows);
   }
   MT_RETURN_IF_ERROR(base_.CheckProcess());
   const int64_t since = request.since;

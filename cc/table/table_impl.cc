@@ -88,7 +88,7 @@ Status ValidateOptions(const TableOptions& o) {
                                 o.drop_coldest ? "another cache_strategy" : "drop_coldest=false");
   }
   if (o.expiry.steps_to_live < 0) {
-    return InvalidArgumentError(table, "expected steps_to_live >= 0, found ", o.expiry.steps_to_live);
+    return InvalidArgumentError(table, "steps_to_live: expected at least 0, found ", o.expiry.steps_to_live);
   }
   if (!(o.expiry.l2_weight_threshold == o.expiry.l2_weight_threshold)) {
     return InvalidArgumentError(table, "expected a number as l2_weight_threshold, found nan");

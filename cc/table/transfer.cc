@@ -128,7 +128,7 @@ Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const 
 
 Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* next) {
   if (request.max_rows < 1) {
-    return InvalidArgumentError("table '", options_.name, "': scan: expected max_rows >= 1, found ", request.max_rows);
+    return InvalidArgumentError("table '", options_.name, "': scan: max_rows: expected at least 1, found ", request.max_rows);
   }
   if (request.cursor >> kCursorShardShift >= shards_.size()) {
     return InvalidArgumentError("table '", options_.name, "': scan: expected a cursor that an earlier scan returned, found ",

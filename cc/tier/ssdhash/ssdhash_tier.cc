@@ -50,7 +50,8 @@ void SsdHashTier::Impl::DeleteOwnFiles() {
 Status SsdHashTier::Impl::Init() {
   if (options_.directory.empty() && options_.instance != nullptr) options_.directory = options_.instance->path();
   if (options_.directory.empty()) return InvalidArgumentError("ssdhash tier: expected a directory, found none");
-  if (options_.max_rows < 0) return InvalidArgumentError("ssdhash tier: expected max_rows >= 0, found ", options_.max_rows);
+  if (options_.max_rows < 0)
+    return InvalidArgumentError("ssdhash tier: max_rows: expected at least 0, found ", options_.max_rows);
   if (options_.min_segment_bytes == 0 || options_.min_segment_bytes > options_.max_segment_bytes ||
       options_.max_segment_bytes > (uint64_t{4} << 30)) {
     return InvalidArgumentError("ssdhash tier: expected 0 < min_segment_bytes <= max_segment_bytes <= 4 GiB, found ",
