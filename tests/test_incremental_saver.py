@@ -251,3 +251,38 @@ def test_a_killed_program_leaves_a_chain_that_restores(tmp_path, seed):
         model.saver.restore(session, v1.train.latest_checkpoint(tmp_path))
         assert session.run(v1.train.get_global_step()) >= int(done)
         assert model.content(session)[0]
+
+
+def test_columns_that_come_within_a_chain_are_in_its_rows(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = tf_multitier.get_embedding_variable("v", 4)
+        ids = v1.placeholder(tf.int64, [None])
+        rows = tf.nn.embedding_lookup(variable, ids)
+        loss = tf.reduce_sum(tf.square(rows - 1.0))
+        plain = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with_slot = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.5).minimize(loss)
+        saver, full = tf_multitier.train.IncrementalSaver(), v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        session.run(plain, {ids: np.arange(100)})
+        base = saver.save(session, str(tmp_path / "model"))
+        session.run(with_slot, {ids: np.arange(10)})
+        delta = saver.save_incremental(session, str(tmp_path / "model"))
+        expected = _rows_of(checkpoint.load(full.save(session, str(tmp_path / "full"))))
+        saver.restore(session, delta)
+        restored = _rows_of(checkpoint.load(full.save(session, str(tmp_path / "restored"))))
+    checkpoint.merge(base, str(tmp_path / "merged"))
+    assert len(checkpoint.load(base).tables["v"].columns) == 1
+    assert len(expected) == 100 and len(expected[50][0]) == 8 * 4
+    assert np.frombuffer(expected[50][0], np.float32)[4:].tolist() == [0.5] * 4
+    assert restored == expected
+    assert _rows_of(checkpoint.load(str(tmp_path / "merged"))) == expected
+    assert _rows_of(checkpoint.load_chain(delta)) == expected
+
+
+def _rows_of(saved):
+    """{key: (columns as bytes, frequency, version)} of the variable v."""
+    return {
+        key: (block.data[i].tobytes(), block.frequencies[i], block.versions[i])
+        for block in saved.tables["v"].blocks()
+        for i, key in enumerate(block.keys.tolist())
+    }

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from kept_util import instances
 
 import tf_multitier
 from worlds import needs_eager
@@ -444,3 +446,39 @@ def test_in_place_must_be_a_bool():
     with pytest.raises(TypeError, match="in_place: expected True or False, found 1"):
         with tf_multitier.serving.read_only(in_place=1):
             pass
+
+
+def test_a_damaged_older_directory_does_not_hide_the_rows_of_the_checkpoint(tmp_path):
+    with Trainer(tmp_path / "rows") as trainer:
+        trainer.run(trainer.train)
+        saved = trainer.save(tmp_path / "model")
+        trained = trainer.run(trainer.rows)
+    (instance,) = instances(tmp_path / "rows")
+    newest = tmp_path / "rows" / instance
+    older = newest.with_name("instance-0")
+    shutil.copytree(newest, older)
+    facts = bytearray((older / "instance.variable").read_bytes())
+    facts[-5] ^= 1
+    (older / "instance.variable").write_bytes(facts)
+    with Reader(tmp_path / "rows") as reader:
+        np.testing.assert_array_equal(reader.restore(saved).run(reader.rows), trained)
+    with Reader(tmp_path / "rows") as reader:  # which one is newer is not known
+        with pytest.raises(tf.errors.DataLossError, match=r"instance-0/instance\.variable"):
+            reader.open()
+
+
+def test_a_delta_is_not_read_in_place(tmp_path):
+    with Trainer(tmp_path / "rows") as trainer:
+        with trainer.session.graph.as_default():
+            saver = tf_multitier.train.IncrementalSaver()
+            trainer.run(trainer.train)
+            saver.save(trainer.session, str(tmp_path / "model"))
+            trainer.run(trainer.train, KEYS[:50])
+            delta = saver.save_incremental(trainer.session, str(tmp_path / "model"))
+    before = files(tmp_path / "rows")
+    with Reader(tmp_path / "rows") as reader:
+        with reader.session.graph.as_default():
+            restore = reader.ev.restore_from(delta)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="in place.*or deltas"):
+            reader.session.run(restore)
+    assert before == files(tmp_path / "rows")

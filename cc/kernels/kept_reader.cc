@@ -27,21 +27,31 @@ bool Same(const KeptFacts& a, const KeptFacts& b) {
          a.table.ToJson() == b.table.ToJson();
 }
 
-// The kept directory of the greatest generation.
-Result<Found> FindToRead(const std::string& storage_path, const std::string& name) {
+// The kept directory of the greatest generation. One whose description is damaged may have a greater one: DataLoss, unless the
+// rows of the checkpoint are asked for and found.
+Result<Found> FindToRead(const std::string& storage_path, const std::string& name, const std::optional<std::string>& manifest) {
   Env* const env = Env::Posix();
   const std::string of_name = InstanceDirectory::PathOfName(storage_path, name);
   const Result<std::vector<std::string>> names = env->ListDir(of_name);
   if (!names.ok() && names.status().code() != StatusCode::kNotFound) return names.status();
   Found found;
+  Status damaged;
   for (const std::string& instance : names.ok() ? *names : std::vector<std::string>()) {
     const std::string path = StrCat(of_name, "/", instance);
     MT_ASSIGN_OR_RETURN(const bool keeps, env->FileExists(path + kKeepFile));
     MT_ASSIGN_OR_RETURN(const bool has_facts, env->FileExists(path + kFactsFile));
     if (!keeps || !has_facts) continue;
-    MT_ASSIGN_OR_RETURN(KeptFacts facts, ReadFacts(path));
-    if (found.path.empty() || facts.generation > found.facts.generation) found = Found{path, std::move(facts)};
+    Result<KeptFacts> facts = ReadFacts(path);
+    if (facts.status().code() == StatusCode::kDataLoss) {
+      damaged = facts.status();
+      continue;
+    }
+    MT_RETURN_IF_ERROR(facts.status());
+    if (found.path.empty() || facts->generation > found.facts.generation) found = Found{path, *std::move(facts)};
   }
+  const bool of_checkpoint =
+      !found.path.empty() && manifest.has_value() && found.facts.closed && found.facts.checkpoint == *manifest;
+  if (!damaged.ok() && !of_checkpoint) return damaged;
   if (!found.path.empty()) return found;
   return FailedPreconditionError("expected kept rows in '", of_name, "', found none", kCure);
 }
@@ -102,7 +112,7 @@ std::string KeyOf(const VariableOptions& options, const std::string& name, const
 
 absl::Status OpenInPlace(const VariableOptions& options, const std::string& name, const std::optional<std::string>& manifest,
                          std::shared_ptr<VariableState>* state) {
-  const Result<Found> found = FindToRead(options.storage.path, name);
+  const Result<Found> found = FindToRead(options.storage.path, name, manifest);
   if (!found.ok()) return OfVariable(name, found.status());
   Status status = CheckClosed(*found, manifest);
   if (status.ok()) status = CheckFits(options, found->path, found->facts.table);
