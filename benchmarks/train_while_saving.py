@@ -124,7 +124,11 @@ def main():
         print(json.dumps(found))
         return
     for name, value in found.items():
-        print(f"{name:26} {value:>12}" if isinstance(value, (int, str)) else f"{name:26} {value:12.2f}")
+        print(
+            f"{name:26} {value:>12}"
+            if isinstance(value, (int, str))
+            else f"{name:26} {value:12.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ class LayeredTable : public TableFront {
   }
   void ReleasePrefetched() override { below_->ReleasePrefetched(); }
 
-  Status Import(const Rows& rows) override {
+  Status Import(const Rows& rows, Executor* executor) override {
     MT_RETURN_IF_ERROR(Hide(rows.keys));
-    MT_RETURN_IF_ERROR(layer_->Import(rows));
+    MT_RETURN_IF_ERROR(layer_->Import(rows, executor));
     for (const int64_t key : rows.keys) removed_.erase(key);
     return OkStatus();
   }

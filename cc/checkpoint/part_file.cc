@@ -184,15 +184,23 @@ Status PartFileReader::ReadBlock(Block* block) {
   MT_RETURN_IF_ERROR(read_at_(offset_, kHeadBytes, head));
   const uint64_t bytes = static_cast<uint64_t>(Get64(head + 8));
   if (bytes > kMaxPayloadBytes) return Damaged(offset_, StrCat("a block of ", bytes, " bytes"));
-  std::string payload(bytes + sizeof(uint32_t), '\0');
-  MT_RETURN_IF_ERROR(read_at_(offset_ + kHeadBytes, payload.size(), payload.data()));
-  const uint32_t stored = Get32(payload.data() + bytes);
-  payload.resize(bytes);
-  if (ExtendCrc32c(Crc32c(head, kHeadBytes), payload.data(), bytes) != stored) return Damaged(offset_, "wrong checksum");
+  const size_t with_checksum = bytes + sizeof(uint32_t);
+  if (with_checksum > payload_capacity_) {
+    payload_capacity_ = 0;
+    payload_ = nullptr;
+    payload_ = NewArray<char>(with_checksum);
+    if (payload_ == nullptr) {
+      return ResourceExhaustedError("checkpoint part ", name_, ": no memory for a block of ", with_checksum, " bytes");
+    }
+    payload_capacity_ = with_checksum;
+  }
+  MT_RETURN_IF_ERROR(read_at_(offset_ + kHeadBytes, with_checksum, payload_.get()));
+  const uint32_t stored = Get32(payload_.get() + bytes);
+  if (ExtendCrc32c(Crc32c(head, kHeadBytes), payload_.get(), bytes) != stored) return Damaged(offset_, "wrong checksum");
   block->kind = Get32(head);
   block->entries = Get32(head + 4);
   block->offset = offset_;
-  block->payload = std::move(payload);
+  block->payload = std::string_view(payload_.get(), bytes);
   offset_ += kHeadBytes + bytes + sizeof(uint32_t);
   return OkStatus();
 }
@@ -232,11 +240,11 @@ Status PartFileReader::TakeRows(const Block& block, Rows* rows) {
   const size_t entry = kRowHeadBytes + elements * sizeof(float);
   MT_RETURN_IF_ERROR(CheckPayload(block, entry));
   const char* in = block.payload.data();
-  rows->data.resize(block.entries * elements);
+  rows->Resize(block.entries);
   for (size_t i = 0; i < block.entries; ++i, in += entry) {
-    rows->keys.push_back(Get64(in));
-    rows->versions.push_back(Get64(in + 8));
-    rows->frequencies.push_back(Get32(in + 16));
+    rows->keys[i] = Get64(in);
+    rows->versions[i] = Get64(in + 8);
+    rows->frequencies[i] = Get32(in + 16);
     GetFloats(in + kRowHeadBytes, elements, rows->data.data() + i * elements);
   }
   rows_read_ += block.entries;
@@ -248,12 +256,12 @@ Status PartFileReader::TakeFrozen(const Block& block, Rows* rows) {
   const DType dtype = manifest_.columns[0].dtype;
   const size_t entry = sizeof(int64_t) + dim * DTypeSize(dtype);
   MT_RETURN_IF_ERROR(CheckPayload(block, entry));
-  rows->data.resize(block.entries * dim);
+  rows->Resize(block.entries);
   rows->versions.assign(block.entries, -1);
   rows->frequencies.assign(block.entries, 0);
   const char* in = block.payload.data();
   for (size_t i = 0; i < block.entries; ++i, in += entry) {
-    rows->keys.push_back(Get64(in));
+    rows->keys[i] = Get64(in);
     float* const value = rows->data.data() + i * dim;
     if (dtype == DType::kFloat32) GetFloats(in + sizeof(int64_t), dim, value);
     if (dtype == DType::kBFloat16) GetHalves<BFloat16>(in + sizeof(int64_t), dim, value);
@@ -298,8 +306,12 @@ Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   return OkStatus();
 }
 
+bool PartFileReader::has_many_blocks() const {
+  const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
+  return static_cast<size_t>(manifest_.num_rows) > kBlockBytes / row_bytes;
+}
+
 Status PartFileReader::Next(Rows* rows) {
-  *rows = Rows();
   rows->columns = manifest_.columns;
   rows->columns[0].dtype = DType::kFloat32;
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
@@ -311,6 +323,7 @@ Status PartFileReader::Next(Rows* rows) {
     MT_RETURN_IF_ERROR(ReadBlock(&block));
     if (block.kind == kRows && !manifest_.frozen) return TakeRows(block, rows);
     if (block.kind == kFrozen && manifest_.frozen) return TakeFrozen(block, rows);
+    rows->Resize(0);
     if (block.kind == kCounted) return TakeCounted(block, rows);
     if (block.kind == kRemoved) return TakeRemoved(block, rows);
     if (block.kind == kEnd) return TakeEnd(block, rows);
@@ -318,15 +331,6 @@ Status PartFileReader::Next(Rows* rows) {
     MT_RETURN_IF_ERROR(CheckPayload(block, 1));
     filter_counters_.insert(filter_counters_.end(), block.payload.begin(), block.payload.end());
   }
-}
-
-Status PartFileReader::ReadRows(const std::function<Status(Rows*)>& visit) {
-  while (!ended_) {
-    Rows rows;
-    MT_RETURN_IF_ERROR(Next(&rows));
-    MT_RETURN_IF_ERROR(visit(&rows));
-  }
-  return OkStatus();
 }
 
 }  // namespace multitier

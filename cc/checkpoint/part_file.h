@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "cc/base/new_array.h"
 #include "cc/base/status.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/row/initializer.h"
@@ -74,20 +76,20 @@ class PartFileReader {
   // Reads the manifest's initializer, with its matrix, into `initializer`, which stays as it is if the manifest has none. Call
   // it first. All methods return DataLoss, with file and offset, if the file is damaged.
   Status Begin(InitializerSpec* initializer);
-  // Reads the next block of rows or counted keys, in the manifest's columns as float32. Rows of a frozen part have frequency 0
-  // and version -1. The last one has no rows, but the applies and the filter's counters; ended() is true after it. REQUIRES:
-  // !ended()
+  // Reads the next block of rows or counted keys, in the manifest's columns as float32, in place of what `rows` had. Memory
+  // that `rows` has is used again. Rows of a frozen part have frequency 0 and version -1. The last one has no rows, but the
+  // applies and the filter's counters; ended() is true after it. REQUIRES: !ended()
   Status Next(Rows* rows);
   bool ended() const { return ended_; }
-  // Calls visit with what Next gives until ended().
-  Status ReadRows(const std::function<Status(Rows*)>& visit);
+  // Whether the rows are more than fit into one block.
+  bool has_many_blocks() const;
 
  private:
   struct Block {
     uint32_t kind = 0;
     uint32_t entries = 0;
     uint64_t offset = 0;
-    std::string payload;
+    std::string_view payload;  // in payload_
   };
   Status ReadBlock(Block* block);
   Status TakeRows(const Block& block, Rows* rows);
@@ -102,6 +104,8 @@ class PartFileReader {
   const std::string name_;
   const Manifest& manifest_;
   const ReadAt read_at_;
+  ArrayPtr<char> payload_;  // of the block that was read last
+  size_t payload_capacity_ = 0;
   uint64_t offset_ = 0;
   int64_t rows_read_ = 0;
   int64_t counted_read_ = 0;

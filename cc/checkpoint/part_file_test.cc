@@ -57,19 +57,20 @@ Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* 
     return OkStatus();
   });
   MT_RETURN_IF_ERROR(reader.Begin(initializer));
-  return reader.ReadRows([&](Rows* rows) {
+  for (Rows rows; !reader.ended();) {
+    MT_RETURN_IF_ERROR(reader.Next(&rows));
     const auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };
-    append(&all->keys, rows->keys);
-    append(&all->frequencies, rows->frequencies);
-    append(&all->versions, rows->versions);
-    append(&all->data, rows->data);
-    append(&all->counted_keys, rows->counted_keys);
-    append(&all->counted_frequencies, rows->counted_frequencies);
-    append(&all->counted_versions, rows->counted_versions);
-    append(&all->filter_counters, rows->filter_counters);
-    all->applies = rows->applies;
-    return OkStatus();
-  });
+    append(&all->keys, rows.keys);
+    append(&all->frequencies, rows.frequencies);
+    append(&all->versions, rows.versions);
+    append(&all->data, rows.data);
+    append(&all->counted_keys, rows.counted_keys);
+    append(&all->counted_frequencies, rows.counted_frequencies);
+    append(&all->counted_versions, rows.counted_versions);
+    append(&all->filter_counters, rows.filter_counters);
+    all->applies = rows.applies;
+  }
+  return OkStatus();
 }
 
 Manifest FrozenManifest(DType dtype) {

@@ -223,12 +223,12 @@ Status HbmTable::AddSlots(Span<const ColumnSpec> slots) {
   return AddSlotsInside(slots);
 }
 
-Status HbmTable::Import(const Rows& rows) {
+Status HbmTable::Import(const Rows& rows, Executor* executor) {
   MT_RETURN_IF_ERROR(Check());
   const size_t n = rows.keys.size();
   const bool well_formed = !rows.columns.empty() && rows.columns[0].dim == dim() && rows.frequencies.size() == n &&
                            rows.versions.size() == n && rows.data.size() == n * static_cast<size_t>(rows.row_elements());
-  if (!well_formed) return below_->Import(rows);  // which says what is wrong
+  if (!well_formed) return below_->Import(rows, executor);  // which says what is wrong
   MT_RETURN_IF_ERROR(AddSlots(Span<const ColumnSpec>(rows.columns.data() + 1, rows.columns.size() - 1)));
   const NoSnapshot no_snapshot(this);
   const Alone alone(this);
@@ -237,7 +237,7 @@ Status HbmTable::Import(const Rows& rows) {
     MT_RETURN_IF_ERROR(HandDownAll());
     MT_RETURN_IF_ERROR(Empty());
   }
-  return below_->Import(rows);
+  return below_->Import(rows, executor);
 }
 
 class HbmTable::Snapshot : public TableSnapshot {

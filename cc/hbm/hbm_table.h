@@ -124,7 +124,7 @@ class HbmTable : public TableFront {
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
   Result<int64_t> Upsert(const UpsertRequest& request) override;
-  Status Import(const Rows& rows) override;
+  Status Import(const Rows& rows, Executor* executor) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   int64_t TotalCount() const override {
     AwaitSettled();

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "cc/checkpoint/read_ahead.h"
+#include "cc/env/stream_reader.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/kernels/tensorflow_versions.h"
 #include "cc/lookup/partition.h"
@@ -20,6 +22,12 @@ namespace multitier {
 using tensorflow::DataType;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+
+namespace {
+
+constexpr int64_t kStreamedElements = 4 << 20;  // a part file with more is read by StreamReader
+
+}  // namespace
 
 PartReader::PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name, const std::string& tensor)
     : env_(env), prefix_(prefix), name_(name), tensor_(tensor), reader_(env, prefix) {}
@@ -82,11 +90,18 @@ absl::Status PartReader::ReadText(const std::string& key, std::string* text) {
   return absl::OkStatus();
 }
 
-absl::Status PartReader::WithFile(const Manifest& manifest, const std::function<Status(PartFileReader*)>& read) {
+absl::Status PartReader::WithFile(const Manifest& manifest, bool whole, const std::function<Status(PartFileReader*)>& read) {
   const std::string path = FileOf(manifest);
   std::unique_ptr<tensorflow::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(env_->NewRandomAccessFile(path, &file));
+  std::unique_ptr<StreamReader> stream;
+  if (whole && manifest.num_rows * manifest.row_elements() > kStreamedElements && !absl::StrContains(path, "://")) {
+    Result<std::unique_ptr<StreamReader>> opened = StreamReader::Open(Env::Posix(), path);
+    TF_RETURN_IF_ERROR(ToAbsl(opened.status()));
+    stream = *std::move(opened);
+  }
   PartFileReader reader(path, manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
+    if (stream != nullptr) return stream->Read(offset, n, out);
     absl::string_view found;
     const absl::Status status = ReadFile(*file, offset, n, out, &found);
     if (status.ok() && found.size() == n) {
@@ -100,14 +115,14 @@ absl::Status PartReader::WithFile(const Manifest& manifest, const std::function<
 }
 
 absl::Status PartReader::ReadInitializer(const Manifest& manifest, InitializerSpec* initializer) {
-  return WithFile(manifest, [&](PartFileReader* file) { return file->Begin(initializer); });
+  return WithFile(manifest, /*whole=*/false, [&](PartFileReader* file) { return file->Begin(initializer); });
 }
 
 absl::Status PartReader::ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit) {
-  return WithFile(manifest, [&](PartFileReader* file) {
+  return WithFile(manifest, /*whole=*/true, [&](PartFileReader* file) {
     InitializerSpec of_the_part;
     MT_RETURN_IF_ERROR(file->Begin(&of_the_part));
-    return file->ReadRows(visit);
+    return ReadAhead(file, visit);
   });
 }
 

@@ -2,7 +2,7 @@
 //
 // A variable that was saved as n partitions (n = 1: not partitioned) has n tensors `<name>/part_<i>-of-<n>/manifest` in the
 // bundle (checkpoint/table_part.h). Each manifest names a part file next to the bundle (checkpoint/part_file.h). A reader keeps
-// one block of rows in memory.
+// a few blocks of rows in memory (checkpoint/read_ahead.h).
 //
 // Not thread-safe.
 
@@ -48,8 +48,8 @@ class PartReader {
   // The number of parts as which the variable was saved.
   absl::Status FindNumParts(int64_t* num_parts);
   absl::Status ReadText(const std::string& key, std::string* text);
-  // Opens the file of a part and calls read with it.
-  absl::Status WithFile(const Manifest& manifest, const std::function<Status(PartFileReader*)>& read);
+  // Opens the file of a part and calls read with it. whole: read will read all of it.
+  absl::Status WithFile(const Manifest& manifest, bool whole, const std::function<Status(PartFileReader*)>& read);
 
   tensorflow::Env* const env_;
   const std::string prefix_;

@@ -70,6 +70,7 @@ Status PartWriter::Open() {
   if (env_->FileExists(path_).ok()) return AlreadyExistsError("checkpoint part ", path_);
   MT_RETURN_IF_ERROR(FromAbsl(env_->NewWritableFile(path_, &file_)));
   made_ = true;
+  if (!absl::StrContains(path_, "://")) writeback_.emplace(path_);
   return writer_.Begin(manifest_.initializer, table()->dim());
 }
 
@@ -81,7 +82,9 @@ Status PartWriter::Add(const Rows& rows) {
     manifest_.columns[0].dtype = *frozen_;
   }
   manifest_.applies = rows.applies;  // the last chunk has it
-  return writer_.Add(rows);
+  MT_RETURN_IF_ERROR(writer_.Add(rows));
+  if (writeback_.has_value()) writeback_->Grew(static_cast<uint64_t>(writer_.bytes()));
+  return OkStatus();
 }
 
 Status PartWriter::Finish() {

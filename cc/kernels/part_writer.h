@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "cc/checkpoint/part_file.h"
 #include "cc/checkpoint/table_part.h"
+#include "cc/env/early_writeback.h"
 #include "cc/kernels/embedding_variable.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/file_system.h"
@@ -67,6 +68,7 @@ class PartWriter {
   const std::string path_;
   const std::optional<DType> frozen_;
   std::unique_ptr<tensorflow::WritableFile> file_;
+  std::optional<EarlyWriteback> writeback_;  // of local files
   PartFileWriter writer_;
   bool made_ = false;
 };

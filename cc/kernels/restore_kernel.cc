@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/restore_progress.h"
 #include "cc/kernels/saved_chain.h"
@@ -67,7 +68,8 @@ class RestoreKernel : public OpKernel {
     if (live == nullptr && absl::EndsWith(prefix, "/variables/variables")) {
       options.storage.keep = options.in_place = options.storage.read_only = false;
     }
-    TableRestorer restorer(&chain, options, name, variable_name_, resize_, std::move(live));
+    IntraOpExecutor executor(context);
+    TableRestorer restorer(&chain, options, name, variable_name_, resize_, std::move(live), &executor);
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
     if (options.in_place) return restorer.ReadInPlace(state);
     if (options.storage.keep) {

@@ -32,13 +32,14 @@ int64_t TableRestorer::Save::rows() const {
 }
 
 TableRestorer::TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name,
-                             bool resize, std::shared_ptr<VariableState> live)
+                             bool resize, std::shared_ptr<VariableState> live, Executor* executor)
     : chain_(chain),
       options_(options),
       name_(std::move(name)),
       variable_name_(std::move(variable_name)),
       resize_(resize),
-      live_(std::move(live)) {}
+      live_(std::move(live)),
+      executor_(executor) {}
 
 absl::Status TableRestorer::ReadManifests() {
   TF_RETURN_IF_ERROR(chain_->Open());
@@ -252,7 +253,7 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
     if (manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
     Convert(Plan(manifest), *initializer, rows);
     *imported += static_cast<int64_t>(rows->keys.size());
-    return table->Import(*rows);
+    return table->Import(*rows, executor_);
   });
 }
 
@@ -269,7 +270,7 @@ absl::Status TableRestorer::AddDeltas(EmbeddingTable* table, RestoreProgress* pr
       if (options_.read_only) DropCounted(rows);
       if (options_.read_only || manifest.num_partitions != options_.num_partitions) rows->filter_counters.clear();
       Convert(Plan(manifest), *initializer, rows);
-      return table->Import(*rows);
+      return table->Import(*rows, executor_);
     };
     TF_RETURN_IF_ERROR(Read(saves_[i], 0, INT64_MAX, progress, take));
   }
@@ -364,7 +365,7 @@ absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable
   return saves_[0].reader->ReadRows(manifest, [&](Rows* rows) {
     KeepRows({}, rows);
     rows->columns.resize(1);
-    return table->Import(*rows);
+    return table->Import(*rows, executor_);
   });
 }
 

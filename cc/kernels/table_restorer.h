@@ -10,7 +10,7 @@
 //   4. check     The table has as many rows as were read, so no key came twice.
 //   5. deltas    What each delta removes, and then its rows, in their order.
 //
-// Every read checks the file's checksums, and that each key belongs to the part. It keeps one block of rows in memory.
+// Every read checks the file's checksums, and that each key belongs to the part. It keeps a few blocks of rows in memory.
 //
 // Not thread-safe.
 
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cc/base/executor.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/restore_progress.h"
@@ -36,8 +37,9 @@ class TableRestorer {
  public:
   // name: of the variable or part that is restored. variable_name: of the saved one, without partition suffix. live: the state
   // that will be replaced, or null. resize: whether another dim than the variable's is accepted.
+  // executor: lent for imports.
   TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
-                std::shared_ptr<VariableState> live);
+                std::shared_ptr<VariableState> live, Executor* executor);
 
   // Call it first. InvalidArgument, with both dims, if the checkpoint does not fit.
   absl::Status ReadManifests();
@@ -103,6 +105,7 @@ class TableRestorer {
   const std::string variable_name_;
   const bool resize_;
   const std::shared_ptr<VariableState> live_;
+  Executor* const executor_;
   std::vector<Save> saves_;  // the base first
 };
 

@@ -122,9 +122,9 @@ Result<Rows> EmbeddingTable::Scan(const ScanRequest& request, uint64_t* next) {
 Result<int64_t> EmbeddingTable::Upsert(const UpsertRequest& request) {
   return WithMemory(request.keys.size(), [&](auto& table) { return table.Upsert(request); });
 }
-Status EmbeddingTable::Import(const Rows& rows) {
+Status EmbeddingTable::Import(const Rows& rows, Executor* executor) {
   const size_t keys = std::min(rows.keys.size() + rows.counted_keys.size(), kChunkKeys);
-  return WithMemory(keys, [&](auto& table) { return table.Import(rows); });
+  return WithMemory(keys, [&](auto& table) { return table.Import(rows, executor); });
 }
 std::vector<int64_t> EmbeddingTable::PopDropped() { return front_ ? front_->PopDropped() : impl_->PopDropped(); }
 int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : impl_->ChangesSince(); }

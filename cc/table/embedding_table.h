@@ -303,8 +303,9 @@ class EmbeddingTable {
   // Export). InvalidArgument: no such column or cursor.
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
-  // initial value; columns the table lacks are added. InvalidArgument where the value dim differs.
-  Status Import(const Rows& rows);
+  // initial value; columns the table lacks are added. InvalidArgument where the value dim differs. The executor's threads take
+  // the shards side by side.
+  Status Import(const Rows& rows, Executor* executor = nullptr);
   // Sets columns, frequencies and versions of rows; keys without a row get one, and no filter is asked. All of the batch, or
   // nothing: InvalidArgument before anything changes (columns the table lacks, numbers out of range, a key that is there
   // twice), AlreadyExists, and the errors of an apply. A key that another thread creates during the call is replaced. Returns

@@ -36,6 +36,16 @@ struct Rows {
     for (const ColumnSpec& c : columns) n += c.dim;
     return n;
   }
+  // Makes room for n rows of the columns, with undefined content, and drops the rest.
+  void Resize(size_t n) {
+    keys.resize(n);
+    frequencies.resize(n);
+    versions.resize(n);
+    data.resize(n * static_cast<size_t>(row_elements()));
+    for (auto* of_keys : {&counted_keys, &counted_frequencies, &counted_versions, &removed_keys}) of_keys->clear();
+    applies = 0;
+    filter_counters.clear();
+  }
 };
 
 // One call of a scan.

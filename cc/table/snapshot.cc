@@ -3,7 +3,7 @@
 //
 //   1. moment  the gate is closed while every row of DRAM and every counted key is marked as to be given (a bit a slot), and a
 //              Bloom filter is copied. Records below need no mark: see SnapshotState
-//   2. DRAM    slot by slot, a slice of a shard under its lock: each marked row is given, and its mark is cleared
+//   2. DRAM    slot by slot, a slice of each shard in turn under its lock: each marked row is given, and its mark is cleared
 //   3. below   each tier, the upper one first, in the order of its locations, which a device reads fastest. Records are read
 //              without a lock. Then, under the shard's lock, a record is given if it is to be given and the key's word or row
 //              names it
@@ -35,6 +35,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 
 #include "cc/table/row_export.h"
 #include "cc/table/table_impl.h"
@@ -191,10 +192,8 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   Status GiveAll() {
     if (!knows_changes_) return table_->ChangesNotKnown(since_);
     Begin();
-    for (auto& shard : table_->shards_) {
-      MT_RETURN_IF_ERROR(Counted(shard.get()));
-      MT_RETURN_IF_ERROR(InDram(shard.get()));
-    }
+    for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(Counted(shard.get()));
+    MT_RETURN_IF_ERROR(InDram());
     state_->in_dram = false;
     // A step that saw in_dram as true has moved its mark once its shard's lock is free.
     for (auto& shard : table_->shards_) {
@@ -301,12 +300,22 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return OkStatus();
   }
 
-  Status InDram(Shard* shard) {
-    uint32_t slot = 0;
-    for (bool more = true; more;) {
-      more = Shard::Locked(shard)->GiveRows(&slot, std::min(kSliceRows, room()), kSliceSlots, [&](const RowHeader& row) {
-        AppendRow(*layout_, state_->all_columns, row.key, row.frequency, row.version, RowSlab::Data(&row), &chunk_);
-      });
+  // One slice of each shard in turn. So every chunk has rows of all shards, and whoever imports it can use several threads.
+  Status InDram() {
+    struct Place {
+      Shard* shard;
+      uint32_t slot;
+    };
+    std::deque<Place> places;
+    for (auto& shard : table_->shards_) places.push_back(Place{shard.get(), 0});
+    const auto give = [this](const RowHeader& row) {
+      AppendRow(*layout_, state_->all_columns, row.key, row.frequency, row.version, RowSlab::Data(&row), &chunk_);
+    };
+    while (!places.empty()) {
+      Place place = places.front();
+      places.pop_front();
+      const bool more = Shard::Locked(place.shard)->GiveRows(&place.slot, std::min(kSliceRows, room()), kSliceSlots, give);
+      if (more) places.push_back(place);
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(TakeAlong());
     }

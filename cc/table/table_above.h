@@ -41,7 +41,7 @@ class TableFront {
   virtual Status Clear() = 0;
   virtual Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) = 0;
   virtual Result<Rows> Scan(const ScanRequest& request, uint64_t* next) = 0;
-  virtual Status Import(const Rows& rows) = 0;
+  virtual Status Import(const Rows& rows, Executor* executor) = 0;
   virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;
   virtual int64_t TotalCount() const = 0;

@@ -55,7 +55,7 @@ class EmbeddingTable::Impl {
   Status Clear();
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
-  Status Import(const Rows& rows);
+  Status Import(const Rows& rows, Executor* executor);
   Result<int64_t> Upsert(const UpsertRequest& request);
   // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
@@ -135,7 +135,10 @@ class EmbeddingTable::Impl {
   Status CheckEntries(const UpsertRequest& request, ApplyOperation* operation);
   // Writes the entries of one shard. Returns their number.
   int64_t UpsertShard(const UpsertRequest& request, int shard, ApplyOperation* operation, FreedRecords* freed);
-  Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns);
+  Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns, Executor* executor);
+  // The rows of one shard, which are at `from` and after it.
+  void ImportShard(const Rows& rows, size_t from, const std::vector<int>& columns, int s, ApplyOperation* operation,
+                   FreedRecords* freed);
   Status ImportCounted(const Rows& rows);
   // The entries of one shard; `from`: where the batch begins in rows.
   Status ImportCountedOf(const KeyBatch& batch, int shard, const Rows& rows, size_t from);

@@ -155,7 +155,7 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
   return rows;
 }
 
-Status EmbeddingTable::Impl::Import(const Rows& rows) {
+Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
   const size_t n = rows.keys.size();
   const std::string table = StrCat("table '", options_.name, "': import: ");
   if (rows.columns.empty() || rows.columns[0].dim != options_.dim) {
@@ -185,7 +185,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows) {
   const size_t chunk = base_.chunk_rows();
   for (size_t from = 0; from < n; from += chunk) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
-    MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + chunk), columns));
+    MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + chunk), columns, executor));
   }
   RaiseTo(&applies_, rows.applies);
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
@@ -227,43 +227,52 @@ Status EmbeddingTable::Impl::ImportCountedOf(const KeyBatch& batch, int s, const
   return OkStatus();
 }
 
-Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns) {
+Status EmbeddingTable::Impl::ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns,
+                                         Executor* executor) {
   ApplyOperation operation(&base_, &demoter_, &reader_);
   ApplyOperation::Keys keys;
   keys.keys = Span<const int64_t>(rows.keys).subspan(from, to - from);
   keys.admits_all = true;
-  MT_RETURN_IF_ERROR(operation.Gather(keys, nullptr));
-  const KeyBatch& batch = operation.batch();
-  FreedRecords freed;
-  const size_t row_elements = static_cast<size_t>(rows.row_elements());
-  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
-    Shard::Locked lock(shards_[s]);
-    const RowLayout& layout = *lock->layout();
-    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
-      size_t i = batch.first_position(e);
-      while (batch.next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) {  // the last wins
-        i = batch.next(static_cast<uint32_t>(i));
-      }
-      i += from;
-      RowHeader* row = operation.row(e);
-      uint8_t* const to_row = lock->BeginChange(row, batch.hash(e));
-      lock->Commit(row);
-      layout.FillSlots(to_row, 1);
-      const float* data = rows.data.data() + i * row_elements;
-      for (size_t c = 0; c < columns.size(); ++c) {
-        const size_t dim = static_cast<size_t>(rows.columns[c].dim);
-        std::memcpy(to_row + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
-        data += dim;
-      }
-      row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
-      row->version = rows.versions[i];
-      lock->FinishChange(row, operation.Touched(e), batch.num_keys(), &freed);
-      lock->Reorder(row, batch.hash(e), operation.stamp());  // its frequency or version may have become less
-    }
-  }
-  tiers_.Free(&freed);
+  MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
+  std::vector<FreedRecords> freed(shards_.size());
+  ParallelFor(executor, static_cast<int>(shards_.size()),
+              [&](int s) { ImportShard(rows, from, columns, s, &operation, &freed[static_cast<size_t>(s)]); });
+  for (FreedRecords& of_shard : freed) tiers_.Free(&of_shard);
   demoter_.TrimAndRemember();
   return OkStatus();
+}
+
+void EmbeddingTable::Impl::ImportShard(const Rows& rows, size_t from, const std::vector<int>& columns, int s,
+                                       ApplyOperation* operation, FreedRecords* freed) {
+  const KeyBatch& batch = operation->batch();
+  const size_t row_elements = static_cast<size_t>(rows.row_elements());
+  Shard::Locked lock(shards_[s]);
+  const RowLayout& layout = *lock->layout();
+  bool lacks_columns = false;
+  for (int c = 0; c < static_cast<int>(layout.columns().size()); ++c) {
+    lacks_columns = lacks_columns || std::find(columns.begin(), columns.end(), c) == columns.end();
+  }
+  for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+    size_t i = batch.first_position(e);
+    while (batch.next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) {  // the last wins
+      i = batch.next(static_cast<uint32_t>(i));
+    }
+    i += from;
+    RowHeader* row = operation->row(e);
+    uint8_t* const to_row = lock->BeginChange(row, batch.hash(e));
+    lock->Commit(row);
+    if (lacks_columns) layout.FillSlots(to_row, 1);
+    const float* data = rows.data.data() + i * row_elements;
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const size_t dim = static_cast<size_t>(rows.columns[c].dim);
+      std::memcpy(to_row + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
+      data += dim;
+    }
+    row->frequency = static_cast<uint32_t>(rows.frequencies[i]);
+    row->version = rows.versions[i];
+    lock->FinishChange(row, operation->Touched(e), batch.num_keys(), freed);
+    lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency or version may have become less
+  }
 }
 
 }  // namespace multitier
