@@ -134,6 +134,7 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
     const Status ordered = queue->Precede(stream);
     if (status.ok()) status = ordered;
     if (plan != nullptr && status.ok()) *plan->state() = std::move(*state);
+    state->members.clear();  // the caller may end the tables in `done`
     done(status);
   });
 }
