@@ -8,12 +8,12 @@ Prints a table, or with --json one JSON object.
 """
 
 import argparse
+from concurrent import futures
 import json
 import os
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 
 from checkpoint import DIM
@@ -68,7 +68,10 @@ class Program:
     def save(self):
         shutil.rmtree(self.target, ignore_errors=True)
         os.makedirs(self.target)
-        self.saver.save(self.session, os.path.join(self.target, "model"), write_meta_graph=False)
+        with self.session.graph.as_default():  # a thread has a default graph of its own
+            self.saver.save(
+                self.session, os.path.join(self.target, "model"), write_meta_graph=False
+            )
 
 
 def measure(program, flags):
@@ -78,11 +81,11 @@ def measure(program, flags):
     program.steps(seconds_at_least=flags.seconds)
     for _ in range(flags.rounds):
         alone = program.steps(seconds_at_least=flags.seconds)
-        saving = threading.Thread(target=program.save)
-        begin = time.perf_counter()
-        saving.start()
-        during = program.steps(saving.is_alive)
-        saving.join()
+        with futures.ThreadPoolExecutor(1) as pool:
+            begin = time.perf_counter()
+            saving = pool.submit(program.save)
+            during = program.steps(lambda saving=saving: not saving.done())
+            saving.result()  # raises what the save raised
         rounds.append({"alone": alone, "during": during, "save": time.perf_counter() - begin})
     return rounds
 
