@@ -47,10 +47,20 @@ const std::string& BootId() {
   return *id;
 }
 
-// What no other process ever is: <pid>-<start>-<boot id>.
+// What no other process ever is: <pid>-<start>-<boot id>. Read once in a process: a table looks at every instance of its name.
 std::string ThisProcess() {
-  const std::string pid = StrCat(::getpid());
-  return StrCat(pid, "-", StartOfProcess("self"), "-", BootId());
+  struct Cache {
+    Mutex mutex;
+    pid_t pid MT_GUARDED_BY(mutex) = 0;  // a forked child reads it anew
+    std::string name MT_GUARDED_BY(mutex);
+  };
+  static auto* const cache = new Cache;
+  MutexLock lock(cache->mutex);
+  if (cache->pid != ::getpid()) {
+    cache->pid = ::getpid();
+    cache->name = StrCat(cache->pid, "-", StartOfProcess("self"), "-", BootId());
+  }
+  return cache->name;
 }
 
 bool ProcessLives(const std::string& process) {
