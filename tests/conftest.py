@@ -1,7 +1,8 @@
 """Shared set-up of the Python tests.
 
 The suite runs in TensorFlow's v2 behaviour with explicit graphs; with TF_MULTITIER_TEST_BEHAVIOR=v1 in the environment it runs
-after `tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that).
+after `tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that). With TF_MULTITIER_TEST_GPU=<plugin> TensorFlow gets a
+device of type GPU (test_on_a_gpu.py).
 """
 
 import os
@@ -22,6 +23,10 @@ import pytest  # noqa: E402
 def pytest_configure(config):
     import tensorflow as tf
 
+    if "TF_MULTITIER_TEST_GPU" in os.environ:
+        from tensorflow.python.framework import load_library
+
+        load_library.load_pluggable_device_library(os.environ["TF_MULTITIER_TEST_GPU"])
     if os.environ.get("TF_MULTITIER_TEST_BEHAVIOR") == "v1":
         tf.compat.v1.disable_v2_behavior()
     else:

@@ -9,6 +9,11 @@ v1 = tf.compat.v1
 VOCABULARY = 20  # of static variables
 
 
+def kind(op):
+    """The type of an op. Ops of variables with HBM have names of their own; here they have those of the others."""
+    return op.type.replace("MultitierHbm", "Multitier")
+
+
 def table(name, dim, parts=1, seed=1):
     return tf_multitier.get_embedding_variable(
         name,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from group_util import initialized
+from group_util import kind
 from group_util import sparse
 from group_util import static
 from group_util import table
@@ -65,7 +66,7 @@ def test_variables_on_several_devices_make_a_group_each(graph):
     with tf.device("/job:ps/task:1/cpu:0"):
         b = table("b", 2)
     nn.group_embedding_lookup_sparse([a, b, a], [sparse([[1]])] * 3, "sum")
-    groups = [op for op in graph.get_operations() if op.type == "MultitierGroupLookup"]
+    groups = [op for op in graph.get_operations() if kind(op) == "MultitierGroupLookup"]
     assert sorted(op.get_attr("N") for op in groups) == [1, 2]
     assert {op.device for op in groups} == {a.handle.device, b.handle.device}
 
@@ -75,7 +76,7 @@ def over_two_devices(make):
     made = []
 
     def device(op):
-        if "HandleOp" not in op.type and op.type != "MultitierEmbeddingVariableHandle":
+        if "HandleOp" not in kind(op) and kind(op) != "MultitierEmbeddingVariableHandle":
             return "/cpu:0"
         made.append(op)
         return f"/cpu:{len(made) % 2}"

@@ -9,7 +9,7 @@ from tf_multitier import group_updates
 from tf_multitier import nn
 from tf_multitier import updates as our_optimizer
 from tf_multitier._library import ops
-from group_util import RandomMember, initialized, sparse, table, v1
+from group_util import RandomMember, initialized, kind, sparse, table, v1
 
 OPTIMIZERS = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
@@ -27,7 +27,7 @@ OPTIMIZERS = {
 
 def apply_ops():
     return [
-        op for op in v1.get_default_graph().get_operations() if op.type == "MultitierGroupApply"
+        op for op in v1.get_default_graph().get_operations() if kind(op) == "MultitierGroupApply"
     ]
 
 
@@ -107,7 +107,7 @@ def test_sums_that_nothing_else_takes_are_not_asked_for(session):
     v1.train.AdagradOptimizer(0.1).minimize(loss)
     (op,) = apply_ops()
     assert not any(op.get_attr("summed")) and "MultitierGroupLookupGrad" not in {
-        tensor.op.type for tensor in op.inputs
+        kind(tensor.op) for tensor in op.inputs
     }
 
 
@@ -272,7 +272,7 @@ def test_a_control_input_on_the_way_to_the_update_is_kept(session, lookups, behi
     with tf.control_dependencies([ran.assign_add(1.0)]):
         values = tf.identity(g.values) if behind == "values" else g.values
         indices = tf.identity(g.indices) if behind == "indices" else g.indices
-        if behind == "indices joined anew" and g.indices.op.type == "ConcatV2":
+        if behind == "indices joined anew" and kind(g.indices.op) == "ConcatV2":
             indices = tf.concat(g.indices.op.inputs[:-1], 0)
         elif behind == "indices joined anew":
             indices = tf.identity(tf.identity(g.indices))

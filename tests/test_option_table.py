@@ -14,6 +14,7 @@ OPTIONS = set(handle_attrs.OPTION_ATTRS)
 # What an op has in addition.
 OPS = {
     "MultitierEmbeddingVariableHandle": {"container", "shared_name"},
+    "MultitierHbmEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierInitialize": set(),
     "MultitierReadPart": {"variable_name", "resize"},
     "MultitierRestore": {"variable_name", "resize"},

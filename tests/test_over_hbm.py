@@ -21,7 +21,7 @@ SUITES = [
     ("test_group_lookup.py", ""),
     ("test_group_updates.py", "not adadelta"),
     ("test_group_columns.py", ""),
-    ("test_group_concat.py", ""),
+    ("test_group_concat.py", "not one_op_each_way"),  # variables with HBM have an op of their own
     ("test_group_errors.py", ""),
     ("test_group_graph.py", ""),
     ("test_group_stock.py", ""),

@@ -21,6 +21,7 @@ import weakref
 
 import tensorflow as tf
 
+from tf_multitier import placement
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import eager_mode
 from tf_multitier.tensorflow_internals import FuncGraph
@@ -36,7 +37,7 @@ _READS = (
     "MultitierPeek",
     "MultitierLookupSparse",
     "MultitierLookupSparseWeightsGrad",
-    "MultitierGroupLookup",
+    *placement.GROUP_LOOKUPS,
     "MultitierCount",
     "MultitierFrequency",
     "MultitierVersion",
@@ -104,10 +105,10 @@ def check_use(variable: typing.Any, what: str) -> None:
         )
 
 
-def make_handle(name: str, shape: typing.Any, dtype: typing.Any) -> typing.Any:
-    """An eager handle that owns its table. Functions that capture it know the shape."""
-    handle = ops.multitier_owned_embedding_variable_handle(name, dtype=dtype, shape=shape)
-    set_handle_shape(handle, tf.TensorShape(shape), tf.as_dtype(dtype))
+def make_handle(name: str, attrs: dict) -> typing.Any:
+    """An eager handle that owns its table. Functions that capture it know the shape. attrs: {attribute: value} of OPTION_ATTRS."""
+    handle = placement.owned_handle(name, attrs)
+    set_handle_shape(handle, tf.TensorShape(attrs["shape"]), tf.as_dtype(attrs["dtype"]))
     return handle
 
 

@@ -33,6 +33,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier import graph_state
+from tf_multitier import placement
 from tf_multitier import saved_objects
 from tf_multitier import saver
 from tf_multitier._library import ops
@@ -404,7 +405,7 @@ def _initialize(handle, attrs, matrix):
 
 def make_eager_variable(name, attrs, matrix, trainable):
     """An EmbeddingVariable that owns its table, which exists at once. For the arguments see make_variable."""
-    handle = eager.make_handle(name, attrs["shape"], attrs["dtype"])
+    handle = eager.make_handle(name, attrs)
     _initialize(handle, attrs, matrix)
     attrs = dict(attrs, shape=tf.TensorShape(attrs["shape"]))
     variable = EmbeddingVariable(
@@ -431,8 +432,8 @@ def make_variable(name, attrs, matrix, trainable, collections):
         graph = tf.compat.v1.get_default_graph()
         with tf.compat.v1.name_scope(name) as scope:
             full_name = name_from_scope_name(scope)
-            handle = ops.multitier_embedding_variable_handle(
-                container=container_of(graph), shared_name=full_name, name=scope, **attrs
+            handle = placement.handle_op(
+                attrs, container=container_of(graph), shared_name=full_name, name=scope
             )
             with tf.compat.v1.name_scope("Initializer"), colocate_with(handle):
                 initializer_op = _initialize(handle, attrs, matrix)

@@ -21,7 +21,9 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import graph_state
 from tf_multitier import origins
+from tf_multitier import placement
 from tf_multitier._library import ops
+from tf_multitier.handle_attrs import HANDLE_OP_TYPES
 from tf_multitier.queries import partition_keys
 from tf_multitier.queries import on_device_of
 from tf_multitier.queries import route
@@ -39,7 +41,7 @@ from tf_multitier.tensorflow_internals import WhileCondFuncGraph
 
 _Part = collections.namedtuple("_Part", ["handle"])
 
-_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", "MultitierEmbeddingVariableHandle")
+_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", *HANDLE_OP_TYPES)
 
 
 def _refuse_loop(name):
@@ -302,7 +304,7 @@ class GroupLookup(typing.NamedTuple):
     """A MultitierGroupLookup as its gradient sees it, in a graph or on a tape.
 
     inputs: the op's inputs, in order. plan: its output. op: the operation; None eagerly.
-    The other fields are the op's attributes.
+    on_hbm: whether it is a MultitierHbmGroupLookup. The other fields are the op's attributes.
     """
 
     inputs: typing.Any
@@ -314,6 +316,7 @@ class GroupLookup(typing.NamedTuple):
     dims: typing.Any
     joins: typing.Any
     num_handles: int
+    on_hbm: bool
 
     @classmethod
     def of(cls, op):
@@ -332,6 +335,7 @@ class GroupLookup(typing.NamedTuple):
             attr("dims"),
             joins,
             attr("H"),
+            op.type == placement.GROUP_LOOKUPS[1],
         )
 
 
@@ -363,7 +367,7 @@ def group_gradient(lookup, values, grads):
         if origins.is_v1_graph()
         else contextlib.nullcontext()
     ):
-        result = ops.multitier_group_lookup_grad(
+        result = placement.group_lookup_grad_op(lookup.on_hbm)(
             lookup.plan,
             grads,
             members=members,
@@ -442,8 +446,9 @@ def group_inputs(sources, units, num_handles):
 
 def register_group():
     """Registers the gradient of grouped lookups. Called once, when nn.py is imported."""
-    tf.RegisterGradient("MultitierGroupLookup")(_group_lookup_grad)
-    tf.RegisterGradient("MultitierGroupLookupGrad")(_refuse_second_derivative)
+    for lookup, grad in zip(placement.GROUP_LOOKUPS, placement.GROUP_LOOKUP_GRADS):
+        tf.RegisterGradient(lookup)(placement.gradient_apart(_group_lookup_grad))
+        tf.RegisterGradient(grad)(_refuse_second_derivative)
     tf.RegisterGradient("MultitierGroupLookupInLoop")(
         lambda op, unused_grad: _refuse_loop(op.inputs[0].op.name)
     )
@@ -451,8 +456,8 @@ def register_group():
 
 def register():
     """Registers the gradients of the other lookups. Called once, when lookup.py is imported."""
-    tf.RegisterGradient("MultitierLookup")(_lookup_grad)
-    tf.RegisterGradient("MultitierLookupSparse")(_lookup_sparse_grad)
+    tf.RegisterGradient("MultitierLookup")(placement.gradient_apart(_lookup_grad))
+    tf.RegisterGradient("MultitierLookupSparse")(placement.gradient_apart(_lookup_sparse_grad))
     tf.RegisterGradient("MultitierClipByNorm")(_clip_grad)
     for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad"):
         tf.RegisterGradient(name)(_refuse_second_derivative)

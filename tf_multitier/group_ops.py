@@ -1,4 +1,4 @@
-"""The ops of a grouped lookup: one per device, and the concatenation of values from several of them."""
+"""The ops of a grouped lookup: one per device, variables with HBM apart, and the concatenation of values from several ops."""
 
 import collections
 import itertools
@@ -11,13 +11,17 @@ from tf_multitier import gradients
 from tf_multitier import group_tape
 from tf_multitier import lookup
 from tf_multitier import origins
+from tf_multitier import placement
 from tf_multitier import side_by_side
-from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import colocate_with
 
 
 def _anchor(part):
     return part if isinstance(part, tf.Tensor) else part.handle
+
+
+def _is_on_hbm(member):
+    return member.source == "table" and placement.has_hbm(member.variable.storage_type)
 
 
 def _shared_rows(members, rows):
@@ -35,7 +39,9 @@ def _shared_rows(members, rows):
 
 
 def look_up(members, rows, members_per_op, runs):
-    """Builds the lookup ops: one per device and at most members_per_op members. Returns the output tensors, in order.
+    """Builds the lookup ops: one per device and at most members_per_op members, with variables with HBM in ops of their own.
+
+    Returns the output tensors, in order.
 
     Args:
       members: list of Member.
@@ -61,7 +67,7 @@ def look_up(members, rows, members_per_op, runs):
         if len(devices) > 1 and member.source != "tensor":
             member = members[number] = _brought_together(member)
             devices = {_anchor(part).device for part in member.parts}
-        groups[min(devices)].append(number)
+        groups[_is_on_hbm(member), min(devices)].append(number)
     for group in groups.values():
         for begin in range(0, len(group), members_per_op):
             some = group[begin : begin + members_per_op]
@@ -117,10 +123,12 @@ def _one_op(members, joins):
         max_norms=[member.max_norm for member in members],
         joins=joins if max(joins) > 1 else [],
     )
+    on_hbm = _is_on_hbm(members[0])
     with colocate_with(anchors[0], ignore_existing=True):
         if origins.is_v1_graph():
-            return gradients.checked_in_loops(ops.multitier_group_lookup(**inputs, **attrs).values)
-        return group_tape.look_up(inputs, attrs)
+            op = placement.group_lookup_op(on_hbm)
+            return gradients.checked_in_loops(op(**inputs, **attrs).values)
+        return group_tape.look_up(inputs, attrs, on_hbm)
 
 
 def _brought_together(member):

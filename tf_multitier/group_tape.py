@@ -13,22 +13,22 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import gradients
-from tf_multitier._library import ops
+from tf_multitier import placement
 from tf_multitier.tensorflow_internals import a_tape_records
 from tf_multitier.tensorflow_internals import record_on_tapes
 from tf_multitier.tensorflow_internals import run_eagerly
 from tf_multitier.tensorflow_internals import unrecorded
 
-_OP = "MultitierGroupLookup"
 _MARK = "_tf_multitier_is_gradient"
 
 
-def look_up(inputs, attrs):
-    """The values of a MultitierGroupLookup. inputs: {name: list of tensors}, attrs: {name: value}, as the op has them."""
+def look_up(inputs, attrs, on_hbm):
+    """The values of a grouped lookup. inputs: {name: list of tensors}, attrs: {name: value}, as the op has them. on_hbm: whether it is
+    a MultitierHbmGroupLookup."""
     if not a_tape_records():
-        return _run(inputs, attrs)[0]
+        return _run(inputs, attrs, on_hbm)[0]
     with unrecorded():
-        values, plan = _run(inputs, attrs)
+        values, plan = _run(inputs, attrs, on_hbm)
         returned = [tf.identity(value) for value in values]
     flat = [tensor for tensors in inputs.values() for tensor in tensors]
     lookup = gradients.GroupLookup(
@@ -41,15 +41,17 @@ def look_up(inputs, attrs):
         attrs["dims"],
         attrs["joins"] or [1] * attrs["N"],
         len(inputs["handles"]),
+        on_hbm,
     )
 
     def backward(*grads):
         used = [i for i, grad in enumerate(grads) if getattr(grad, _MARK, False)]
         return gradients.group_gradient(lookup, used, grads)
 
-    record_on_tapes(_OP, values, flat, backward)
+    op_type = placement.GROUP_LOOKUPS[on_hbm]
+    record_on_tapes(op_type, values, flat, backward)
     for value, copy in zip(values, returned):
-        record_on_tapes(_OP + "Value", [copy], [value], _marked)
+        record_on_tapes(op_type + "Value", [copy], [value], _marked)
     return returned
 
 
@@ -59,10 +61,10 @@ def _marked(grad):
     return [marked]
 
 
-def _run(inputs, attrs):
+def _run(inputs, attrs, on_hbm):
     """(values, plan) of the op."""
     if not tf.executing_eagerly():
-        result = ops.multitier_group_lookup(**inputs, **attrs)
+        result = placement.group_lookup_op(on_hbm)(**inputs, **attrs)
         return list(result.values), result.plan
     # The generated function cannot infer the dtype where the lists of matrices and weights are empty.
     counts = dict(
@@ -78,5 +80,5 @@ def _run(inputs, attrs):
     )
     flat = [tensor for tensors in inputs.values() for tensor in tensors]
     every = {**attrs, **counts, **types, "joins": [int(n) for n in np.asarray(attrs["joins"], int)]}
-    outputs = run_eagerly(_OP, attrs["N"] + 1, flat, every)
+    outputs = run_eagerly(placement.GROUP_LOOKUPS[on_hbm], attrs["N"] + 1, flat, every)
     return outputs[:-1], outputs[-1]

@@ -21,7 +21,7 @@ import numbers
 
 import tensorflow as tf
 
-from tf_multitier._library import ops
+from tf_multitier import placement
 from tf_multitier.tensorflow_internals import before_finish
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import EagerTensor
@@ -115,11 +115,12 @@ def _one_op(updates):
         f"update_{first.variable._shared_name}" if len(updates) == 1 else "update_group"
     ):
         with colocate_with(first.variable.handle):
-            hyper = _hyperparameters(updates)
+            with placement.apart_from(first.variable):
+                hyper = _hyperparameters(updates)
             with tf.control_dependencies(
                 list(dict.fromkeys(op for u in updates for op in u.before))
             ):
-                return ops.multitier_group_apply(
+                return placement.group_apply_op(placement.has_hbm(first.variable.storage_type))(
                     [u.variable.handle for u in updates],
                     first.group.plan,
                     [u.sums for u in updates if u.sums is not None],

@@ -8,6 +8,8 @@ import tensorflow as tf
 from tf_multitier.storage_option import STORAGE_ATTRS
 
 HANDLE_OP_TYPE = "MultitierEmbeddingVariableHandle"
+HBM_HANDLE_OP_TYPE = "MultitierHbmEmbeddingVariableHandle"  # see placement.py
+HANDLE_OP_TYPES = (HANDLE_OP_TYPE, HBM_HANDLE_OP_TYPE)
 
 # Attributes of the handle op that say what the variable is; the initialize and restore ops repeat them.
 OPTION_ATTRS = (
@@ -63,7 +65,7 @@ def is_handle(tensor):
     return (
         isinstance(tensor, tf.Tensor)
         and not tf.executing_eagerly()
-        and tensor.op.type == HANDLE_OP_TYPE
+        and tensor.op.type in HANDLE_OP_TYPES
     )
 
 

@@ -186,4 +186,5 @@ def install():
     _installed = True
     for name, wrapper in _WRAPPERS.items():
         internals.wrap(name, wrapper)
-    internals.place_on_parameter_servers(handle_attrs.HANDLE_OP_TYPE)
+    for op_type in handle_attrs.HANDLE_OP_TYPES:
+        internals.place_on_parameter_servers(op_type)

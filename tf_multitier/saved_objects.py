@@ -20,7 +20,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_multitier._library import ops
+from tf_multitier import placement
 from tf_multitier.handle_attrs import NEWER_ATTRS
 from tf_multitier.tensorflow_internals import register_serializable
 from tf_multitier.tensorflow_internals import StringValue
@@ -70,6 +70,6 @@ def read_description(proto: typing.Any) -> tuple:
 def exported_handle(variable: typing.Any) -> typing.Any:
     """The handle of a variable in the graph that is being exported. Variables of one name have different ones."""
     name = f"{variable.variable_name}_{next(_NUMBERS)}"
-    return ops.multitier_embedding_variable_handle(
-        shared_name=name, **{**variable.option_attrs, "keep": False, "in_place": False}
+    return placement.handle_op(
+        {**variable.option_attrs, "keep": False, "in_place": False}, shared_name=name
     )

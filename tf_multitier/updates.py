@@ -20,6 +20,7 @@ from tf_multitier import gradients
 from tf_multitier import graph_state
 from tf_multitier import group_updates
 from tf_multitier import origins
+from tf_multitier import placement
 from tf_multitier import rules
 from tf_multitier._library import ops
 from tf_multitier.queries import KEY_TYPES
@@ -214,12 +215,14 @@ def _update_of(variable, g, step, hyper, columns, rule):
             columns,
             rule,
         )
-    keys, grads, counts, before = unsummed(g, handle)
-    hyper = [tf.cast(h, tf.float32) for h in hyper]
+    with placement.apart_from(variable):
+        keys, grads, counts, before = unsummed(g, handle)
+        keys = tf.cast(keys, tf.int64)
+        hyper = [tf.cast(h, tf.float32) for h in hyper]
     with tf.control_dependencies(before):
         return ops.multitier_apply(
             handle,
-            tf.cast(keys, tf.int64),
+            keys,
             grads,
             counts,
             step,
@@ -383,10 +386,10 @@ def group_unit_of(g, handle):
     if known is not None and known[0] == keys.name:
         _, keys, values = known
     op = keys.op
-    if op.type != "MultitierGroupLookupGrad" or keys.value_index >= op.get_attr("U"):
+    if op.type not in placement.GROUP_LOOKUP_GRADS or keys.value_index >= op.get_attr("U"):
         return None
     forward = _skip_identities(op.inputs[0], []).op
-    if forward.type != "MultitierGroupLookup":
+    if forward.type not in placement.GROUP_LOOKUPS:
         return None
     units = forward.get_attr("units")
     first_input = gradients.group_inputs(forward.get_attr("sources"), units, forward.get_attr("H"))

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
@@ -234,7 +235,8 @@ class GroupApplyKernel : public ApplyKernelBase {
 
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupApplyKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"), ApplyKernel);
+MULTITIER_HOST_KERNEL("MultitierHbmGroupApply", GroupApplyKernel, "handles", "plan", "sums", "grads", "global_step", "hyper");
+MULTITIER_HOST_KERNEL("MultitierApply", ApplyKernel, "handle", "keys", "grads", "counts", "global_step", "hyper");
 
 }  // namespace
 }  // namespace multitier

@@ -8,6 +8,7 @@
 
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
 #include "cc/kernels/status_bridge.h"
@@ -105,8 +106,9 @@ class ExportRowsKernel : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierExport").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierExportRows").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ExportRowsKernel);
+MULTITIER_HOST_KERNEL("MultitierExport", ExportKernel, "handle", "keys", "values", "versions", "frequencies");
+MULTITIER_HOST_KERNEL("MultitierExportRows", ExportRowsKernel, "handle", "manifest", "keys", "rows", "frequencies", "versions",
+                      "counted", "initial_matrix", "filter_counters");
 
 }  // namespace
 }  // namespace multitier

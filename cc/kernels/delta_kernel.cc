@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/saved_chain.h"
@@ -89,7 +90,7 @@ class ApplyDeltaKernel : public OpKernel {
   std::string variable_name_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierApplyDelta").Device(DEVICE_CPU), ApplyDeltaKernel);
+MULTITIER_HOST_KERNEL("MultitierApplyDelta", ApplyDeltaKernel, "handle", "prefix", "previous");
 
 }  // namespace
 }  // namespace multitier

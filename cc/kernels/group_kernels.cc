@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
@@ -441,10 +442,16 @@ using tensorflow::TypeIndex;  // the macro expects the name here
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, GroupPlanVariant,
                                          NoPlan);
 
+[[maybe_unused]] const HostVariant<GroupPlanVariant> host_variant;
+
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupLookupKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupLookupGradKernel);
+MULTITIER_HOST_KERNEL("MultitierHbmGroupLookup", GroupLookupKernel, "handles", "matrices", "keys", "indices", "shapes",
+                      "weights", "values", "plan");
+MULTITIER_HOST_KERNEL("MultitierHbmGroupLookupGrad", GroupLookupGradKernel, "plan", "grads", "keys", "sums", "counts",
+                      "weights_grads");
 
 }  // namespace
 }  // namespace multitier

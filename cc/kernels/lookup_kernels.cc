@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
@@ -268,13 +269,13 @@ class PartitionKeysKernel : public OpKernel {
   int num_partitions_ = 0;
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), LookupKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierPeek").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), PeekKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), LookupSparseKernel);
+MULTITIER_HOST_KERNEL("MultitierLookup", LookupKernel, "handle", "keys", "values");
+MULTITIER_HOST_KERNEL("MultitierPeek", PeekKernel, "handle", "keys", "values");
+MULTITIER_HOST_KERNEL("MultitierLookupSparse", LookupSparseKernel, "handles", "keys", "indices", "weights", "batch", "pooled");
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
                         LookupSparseGradKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseWeightsGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
-                        LookupSparseWeightsGradKernel);
+MULTITIER_HOST_KERNEL("MultitierLookupSparseWeightsGrad", LookupSparseWeightsGradKernel, "handles", "keys", "indices",
+                      "weights", "grad", "weight_grads");
 REGISTER_KERNEL_BUILDER(Name("MultitierClipByNorm").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ClipByNormKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int64_t>("Tkeys"),
                         PartitionKeysKernel<int64_t>);

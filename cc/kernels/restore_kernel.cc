@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/base/json.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/restore_progress.h"
@@ -162,9 +163,11 @@ class ProcessStateKernel : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierRestore").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), RestoreKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierReadPart").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ReadPartKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierReplaceTable").Device(DEVICE_CPU), ReplaceTableKernel);
+[[maybe_unused]] const HostVariant<ReadTable> host_variant;
+
+MULTITIER_HOST_KERNEL("MultitierRestore", RestoreKernel, "handle", "prefix");
+MULTITIER_HOST_KERNEL("MultitierReadPart", ReadPartKernel, "handle", "prefix", "table");
+MULTITIER_HOST_KERNEL("MultitierReplaceTable", ReplaceTableKernel, "handle", "table");
 REGISTER_KERNEL_BUILDER(Name("MultitierProcessState").Device(DEVICE_CPU), ProcessStateKernel);
 
 }  // namespace

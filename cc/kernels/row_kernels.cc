@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 
@@ -190,10 +191,11 @@ class SetBudgetKernel : public OpKernel {
   bool in_rows_ = false;
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierScan").Device(DEVICE_CPU), ScanKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierUpsert").Device(DEVICE_CPU), UpsertKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierClear").Device(DEVICE_CPU), ClearKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSetBudget").Device(DEVICE_CPU), SetBudgetKernel);
+MULTITIER_HOST_KERNEL("MultitierScan", ScanKernel, "handle", "cursor", "min_version", "min_frequency", "keys", "columns",
+                      "frequencies", "versions", "next_cursor");
+MULTITIER_HOST_KERNEL("MultitierUpsert", UpsertKernel, "handle", "keys", "columns", "frequencies", "versions", "written");
+MULTITIER_HOST_KERNEL("MultitierClear", ClearKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierSetBudget", SetBudgetKernel, "handle", "size");
 
 }  // namespace
 }  // namespace multitier

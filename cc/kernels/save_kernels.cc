@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
 #include "tensorflow/core/framework/variant.h"
@@ -201,11 +202,13 @@ class SavePartKernel : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("MultitierSaveGroup").Device(DEVICE_CPU), SaveGroupKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierJoinSaveGroup").Device(DEVICE_CPU), JoinSaveGroupKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierWriteSaveGroup").Device(DEVICE_CPU), WriteSaveGroupKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSavedPart").Device(DEVICE_CPU), SavedPartKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSavePart").Device(DEVICE_CPU), SavePartKernel);
+[[maybe_unused]] const HostVariant<SaveGroupVariant> host_variant;
+
+MULTITIER_HOST_KERNEL("MultitierSaveGroup", SaveGroupKernel, "group");
+MULTITIER_HOST_KERNEL("MultitierJoinSaveGroup", JoinSaveGroupKernel, "group", "handle");
+MULTITIER_HOST_KERNEL("MultitierWriteSaveGroup", WriteSaveGroupKernel, "group", "prefix");
+MULTITIER_HOST_KERNEL("MultitierSavedPart", SavedPartKernel, "group", "handle", "manifest");
+MULTITIER_HOST_KERNEL("MultitierSavePart", SavePartKernel, "handle", "prefix", "manifest");
 
 }  // namespace
 }  // namespace multitier

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/base/helpers.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/table/stats_json.h"
@@ -233,22 +234,22 @@ using ScoreKernel = PerKeyKernel<int64_t, &EmbeddingTable::ScoreOf>;
 using VersionKernel = PerKeyKernel<int64_t, &EmbeddingTable::Version>;
 using LookupTierKernel = PerKeyKernel<int32_t, &EmbeddingTable::LookupTier>;
 
-REGISTER_KERNEL_BUILDER(Name("MultitierCount").Device(DEVICE_CPU), CountKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierFrequency").Device(DEVICE_CPU), FrequencyKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierVersion").Device(DEVICE_CPU), VersionKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierScore").Device(DEVICE_CPU), ScoreKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierSetScore").Device(DEVICE_CPU), SetScoreKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierLookupTier").Device(DEVICE_CPU), LookupTierKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierRemove").Device(DEVICE_CPU), RemoveKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierExpire").Device(DEVICE_CPU), ExpireKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierStats").Device(DEVICE_CPU), StatsKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierPrefetch").Device(DEVICE_CPU), PrefetchKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierReleasePrefetched").Device(DEVICE_CPU), ReleasePrefetchedKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierPopDropped").Device(DEVICE_CPU), PopDroppedKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierDrain").Device(DEVICE_CPU), DrainKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierFlush").Device(DEVICE_CPU), FlushKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierReserve").Device(DEVICE_CPU), ReserveKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierCompact").Device(DEVICE_CPU), CompactKernel);
+MULTITIER_HOST_KERNEL("MultitierCount", CountKernel, "handle", "count");
+MULTITIER_HOST_KERNEL("MultitierFrequency", FrequencyKernel, "handle", "keys", "frequencies");
+MULTITIER_HOST_KERNEL("MultitierVersion", VersionKernel, "handle", "keys", "versions");
+MULTITIER_HOST_KERNEL("MultitierScore", ScoreKernel, "handle", "keys", "scores");
+MULTITIER_HOST_KERNEL("MultitierSetScore", SetScoreKernel, "handle", "score");
+MULTITIER_HOST_KERNEL("MultitierLookupTier", LookupTierKernel, "handle", "keys", "tiers");
+MULTITIER_HOST_KERNEL("MultitierRemove", RemoveKernel, "handle", "keys", "removed");
+MULTITIER_HOST_KERNEL("MultitierExpire", ExpireKernel, "handle", "global_step", "expired");
+MULTITIER_HOST_KERNEL("MultitierStats", StatsKernel, "handle", "stats");
+MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pinned");
+MULTITIER_HOST_KERNEL("MultitierReleasePrefetched", ReleasePrefetchedKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierPopDropped", PopDroppedKernel, "handle", "keys");
+MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierReserve", ReserveKernel, "handle", "rows");
+MULTITIER_HOST_KERNEL("MultitierCompact", CompactKernel, "handle");
 
 }  // namespace
 }  // namespace multitier

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/op_kernel.h"
@@ -164,10 +165,12 @@ class IsInitializedKernel : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("MultitierEmbeddingVariableHandle").Device(DEVICE_CPU), HandleKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierOwnedEmbeddingVariableHandle").Device(DEVICE_CPU), OwnedHandleKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierDestroy").Device(DEVICE_CPU), DestroyKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierInitialize").Device(DEVICE_CPU), InitializeKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierAddSlots").Device(DEVICE_CPU), AddSlotsKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierIsInitialized").Device(DEVICE_CPU), IsInitializedKernel);
+MULTITIER_HOST_KERNEL("MultitierHbmEmbeddingVariableHandle", HandleKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierOwnedHbmEmbeddingVariableHandle", OwnedHandleKernel, "variable_name", "handle");
+MULTITIER_HOST_KERNEL("MultitierDestroy", DestroyKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierInitialize", InitializeKernel, "handle", "matrix");
+MULTITIER_HOST_KERNEL("MultitierAddSlots", AddSlotsKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierIsInitialized", IsInitializedKernel, "handle", "is_initialized");
 
 }  // namespace
 }  // namespace multitier

@@ -227,36 +227,38 @@ absl::Status CheckSideBySideShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-REGISTER_OP("MultitierGroupLookup")
-    .Input("handles: H * resource")
-    .Input("matrices: M * dtype")
-    .Input("keys: Tkeys")
-    .Input("indices: I * int64")
-    .Input("shapes: S * int64")
-    .Input("weights: W * dtype")
-    .Output("values: N * dtype")
-    .Output("plan: variant")
-    .Attr("N: int >= 1")
-    .Attr("H: int >= 0")
-    .Attr("M: int >= 0")
-    .Attr("I: int >= 0")
-    .Attr("S: int >= 0")
-    .Attr("W: int >= 0")
-    .Attr("dtype: {float} = DT_FLOAT")
-    .Attr("Tkeys: list({int64, int32}) >= 1")
-    .Attr("members: list(string)")
-    .Attr("sources: list({'table', 'variable', 'tensor'})")
-    .Attr("strategies: list({'mod', 'div'})")
-    .Attr("units: list(int)")
-    .Attr("forms: list({'dense', 'sparse', 'sequence', 'ragged', 'ragged_sequence'})")
-    .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")
-    .Attr("dims: list(int)")
-    .Attr("weighted: list(bool)")
-    .Attr("max_norms: list(float)")
-    .Attr("joins: list(int) = []")
-    .SetIsStateful()
-    .SetShapeFn(GroupLookupShape)
-    .Doc(R"doc(
+#define MULTITIER_GROUP_LOOKUP_OP(name)                                                  \
+  REGISTER_OP(name)                                                                      \
+      .Input("handles: H * resource")                                                    \
+      .Input("matrices: M * dtype")                                                      \
+      .Input("keys: Tkeys")                                                              \
+      .Input("indices: I * int64")                                                       \
+      .Input("shapes: S * int64")                                                        \
+      .Input("weights: W * dtype")                                                       \
+      .Output("values: N * dtype")                                                       \
+      .Output("plan: variant")                                                           \
+      .Attr("N: int >= 1")                                                               \
+      .Attr("H: int >= 0")                                                               \
+      .Attr("M: int >= 0")                                                               \
+      .Attr("I: int >= 0")                                                               \
+      .Attr("S: int >= 0")                                                               \
+      .Attr("W: int >= 0")                                                               \
+      .Attr("dtype: {float} = DT_FLOAT")                                                 \
+      .Attr("Tkeys: list({int64, int32}) >= 1")                                          \
+      .Attr("members: list(string)")                                                     \
+      .Attr("sources: list({'table', 'variable', 'tensor'})")                            \
+      .Attr("strategies: list({'mod', 'div'})")                                          \
+      .Attr("units: list(int)")                                                          \
+      .Attr("forms: list({'dense', 'sparse', 'sequence', 'ragged', 'ragged_sequence'})") \
+      .Attr("combiners: list({'sum', 'mean', 'sqrtn'})")                                 \
+      .Attr("dims: list(int)")                                                           \
+      .Attr("weighted: list(bool)")                                                      \
+      .Attr("max_norms: list(float)")                                                    \
+      .Attr("joins: list(int) = []")                                                     \
+      .SetIsStateful()                                                                   \
+      .SetShapeFn(GroupLookupShape)
+
+MULTITIER_GROUP_LOOKUP_OP("MultitierGroupLookup").Doc(R"doc(
 The lookups of many variables as one op. Each member's values equal those of a lookup of its own.
 
 An absent key of an embedding variable reads as its initial value; the op creates no key. A row without entries is zeros.
@@ -280,23 +282,31 @@ max_norms: >= 0: a value with a larger norm is scaled to this norm first.
 joins: the number of consecutive members that share each tensor of values; empty: one each. Sequences cannot be joined.
 )doc");
 
-REGISTER_OP("MultitierGroupLookupGrad")
-    .Input("plan: variant")
-    .Input("grads: G * dtype")
-    .Output("keys: U * int64")
-    .Output("sums: U * dtype")
-    .Output("counts: U * int64")
-    .Output("weights_grads: W * dtype")
-    .Attr("G: int >= 1")
-    .Attr("U: int >= 1")
-    .Attr("W: int >= 0")
-    .Attr("dtype: {float} = DT_FLOAT")
-    .Attr("members: list(int)")
-    .Attr("units: list(int)")
-    .Attr("weighted: list(bool)")
-    .Attr("joins: list(int) = []")
-    .SetShapeFn(GroupLookupGradShape)
-    .Doc(R"doc(
+MULTITIER_GROUP_LOOKUP_OP("MultitierHbmGroupLookup").Doc(R"doc(
+MultitierGroupLookup of variables whose storage types have HBM: it has a kernel for GPUs.
+
+Every source is "table". For the other inputs, outputs and attrs see MultitierGroupLookup.
+)doc");
+
+#define MULTITIER_GROUP_LOOKUP_GRAD_OP(name) \
+  REGISTER_OP(name)                          \
+      .Input("plan: variant")                \
+      .Input("grads: G * dtype")             \
+      .Output("keys: U * int64")             \
+      .Output("sums: U * dtype")             \
+      .Output("counts: U * int64")           \
+      .Output("weights_grads: W * dtype")    \
+      .Attr("G: int >= 1")                   \
+      .Attr("U: int >= 1")                   \
+      .Attr("W: int >= 0")                   \
+      .Attr("dtype: {float} = DT_FLOAT")     \
+      .Attr("members: list(int)")            \
+      .Attr("units: list(int)")              \
+      .Attr("weighted: list(bool)")          \
+      .Attr("joins: list(int) = []")         \
+      .SetShapeFn(GroupLookupGradShape)
+
+MULTITIER_GROUP_LOOKUP_GRAD_OP("MultitierGroupLookupGrad").Doc(R"doc(
 Gradient of MultitierGroupLookup: for each part of each member, the distinct keys and the sums of their gradients.
 
 Computes only the outputs that another op uses.
@@ -312,29 +322,35 @@ weighted: whether each member has weights.
 joins: the number of consecutive members that share each tensor of grads; empty: one each.
 )doc");
 
-REGISTER_OP("MultitierGroupApply")
-    .Input("handles: U * resource")
-    .Input("plan: variant")
-    .Input("sums: S * dtype")
-    .Input("grads: G * dtype")
-    .Input("global_step: int64")
-    .Input("hyper: H * float")
-    .Attr("U: int >= 1")
-    .Attr("S: int >= 0")
-    .Attr("G: int >= 0")
-    .Attr("H: int >= 0")
-    .Attr("dtype: {float} = DT_FLOAT")
-    .Attr("units: list(int)")
-    .Attr("summed: list(bool)")
-    .Attr("members: list(int) = []")
-    .Attr("joins: list(int) = []")
-    .Attr("rule: string")
-    .Attr("slot_names: list(string)")
-    .Attr("slot_initial_values: list(float)")
-    .Attr("use_locking: bool = false")
-    .SetIsStateful()
-    .SetShapeFn(GroupApplyShape)
-    .Doc(R"doc(
+MULTITIER_GROUP_LOOKUP_GRAD_OP("MultitierHbmGroupLookupGrad").Doc(R"doc(
+Gradient of MultitierHbmGroupLookup. See MultitierGroupLookupGrad.
+)doc");
+
+#define MULTITIER_GROUP_APPLY_OP(name)          \
+  REGISTER_OP(name)                             \
+      .Input("handles: U * resource")           \
+      .Input("plan: variant")                   \
+      .Input("sums: S * dtype")                 \
+      .Input("grads: G * dtype")                \
+      .Input("global_step: int64")              \
+      .Input("hyper: H * float")                \
+      .Attr("U: int >= 1")                      \
+      .Attr("S: int >= 0")                      \
+      .Attr("G: int >= 0")                      \
+      .Attr("H: int >= 0")                      \
+      .Attr("dtype: {float} = DT_FLOAT")        \
+      .Attr("units: list(int)")                 \
+      .Attr("summed: list(bool)")               \
+      .Attr("members: list(int) = []")          \
+      .Attr("joins: list(int) = []")            \
+      .Attr("rule: string")                     \
+      .Attr("slot_names: list(string)")         \
+      .Attr("slot_initial_values: list(float)") \
+      .Attr("use_locking: bool = false")        \
+      .SetIsStateful()                          \
+      .SetShapeFn(GroupApplyShape)
+
+MULTITIER_GROUP_APPLY_OP("MultitierGroupApply").Doc(R"doc(
 MultitierApply for several variables, on the keys of a grouped lookup and their numbers of occurrences.
 
 The update of one variable is atomic. If the update of one variable fails, those of other variables may already be done.
@@ -350,6 +366,10 @@ slot_names: of each variable, those of the rule in order.
 slot_initial_values: of the rule's slots.
 hyper: the hyperparameters of the rule, in order, for all variables; or U times as many, in order for each variable.
 For the other attrs see MultitierApply.
+)doc");
+
+MULTITIER_GROUP_APPLY_OP("MultitierHbmGroupApply").Doc(R"doc(
+MultitierGroupApply on the keys of a MultitierHbmGroupLookup. See MultitierGroupApply.
 )doc");
 
 REGISTER_OP("MultitierCheckSideBySide")

@@ -85,13 +85,15 @@ absl::Status ExpireShape(InferenceContext* c) {
   return HandleToScalar(c);
 }
 
-REGISTER_OP("MultitierEmbeddingVariableHandle")
-    .Output("handle: resource")
-    .Attr("container: string = ''")
-    .Attr("shared_name: string = ''")
-    .MULTITIER_OPTION_ATTRS.SetIsStateful()
-    .SetShapeFn(HandleShape)
-    .Doc(R"doc(
+#define MULTITIER_HANDLE_OP(name)             \
+  REGISTER_OP(name)                           \
+      .Output("handle: resource")             \
+      .Attr("container: string = ''")         \
+      .Attr("shared_name: string = ''")       \
+      .MULTITIER_OPTION_ATTRS.SetIsStateful() \
+      .SetShapeFn(HandleShape)
+
+MULTITIER_HANDLE_OP("MultitierEmbeddingVariableHandle").Doc(R"doc(
 Creates the handle of an embedding variable.
 
 MultitierInitialize or MultitierRestore creates the variable itself. Handles with equal container and shared_name refer to the
@@ -143,14 +145,25 @@ partition_index: the number of this partition of a partitioned variable.
 num_partitions: the number of partitions.
 )doc");
 
-REGISTER_OP("MultitierOwnedEmbeddingVariableHandle")
-    .Input("variable_name: string")
-    .Output("handle: resource")
-    .Attr("dtype: {float} = DT_FLOAT")
-    .Attr("shape: shape")
-    .SetIsStateful()
-    .SetShapeFn(OwnedHandleShape)
-    .Doc(R"doc(
+MULTITIER_HANDLE_OP("MultitierHbmEmbeddingVariableHandle").Doc(R"doc(
+Creates the handle of an embedding variable whose storage type has HBM. It has a kernel for GPUs.
+
+TensorFlow puts all ops of a variable on one device. If a GPU is the device of this op, or if no device is given and there is a
+GPU, the variable's ops run on that GPU. The ops of a MultitierEmbeddingVariableHandle always run on a CPU.
+
+For the output and the attrs see MultitierEmbeddingVariableHandle.
+)doc");
+
+#define MULTITIER_OWNED_HANDLE_OP(name)  \
+  REGISTER_OP(name)                      \
+      .Input("variable_name: string")    \
+      .Output("handle: resource")        \
+      .Attr("dtype: {float} = DT_FLOAT") \
+      .Attr("shape: shape")              \
+      .SetIsStateful()                   \
+      .SetShapeFn(OwnedHandleShape)
+
+MULTITIER_OWNED_HANDLE_OP("MultitierOwnedEmbeddingVariableHandle").Doc(R"doc(
 Creates an embedding variable that belongs to its handle, for eager execution.
 
 Every run creates another variable, also for the same name. MultitierInitialize or MultitierRestore creates its table. The table is
@@ -159,6 +172,12 @@ deleted by MultitierDestroy, or with the last copy of the handle.
 variable_name: scalar: the variable's name in messages.
 handle: scalar; its static shape is [0, dim].
 dtype, shape: see MultitierEmbeddingVariableHandle.
+)doc");
+
+MULTITIER_OWNED_HANDLE_OP("MultitierOwnedHbmEmbeddingVariableHandle").Doc(R"doc(
+MultitierOwnedEmbeddingVariableHandle of a variable whose storage type has HBM. It has a kernel for GPUs.
+
+For the input, the output and the attrs see MultitierOwnedEmbeddingVariableHandle.
 )doc");
 
 REGISTER_OP("MultitierDestroy").Input("handle: resource").SetIsStateful().SetShapeFn(HandleOnly).Doc(R"doc(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typing
 
+from tf_multitier.handle_attrs import HANDLE_OP_TYPES
+
 _OPS = {
-    "MultitierEmbeddingVariableHandle",
+    *HANDLE_OP_TYPES,
     "MultitierInitialize",
     "MultitierReadPart",
     "MultitierRestore",

@@ -1,0 +1,270 @@
+"""Cases that need a device of type GPU. test_on_a_gpu.py runs this file in a process that has one."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from variable_util import make
+from variable_util import sparse
+
+import tf_multitier
+from tf_multitier import nn
+from tf_multitier._library import ops
+
+v1 = tf.compat.v1
+KINDS = ["HBM", "HBM_DRAM", "HBM_DRAM_SSDHASH"]
+SIZES = {"HBM": [], "HBM_DRAM": [2048], "HBM_DRAM_SSDHASH": [2048, 4096], "DRAM": []}
+ON_GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+ON_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def variable(name, kind, path, **kwargs):
+    storage = tf_multitier.StorageOption(
+        storage_type=kind, storage_path=str(path), storage_size=SIZES[kind]
+    )
+    return make(
+        name, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage), **kwargs
+    )
+
+
+def soft_session(graph):
+    return v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+
+
+def placed(session, fetches, **kwargs):
+    """{name of a node: its device} of a run."""
+    metadata = v1.RunMetadata()
+    options = v1.RunOptions(output_partition_graphs=True)
+    session.run(fetches, options=options, run_metadata=metadata, **kwargs)
+    return {
+        node.name: (node.op, node.device)
+        for graph in metadata.partition_graphs
+        for node in graph.node
+    }
+
+
+def devices_of(nodes, ops="Multitier"):
+    return {device for op, device in nodes.values() if ops in op}
+
+
+def model(kind, path, device="/GPU:0", optimizer=None):
+    """(outputs, training op, input, variables) of plain, pooled and grouped lookups of two variables."""
+    with tf.device(device):
+        first, second = variable("first", kind, path), variable("second", kind, path, dim=3)
+        keys = v1.placeholder(tf.int64, [None])
+        ids = sparse([0, 0, 1, 3], [7, -8, 7, 9], [4, 2])
+        outputs = [
+            v1.nn.embedding_lookup(first, keys),
+            v1.nn.embedding_lookup_sparse(second, ids, None, combiner="mean"),
+            *nn.group_embedding_lookup_sparse(
+                [first, second], [ids, tf.sparse.reorder(ids)], ["sum", "sqrtn"]
+            ),
+        ]
+    loss = tf.add_n([tf.reduce_sum(out * out) for out in outputs])
+    optimizer = optimizer or v1.train.AdagradOptimizer(0.1)
+    return outputs, optimizer.minimize(loss), keys, [first, second]
+
+
+def trained(kind, path, device="/GPU:0", optimizer=None, steps=6):
+    """The outputs after each step, and the tables at the end."""
+    with tf.Graph().as_default() as graph:
+        outputs, train, keys, tables = model(kind, path, device, optimizer and optimizer())
+        exports = [table.export() for table in tables]
+        seen = []
+        rng = np.random.default_rng(5)
+        with soft_session(graph) as session:
+            session.run(v1.global_variables_initializer())
+            for _ in range(steps):
+                batch = {keys: rng.integers(-40, 40, 30)}
+                session.run(train, batch)
+                seen += session.run(outputs, batch)
+            for export in session.run([tuple(e) for e in exports]):
+                order = np.argsort(export[0])
+                seen += [column[order] for column in export]
+    return seen
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("device", ["/GPU:0", None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ops_of_a_variable_with_hbm_run_on_the_gpu(kind, device, graph, tmp_path):
+    outputs, train, keys, _ = model(kind, tmp_path, device)
+    saver = v1.train.Saver()
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        nodes = placed(session, [outputs, train], feed_dict={keys: [1, 2]})
+        saver.save(session, str(tmp_path / "ck"))
+        saver.restore(session, str(tmp_path / "ck"))
+    alone = {"MultitierLookupSparseGrad"}  # has no handle
+    found = {op: where for op, where in nodes.values() if "Multitier" in op and op not in alone}
+    assert len(found) >= 5 and set(found.values()) == {ON_GPU}, found
+
+
+def test_a_variable_in_dram_stays_on_the_cpu(graph, tmp_path):
+    outputs, train, keys, _ = model("DRAM", tmp_path)
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        nodes = placed(session, [outputs, train], feed_dict={keys: [1, 2]})
+    assert devices_of(nodes) == {ON_CPU}
+
+
+def test_a_group_with_dram_and_hbm_is_two_ops_on_two_devices(graph, tmp_path):
+    tables = [variable("a", "HBM_DRAM", tmp_path), variable("b", "DRAM", tmp_path)]
+    ids = sparse([0, 1], [1, 2], [2, 1])
+    looked_up = nn.group_embedding_lookup_sparse(tables, [ids, ids], ["sum", "sum"])
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        nodes = placed(session, looked_up)
+    found = {op: device for op, device in nodes.values() if "GroupLookup" in op}
+    assert found == {"MultitierHbmGroupLookup": ON_GPU, "MultitierGroupLookup": ON_CPU}
+
+
+def test_a_group_with_a_tensorflow_variable_is_two_ops(graph, tmp_path):
+    dense = v1.get_variable("dense", [5, 4], use_resource=True)
+    ids = sparse([0, 1], [1, 2], [2, 1])
+    looked_up = nn.group_embedding_lookup_sparse(
+        [variable("a", "HBM_DRAM", tmp_path), dense], [ids, ids], ["sum", "sum"]
+    )
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        nodes = placed(session, looked_up)
+        values, rows = session.run([looked_up[1], dense])
+    found = {op: device for op, device in nodes.values() if "GroupLookup" in op}
+    assert found == {"MultitierHbmGroupLookup": ON_GPU, "MultitierGroupLookup": ON_CPU}
+    np.testing.assert_array_equal(values, rows[1:3])
+
+
+OPTIMIZERS = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+    "nesterov": lambda: v1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "adam": lambda: v1.train.AdamOptimizer(0.1),
+    "rmsprop": lambda: v1.train.RMSPropOptimizer(0.1),
+    "centered": lambda: v1.train.RMSPropOptimizer(0.1, centered=True),
+    "ftrl": lambda: v1.train.FtrlOptimizer(
+        0.1, l1_regularization_strength=0.5, l2_regularization_strength=0.1
+    ),
+    "adamw": lambda: tf_multitier.train.AdamWOptimizer(0.01, learning_rate=0.1),
+    "adam_async": lambda: tf_multitier.train.AdamAsyncOptimizer(0.1),
+    "rowwise": lambda: tf_multitier.train.RowwiseAdagradOptimizer(0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_rule_of_the_device_gives_the_bits_of_the_cpu(name, tmp_path):
+    found = trained("HBM_DRAM", tmp_path, "/GPU:0", OPTIMIZERS[name])
+    assert_equal(found, trained("DRAM", tmp_path, "/CPU:0", OPTIMIZERS[name]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_the_bits_of_the_cpu(kind, tmp_path):
+    assert_equal(trained(kind, tmp_path), trained("DRAM", tmp_path, "/CPU:0"))
+
+
+def every_form(path, kind, device, steps=4):
+    """The outputs of grouped lookups of every form, trained, with each output's gradient of the weights."""
+    with tf.Graph().as_default() as graph:
+        with tf.device(device):
+            tables = [variable(name, kind, path) for name in "abcd"]
+            ragged = tf.RaggedTensor.from_row_splits(
+                [5, -6, 7, 5, 5], tf.constant([0, 2, 2, 5], tf.int64)
+            )
+            ids = sparse([0, 0, 2, 2], [1, 2, 2, 3], [3, 2])
+            factors = v1.get_variable("w", initializer=[0.5, 2.0, 1.5, -1.0], use_resource=True)
+            weights = tf.SparseTensor(ids.indices, factors, ids.dense_shape)
+            outputs = [
+                *nn.group_embedding_lookup_sparse(
+                    tables[:2], [ids, ids], ["sum", "mean"], sp_weights=[weights, weights]
+                ),
+                nn.group_embedding_lookup_sparse(
+                    tables, [ragged] * 4, ["sum", "mean", "sqrtn", "sum"], concat=True
+                ),
+                *nn.group_embedding_lookup_sparse(
+                    tables[:2], [ragged, ids], ["sum", "sum"], is_sequence=True
+                ),
+                *nn.group_embedding_lookup(tables[2:], [[[1, 2], [2, 9]], [[4], [4]]]),
+                *nn.group_embedding_lookup_sparse(tables[:1], [ids], ["sum"], max_norms=[0.5]),
+            ]
+        loss = tf.add_n([tf.reduce_sum(out * out) for out in outputs])
+        train = v1.train.AdamOptimizer(0.1).minimize(loss)
+        with soft_session(graph) as session:
+            session.run(v1.global_variables_initializer())
+            seen = []
+            for _ in range(steps):
+                seen += session.run([*outputs, factors])
+                session.run(train)
+    return seen
+
+
+def test_every_form_of_a_group_gives_the_bits_of_the_cpu(tmp_path):
+    found = every_form(tmp_path, "HBM_DRAM", "/GPU:0")
+    assert_equal(found, every_form(tmp_path, "DRAM", "/CPU:0"))
+
+
+def test_int32_keys_widen_on_the_gpu(graph, tmp_path):
+    with tf.device("/GPU:0"):
+        ev = variable("ev", "HBM_DRAM", tmp_path)
+        keys = tf.constant([7, -7, 7], tf.int32)
+        values = ops.multitier_lookup(ev.handle, keys)
+        same = ops.multitier_lookup(ev.handle, tf.constant([7, -7, 7], tf.int64))
+        grads, counts = tf.ones([3, 4]), tf.zeros([0], tf.int64)
+        step, rate = tf.constant(1, tf.int64), [tf.constant(0.5)]
+        update = ops.multitier_apply(
+            ev.handle, keys, grads, counts, step, rate, "sgd", slot_names=[], slot_initial_values=[]
+        )
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        before = session.run([values, same])
+        np.testing.assert_array_equal(*before)
+        session.run(update)
+        after = session.run(same)
+        np.testing.assert_array_equal(after, before[0] - np.float32([[1.0], [0.5], [1.0]]))
+        assert session.run(ev.get_frequency([7, -7, 8])).tolist() == [2, 1, 0]
+
+
+def test_empty_batches_change_nothing(graph, tmp_path):
+    with tf.device("/GPU:0"):
+        ev = variable("ev", "HBM_DRAM", tmp_path)
+        keys = tf.zeros([0, 3], tf.int64)
+        none = tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0], tf.int64), [2, 1])
+        outputs = [
+            v1.nn.embedding_lookup(ev, keys),
+            v1.nn.embedding_lookup_sparse(ev, none, None, combiner="sum"),
+            *nn.group_embedding_lookup_sparse([ev], [none], ["mean"]),
+        ]
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(o) for o in outputs]))
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        found = session.run(outputs)
+        session.run(train)
+        assert [value.shape for value in found] == [(0, 3, 4), (2, 4), (2, 4)]
+        assert not found[1].any() and not found[2].any()
+        assert session.run(ev.total_count()) == 0
+
+
+def gradients_of_steps(kind, device, path):
+    """The gradients, and the values of a grouped lookup, of an eager step and of the same step in a function."""
+    with tf.device(device):
+        ev = variable("ev", kind, path)
+    assert ev.handle.device.endswith(device[1:])
+    keys = tf.constant([3, 4, 3], tf.int64)
+    ids = tf.RaggedTensor.from_row_splits(keys, [0, 1, 3])
+
+    def step():
+        with tf.GradientTape() as tape:
+            (pooled,) = nn.group_embedding_lookup_sparse([ev], [ids], ["sum"])
+            values = tf.nn.embedding_lookup(ev, keys)
+            loss = tf.reduce_sum(tf.square(values)) + tf.reduce_sum(tf.square(pooled))
+        return tape.gradient(loss, ev).values, pooled
+
+    return [tensor.numpy() for run in (step, tf.function(step)) for tensor in run()]
+
+
+def test_gradients_of_eager_steps_and_functions_equal_those_of_the_cpu(tmp_path):
+    found = gradients_of_steps("HBM_DRAM", "/GPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))

@@ -1,0 +1,86 @@
+"""The ops that exist twice: with a kernel for the CPU alone, and, for storage types with HBM, with one for GPUs too.
+
+TensorFlow puts the handle of a variable and all ops that take it on one device: a GPU, if all of them have kernels for GPUs, and
+the CPU otherwise. A variable whose rows are in the host's memory has a handle op without a kernel for GPUs. So its ops run on the
+CPU, also in `tf.device('/GPU:0')`, where TensorFlow's soft placement allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import typing
+
+from tf_multitier._library import ops
+from tf_multitier.handle_attrs import HBM_HANDLE_OP_TYPE
+from tf_multitier.handle_attrs import is_handle
+from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import EagerTensor
+
+GROUP_LOOKUPS = ("MultitierGroupLookup", "MultitierHbmGroupLookup")
+GROUP_LOOKUP_GRADS = ("MultitierGroupLookupGrad", "MultitierHbmGroupLookupGrad")
+
+
+def has_hbm(storage_type: str) -> bool:
+    """Whether the first tier of a storage type (its name) is HBM."""
+    return storage_type.split("_", maxsplit=1)[0] == "HBM"
+
+
+def handle_op(attrs: dict, **names: typing.Any) -> typing.Any:
+    """A new handle op. attrs: {attribute: value} of OPTION_ATTRS. names: container, shared_name and name of the op."""
+    if has_hbm(attrs["storage_type"]):
+        return ops.multitier_hbm_embedding_variable_handle(**names, **attrs)
+    return ops.multitier_embedding_variable_handle(**names, **attrs)
+
+
+def owned_handle(name: str, attrs: dict) -> typing.Any:
+    """A new handle that owns its variable, eagerly. attrs: {attribute: value} of OPTION_ATTRS."""
+    make = ops.multitier_owned_embedding_variable_handle
+    if has_hbm(attrs["storage_type"]):
+        make = ops.multitier_owned_hbm_embedding_variable_handle
+    return make(name, dtype=attrs["dtype"], shape=attrs["shape"])
+
+
+def apart_from(variable: typing.Any) -> typing.Any:
+    """A context for TensorFlow's own ops in the update of a variable.
+
+    An optimizer colocates all ops of an update with the variable. Some of TensorFlow's ops have no kernel for GPUs for some types,
+    and one such op would keep the variable off the GPU. So with HBM, only ops that take the handle are colocated with it.
+    """
+    return _apart(has_hbm(variable.storage_type))
+
+
+def gradient_apart(gradient: typing.Any) -> typing.Any:
+    """Wraps the gradient of an op that takes handles, for the same reason: `tf.gradients` colocates its ops with that op."""
+
+    @functools.wraps(gradient)
+    def wrapped(op, *grads):
+        with _apart(any(_is_handle_with_hbm(tensor) for tensor in op.inputs)):
+            return gradient(op, *grads)
+
+    return wrapped
+
+
+def _is_handle_with_hbm(tensor):
+    if isinstance(tensor, EagerTensor):
+        return False
+    return is_handle(tensor) and tensor.op.type == HBM_HANDLE_OP_TYPE
+
+
+def _apart(on_hbm):
+    return colocate_with(None, ignore_existing=True) if on_hbm else contextlib.nullcontext()
+
+
+def group_lookup_op(on_hbm: bool) -> typing.Any:
+    """The function that makes the op of a grouped lookup. on_hbm: whether every member is a variable with HBM."""
+    return ops.multitier_hbm_group_lookup if on_hbm else ops.multitier_group_lookup
+
+
+def group_lookup_grad_op(on_hbm: bool) -> typing.Any:
+    """The function that makes the op of the gradient of a grouped lookup."""
+    return ops.multitier_hbm_group_lookup_grad if on_hbm else ops.multitier_group_lookup_grad
+
+
+def group_apply_op(on_hbm: bool) -> typing.Any:
+    """The function that makes the op that updates the variables of a grouped lookup."""
+    return ops.multitier_hbm_group_apply if on_hbm else ops.multitier_group_apply
