@@ -35,6 +35,7 @@ LAYERS = [
 # The parts of cc/table. A file may include its own part and those before it.
 TABLE_PARTS = [
     (
+        "absent_values",
         "rows",
         "row_batch.h",
         "budget",
@@ -66,6 +67,7 @@ TABLE_PARTS = [
         "table_impl",
         "adopt",
         "apply",
+        "counted_bound",
         "embedding_table.cc",
         "expiration",
         "inspection",

@@ -21,10 +21,20 @@ OPS = {
 }
 
 # What the engine's Table calls otherwise, has in addition, or has not: types, shape and partitions belong to the variable.
-ENGINE_NAMES = {"initializer_a": "a", "initializer_b": "b", "storage_sizes": "storage_size"}
+ENGINE_NAMES = {
+    "initializer_a": "a",
+    "initializer_b": "b",
+    "initializer_lower": "lower",
+    "initializer_upper": "upper",
+    "storage_sizes": "storage_size",
+}
 ENGINE_ONLY = {"device", "dim", "matrix", "name", "num_shards", "slots"}
 VARIABLE_ONLY = {
     "default_value_dim",
+    "not_admitted_parameters",
+    "not_admitted_seed",
+    "evaluation_parameters",
+    "evaluation_seed",
     "dtype",
     "key_dtype",
     "num_partitions",

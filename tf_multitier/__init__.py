@@ -27,6 +27,8 @@ from tf_multitier._library import get_library_path
 from tf_multitier.config_pb2 import CacheStrategy
 from tf_multitier.config_pb2 import StorageType
 from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.initializers import DebugInitializer
+from tf_multitier.initializers import TruncatedNormal
 from tf_multitier.multihash import MultiHashVariable
 from tf_multitier.multihash import get_multihash_variable
 from tf_multitier.options import CBFFilter
@@ -53,6 +55,7 @@ __all__ = [
     "CBFFilter",
     "CacheStrategy",
     "CounterFilter",
+    "DebugInitializer",
     "EmbeddingVariable",
     "EmbeddingVariableOption",
     "GlobalStepEvict",
@@ -65,6 +68,7 @@ __all__ = [
     "StatisticsWriter",
     "StorageOption",
     "StorageType",
+    "TruncatedNormal",
     "config_pb2",
     "data",
     "embedding_variables",

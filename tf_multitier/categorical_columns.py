@@ -380,7 +380,9 @@ def _without_initializer(ev_option):
         init_option=options.InitializerOption(
             default_value_dim=init.default_value_dim,
             default_value_no_permission=init.default_value_no_permission,
+            eval_initializer=init.eval_initializer,
         ),
+        score=ev_option.score,
     )
 
 

@@ -174,8 +174,8 @@ def _depends_on_variables(tensor):
     return False
 
 
-def _read(handles, keys, dtype, dim):
-    read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype)
+def _read(handles, keys, dtype, dim, training):
+    read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype, training=training)
     return route([_Part(h) for h in handles], keys, read, (dim,), on_device_of)
 
 
@@ -213,14 +213,21 @@ def _lookup_sparse_grad(op, grad):
     )
     weights_grad = None
     if max_norm >= 0:
-        values = _read(handles, keys, grad.dtype, dim)
+        values = _read(handles, keys, grad.dtype, dim, op.get_attr("training"))
         clipped = ops.multitier_clip_by_norm(values, max_norm=max_norm)
         grads = _gradient_of_clip(values, max_norm, grads)
         if has_weights:
             weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
     elif has_weights:
         weights_grad = ops.multitier_lookup_sparse_weights_grad(
-            handles, keys, rows, weights, grad, combiner=combiner, dim=dim
+            handles,
+            keys,
+            rows,
+            weights,
+            grad,
+            combiner=combiner,
+            dim=dim,
+            training=op.get_attr("training"),
         )
     if weights_grad is not None and _depends_on_variables(weights):
         # The gradient of the weights reads the table again. It must run before the update, which depends on grads.

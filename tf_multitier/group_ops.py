@@ -13,6 +13,7 @@ from tf_multitier import lookup
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import side_by_side
+from tf_multitier.queries import training_attribute
 from tf_multitier.tensorflow_internals import colocate_with
 
 
@@ -38,7 +39,7 @@ def _shared_rows(members, rows):
     return shape
 
 
-def look_up(members, rows, members_per_op, runs):
+def look_up(members, rows, members_per_op, runs, training):
     """Builds the lookup ops: one per device and at most members_per_op members, with variables with HBM in ops of their own.
 
     Returns the output tensors, in order.
@@ -48,7 +49,9 @@ def look_up(members, rows, members_per_op, runs):
       rows: for each member, the static shape of its values without the last dimension.
       members_per_op: maximal number of members in one op.
       runs: the number of consecutive members in each output tensor.
+      training: whether keys without a row read what they do in training.
     """
+    training = training_attribute(training)
     if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
         raise ValueError(
             f"params_num_per_group: expected an integer, at least 1, found {members_per_op}"
@@ -65,7 +68,7 @@ def look_up(members, rows, members_per_op, runs):
     for number, member in enumerate(members):
         devices = {_anchor(part).device for part in member.parts}
         if len(devices) > 1 and member.source != "tensor":
-            member = members[number] = _brought_together(member)
+            member = members[number] = _brought_together(member, training)
             devices = {_anchor(part).device for part in member.parts}
         groups[_is_on_hbm(member), min(devices)].append(number)
     for group in groups.values():
@@ -77,7 +80,7 @@ def look_up(members, rows, members_per_op, runs):
                 if before is None or n != before + 1 or run_of[n] != run_of[before]
             ]
             joins = np.diff([some.index(n) for n in firsts] + [len(some)]).tolist()
-            for first, value in zip(firsts, _one_op([members[n] for n in some], joins)):
+            for first, value in zip(firsts, _one_op([members[n] for n in some], joins, training)):
                 pieces[run_of[first]][first] = value
     values = []
     for shape, its in zip(shapes, pieces):
@@ -92,7 +95,7 @@ def look_up(members, rows, members_per_op, runs):
     return values
 
 
-def _one_op(members, joins):
+def _one_op(members, joins, training):
     """Builds one op. joins: the number of consecutive members in each of its outputs."""
     anchors = [
         _anchor(part) for member in members for part in member.parts if member.source != "tensor"
@@ -122,6 +125,7 @@ def _one_op(members, joins):
         weighted=[member.weights is not None for member in members],
         max_norms=[member.max_norm for member in members],
         joins=joins if max(joins) > 1 else [],
+        training=training,
     )
     on_hbm = _is_on_hbm(members[0])
     with colocate_with(anchors[0], ignore_existing=True):
@@ -131,14 +135,14 @@ def _one_op(members, joins):
         return group_tape.look_up(inputs, attrs, on_hbm)
 
 
-def _brought_together(member):
+def _brought_together(member, training):
     """Replaces a member whose parts are on several devices by a "tensor" member.
 
     Lookups on those devices read the value of each id into a matrix. The group's op pools from that matrix.
     """
     ids = tf.reshape(member.keys, [-1])
     if member.source == "table":
-        values = lookup.embedding_lookup(member.variable, ids)
+        values = lookup.embedding_lookup(member.variable, ids, training=training)
     else:
         values = tf.compat.v1.nn.embedding_lookup(
             member.parts, ids, partition_strategy=member.strategy

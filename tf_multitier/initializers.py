@@ -2,17 +2,20 @@
 
 TensorFlow's uniform, normal, truncated normal, constant, zeros and ones initializers (the v1 classes, the v2 classes and Keras'
 classes) become parameters of the table's own counter-based generator. The initial value of a key then depends only on the key, the
-seed and the parameters. Any other initializer draws a matrix of N rows once; key k starts from row `k mod N`.
+seed and the parameters. So do our own, TruncatedNormal and DebugInitializer. Any other initializer draws a matrix of N rows once; key k starts from row `k mod N`.
 """
 
 import collections
 import hashlib
 import math
 import numbers
+import typing
 
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier.option_values import Option
+from tf_multitier.option_values import real
 from tf_multitier.tensorflow_internals import TruncatedNormalV2
 
 _v1 = tf.compat.v1
@@ -27,9 +30,67 @@ _TRUNCATED = (_v1.truncated_normal_initializer, TruncatedNormalV2)
 
 DEFAULT_MATRIX_ROWS = 4096
 
-# kind: constant, uniform, normal, truncated_normal or matrix. a, b: parameters of the kind, as the table's options define them.
-# seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a [rows, dim] tensor.
-InitialValue = collections.namedtuple("InitialValue", ["kind", "a", "b", "seed", "matrix", "rows"])
+# kind: constant, uniform, normal, truncated_normal, normal_between, debug or matrix. a, b, lower, upper: parameters of the kind, as
+# the table's options define them. seed: the initializer's seed, or None. matrix: for kind "matrix", a function that returns a
+# [rows, dim] tensor.
+InitialValue = collections.namedtuple(
+    "InitialValue",
+    ["kind", "a", "b", "seed", "matrix", "rows", "lower", "upper"],
+    defaults=[0.0, 0.0],
+)
+
+
+class _KeyInitializer(Option):
+    """Base class of initializers that compute a value from a key alone, so that they cannot fill a tensor."""
+
+    def __call__(self, shape, dtype=None, **kwargs):
+        raise NotImplementedError(
+            f"{type(self).__name__} computes the initial values of keys of an embedding variable. It cannot fill a tensor of shape "
+            f"{shape}, as a static variable or default_value_dim needs it"
+        )
+
+
+class TruncatedNormal(_KeyInitializer):
+    """Initial values of a normal distribution between two cut-offs. Only for embedding variables.
+
+    The values are computed from key and seed by the inverse of the distribution. Nothing is rejected: an interval far from the mean
+    costs what any other does, and every machine gives the same bits.
+
+    Args:
+      mean: mean of the distribution before it is cut off.
+      stddev: its standard deviation, > 0.
+      lower: least value; None: no bound.
+      upper: largest value, more than `lower`; None: no bound. If both are None, the cut-offs are two standard deviations away from
+        the mean, as in `tf.compat.v1.truncated_normal_initializer`.
+      seed: None: derived from the graph's seed and the variable's name.
+
+    Raises:
+      TypeError, ValueError: a bad value.
+    """
+
+    def __init__(
+        self,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        lower: float | None = None,
+        upper: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.mean = real("TruncatedNormal.mean", mean)
+        self.stddev = real("TruncatedNormal.stddev", stddev)
+        self.lower = None if lower is None else real("TruncatedNormal.lower", lower)
+        self.upper = None if upper is None else real("TruncatedNormal.upper", upper)
+        self.seed = seed
+        if self.stddev <= 0:
+            raise ValueError(f"TruncatedNormal.stddev: expected more than 0, found {self.stddev}")
+        if None not in (lower, upper) and not typing.cast(float, lower) < typing.cast(float, upper):
+            raise ValueError(
+                f"TruncatedNormal.lower: expected less than upper, found lower={lower} and upper={upper}"
+            )
+
+
+class DebugInitializer(_KeyInitializer):
+    """The initial value of every element is the key modulo 100,000: to see which key a row came from. Only for embedding variables."""
 
 
 def _constant(value):
@@ -53,9 +114,23 @@ def _uniform(initializer, seed):
     return _random("uniform", initializer.minval, high, seed)
 
 
+def _truncated(initializer):
+    mean, stddev = initializer.mean, initializer.stddev
+    if initializer.lower is None and initializer.upper is None:
+        return _random("truncated_normal", mean, stddev, initializer.seed)
+    return _random("normal_between", mean, stddev, initializer.seed)._replace(
+        lower=-math.inf if initializer.lower is None else initializer.lower,
+        upper=math.inf if initializer.upper is None else initializer.upper,
+    )
+
+
 def _known(initializer):
     """The InitialValue of an initializer that the table can compute itself; None for other initializers."""
     kind = type(initializer)
+    if kind is TruncatedNormal:
+        return _truncated(initializer)
+    if kind is DebugInitializer:
+        return InitialValue("debug", 0.0, 0.0, None, None, 0)
     if kind in _ZEROS:
         return _constant(0.0)
     if kind in _ONES:
@@ -153,6 +228,32 @@ def initial_value(initializer, name, dim, default_value_dim=None):
     return _matrix_of(initializer, name, default_value_dim or DEFAULT_MATRIX_ROWS, dim)
 
 
+def absent_value(initializer, what, name):
+    """The InitialValue of an initializer, as `initial_value` maps it, for keys that have no row.
+
+    Raises:
+      TypeError: initializer is not an initializer.
+      ValueError: the table cannot compute it from a key, or parameters are out of range.
+    """
+    value = initial_value(initializer, name, 1)
+    if value.kind == "matrix":
+        raise ValueError(
+            f"embedding variable '{name}': {what}: expected a number or a uniform, normal, truncated normal, constant or debug "
+            f"initializer, found {initializer!r}"
+        )
+    return value
+
+
+def absent_attrs(attr, value, seed):
+    """The attributes of an op for an InitialValue of keys without a row. seed: of the variable, which holds if it has none."""
+    parameters = [value.a, value.b, value.lower, value.upper]
+    return {
+        attr: value.kind,
+        f"{attr}_parameters": [float(np.float32(p)) for p in parameters],  # as attributes keep them
+        f"{attr}_seed": seed if value.seed is None else _signed(value.seed),
+    }
+
+
 def _checked(value, name):
     if not (math.isfinite(value.a) and math.isfinite(value.b)):
         raise ValueError(
@@ -181,5 +282,9 @@ def table_seed(op_seed, graph_seed, name):
     else:
         text = f"{'' if graph_seed is None else int(graph_seed)}/{name}"
         seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-    seed %= 2**64
+    return _signed(seed)
+
+
+def _signed(seed):
+    seed = int(seed) % 2**64
     return seed - 2**64 if seed >= 2**63 else seed

@@ -33,6 +33,7 @@ from tf_multitier.queries import accessed
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import lookup_values
+from tf_multitier.queries import training_attribute
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -70,7 +71,7 @@ def max_norm_attribute(max_norm):
     return value
 
 
-def embedding_lookup(variable, ids, max_norm=None, name=None):
+def embedding_lookup(variable, ids, max_norm=None, name=None, training=True):
     """Looks up the values of keys. Source: `tf.nn.embedding_lookup`.
 
     Args:
@@ -78,6 +79,7 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
       ids: integers of any shape. Every integer is a key.
       max_norm: None, or a number >= 0: embeddings with a larger L2 norm are scaled down to it.
       name: name of the op.
+      training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
 
     Returns:
       float32, ids.shape + [embedding_dim]. A key without a row reads as its initial value. The lookup creates no key.
@@ -85,13 +87,13 @@ def embedding_lookup(variable, ids, max_norm=None, name=None):
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       NotImplementedError: the call is in a tf.function with jit_compile=True.
-      TypeError: the ids are not integers, or max_norm is not a number.
+      TypeError: the ids are not integers, or max_norm is not a number, or training is no bool.
       ValueError: variable is a list of parts, or max_norm is negative.
     """
     variable = one_variable(variable)
     max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
-        values = lookup_values(variable, ids)
+        values = lookup_values(variable, ids, training)
         return values if max_norm < 0 else ops.multitier_clip_by_norm(values, max_norm=max_norm)
 
 
@@ -148,7 +150,7 @@ def one_a_key(weights, keys):
         return tf.identity(weights)
 
 
-def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
+def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
     """Pools the values of keys by row: float32 [batch, dim].
 
     Args:
@@ -160,6 +162,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
     if combiner not in COMBINERS:
         raise ValueError(f"combiner: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}")
     max_norm = max_norm_attribute(max_norm)
+    training = training_attribute(training)
     parts = variable.parts
     if len({part.device for part in parts}) == 1:
         with colocated(parts[0]):
@@ -174,11 +177,14 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
                 combiner=combiner,
                 has_weights=weights is not None,
                 max_norm=max_norm,
+                training=training,
             )
     # The parts are on several devices, so one op cannot take all handles. Unsorted segment sums also add in order of occurrence.
     if weights is not None:
         weights = one_a_key(weights, keys)
-    values = embedding_lookup(variable, keys, max_norm=None if max_norm < 0 else max_norm)
+    values = embedding_lookup(
+        variable, keys, max_norm=None if max_norm < 0 else max_norm, training=training
+    )
     factors = tf.ones(tf.shape(keys), variable.dtype) if weights is None else weights
     if weights is not None:
         values *= weights[:, None]
@@ -193,7 +199,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm):
 
 
 def embedding_lookup_sparse(
-    variable, sp_ids, sp_weights=None, combiner="mean", max_norm=None, name=None
+    variable, sp_ids, sp_weights=None, combiner="mean", max_norm=None, name=None, training=True
 ):
     """Looks up sparse ids and pools their embeddings by row.
 
@@ -207,6 +213,7 @@ def embedding_lookup_sparse(
         weights).
       max_norm: None, or a number >= 0: embeddings with a larger L2 norm are scaled down to it before pooling.
       name: name of the op.
+      training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
 
     Returns:
       float32 [batch, embedding_dim]. A row without ids is zeros.
@@ -236,11 +243,19 @@ def embedding_lookup_sparse(
             sp_ids.dense_shape[0],
             combiner or "mean",
             max_norm,
+            training,
         )
 
 
 def safe_embedding_lookup_sparse(
-    variable, sp_ids, sp_weights=None, combiner="mean", default_id=None, max_norm=None, name=None
+    variable,
+    sp_ids,
+    sp_weights=None,
+    combiner="mean",
+    default_id=None,
+    max_norm=None,
+    name=None,
+    training=True,
 ):
     """Looks up sparse ids of any rank, pools over the last dimension, and fills empty rows with a default key.
 
@@ -252,7 +267,7 @@ def safe_embedding_lookup_sparse(
       sp_ids: SparseTensor of integers [d_0, ..., d_n], indices in row-major order; or a RaggedTensor [batch, (any)].
       sp_weights: floats with the same indices as sp_ids, in the same type of tensor. None: all weights are 1. Entries with a weight
         <= 0 are dropped, unless the combiner is "sum".
-      combiner, max_norm, name: see embedding_lookup_sparse.
+      combiner, max_norm, name, training: see embedding_lookup_sparse.
       default_id: one integer: the key whose embedding an empty row gets and trains. None: zeros.
 
     Returns:
@@ -290,7 +305,7 @@ def safe_embedding_lookup_sparse(
                 f"embedding variable '{variable.variable_name}': default_id",
             )
             keys, rows, weights = fill_empty_rows(keys, rows, weights, batch, default_key)
-        pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm)
+        pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
         if rank == 2:
             return pooled
         pooled = tf.reshape(pooled, tf.concat([shape[:-1], [variable.embedding_dim]], 0))

@@ -47,6 +47,7 @@ def group_embedding_lookup_sparse(
     name: str | None = None,
     max_norms: typing.Any = None,
     concat: bool = False,
+    training: bool = True,
 ) -> typing.Any:
     """Looks up sparse ids of many variables and pools their embeddings by row.
 
@@ -68,6 +69,7 @@ def group_embedding_lookup_sparse(
       concat: True: return one tensor, bit for bit equal to `tf.concat(values, 1)`. The op writes it while it pools and reads its
         gradient in place, so no values are copied. A list of numbers n: each tensor has the values of the next n members. Members
         that are concatenated must have the same batch size and must not be sequences.
+      training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if the variable has one.
 
     Returns:
       A list of float32 [batch, dim]. With concat=True: one float32 [batch, sum of the dims]. With a list of numbers: a list of
@@ -136,7 +138,7 @@ def group_embedding_lookup_sparse(
                     [group_members.first_dimension(ids.shape)] + [None] * bool(is_sequence)
                 )
             )
-        values = group_ops.look_up(members, rows, params_num_per_group, runs)
+        values = group_ops.look_up(members, rows, params_num_per_group, runs, training)
         return values[0] if concat is True else values
 
 
@@ -148,11 +150,12 @@ def group_embedding_lookup(
     params_num_per_group: int = sys.maxsize,
     max_norms: typing.Any = None,
     concat: bool = False,
+    training: bool = True,
 ) -> typing.Any:
     """Looks up dense ids of many variables.
 
     Args:
-      params, partition_strategy, params_num_per_group, name, max_norms: see group_embedding_lookup_sparse.
+      params, partition_strategy, params_num_per_group, name, max_norms, training: see group_embedding_lookup_sparse.
       ids: list of integer tensors of any shape, one per member.
       concat: see group_embedding_lookup_sparse. Values are concatenated along the last dimension. Ids of members that are
         concatenated must have the same shape.
@@ -187,7 +190,7 @@ def group_embedding_lookup(
                 )
             )
         values = group_ops.look_up(
-            members, [m.keys.shape for m in members], params_num_per_group, runs
+            members, [m.keys.shape for m in members], params_num_per_group, runs, training
         )
         return values[0] if concat is True else values
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import datetime
 import typing
 
+from tf_multitier.initializers import absent_attrs
+from tf_multitier.initializers import absent_value
 from tf_multitier.option_values import instance
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import Option
@@ -28,17 +30,24 @@ class InitializerOption(Option):
       default_value_dim: N > 0: draw a matrix of N rows once; key k starts from row `k mod N`. None: TensorFlow's uniform, normal,
         truncated normal, constant, zeros and ones initializers compute the value from the key itself, so random values differ from
         key to key; any other initializer draws a matrix of 4,096 rows. Constant initializers ignore N.
-      default_value_no_permission: the value of every element of a key that a filter has not admitted yet.
+      default_value_no_permission: what a key that a filter has not admitted yet reads: a number for every element, or an initializer
+        that the table computes from the key: uniform, normal, truncated normal, constant or DebugInitializer. Without a seed it has
+        the variable's, so that the variable's initializer gives here what the row will begin with. DeepRec takes a number.
+      eval_initializer: what a key without a row reads in lookups with training=False: a number, or an initializer as above. None: what
+        it reads in training. Not in DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value.
     """
 
+    eval_initializer = None  # of configurations that older versions wrote
+
     def __init__(
         self,
         initializer: typing.Any = None,
         default_value_dim: int | None = None,
-        default_value_no_permission: float = 0.0,
+        default_value_no_permission: typing.Any = 0.0,
+        eval_initializer: typing.Any = None,
     ) -> None:
         self.initializer = initializer
         self.default_value_dim = (
@@ -46,19 +55,37 @@ class InitializerOption(Option):
             if default_value_dim is None
             else integer("InitializerOption.default_value_dim", default_value_dim, 1)
         )
-        self.default_value_no_permission = real(
-            "InitializerOption.default_value_no_permission", default_value_no_permission
+        where = "InitializerOption.default_value_no_permission"
+        self.default_value_no_permission = (
+            default_value_no_permission
+            if callable(default_value_no_permission)
+            else real(where, default_value_no_permission)
         )
+        if eval_initializer is not None and not callable(eval_initializer):
+            eval_initializer = real("InitializerOption.eval_initializer", eval_initializer)
+        self.eval_initializer = eval_initializer
 
 
 class CounterFilter(Option):
     """Admits a key after it was trained on `filter_freq` times. Source: DeepRec's `tf.CounterFilter`.
 
-    Counts are exact. A key that is not admitted yet costs 24 bytes and its index entry. 0 and 1 admit a key at its first training step.
+    Counts are exact. A key that is not admitted yet costs 24 bytes and its index entry.
+
+    Args:
+      filter_freq: occurrences after which a key is admitted; 0 and 1 admit a key at its first training step.
+      max_keys: most keys that are counted in each partition; None: no bound. When a batch brings more, the keys with the lowest counts
+        leave, of equal counts those that were counted longest ago, until an eighth of the bound is free. A key that left starts again
+        from 0. Not in DeepRec.
+
+    Raises:
+      TypeError, ValueError: a bad value.
     """
 
-    def __init__(self, filter_freq: int = 0) -> None:
+    max_keys = None  # of configurations that older versions wrote
+
+    def __init__(self, filter_freq: int = 0, max_keys: int | None = None) -> None:
         self.filter_freq = integer("CounterFilter.filter_freq", filter_freq, 0, 2**32 - 1)
+        self.max_keys = None if max_keys is None else integer("CounterFilter.max_keys", max_keys, 1)
 
 
 class CBFFilter(Option):
@@ -252,21 +279,39 @@ def _check_lifetime(name, evict, score):
     )
 
 
-def option_attrs(name, option, storage):
+def _absent(name, init, seed):
+    """The attributes that say what keys without a row read."""
+    attrs = {}
+    no_permission = init.default_value_no_permission
+    if callable(no_permission):
+        value = absent_value(no_permission, "default_value_no_permission", name)
+        attrs.update(absent_attrs("not_admitted", value, seed))
+    else:
+        attrs["default_value_no_permission"] = no_permission
+    if init.eval_initializer is not None:
+        value = absent_value(init.eval_initializer, "eval_initializer", name)
+        attrs.update(absent_attrs("evaluation", value, seed))
+    return attrs
+
+
+def option_attrs(name, option, storage, seed=0):
     """The attributes of the handle and initialize ops for filter, expiry and storage.
 
     Args:
       name: the variable's name, for error messages.
       option: an EmbeddingVariableOption.
       storage: the StorageOption to use.
+      seed: the variable's.
 
     Raises:
       NotImplementedError: this build has no tiers for the storage type.
     """
-    attrs = dict(default_value_no_permission=option.init_option.default_value_no_permission)
+    attrs = _absent(name, option.init_option, seed)
     filt = option.filter_option
     if isinstance(filt, CounterFilter):
-        attrs.update(filter="counter", filter_freq=filt.filter_freq)
+        attrs.update(
+            filter="counter", filter_freq=filt.filter_freq, filter_max_keys=filt.max_keys or 0
+        )
     elif isinstance(filt, CBFFilter):
         attrs.update(
             filter="bloom",

@@ -120,12 +120,20 @@ def accessed(variable):
             variable_accessed(part)
 
 
-def lookup_values(variable, ids):
+def training_attribute(training):
+    """An argument `training` as the ops' attribute. TypeError if it is no bool."""
+    if isinstance(training, (bool, np.bool_)):
+        return bool(training)
+    raise TypeError(f"training: expected True or False, found {training!r}")
+
+
+def lookup_values(variable, ids, training=True):
     """The values of keys, each read from the part that owns it.
 
     Args:
       variable: an embedding variable, whole, partitioned, or a part of one.
       ids: integers of any shape; every one is a key.
+      training: False: a key without a row reads as `eval_initializer` says.
 
     Returns:
       float32 ids.shape + [embedding_dim]. A key without a row reads as its initial value; no key is created.
@@ -134,11 +142,14 @@ def lookup_values(variable, ids):
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       TypeError: for ids that are not integers.
     """
+    training = training_attribute(training)
     accessed(variable)
     return route(
         variable.parts,
         as_keys(variable, ids),
-        lambda part, keys: ops.multitier_lookup(part.handle, keys, dtype=variable.dtype),
+        lambda part, keys: ops.multitier_lookup(
+            part.handle, keys, dtype=variable.dtype, training=training
+        ),
         (variable.embedding_dim,),
     )
 

@@ -133,13 +133,15 @@ def _make(
         initializer=value.kind,
         initializer_a=value.a,
         initializer_b=value.b,
+        initializer_lower=value.lower,
+        initializer_upper=value.upper,
         seed=seed,
         default_value_dim=value.rows,
         read_only=is_read_only(),
         in_place=is_in_place() and storage.keep,
         partition_index=0,
         num_partitions=num_partitions,
-        **options.option_attrs(full_name, option, storage),
+        **options.option_attrs(full_name, option, storage, seed),
     )
 
     def make(name, attrs, matrix):
@@ -184,7 +186,9 @@ def _check_reused(
         raise wrong("number of partitions", num_partitions, variable.num_partitions)
     if explicit_option:
         storage = option.storage_option
-        expected = options.option_attrs(name, option, storage or storage_option.StorageOption())
+        expected = options.option_attrs(
+            name, option, storage or storage_option.StorageOption(), variable.option_attrs["seed"]
+        )
         for attr, value in expected.items():
             if storage is None and attr in storage_option.STORAGE_ATTRS:
                 continue

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/ieee.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/table/table_above.h"
 
@@ -24,11 +25,21 @@ class LayeredTable : public TableFront {
 
   std::shared_ptr<const RowLayout> layout() const override { return layer_->layout(); }
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t*, int64_t stride) override {
-    return Read(keys, layer_->dim(), stride == 0 ? layer_->dim() : stride, out,
-                [&](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t row_stride) {
-                  return table->Lookup(some, rows, executor, nullptr, row_stride);
-                });
+  const AbsentValues& absent_values() const override { return layer_->absent_values(); }
+
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t*, int64_t stride, ReadFor reason) override {
+    if (stride == 0) stride = layer_->dim();
+    MT_RETURN_IF_ERROR(Read(keys, layer_->dim(), stride, out,
+                            [&](EmbeddingTable* table, Span<const int64_t> some, float* rows, int64_t row_stride) {
+                              return table->Lookup(some, rows, executor, nullptr, row_stride, reason);
+                            }));
+    if (reason == ReadFor::kTraining || removed_.empty()) return OkStatus();
+    const ScopedIeeeArithmetic ieee;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      float* const value = out + static_cast<int64_t>(i) * stride;
+      if (removed_.count(keys[i]) != 0) absent_values().Fill(reason, &keys[i], 1, &value);
+    }
+    return OkStatus();
   }
   Status Peek(Span<const int64_t> keys, float* out) override {
     return Read(keys, layer_->dim(), layer_->dim(), out,

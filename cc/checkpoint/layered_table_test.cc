@@ -126,7 +126,7 @@ TEST(LayeredTableTest, AnAbsentKeyAndARemovedOneReadAlike) {
   TableOptions options = BasicOptions(kDim);
   options.admission.kind = AdmissionKind::kCounter;
   options.admission.filter_freq = 3;
-  options.default_value_no_permission = 0.5f;
+  options.not_admitted.a = 0.5f;
   std::shared_ptr<EmbeddingTable> below = MakeTable(std::move(options));
   std::mt19937_64 random(1);
   const Rows rows = RandomRows(&random, 10);

@@ -1,6 +1,7 @@
 #include "cc/checkpoint/table_part.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "cc/base/json.h"
@@ -16,6 +17,8 @@ Json InitializerToJson(const InitializerSpec& spec) {
   json.Set("kind", Json::String(InitializerKindName(spec.kind)));
   json.Set("a", Json::Float(spec.a));
   json.Set("b", Json::Float(spec.b));
+  if (std::isfinite(spec.lower)) json.Set("lower", Json::Float(spec.lower));
+  if (std::isfinite(spec.upper)) json.Set("upper", Json::Float(spec.upper));
   json.Set("seed", Json::Uint(spec.seed));
   json.Set("matrix_rows", Json::Int(spec.matrix_rows));
   return json;
@@ -27,6 +30,12 @@ Result<InitializerSpec> ParseInitializer(const Json& json) {
   MT_ASSIGN_OR_RETURN(spec.kind, ParseInitializerKind(kind));
   MT_ASSIGN_OR_RETURN(spec.a, json.GetFloat("a"));
   MT_ASSIGN_OR_RETURN(spec.b, json.GetFloat("b"));
+  if (json.Find("lower") != nullptr) {
+    MT_ASSIGN_OR_RETURN(spec.lower, json.GetFloat("lower"));
+  }
+  if (json.Find("upper") != nullptr) {
+    MT_ASSIGN_OR_RETURN(spec.upper, json.GetFloat("upper"));
+  }
   MT_ASSIGN_OR_RETURN(spec.seed, json.GetUint("seed"));
   MT_ASSIGN_OR_RETURN(spec.matrix_rows, json.GetInt("matrix_rows"));
   return spec;

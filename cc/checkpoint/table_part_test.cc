@@ -25,6 +25,7 @@ Manifest ExampleManifest() {
   manifest.initializer.a = 0.1f;
   manifest.initializer.b = 0.3f;
   manifest.initializer.seed = std::numeric_limits<uint64_t>::max();
+  manifest.initializer.lower = -1.5f;
   return manifest;
 }
 
@@ -50,6 +51,8 @@ TEST(TablePartTest, ManifestSurvivesTheRoundTrip) {
   EXPECT_EQ(parsed->row_elements(), 3);
   EXPECT_EQ(parsed->initializer.seed, manifest.initializer.seed);
   EXPECT_EQ(parsed->initializer.b, manifest.initializer.b);
+  EXPECT_EQ(parsed->initializer.lower, manifest.initializer.lower);
+  EXPECT_EQ(parsed->initializer.upper, manifest.initializer.upper);
 }
 
 TEST(TablePartTest, ManifestWithoutAnInitializerIsRead) {

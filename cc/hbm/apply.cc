@@ -228,7 +228,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
     return UpdateFound(op, request, gradients, version);
   }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
-  MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
+  MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
   if (AsksForRows(op, /*creates=*/true)) return OkStatus();
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {

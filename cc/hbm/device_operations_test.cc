@@ -108,7 +108,7 @@ TEST(DeviceOperations, AnUpdateAfterItsRowsWereForgottenGivesTheSameBits) {
       rows.versions = {1, 2};
       rows.columns = {ColumnSpec{"value", DType::kFloat32, 4, 0}};
       rows.data = {1, 2, 3, 4, 5, 6, 7, 8};
-      return table->Import(rows);
+      return table->Import(rows, nullptr);
     };
     MT_ASSERT_OK(change(pair.plain.get()));
     MT_ASSERT_OK(change(pair.table.get()));
@@ -152,7 +152,7 @@ TEST(DeviceOperations, UnderAFilterTheTableBelowCountsAndAdmits) {
       options->admission.kind = kind;
       options->admission.filter_freq = 3;
       options->admission.max_element_size = 100;
-      options->default_value_no_permission = 0.25f;
+      options->not_admitted.a = 0.25f;
     }
     auto device = NewEmulatedDevice(5);
     auto table = MakeHbmTable(tiered, 6, device);

@@ -41,7 +41,7 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
   op->creates_rows = creates && unborn + op->unborn > 0;
   // Under a filter some of the absent keys stay absent: they ask for no memory, but only where all of them would fit.
   uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - unborn;
-  if (op->training && !filters_) rows += unborn;
+  if (op->training && keeps_unborn_) rows += unborn;
   if (op->creates_rows) {
     const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn + op->unborn;
     if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : unborn), total);

@@ -87,7 +87,7 @@ TEST(Growth, NewSlotsAndAnImportLeaveEveryRowInTheTable) {
   auto table = GrowingTable(BasicOptions(kDim), NewEmulatedDevice());
   auto plain = MakeTable(BasicOptions(kDim));
   MT_ASSERT_OK(Sgd(Range(0, 50), 1.0f, kDim).Run(plain.get()));
-  MT_ASSERT_OK(table->Import(*plain->Export(true)));
+  MT_ASSERT_OK(table->Import(*plain->Export(true), nullptr));
   Training adagrad = Sgd(Range(40, 70), 0.5f, kDim);
   adagrad.rule = *FindUpdateRule("adagrad");
   adagrad.hyper = SomeHyper(*adagrad.rule);

@@ -21,6 +21,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
+      keeps_unborn_(!filters_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
@@ -115,20 +116,20 @@ class HbmTable::HostOutput : public HbmTable::Output {
 
 Status HbmTable::Find(Operation* op, Span<const int64_t> keys) { return FindKeys(op, keys, /*stamp=*/true); }
 
-Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride) {
+Status HbmTable::FinishLookup(Operation* op, float* out, int64_t stride, ReadFor reason) {
   HostOutput output;
   MT_RETURN_IF_ERROR(output.Prepare(op));
-  MT_RETURN_IF_ERROR(FinishLookup(op, &output));
+  MT_RETURN_IF_ERROR(FinishLookup(op, &output, reason));
   if (op->asks_for_rows == 0) output.Write(stride, out);
   return OkStatus();
 }
 
-Status HbmTable::FinishLookup(Operation* op, Output* output) {
+Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
   const uint32_t misses = op->counted->misses;
   if (misses == 0) return FinishFound(op, output);
   MutexLock turn(turn_);
   const bool may_place = rows_below_.Retry().ok();
-  MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse));
+  MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, reason));
   if (may_place && AsksForRows(op, /*creates=*/false)) return OkStatus();
   if (may_place) MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   // A table that grows keeps unborn rows only where no row has to leave for them.
@@ -136,7 +137,7 @@ Status HbmTable::FinishLookup(Operation* op, Output* output) {
   {
     MutexLock lock(enqueue_);
     op->busy = true;
-    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, may_place, /*insert_unborn=*/op->training && !filters_ && room));
+    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, may_place, /*insert_unborn=*/op->training && keeps_unborn_ && room));
     if (may_place) PlaceMisses(op);
     Insist([&] { return output->Enqueue(*op); });
   }
@@ -178,15 +179,15 @@ std::shared_ptr<HbmTable::Operation> HbmTable::NewOperation(uint64_t number, dev
   return op;
 }
 
-Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride) {
+Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_t*, int64_t stride, ReadFor reason) {
   MT_RETURN_IF_ERROR(Check());
   if (keys.empty()) return OkStatus();
-  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride); });
+  return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
 }
 
 Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number) {
   MT_RETURN_IF_ERROR(Check());
-  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output); }, kept, number);
+  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output, ReadFor::kTraining); }, kept, number);
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
@@ -199,7 +200,7 @@ Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
   HostOutput output;
   MT_RETURN_IF_ERROR(output.Prepare(&op));
   if (op.counted->misses > 0) {
-    MT_RETURN_IF_ERROR(CopyOutMisses(&op, CopyOutAs::kPeek));
+    MT_RETURN_IF_ERROR(CopyOutMisses(&op, CopyOutAs::kPeek, ReadFor::kTraining));
     MutexLock lock(enqueue_);
     MT_RETURN_IF_ERROR(FindAgain(&op, /*stamp=*/false, /*insert=*/false, /*insert_unborn=*/false));
   }

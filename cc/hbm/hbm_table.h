@@ -107,7 +107,8 @@ class HbmTable : public TableFront {
   int dim() const { return below_->dim(); }
   std::shared_ptr<const RowLayout> layout() const override { return below_->layout(); }
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr, uint32_t* places = nullptr,
-                int64_t stride = 0) override;
+                int64_t stride = 0, ReadFor reason = ReadFor::kTraining) override;
+  const AbsentValues& absent_values() const override { return below_->absent_values(); }
   Status Peek(Span<const int64_t> keys, float* out) override;
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) override;
   void ReleasePrefetched() override { below_->ReleasePrefetched(); }
@@ -142,7 +143,7 @@ class HbmTable : public TableFront {
   // A running operation: see the top. A test runs the parts of two operations in every order.
   class Operation;
   Status Find(Operation* operation, Span<const int64_t> keys);
-  Status FinishLookup(Operation* operation, float* out, int64_t stride);
+  Status FinishLookup(Operation* operation, float* out, int64_t stride, ReadFor reason);
   Status FinishApply(Operation* operation, const ApplyRequest& request);
 
   // One table's part of an operation with device memory (device_operations.h). Each may wait for the device.
@@ -184,7 +185,7 @@ class HbmTable : public TableFront {
 
   // --- operation.cc
   Status FindKeys(Operation* operation, const BatchKeys& keys, bool stamp, Output* output = nullptr);
-  Status CopyOutMisses(Operation* operation, CopyOutAs as) MT_REQUIRES(turn_);
+  Status CopyOutMisses(Operation* operation, CopyOutAs as, ReadFor reason) MT_REQUIRES(turn_);
   Status MakeRoomForPlacing(Operation* operation);
   Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_unborn) MT_REQUIRES(enqueue_);
   void PlaceMisses(Operation* operation) MT_REQUIRES(enqueue_);
@@ -200,7 +201,7 @@ class HbmTable : public TableFront {
 
   // --- hbm_table.cc
   class HostOutput;
-  Status FinishLookup(Operation* operation, Output* output);
+  Status FinishLookup(Operation* operation, Output* output, ReadFor reason);
   // Gives the headers of the keys that are in HBM, and their list on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
@@ -266,6 +267,7 @@ class HbmTable : public TableFront {
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
+  const bool keeps_unborn_;  // a lookup for training may: they hold what every lookup of such a key gives
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;
   const device::Stream stream_;  // the queue's

@@ -315,7 +315,7 @@ TEST(HbmTable, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
           if (!found[o]) {
             MT_ASSERT_OK(table->Find(&operations[o], keys[o]));
           } else if (o == 1 && lookup) {
-            MT_ASSERT_OK(table->FinishLookup(&operations[o], out.data(), 0));
+            MT_ASSERT_OK(table->FinishLookup(&operations[o], out.data(), 0, ReadFor::kTraining));
           } else {
             MT_ASSERT_OK(table->FinishApply(&operations[o], RequestOf(trainings[o])));
           }
@@ -348,7 +348,7 @@ struct Driven {
       MT_ASSERT_OK(table->Find(&*operation, keys));
     } else if (lookup) {
       out.resize(keys.size() * 4);
-      MT_ASSERT_OK(table->FinishLookup(&*operation, out.data(), 0));
+      MT_ASSERT_OK(table->FinishLookup(&*operation, out.data(), 0, ReadFor::kTraining));
       operation.reset();
     } else {
       MT_ASSERT_OK(table->FinishApply(&*operation, RequestOf(training())));

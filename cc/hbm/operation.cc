@@ -149,13 +149,13 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   return Synchronize(op);
 }
 
-Status HbmTable::CopyOutMisses(Operation* op, CopyOutAs as) {
+Status HbmTable::CopyOutMisses(Operation* op, CopyOutAs as, ReadFor reason) {
   const uint32_t misses = op->counted->misses;
   const size_t stride = table_->stride();
   op->staged_below = op->scratch.Pinned<uint8_t>(misses * stride);
   auto* const staged = op->scratch.OnDevice<uint8_t>(misses * stride);
   MT_RETURN_IF_ERROR(op->scratch.status());
-  MT_RETURN_IF_ERROR(rows_below_.CopyOut(Span<const int64_t>(op->missed_keys, misses), as, stride, op->staged_below));
+  MT_RETURN_IF_ERROR(rows_below_.CopyOut(Span<const int64_t>(op->missed_keys, misses), as, reason, stride, op->staged_below));
   op->stage.staged_rows = staged;
   op->stage.staged_stride = static_cast<uint32_t>(stride);
   op->busy = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cc/base/ieee.h"
 #include "cc/base/new_array.h"
 #include "cc/device/kernels/table.h"
 
@@ -17,11 +18,12 @@ DeviceRowHeader* HeaderOf(uint8_t* row) { return reinterpret_cast<DeviceRowHeade
 
 }  // namespace
 
-Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, size_t stride, uint8_t* rows) {
+Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason, size_t stride, uint8_t* rows) {
   const size_t row_bytes = stride - sizeof(DeviceRowHeader);
   std::vector<RowFacts> facts(keys.size());
   MT_RETURN_IF_ERROR(below_->CopyOut(RowBatch{keys, facts.data(), rows + sizeof(DeviceRowHeader), stride, row_bytes}, as));
-  const bool filters = !below_->options().admission.admits_all();
+  const AbsentValues& absent = below_->absent_values();
+  const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < keys.size(); ++i) {
     uint8_t* const row = rows + i * stride;
     if (const uint8_t* owed = Owed(keys[i]); owed != nullptr) {
@@ -30,9 +32,9 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, size_t stride,
     }
     const auto flags = static_cast<uint16_t>(facts[i].has_row ? 0 : device::kRowUnborn);
     *reinterpret_cast<DeviceRowHeader*>(row) = DeviceRowHeader{facts[i].version, facts[i].frequency, flags, 0};
-    if (facts[i].has_row || !filters) continue;
-    std::fill_n(reinterpret_cast<float*>(row + sizeof(DeviceRowHeader)), below_->dim(),
-                below_->options().default_value_no_permission);
+    if (facts[i].has_row || absent.are_initial(reason)) continue;
+    auto* const value = reinterpret_cast<float*>(row + sizeof(DeviceRowHeader));
+    absent.Fill(reason, &keys[i], 1, &value);
   }
   return OkStatus();
 }

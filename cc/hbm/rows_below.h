@@ -30,10 +30,10 @@ class RowsBelow {
  public:
   explicit RowsBelow(EmbeddingTable* below) : below_(below) {}
 
-  // Writes the row of keys[i] to rows + i * stride; of a key without a row, one with initial values and kRowUnborn, or under a
-  // filter with the value that a key without permission reads. REQUIRES: distinct keys, stride = 16 + row_bytes of the table
+  // Writes the row of keys[i] to rows + i * stride; of a key without a row, one with kRowUnborn, initial slots,
+  // and the value that a lookup for this reason gives. REQUIRES: distinct keys, stride = 16 + row_bytes of the table
   // below
-  Status CopyOut(Span<const int64_t> keys, CopyOutAs as, size_t stride, uint8_t* rows);
+  Status CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason, size_t stride, uint8_t* rows);
   // rows: pinned memory of `scratch`, which is kept if the rows are owed afterwards. Never loses a row, and then needs no
   // memory for row data. REQUIRES: distinct keys
   void PutBack(Span<const int64_t> keys, size_t stride, uint8_t* rows, Scratch* scratch);

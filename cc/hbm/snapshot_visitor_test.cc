@@ -106,7 +106,7 @@ TEST_F(SnapshotVisitor, UsesTheTableWhileAnExpiryWaitsForIt) {
 
 TEST_F(SnapshotVisitor, UsesTheTableWhileAnImportWaitsForIt) {
   const Rows rows = OneRow();
-  WhileItWaits([&] { MT_EXPECT_OK(table_->Import(rows)); }, [&] { UseTheTable(); }, 0);
+  WhileItWaits([&] { MT_EXPECT_OK(table_->Import(rows, nullptr)); }, [&] { UseTheTable(); }, 0);
   int64_t frequency = 0;
   MT_ASSERT_OK(table_->Frequency(std::vector<int64_t>{1}, &frequency));
   EXPECT_EQ(frequency, 7);
@@ -118,7 +118,7 @@ TEST_F(SnapshotVisitor, ExpiresAndImportsItself) {
   MT_ASSERT_OK(SnapshotOf(table_.get(), true, 16, [&](Rows* chunk) {
     if (given == 0) {
       MT_EXPECT_OK(table_->Expire(table_->NewestStep() + 100, &expired));
-      MT_EXPECT_OK(table_->Import(rows));
+      MT_EXPECT_OK(table_->Import(rows, nullptr));
     }
     given += static_cast<int64_t>(chunk->keys.size());
     return OkStatus();

@@ -1,5 +1,6 @@
 #include "cc/kernels/embedding_variable.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,7 +77,7 @@ absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* tab
   TF_RETURN_IF_ERROR(context->GetAttr("filter_false_positive", &false_positive));
   TF_RETURN_IF_ERROR(context->GetAttr("filter_counter_bits", &counter_bits));
   TF_RETURN_IF_ERROR(context->GetAttr("filter_probability", &probability));
-  TF_RETURN_IF_ERROR(context->GetAttr("default_value_no_permission", &table->default_value_no_permission));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_max_keys", &table->admission.max_keys));
   const Result<AdmissionKind> parsed = ParseAdmissionKind(kind);
   if (!parsed.ok()) return ToAbsl(parsed.status());
   TF_RETURN_IF_ERROR(CheckRange("filter_freq", filter_freq, 0, 0xffffffffLL));
@@ -97,6 +98,8 @@ absl::Status InitializerFromAttrs(OpKernelConstruction* context, VariableOptions
   TF_RETURN_IF_ERROR(context->GetAttr("initializer", &kind));
   TF_RETURN_IF_ERROR(context->GetAttr("initializer_a", &spec->a));
   TF_RETURN_IF_ERROR(context->GetAttr("initializer_b", &spec->b));
+  TF_RETURN_IF_ERROR(context->GetAttr("initializer_lower", &spec->lower));
+  TF_RETURN_IF_ERROR(context->GetAttr("initializer_upper", &spec->upper));
   TF_RETURN_IF_ERROR(context->GetAttr("seed", &seed));
   TF_RETURN_IF_ERROR(context->GetAttr("default_value_dim", &options->default_value_dim));
   const Result<InitializerKind> parsed = ParseInitializerKind(kind);
@@ -105,6 +108,42 @@ absl::Status InitializerFromAttrs(OpKernelConstruction* context, VariableOptions
   spec->kind = *parsed;
   spec->seed = static_cast<uint64_t>(seed);
   return absl::OkStatus();
+}
+
+// An initializer whose attrs begin with `attr`. Out: none if its name is empty.
+absl::Status InitializerNamed(OpKernelConstruction* context, const std::string& attr, std::optional<InitializerSpec>* spec) {
+  std::string kind;
+  std::vector<float> parameters;
+  int64_t seed;
+  TF_RETURN_IF_ERROR(context->GetAttr(attr, &kind));
+  TF_RETURN_IF_ERROR(context->GetAttr(attr + "_parameters", &parameters));
+  TF_RETURN_IF_ERROR(context->GetAttr(attr + "_seed", &seed));
+  if (kind.empty()) return absl::OkStatus();
+  const Result<InitializerKind> parsed = ParseInitializerKind(kind);
+  if (!parsed.ok()) return ToAbsl(parsed.status());
+  if (*parsed == InitializerKind::kMatrix || parameters.size() != 4) {
+    return absl::InvalidArgumentError(absl::StrCat(attr, ": expected an initializer without a matrix, and 4 parameters; found ",
+                                                   kind, " with ", parameters.size()));
+  }
+  *spec = InitializerSpec();
+  (*spec)->kind = *parsed;
+  (*spec)->a = parameters[0];
+  (*spec)->b = parameters[1];
+  (*spec)->lower = parameters[2];
+  (*spec)->upper = parameters[3];
+  (*spec)->seed = static_cast<uint64_t>(seed);
+  return absl::OkStatus();
+}
+
+absl::Status AbsentFromAttrs(OpKernelConstruction* context, TableOptions* table) {
+  std::optional<InitializerSpec> not_admitted;
+  TF_RETURN_IF_ERROR(InitializerNamed(context, "not_admitted", &not_admitted));
+  TF_RETURN_IF_ERROR(InitializerNamed(context, "evaluation", &table->evaluation));
+  if (not_admitted.has_value()) {
+    table->not_admitted = *not_admitted;
+    return absl::OkStatus();
+  }
+  return context->GetAttr("default_value_no_permission", &table->not_admitted.a);
 }
 
 }  // namespace
@@ -131,6 +170,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
     return absl::InvalidArgumentError("in_place: expected a variable with read_only, found one without");
   }
   TF_RETURN_IF_ERROR(InitializerFromAttrs(context, options));
+  TF_RETURN_IF_ERROR(AbsentFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
   std::string score;

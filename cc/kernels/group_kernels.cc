@@ -148,6 +148,7 @@ class GroupLookupKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("dims", &dims));
     OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted));
     OP_REQUIRES_OK(context, context->GetAttr("max_norms", &max_norms));
+    OP_REQUIRES_OK(context, context->GetAttr("training", &training_));
     // The op's shape function has checked that each list has one entry per member, and that the inputs match the lists.
     for (size_t i = 0; i < names.size(); ++i) {
       MemberSpec spec;
@@ -273,6 +274,7 @@ class GroupLookupKernel : public OpKernel {
       member.dim = spec.dim;
       member.combiner = spec.combiner;
       member.max_norm = spec.max_norm;
+      member.reason = training_ ? ReadFor::kTraining : ReadFor::kEvaluation;
       member.form = spec.form;
       const Tensor& given = context->input(keys++);
       call->keys.push_back(std::make_unique<KeyInput>(given));
@@ -361,6 +363,7 @@ class GroupLookupKernel : public OpKernel {
   }
 
   const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();
+  bool training_ = true;
   std::vector<MemberSpec> specs_;
   std::vector<int> joins_;  // members of each output
   int num_handles_ = 0, num_matrices_ = 0, num_indices_ = 0, num_shapes_ = 0;

@@ -98,14 +98,22 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
   return absl::OkStatus();
 }
 
+// What two tables must have in common to give keys without a row the same value.
+std::string AbsentKey(const TableOptions& table) {
+  const auto text = [](const InitializerSpec& spec) {
+    return absl::StrCat(static_cast<int>(spec.kind), " ", spec.a, " ", spec.b, " ", spec.lower, " ", spec.upper, " ",
+                        spec.seed);
+  };
+  return absl::StrCat(text(table.not_admitted), "\n", table.evaluation.has_value() ? text(*table.evaluation) : "");
+}
+
 // For SharedTables: everything that two variables with one table must have in common.
 std::string KeyOf(const VariableOptions& options, const std::string& name, const Found& found) {
   const StorageSpec& storage = options.storage;
   return absl::StrCat("in place\n", name, "\n", found.path, "\n", found.facts.generation, "\n", found.facts.checkpoint, "\n",
                       found.facts.table.ToJson(), "\n", storage.type, "\n", absl::StrJoin(storage.sizes, ","), "\n",
                       static_cast<int>(storage.cache_strategy), "\n", static_cast<int>(storage.on_corruption), "\n",
-                      storage.device, "\n", static_cast<int>(options.table.admission.kind), "\n",
-                      options.table.default_value_no_permission);
+                      storage.device, "\n", static_cast<int>(options.table.admission.kind), "\n", AbsentKey(options.table));
 }
 
 }  // namespace

@@ -20,9 +20,17 @@
 namespace multitier {
 namespace {
 
-class LookupKernel : public OpKernel {
+absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
+  bool training;
+  TF_RETURN_IF_ERROR(context->GetAttr("training", &training));
+  *reason = training ? ReadFor::kTraining : ReadFor::kEvaluation;
+  return absl::OkStatus();
+}
+
+// The values of keys of one table.
+class ReadKernel : public OpKernel {
  public:
-  explicit LookupKernel(OpKernelConstruction* context) : OpKernel(context) {}
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) final {
     std::shared_ptr<VariableState> state;
@@ -36,18 +44,30 @@ class LookupKernel : public OpKernel {
     OP_REQUIRES_OK(context, ToAbsl(Read(context, state->table.get(), input.keys(), out->flat<float>().data())));
   }
 
- protected:
-  virtual Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) {
-    IntraOpExecutor executor(context);
-    return table->Lookup(keys, out, &executor);
-  }
+ private:
+  virtual Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) = 0;
 };
 
-class PeekKernel : public LookupKernel {
+class LookupKernel : public ReadKernel {
  public:
-  using LookupKernel::LookupKernel;
+  explicit LookupKernel(OpKernelConstruction* context) : ReadKernel(context) {
+    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
+  }
 
- protected:
+ private:
+  Status Read(OpKernelContext* context, EmbeddingTable* table, Span<const int64_t> keys, float* out) override {
+    IntraOpExecutor executor(context);
+    return table->Lookup(keys, out, &executor, nullptr, 0, reason_);
+  }
+
+  ReadFor reason_ = ReadFor::kTraining;
+};
+
+class PeekKernel : public ReadKernel {
+ public:
+  using ReadKernel::ReadKernel;
+
+ private:
   Status Read(OpKernelContext*, EmbeddingTable* table, Span<const int64_t> keys, float* out) override {
     return table->Peek(keys, out);
   }
@@ -110,6 +130,7 @@ class LookupSparseKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
     OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
+    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
     OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
   }
 
@@ -123,6 +144,7 @@ class LookupSparseKernel : public OpKernel {
     lookup->batch.dim = dim_;
     lookup->batch.combiner = combiner_;
     lookup->max_norm = max_norm_;
+    lookup->reason = reason_;
     OP_REQUIRES(context, lookup->batch.batch >= 0,
                 absl::InvalidArgumentError(absl::StrCat("batch: expected at least 0, found ", lookup->batch.batch)));
     TensorShape shape;
@@ -138,6 +160,7 @@ class LookupSparseKernel : public OpKernel {
   int dim_ = 0;
   bool has_weights_ = false;
   float max_norm_ = -1.0f;
+  ReadFor reason_ = ReadFor::kTraining;
   Combiner combiner_ = Combiner::kSum;
 };
 
@@ -146,12 +169,14 @@ class LookupSparseWeightsGradKernel : public OpKernel {
   explicit LookupSparseWeightsGradKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
     OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
   }
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
     OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, /*has_weights=*/true));
+    inputs.lookup.reason = reason_;
     const Tensor& grad = context->input(num_handles_ + 3);
     OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
     OP_REQUIRES(context, grad.dim_size(1) == dim_,
@@ -170,6 +195,7 @@ class LookupSparseWeightsGradKernel : public OpKernel {
  private:
   int num_handles_ = 0;
   int dim_ = 0;
+  ReadFor reason_ = ReadFor::kTraining;
   Combiner combiner_ = Combiner::kSum;
 };
 

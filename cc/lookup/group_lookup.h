@@ -77,6 +77,7 @@ struct GroupMember {
   Combiner combiner = Combiner::kSum;
   float max_norm = -1.0f;  // >= 0: values are clipped to this norm before pooling
   GroupForm form = GroupForm::kDense;
+  ReadFor reason = ReadFor::kTraining;
   Span<const int64_t> keys;     // [entries]
   Span<const int64_t> indices;  // sparse: [entries, 2], row-major order; ragged: splits [batch + 1]; dense: none
   Span<const float> weights;    // [entries], or empty: all weights are 1

@@ -156,7 +156,7 @@ Status Route(const GroupMember& m, size_t begin, size_t end, size_t pieces, Part
 
 Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t> keys, float* values, uint32_t* places,
                 int64_t stride) {
-  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places, stride);
+  if (unit.table != nullptr) return unit.table->Lookup(keys, values, nullptr, places, stride, m.reason);
   const size_t bytes = static_cast<size_t>(m.dim) * sizeof(float);
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < keys.size(); ++i) {

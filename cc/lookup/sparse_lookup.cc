@@ -52,12 +52,14 @@ Status Gather(const SparseLookup& lookup, Executor* executor, Gathered* out) {
   if (out->data == nullptr) {
     return ResourceExhaustedError("sparse lookup: no memory for the values of ", lookup.keys.size(), " keys of dim ", dim);
   }
-  if (lookup.partitions.size() == 1) return lookup.partitions[0]->Lookup(lookup.keys, out->data.get(), executor);
+  if (lookup.partitions.size() == 1)
+    return lookup.partitions[0]->Lookup(lookup.keys, out->data.get(), executor, nullptr, 0, lookup.reason);
   const PartitionedKeys routed = PartitionKeys(lookup.keys, static_cast<int>(lookup.partitions.size()));
   for (size_t p = 0; p < lookup.partitions.size(); ++p) {
     const Span<const int64_t> keys = routed.keys_of(static_cast<int>(p));
     if (keys.empty()) continue;
-    MT_RETURN_IF_ERROR(lookup.partitions[p]->Lookup(keys, out->data.get() + routed.begins[p] * dim, executor));
+    MT_RETURN_IF_ERROR(
+        lookup.partitions[p]->Lookup(keys, out->data.get() + routed.begins[p] * dim, executor, nullptr, 0, lookup.reason));
   }
   out->places.resize(lookup.keys.size());
   for (size_t place = 0; place < routed.positions.size(); ++place) {
@@ -81,7 +83,7 @@ Status LookupSparse(const SparseLookup& lookup, float* out, Executor* executor) 
   MT_RETURN_IF_ERROR(Validate(lookup));
   const int64_t n = static_cast<int64_t>(lookup.keys.size());
   if (lookup.partitions.size() == 1 && OneEntryPerRow(lookup.batch)) {
-    MT_RETURN_IF_ERROR(lookup.partitions[0]->Lookup(lookup.keys, out, executor));
+    MT_RETURN_IF_ERROR(lookup.partitions[0]->Lookup(lookup.keys, out, executor, nullptr, 0, lookup.reason));
     if (lookup.max_norm >= 0.0f) ClipByNorm(out, n, lookup.batch.dim, lookup.max_norm, executor);
     return OkStatus();
   }

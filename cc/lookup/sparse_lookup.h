@@ -24,6 +24,7 @@ struct SparseLookup {
   Span<const int64_t> keys;                // [nnz]
   SparseBatch batch;
   float max_norm = -1.0f;  // >= 0: values are clipped to this norm before pooling
+  ReadFor reason = ReadFor::kTraining;
 };
 
 // out: [batch, dim]. InvalidArgument, before any table is read: sizes differ, rows are out of order or range, or a table has

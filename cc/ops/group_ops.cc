@@ -254,6 +254,7 @@ absl::Status CheckSideBySideShape(InferenceContext* c) {
       .Attr("dims: list(int)")                                                           \
       .Attr("weighted: list(bool)")                                                      \
       .Attr("max_norms: list(float)")                                                    \
+      .Attr("training: bool = true")                                                     \
       .Attr("joins: list(int) = []")                                                     \
       .SetIsStateful()                                                                   \
       .SetShapeFn(GroupLookupShape)
@@ -279,6 +280,7 @@ units: number of parts of each member.
 forms: the form of each member's keys; sequences are not pooled.
 dims: the embedding dimensions.
 max_norms: >= 0: a value with a larger norm is scaled to this norm first.
+training: false: a key without a row reads the variable's eval_initializer, if it has one.
 joins: the number of consecutive members that share each tensor of values; empty: one each. Sequences cannot be joined.
 )doc");
 

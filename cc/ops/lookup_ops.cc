@@ -109,6 +109,7 @@ REGISTER_OP("MultitierLookup")
     .Output("values: dtype")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
+    .Attr("training: bool = true")
     .SetIsStateful()
     .SetShapeFn(LookupShape)
     .Doc(R"doc(
@@ -116,6 +117,7 @@ Reads the values of keys. Creates no key: an absent key reads as its initial val
 
 keys: any shape; every integer is a key.
 values: keys.shape + [dim].
+training: false: a key without a row reads the variable's eval_initializer, if it has one.
 )doc");
 
 REGISTER_OP("MultitierPeek")
@@ -147,6 +149,7 @@ REGISTER_OP("MultitierLookupSparse")
     .Attr("dim: int >= 1")
     .Attr("has_weights: bool")
     .Attr("max_norm: float = -1.0")
+    .Attr("training: bool = true")
     .SetIsStateful()
     .SetShapeFn(LookupSparseShape)
     .Doc(R"doc(
@@ -163,6 +166,7 @@ pooled: [batch, dim].
 combiner: sum; mean: divided by the sum of the weights; sqrtn: divided by the square root of the sum of their squares.
 dim: the embedding dimension.
 max_norm: >= 0: a value with a larger norm is scaled to this norm before it is pooled.
+training: false: a key without a row reads the variable's eval_initializer, if it has one.
 )doc");
 
 REGISTER_OP("MultitierLookupSparseGrad")
@@ -195,6 +199,7 @@ REGISTER_OP("MultitierLookupSparseWeightsGrad")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
     .Attr("dim: int >= 1")
+    .Attr("training: bool = true")
     .SetIsStateful()
     .SetShapeFn(LookupSparseWeightsGradShape)
     .Doc(R"doc(
@@ -205,6 +210,7 @@ Looks up the values again: run it before the variable is updated.
 handles, keys, indices, weights: as in MultitierLookupSparse; weights: [nnz].
 grad: [batch, dim] gradient of pooled.
 weight_grads: [nnz].
+training: as in MultitierLookupSparse.
 )doc");
 
 REGISTER_OP("MultitierClipByNorm")

@@ -104,14 +104,21 @@ handle: scalar; its static shape is [0, dim].
 dtype: of the values.
 key_dtype: of the keys in lookups; int32 keys are widened to int64.
 shape: [0, dim], dim >= 1.
-initializer: constant, uniform, normal, truncated_normal, or matrix.
+initializer: constant, uniform, normal, truncated_normal, normal_between, debug (the key modulo 100,000), or matrix.
 initializer_a: the constant, the minimum, or the mean.
 initializer_b: the maximum (exclusive), or the standard deviation.
+initializer_lower, initializer_upper: the cut-offs of normal_between, infinite if there is none.
 seed: of the random initializers and of the probabilistic filter.
 default_value_dim: rows of the initial matrix (initializer matrix).
-default_value_no_permission: the value of each element of a key that the filter has not admitted.
+default_value_no_permission: the value of each element of a key that the filter has not admitted, unless not_admitted is given.
+not_admitted: the initializer of keys that the filter has not admitted; none of kind matrix.
+not_admitted_parameters: [initializer_a, initializer_b, initializer_lower, initializer_upper] of it.
+not_admitted_seed: its seed.
+evaluation, evaluation_parameters, evaluation_seed: likewise, what keys without a row read in lookups with training false. An
+  empty name: what they read in training.
 filter: none, counter, bloom, or probabilistic.
 filter_freq: occurrences after which a key gets a row.
+filter_max_keys: counter: most keys that are counted; 0: no bound.
 filter_max_elements: bloom: number of keys expected.
 filter_false_positive: bloom: probability that a key is admitted too early.
 filter_counter_bits: bloom: 8, 16, 32 or 64.

@@ -10,7 +10,8 @@ Status ValidateAdmission(const AdmissionSpec& spec) {
   switch (spec.kind) {
     case AdmissionKind::kNone:
     case AdmissionKind::kCounter:
-      return OkStatus();
+      if (spec.max_keys >= 0) return OkStatus();
+      return InvalidArgumentError("admission: max_keys: expected >= 0, found ", spec.max_keys);
     case AdmissionKind::kBloom:
       if (spec.max_element_size <= 0) {
         return InvalidArgumentError("admission: max_element_size: expected at least 1, found ", spec.max_element_size);

@@ -1,4 +1,4 @@
-// Admission: which keys may have a row. A key that is not admitted reads as `default_value_no_permission` and has only a count.
+// Admission: which keys may have a row. A key that is not admitted has only a count, and reads as AbsentValues says.
 // The apply in which its count reaches the threshold creates its row.
 //
 //   none           every key that is trained has a row
@@ -25,6 +25,8 @@ enum class AdmissionKind : int { kNone = 0, kCounter = 1, kBloom = 2, kProbabili
 struct AdmissionSpec {
   AdmissionKind kind = AdmissionKind::kNone;
   uint32_t filter_freq = 0;                  // number of occurrences that admit; 0 and 1 admit at the first training step
+  int64_t max_keys = 0;                      // counter: most keys that are counted, 0: no bound. When there are
+                                             // more, the least counted leave, until an eighth of it is free
   int64_t max_element_size = 0;              // bloom: expected number of keys, > 0
   double false_positive_probability = 0.01;  // bloom: in (0, 1)
   int counter_bits = 32;                     // bloom: 8, 16, 32 or 64; counters saturate

@@ -27,6 +27,22 @@ Status WriteFiles(const std::string& directory, const Files& files) {
   return OkStatus();
 }
 
+// None: no cut-off.
+void SetCutOffs(const py::dict& dict, InitializerSpec* spec) {
+  if (!dict["lower"].is_none()) spec->lower = Get<float>(dict, "lower");
+  if (!dict["upper"].is_none()) spec->upper = Get<float>(dict, "upper");
+}
+
+InitializerSpec ToInitializer(const py::dict& dict) {
+  InitializerSpec spec;
+  spec.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "kind")));
+  spec.a = Get<float>(dict, "a");
+  spec.b = Get<float>(dict, "b");
+  SetCutOffs(dict, &spec);
+  spec.seed = Get<uint64_t>(dict, "seed");
+  return spec;
+}
+
 TableOptions ToOptions(const py::dict& dict) {
   TableOptions options;
   options.name = Get<std::string>(dict, "name");
@@ -34,6 +50,7 @@ TableOptions ToOptions(const py::dict& dict) {
   options.initializer.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "initializer")));
   options.initializer.a = Get<float>(dict, "a");
   options.initializer.b = Get<float>(dict, "b");
+  SetCutOffs(dict, &options.initializer);
   options.initializer.seed = Get<uint64_t>(dict, "seed");
   if (!dict["matrix"].is_none()) {
     const auto matrix = Get<Array<float>>(dict, "matrix");
@@ -48,7 +65,10 @@ TableOptions ToOptions(const py::dict& dict) {
   options.admission.counter_bits = Get<int>(dict, "filter_counter_bits");
   options.admission.probability = Get<double>(dict, "filter_probability");
   options.admission.seed = options.initializer.seed;
-  options.default_value_no_permission = Get<float>(dict, "default_value_no_permission");
+  options.admission.max_keys = Get<int64_t>(dict, "filter_max_keys");
+  options.not_admitted.a = Get<float>(dict, "default_value_no_permission");
+  if (!dict["not_admitted"].is_none()) options.not_admitted = ToInitializer(dict["not_admitted"]);
+  if (!dict["evaluation"].is_none()) options.evaluation = ToInitializer(dict["evaluation"]);
   options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
   options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
   options.score = ValueOrThrow(ParseScore(Get<std::string>(dict, "score")));
@@ -128,9 +148,10 @@ std::vector<ColumnTuple> PyTable::Columns() {
   return columns;
 }
 
-py::array PyTable::Lookup(const Array<int64_t>& keys) {
+py::array PyTable::Lookup(const Array<int64_t>& keys, bool training) {
+  const ReadFor reason = training ? ReadFor::kTraining : ReadFor::kEvaluation;
   Array<float> out(std::vector<py::ssize_t>{keys.size(), dim()});
-  Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data); });
+  Run([&, data = out.mutable_data()] { return table_->Lookup(View(keys), data, nullptr, nullptr, 0, reason); });
   return out;
 }
 

@@ -51,7 +51,7 @@ class PyTable {
   py::object Recovery() const;
 
   std::vector<ColumnTuple> Columns();
-  py::array Lookup(const Array<int64_t>& keys);
+  py::array Lookup(const Array<int64_t>& keys, bool training);
   py::array Peek(const Array<int64_t>& keys);
   // Number of new keys that got no row.
   int64_t Apply(const std::string& rule, const Array<int64_t>& keys, const Array<float>& grads,

@@ -25,7 +25,9 @@ namespace multitier {
 namespace {
 
 constexpr size_t kGroupLanes = 16;
-constexpr size_t kTileLanes = 64;  // lanes prepared at once; their arrays stay in the L1 cache
+constexpr int64_t kDebugValues = 100000;
+constexpr double kFarthestCutOff = 1e30;  // in deviations
+constexpr size_t kTileLanes = 64;         // lanes prepared at once; their arrays stay in the L1 cache
 
 // What the random kinds need, free of the class so that the entry points below can be plain functions.
 struct RandomParameters {
@@ -34,6 +36,7 @@ struct RandomParameters {
   float offset;  // minimum or mean
   float scale;   // maximum - minimum or standard deviation
   float last;    // uniform: the largest value allowed
+  NormalBetween between;
 };
 
 struct Tile {
@@ -60,6 +63,10 @@ struct TruncatedNormal {
   static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) {
     return p.offset + UnitTruncatedNormal(bits) * p.scale;
   }
+};
+
+struct Between {
+  static MT_ALWAYS_INLINE float Value(const RandomParameters& p, uint32_t bits) { return NumberBetween(p.between, bits); }
 };
 
 // Computes tile->values of lanes [0, lanes) and, to whole groups, some more.
@@ -168,8 +175,11 @@ MT_ALWAYS_INLINE void FillRowsOfKind(InitializerKind kind, const RandomParameter
       return FillRows<Normal>(parameters, dim, keys, n, out);
     case InitializerKind::kTruncatedNormal:
       return FillRows<TruncatedNormal>(parameters, dim, keys, n, out);
+    case InitializerKind::kNormalBetween:
+      return FillRows<Between>(parameters, dim, keys, n, out);
     case InitializerKind::kConstant:
     case InitializerKind::kMatrix:
+    case InitializerKind::kDebug:
       MT_CHECK(false);
   }
 }
@@ -187,6 +197,11 @@ MT_TARGET_AVX512 void FillRowsAvx512(InitializerKind kind, const RandomParameter
   FillRowsOfKind(kind, parameters, dim, keys, n, out);
 }
 
+int64_t EuclideanModulo(int64_t key, int64_t n) {
+  const int64_t rest = key % n;
+  return rest < 0 ? rest + n : rest;
+}
+
 Status Invalid(const std::string& expected) { return InvalidArgumentError("initializer: ", expected); }
 
 Status CheckMatrix(const InitializerSpec& spec, int dim) {
@@ -201,6 +216,45 @@ Status CheckMatrix(const InitializerSpec& spec, int dim) {
   return OkStatus();
 }
 
+Status CheckBetween(const InitializerSpec& spec) {
+  if (!(spec.b > 0)) return Invalid(StrCat("standard deviation of a normal with cut-offs: expected > 0, found ", spec.b));
+  if (!(spec.lower < spec.upper)) {
+    return Invalid(StrCat("normal with cut-offs: expected lower < upper, found ", spec.lower, " and ", spec.upper));
+  }
+  const double nearest = std::clamp(spec.a, spec.lower, spec.upper);
+  const double distance = std::fabs(nearest - spec.a) / spec.b;
+  if (!(distance <= kFarthestCutOff)) {
+    return Invalid(StrCat("normal with cut-offs: expected one at most 1e30 deviations from the mean, found mean ", spec.a,
+                          ", deviation ", spec.b, ", lower ", spec.lower, ", upper ", spec.upper));
+  }
+  if (std::isinf(spec.lower) || std::isinf(spec.upper)) {
+    if (!std::isfinite(std::fabs(nearest) + 7.0f * spec.b)) {
+      return Invalid(StrCat("normal of mean ", spec.a, " and deviation ", spec.b, ": values would not be finite"));
+    }
+  }
+  return OkStatus();
+}
+
+// *kind: of the loop that draws the numbers.
+RandomParameters ParametersOf(const Initializer& initializer, InitializerKind* kind) {
+  const InitializerSpec& spec = initializer.spec();
+  *kind = spec.kind;
+  RandomParameters parameters;
+  parameters.seed_low = static_cast<uint32_t>(spec.seed);
+  parameters.seed_high = static_cast<uint32_t>(spec.seed >> 32);
+  parameters.offset = spec.a;
+  parameters.scale = spec.kind == InitializerKind::kUniform ? spec.b - spec.a : spec.b;
+  parameters.last = std::nextafterf(spec.b, -std::numeric_limits<float>::infinity());
+  parameters.between = initializer.between();
+  if (spec.kind == InitializerKind::kNormalBetween && parameters.between.narrow) {
+    *kind = InitializerKind::kUniform;
+    parameters.offset = spec.lower;
+    parameters.scale = spec.upper - spec.lower;
+    parameters.last = spec.upper;
+  }
+  return parameters;
+}
+
 }  // namespace
 
 Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
@@ -210,6 +264,10 @@ Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
   }
   switch (spec.kind) {
     case InitializerKind::kConstant:
+    case InitializerKind::kDebug:
+      break;
+    case InitializerKind::kNormalBetween:
+      MT_RETURN_IF_ERROR(CheckBetween(spec));
       break;
     case InitializerKind::kUniform:
       if (!(spec.a < spec.b)) return Invalid(StrCat("uniform: expected minimum < maximum, found ", spec.a, " and ", spec.b));
@@ -230,7 +288,11 @@ Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
     default:
       return Invalid(StrCat("unknown kind ", static_cast<int>(spec.kind)));
   }
-  return Initializer(spec, dim);
+  Initializer made(spec, dim);
+  if (spec.kind == InitializerKind::kNormalBetween) {
+    made.between_ = NormalBetween::Of(spec.a, spec.b, spec.lower, spec.upper);
+  }
+  return made;
 }
 
 void Initializer::Fill(int64_t key, float* out) const { FillBatch(&key, 1, &out); }
@@ -251,25 +313,24 @@ void FillBatch(const Initializer& initializer, Isa isa, const int64_t* keys, siz
   }
   if (spec.kind == InitializerKind::kMatrix) {
     for (size_t i = 0; i < n; ++i) {
-      int64_t row = keys[i] % spec.matrix_rows;
-      if (row < 0) row += spec.matrix_rows;
-      std::memcpy(out[i], spec.matrix->data() + static_cast<size_t>(row) * dim, dim * sizeof(float));
+      const auto row = static_cast<size_t>(EuclideanModulo(keys[i], spec.matrix_rows));
+      std::memcpy(out[i], spec.matrix->data() + row * dim, dim * sizeof(float));
     }
     return;
   }
-  RandomParameters parameters;
-  parameters.seed_low = static_cast<uint32_t>(spec.seed);
-  parameters.seed_high = static_cast<uint32_t>(spec.seed >> 32);
-  parameters.offset = spec.a;
-  parameters.scale = spec.kind == InitializerKind::kUniform ? spec.b - spec.a : spec.b;
-  parameters.last = std::nextafterf(spec.b, -std::numeric_limits<float>::infinity());
+  if (spec.kind == InitializerKind::kDebug) {
+    for (size_t i = 0; i < n; ++i) std::fill_n(out[i], dim, static_cast<float>(EuclideanModulo(keys[i], kDebugValues)));
+    return;
+  }
+  InitializerKind kind;
+  const RandomParameters parameters = ParametersOf(initializer, &kind);
   switch (isa) {
     case Isa::kBaseline:
-      return FillRowsBaseline(spec.kind, parameters, dim, keys, n, out);
+      return FillRowsBaseline(kind, parameters, dim, keys, n, out);
     case Isa::kAvx2:
-      return FillRowsAvx2(spec.kind, parameters, dim, keys, n, out);
+      return FillRowsAvx2(kind, parameters, dim, keys, n, out);
     case Isa::kAvx512:
-      return FillRowsAvx512(spec.kind, parameters, dim, keys, n, out);
+      return FillRowsAvx512(kind, parameters, dim, keys, n, out);
   }
 }
 

@@ -5,7 +5,9 @@
 //   uniform, normal,    Philox4x32-10, with the seed as its key and (embedding key, block number) as its counter. So element i
 //   truncated normal    of key k depends on nothing else. A normal number is the inverse of the normal distribution
 //                       (distributions.h); nothing is rejected. Every ISA and a GPU give the same bits.
+//   normal between      the same by double arithmetic (normal_between.h), for cut-offs anywhere
 //   matrix              row `key mod N` (Euclidean) of a matrix of N rows
+//   debug               `key mod 100,000` (Euclidean) in every element
 //
 // Immutable after Create. Thread-safe.
 
@@ -14,20 +16,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "cc/base/multiversion.h"
 #include "cc/base/status.h"
+#include "cc/row/normal_between.h"
 
 namespace multitier {
 
-enum class InitializerKind : int { kConstant = 0, kUniform = 1, kNormal = 2, kTruncatedNormal = 3, kMatrix = 4 };
+enum class InitializerKind : int {
+  kConstant = 0,
+  kUniform = 1,
+  kNormal = 2,
+  kTruncatedNormal = 3,
+  kMatrix = 4,
+  kNormalBetween = 5,
+  kDebug = 6
+};
 
 struct InitializerSpec {
   InitializerKind kind = InitializerKind::kConstant;
-  float a = 0.0f;                                    // constant | minimum | mean | mean
-  float b = 0.0f;                                    // unused   | maximum (exclusive) | standard deviation | standard deviation
+  float a = 0.0f;                                         // constant | minimum | mean
+  float b = 0.0f;                                         // unused   | maximum (exclusive) | standard deviation
+  float lower = -std::numeric_limits<float>::infinity();  // cut-offs of kNormalBetween
+  float upper = std::numeric_limits<float>::infinity();
   uint64_t seed = 0;                                 // of the random kinds
   std::shared_ptr<const std::vector<float>> matrix;  // [matrix_rows, dim], kMatrix only
   int64_t matrix_rows = 0;
@@ -35,7 +49,8 @@ struct InitializerSpec {
 
 class Initializer {
  public:
-  // InvalidArgument: dim < 1; uniform with a >= b; normal with b < 0; a matrix without rows or of another size than matrix_rows
+  // InvalidArgument: dim < 1; uniform with a >= b; normal with b < 0; normal between
+  // with b <= 0 or lower >= upper; a matrix without rows or of another size than matrix_rows
   // x dim; parameters or results that are not finite.
   static Result<Initializer> Create(const InitializerSpec& spec, int dim);
 
@@ -46,12 +61,14 @@ class Initializer {
 
   const InitializerSpec& spec() const { return spec_; }
   int dim() const { return dim_; }
+  const NormalBetween& between() const { return between_; }  // of kNormalBetween
 
  private:
   Initializer(const InitializerSpec& spec, int dim) : spec_(spec), dim_(dim) {}
 
   InitializerSpec spec_;
   int dim_ = 0;
+  NormalBetween between_{};
 };
 
 namespace initializer_internal {

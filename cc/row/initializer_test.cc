@@ -229,8 +229,8 @@ class RandomKindTest : public testing::TestWithParam<InitializerKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, RandomKindTest,
-                         testing::Values(InitializerKind::kUniform, InitializerKind::kNormal,
-                                         InitializerKind::kTruncatedNormal));
+                         testing::Values(InitializerKind::kUniform, InitializerKind::kNormal, InitializerKind::kTruncatedNormal,
+                                         InitializerKind::kNormalBetween));
 
 TEST_P(RandomKindTest, BatchOfAnySizeOnAnyIsaHasTheBitsOfSingleRows) {
   for (const int dim : {1, 2, 3, 4, 5, 8, 15, 16, 17, 64, 200, 255, 256, 257, 1000}) {
@@ -295,6 +295,108 @@ TEST_P(RandomKindTest, NoTwoKeysAndNoTwoSeedsAreAlike) {
 
 TEST(InitializerTest, ConstantFillsEveryElement) {
   EXPECT_EQ(Row(Spec(InitializerKind::kConstant, 0.1f, 0), 17, kMinKey), std::vector<float>(17, 0.1f));
+}
+
+// Cut-offs: a lower and an upper one, in the middle, far in either tail, very near each other.
+
+InitializerSpec Between(float mean, float deviation, float lower, float upper) {
+  InitializerSpec spec = Spec(InitializerKind::kNormalBetween, mean, deviation);
+  spec.lower = lower;
+  spec.upper = upper;
+  return spec;
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+const InitializerSpec kBetween[] = {Between(0, 1, -1, 1),
+                                    Between(0, 1, -kInfinity, kInfinity),
+                                    Between(0, 1, -0.5f, kInfinity),
+                                    Between(0, 1, 2, 3),
+                                    Between(0, 1, 10, 11),
+                                    Between(0, 1, 8, kInfinity),
+                                    Between(0, 1, -6, -2),
+                                    Between(5, 2, -kInfinity, -40),
+                                    Between(-1, 1, 0, 1e-5f),
+                                    Between(0, 1, -1e-5f, 1e-5f),
+                                    Between(0, 1e-3f, -5e-3f, 1e-4f),
+                                    Between(-1, 1, 0, 1e-9f),
+                                    Between(0.5f, 0.1f, 0, 1),
+                                    Between(-50, 1, 0, kInfinity),
+                                    Between(-1e4f, 1, 0, 1)};
+
+// The part of the probability between the cut-offs that is below x. All in the smaller tail, so that nothing cancels.
+long double PartBelow(const InitializerSpec& spec, long double x) {
+  const bool low = spec.upper < spec.a;
+  const auto tail = [&](long double at) {
+    const long double z = (at - spec.a) / spec.b;
+    return std::erfc((low ? -z : z) / std::sqrt(2.0L));
+  };
+  const long double lower = tail(spec.lower), upper = tail(spec.upper);
+  return (tail(x) - lower) / (upper - lower);
+}
+
+TEST(NormalBetweenTest, SamplesHaveTheDistributionAndStayBetweenTheCutOffs) {
+  for (const InitializerSpec& spec : kBetween) {
+    const std::vector<float> sample = Sample(spec, 16, 4096);
+    for (const float x : sample) ASSERT_TRUE(x >= spec.lower && x <= spec.upper) << x << " of " << spec.lower;
+    if (spec.a < -1000) continue;  // of which no reference has a probability; see below
+    const double distance = KolmogorovSmirnov(sample, [&](double x) { return static_cast<double>(PartBelow(spec, x)); });
+    EXPECT_LT(distance, 1.95) << spec.lower << " to " << spec.upper;
+  }
+}
+
+TEST(NormalBetweenTest, BitsAreInvertedToSingleAccuracy) {
+  for (const InitializerSpec& spec : kBetween) {
+    const NormalBetween p = NormalBetween::Of(spec.a, spec.b, spec.lower, spec.upper);
+    if (p.narrow || spec.a < -1000) continue;
+    for (uint64_t i = 0; i < 20000; ++i) {
+      const auto bits = static_cast<uint32_t>(i * 214748u);
+      const float x = NumberBetween(p, bits);
+      const float down = std::nextafterf(x, -kInfinity), up = std::nextafterf(x, kInfinity);
+      const bool mirrored = p.deviation < 0;
+      const double u = (static_cast<double>(mirrored ? ~bits : bits) + 0.5) / 4294967296.0;
+      // Within one step of a float, and 1e-9 of the probability.
+      ASSERT_LE(static_cast<double>(PartBelow(spec, std::max(down, spec.lower))), u + 1e-9) << bits << " at " << x;
+      ASSERT_GE(static_cast<double>(PartBelow(spec, std::min(up, spec.upper))), u - 1e-9) << bits << " at " << x;
+    }
+  }
+}
+
+TEST(NormalBetweenTest, FarInTheTailNumbersAreExponential) {
+  const InitializerSpec spec = Between(-1e4f, 1, 0, kInfinity);
+  const std::vector<float> sample = Sample(spec, 16, 4096);
+  const double distance = KolmogorovSmirnov(sample, [](double x) { return -std::expm1(-(1e4 + x / 2) * x); });
+  EXPECT_LT(distance, 1.95);
+}
+
+TEST(NormalBetweenTest, MillsRatioIsExactToThirteenPlaces) {
+  for (double z = 0; z < 37; z += 0.01) {
+    const long double exact = std::sqrt(M_PIl / 2) * std::erfc(z / std::sqrt(2.0L)) * std::exp(0.5L * z * z);
+    ASSERT_NEAR(normal_between_internal::Mills(z) / static_cast<double>(exact), 1.0, 1e-13) << z;
+  }
+  for (double x = 1e-300; x < 1e300; x *= 1.37) {
+    ASSERT_NEAR(normal_between_internal::Ln(x), std::log(x), 1e-15 * std::max(1.0, std::fabs(std::log(x)))) << x;
+  }
+  for (double x = 0; x > -699; x -= 0.1) {
+    ASSERT_NEAR(normal_between_internal::Exp(x) / std::exp(x), 1.0, 2e-13) << x;
+  }
+}
+
+TEST(NormalBetweenTest, BadCutOffsAreRefused) {
+  const float max = std::numeric_limits<float>::max();
+  for (const InitializerSpec& spec :
+       {Between(0, 0, -1, 1), Between(0, -1, -1, 1), Between(0, 1, 1, 1), Between(0, 1, 2, 1), Between(0, 1, std::nanf(""), 1),
+        Between(0, 1, 0, std::nanf("")), Between(0, 1, kInfinity, kInfinity), Between(0, 1e-30f, 10, 11),
+        Between(max, max, 0, kInfinity), Between(kInfinity, 1, 0, 1)}) {
+    EXPECT_EQ(Initializer::Create(spec, 2).status().code(), StatusCode::kInvalidArgument) << spec.lower << " " << spec.upper;
+  }
+}
+
+TEST(InitializerTest, DebugIsTheKeyModuloAHundredThousand) {
+  const InitializerSpec spec = Spec(InitializerKind::kDebug, 0, 0);
+  EXPECT_EQ(Row(spec, 3, 299999), std::vector<float>(3, 99999.0f));
+  EXPECT_EQ(Row(spec, 1, -1), std::vector<float>{99999.0f});
+  EXPECT_EQ(Row(spec, 1, kMinKey), std::vector<float>{24192.0f});  // -2^63 = -9223372036854775808
 }
 
 TEST(InitializerTest, ZeroDeviationGivesTheMean) {

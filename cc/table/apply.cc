@@ -85,6 +85,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   const int64_t version = NoteApply(request.global_step);
   if (request.version_set != nullptr) *request.version_set = version;
   operation.Update(request, slot_offsets, version, executor);
+  BoundCounted();
   demoter_.TrimAndRemember();
   return OkStatus();
 }

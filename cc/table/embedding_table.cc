@@ -55,9 +55,13 @@ std::shared_ptr<const RowLayout> EmbeddingTable::layout() const { return front_ 
 Status EmbeddingTable::Peek(Span<const int64_t> keys, float* out) {
   return WithMemory(keys.size(), [&](auto& table) { return table.Peek(keys, out); });
 }
-Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride) {
+Status EmbeddingTable::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
+                              ReadFor reason) {
   if (front_ != nullptr && places != nullptr) std::fill_n(places, keys.size(), kNoPlace);
-  return WithMemory(keys.size(), [&](auto& table) { return table.Lookup(keys, out, executor, places, stride); });
+  return WithMemory(keys.size(), [&](auto& table) { return table.Lookup(keys, out, executor, places, stride, reason); });
+}
+const AbsentValues& EmbeddingTable::absent_values() const {
+  return front_ == nullptr ? impl_->absent_values() : front_->absent_values();
 }
 Status EmbeddingTable::Apply(const ApplyRequest& request, Executor* executor) {
   return WithMemory(request.keys.size(), [&](auto& table) { return table.Apply(request, executor); });

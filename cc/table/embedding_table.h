@@ -50,6 +50,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
+#include "cc/table/absent_values.h"
 #include "cc/table/budget.h"
 #include "cc/table/row_batch.h"
 #include "cc/table/rows.h"
@@ -106,7 +108,9 @@ struct TableOptions {
   InitializerSpec initializer;
   std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more
   AdmissionSpec admission;
-  float default_value_no_permission = 0.0f;  // what a key without permission reads
+  InitializerSpec not_admitted;  // what a key that the filter has not admitted reads
+  // What a key without a row reads in lookups for evaluation. None: what it reads in lookups for training.
+  std::optional<InitializerSpec> evaluation;
   ExpirySpec expiry;
   // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
   // an apply that would exceed it is ResourceExhausted.
@@ -231,16 +235,19 @@ class EmbeddingTable {
   // The layout as of now (columns are only ever appended).
   std::shared_ptr<const RowLayout> layout() const;
 
-  // Writes the value of keys[i] to out + i * stride: the row's, or, where there is none, the initial value (under an admission
-  // filter default_value_no_permission). Repeats allowed. Errors: only I/O of a lower tier.
+  // Writes the value of keys[i] to out + i * stride: the row's, or, where there is none, what AbsentValues says.
+  // Repeats allowed. Errors: only I/O of a lower tier.
   // places (may be null): where each row was found, for ApplyRequest::places; kNoPlace where in no DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
                 uint32_t* places = nullptr,                                          // places: [n]
-                int64_t stride = 0);                                                 // in elements, >= dim; 0: dim
+                int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
+                ReadFor reason = ReadFor::kTraining);
 
   // What Lookup gives, and nothing else happens: no row moves, none counts as used, hits and misses of lookups are not counted.
   Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]
+
+  const AbsentValues& absent_values() const;
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
   // passed, or until ReleasePrefetched(). One that is kept already stays until the later of the two ends; its next use ends

@@ -130,7 +130,7 @@ TEST(EmbeddingTable, CounterFilterAdmitsInTheApplyThatReachesTheThreshold) {
   TableOptions options = BasicOptions(1);
   options.admission.kind = AdmissionKind::kCounter;
   options.admission.filter_freq = 3;
-  options.default_value_no_permission = -9.0f;
+  options.not_admitted.a = -9.0f;
   auto table = MakeTable(options);
   auto unfiltered = MakeTable(BasicOptions(1));
   const float initial = LookupAll(unfiltered.get(), {1})[0];
@@ -150,7 +150,7 @@ TEST(EmbeddingTable, BloomFilterAdmitsAtTheThresholdAndGoesOnFromItsCount) {
   options.admission.kind = AdmissionKind::kBloom;
   options.admission.filter_freq = 3;
   options.admission.max_element_size = 1000;
-  options.default_value_no_permission = -9.0f;
+  options.not_admitted.a = -9.0f;
   auto table = MakeTable(options);
   for (int i = 0; i < 2; ++i) MT_ASSERT_OK(Sgd({8}, 1.0f, 1).Run(table.get()));
   EXPECT_EQ(LookupAll(table.get(), {8})[0], -9.0f);

@@ -50,8 +50,8 @@ inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
 
 }  // namespace
 
-Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places,
-                                    int64_t stride) {
+Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
+                                    ReadFor reason) {
   if (keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const size_t n = keys.size();
@@ -64,7 +64,7 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
     ParallelFor(executor, slices, [&](int s) {
       const size_t from = n * static_cast<size_t>(s) / static_cast<size_t>(slices);
       const size_t to = n * static_cast<size_t>(s + 1) / static_cast<size_t>(slices);
-      LookupSlice(shards.data(), keys, from, to, stamp, rows, places, &missed[static_cast<size_t>(s)]);
+      LookupSlice(shards.data(), keys, from, to, stamp, rows, reason, places, &missed[static_cast<size_t>(s)]);
     });
   }
 
@@ -80,11 +80,11 @@ Status EmbeddingTable::Impl::Lookup(Span<const int64_t> keys, float* out, Execut
   if (absent > 0) {
     ParallelFor(executor, slices, [&](int s) {
       const ScopedIeeeArithmetic ieee;
-      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, rows);
+      FillAbsent(keys, missed[static_cast<size_t>(s)].absent, rows, reason);
     });
   }
   if (below.empty()) return OkStatus();
-  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, /*promotes=*/true));
+  MT_RETURN_IF_ERROR(LookupBelow(keys, below, stamp, rows, reason, /*promotes=*/true));
   demoter_.TrimAndRemember();
   return OkStatus();
 }
@@ -94,19 +94,22 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   const OutRows rows{out, static_cast<size_t>(options_.dim)};
   Missed missed;
-  LookupSlice(shards_.ShareAll().data(), keys, 0, keys.size(), /*stamp=*/0, rows, /*places=*/nullptr, &missed);
+  LookupSlice(shards_.ShareAll().data(), keys, 0, keys.size(), /*stamp=*/0, rows, ReadFor::kTraining, /*places=*/nullptr,
+              &missed);
   {
     const ScopedIeeeArithmetic ieee;
-    FillAbsent(keys, missed.absent, rows);
+    FillAbsent(keys, missed.absent, rows, ReadFor::kTraining);
   }
-  return missed.below.empty() ? OkStatus() : LookupBelow(keys, missed.below, /*stamp=*/0, rows, /*promotes=*/false);
+  return missed.below.empty() ? OkStatus()
+                              : LookupBelow(keys, missed.below, /*stamp=*/0, rows, ReadFor::kTraining, /*promotes=*/false);
 }
 
 void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
-                                       uint64_t stamp, OutRows out, uint32_t* places, Missed* missed) {
+                                       uint64_t stamp, OutRows out, ReadFor reason, uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
   const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
-  const bool uncommitted_is_absent = filters();                        // else an uncommitted row holds what an absent key reads
+  const bool uncommitted_is_absent =
+      !base_.absent.are_initial(reason);  // else an uncommitted row holds what an absent key reads
   const bool to_second_level = is_intel;
   uint64_t hashes[4][kBlock];
   RowHeader* rows[2][kBlock];
@@ -175,12 +178,8 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
   }
 }
 
-void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const {
-  const size_t dim = static_cast<size_t>(options_.dim);
-  if (filters()) {
-    for (const size_t i : positions) std::fill_n(out.row(i), dim, options_.default_value_no_permission);
-    return;
-  }
+void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out,
+                                      ReadFor reason) const {
   int64_t block[kBlock];
   float* to[kBlock];
   for (size_t p = 0; p < positions.size(); p += kBlock) {
@@ -189,7 +188,7 @@ void EmbeddingTable::Impl::FillAbsent(Span<const int64_t> keys, const std::vecto
       block[j] = keys[positions[p + j]];
       to[j] = out.row(positions[p + j]);
     }
-    initializer_->FillBatch(block, n, to);
+    base_.absent.Fill(reason, block, n, to);
   }
 }
 
@@ -226,7 +225,7 @@ class LookupVisitor : public RecordVisitor {
 }  // namespace
 
 Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp,
-                                         OutRows out, bool promotes) {
+                                         OutRows out, ReadFor reason, bool promotes) {
   const auto dim = static_cast<size_t>(options_.dim);
   snapshot_.Await();  // rows that come up may have to be copied for it
   // Repeated keys are read once.
@@ -260,7 +259,7 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
   }
   if (promotes) lookups_absent_ += static_cast<int64_t>(absent.size());
   const ScopedIeeeArithmetic ieee;
-  FillAbsent(keys, absent, out);
+  FillAbsent(keys, absent, out, reason);
   return OkStatus();
 }
 

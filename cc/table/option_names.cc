@@ -3,7 +3,8 @@
 namespace multitier {
 namespace {
 
-constexpr const char* kInitializerNames[] = {"constant", "uniform", "normal", "truncated_normal", "matrix"};
+constexpr const char* kInitializerNames[] = {"constant", "uniform",        "normal", "truncated_normal",
+                                             "matrix",   "normal_between", "debug"};
 constexpr const char* kAdmissionNames[] = {"none", "counter", "bloom", "probabilistic"};
 constexpr const char* kScoreNames[] = {"step", "time", "custom", "frequency"};
 

@@ -12,7 +12,7 @@
 
 namespace multitier {
 
-// "constant", "uniform", "normal", "truncated_normal", "matrix"
+// "constant", "uniform", "normal", "truncated_normal", "matrix", "normal_between", "debug"
 const char* InitializerKindName(InitializerKind kind);
 // InvalidArgument listing the names where there is none such.
 Result<InitializerKind> ParseInitializerKind(const std::string& name);

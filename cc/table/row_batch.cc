@@ -80,7 +80,7 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
       keys[j] = rows.keys[absent[from + j]];
       values[j] = reinterpret_cast<float*>(row);
     }
-    initializer_->FillBatch(keys, n, values);
+    base_.absent.initial().FillBatch(keys, n, values);
   }
 }
 

@@ -25,8 +25,10 @@ class TableFront {
   virtual ~TableFront() = default;
 
   virtual std::shared_ptr<const RowLayout> layout() const = 0;
+  virtual const AbsentValues& absent_values() const = 0;
   // executor and places are not used.
-  virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride) = 0;
+  virtual Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride,
+                        ReadFor reason) = 0;
   virtual Status Peek(Span<const int64_t> keys, float* out) = 0;
   virtual Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) = 0;
   virtual void ReleasePrefetched() = 0;

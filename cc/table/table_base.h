@@ -85,7 +85,7 @@ struct TableBase {
   TierStack tiers;
   Gate gate;
   CurrentSnapshot snapshot;
-  std::unique_ptr<Initializer> initializer;
+  AbsentValues absent;
   std::unique_ptr<CountingBloomFilter> bloom;  // of tables that count keys by one
   std::atomic<int64_t> applies{0};             // the table's own step counter
   std::atomic<int64_t>& newest_step = common.newest_version;

@@ -114,8 +114,7 @@ Status EmbeddingTable::Impl::Init() {
   MT_ASSIGN_OR_RETURN(RowLayout row, FirstLayout());
   const auto layout = std::make_shared<const RowLayout>(std::move(row));
   base_.SetLayout(layout);
-  MT_ASSIGN_OR_RETURN(Initializer initializer, Initializer::Create(options_.initializer, options_.dim));
-  initializer_ = std::make_unique<Initializer>(std::move(initializer));
+  MT_ASSIGN_OR_RETURN(base_.absent, AbsentValues::Of(options_));
   MT_RETURN_IF_ERROR(CheckBudgets(options_, base_.budgets.dram(), *layout));
   if (options_.admission.kind == AdmissionKind::kBloom && filters()) {
     const AdmissionSpec& a = options_.admission;
@@ -128,7 +127,7 @@ Status EmbeddingTable::Impl::Init() {
   int log2_shards = 0;
   while ((1 << log2_shards) < shards) ++log2_shards;
   common_.evicts = !options_.lower_tiers.empty() || (options_.drop_coldest && options_.dram_budget().bounded());
-  common_.initializer = initializer_.get();
+  common_.initializer = &base_.absent.initial();
   common_.exact = exact;
   // A middle tier keeps the recency of its rows.
   notes_lazily_ = !exact && options_.cache_strategy == Replacement::kDefault && options_.lower_tiers.size() <= 1;

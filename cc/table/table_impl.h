@@ -44,7 +44,8 @@ class EmbeddingTable::Impl {
 
   Status Init();
 
-  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride);
+  Status Lookup(Span<const int64_t> keys, float* out, Executor* executor, uint32_t* places, int64_t stride, ReadFor reason);
+  const AbsentValues& absent_values() const { return base_.absent; }
   Status Peek(Span<const int64_t> keys, float* out);
   Status Apply(const ApplyRequest& request, Executor* executor);
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
@@ -104,10 +105,11 @@ class EmbeddingTable::Impl {
     float* row(size_t i) const { return data + i * stride; }
   };
   void LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end, uint64_t stamp, OutRows out,
-                   uint32_t* places, Missed* missed);
-  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out) const;
+                   ReadFor reason, uint32_t* places, Missed* missed);
+  void FillAbsent(Span<const int64_t> keys, const std::vector<size_t>& positions, OutRows out, ReadFor reason) const;
   // Answers the keys at `below` from the lower tiers; rows come up where it `promotes`, else nothing moves and stamp is 0.
-  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out, bool promotes);
+  Status LookupBelow(Span<const int64_t> keys, const std::vector<size_t>& below, uint64_t stamp, OutRows out, ReadFor reason,
+                     bool promotes);
 
   // The batch's keys of one shard.
   Status RemoveOf(const KeyBatch& batch, int shard, int64_t* removed);
@@ -140,6 +142,11 @@ class EmbeddingTable::Impl {
   void ImportShard(const Rows& rows, size_t from, const std::vector<int>& columns, int s, ApplyOperation* operation,
                    FreedRecords* freed);
   Status ImportCounted(const Rows& rows);
+  // Takes counted keys out until there are no more than admission.max_keys allows (counted_bound.cc).
+  void BoundCounted();
+  // Calls visit(lock, entry) with the counted keys that no operation holds; it may erase the one that it is given.
+  template <typename Visit>
+  void VisitCounted(Visit visit);
   // The entries of one shard; `from`: where the batch begins in rows.
   Status ImportCountedOf(const KeyBatch& batch, int shard, const Rows& rows, size_t from);
 
@@ -155,11 +162,11 @@ class EmbeddingTable::Impl {
   const ShardSet& shards_ = base_.shards;
   TierStack& tiers_ = base_.tiers;
   CurrentSnapshot& snapshot_ = base_.snapshot;
-  std::unique_ptr<Initializer>& initializer_ = base_.initializer;
   std::unique_ptr<CountingBloomFilter>& bloom_ = base_.bloom;
   std::atomic<int64_t>& applies_ = base_.applies;
   std::atomic<int64_t>& newest_step_ = base_.newest_step;
   Demoter demoter_;
+  Mutex bounding_counted_;  // held by the one that bounds
   TierReader reader_{&base_, &demoter_};
   bool ready_ = false;                                                    // Init succeeded
   bool notes_lazily_ = false;                                             // see NoteUse

@@ -20,8 +20,11 @@ struct TableParts {
     const int dim = base.options.dim;
     const auto layout = std::make_shared<const RowLayout>(*RowLayout::Create(dim, DType::kFloat32));
     base.SetLayout(layout);
-    base.initializer = std::make_unique<Initializer>(*Initializer::Create(initial_value, dim));
-    base.common.initializer = base.initializer.get();
+    TableOptions with_value;
+    with_value.dim = dim;
+    with_value.initializer = initial_value;
+    base.absent = *AbsentValues::Of(with_value);
+    base.common.initializer = &base.absent.initial();
     base.common.evicts = has_lower || base.options.drop_coldest;
     base.common.exact = true;
     if (has_lower) base.tiers.Add(tier.get(), lower_rows != 0);

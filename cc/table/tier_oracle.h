@@ -1,8 +1,8 @@
 // The tier oracle: one sequence of random operations on DRAM alone and on four rows of DRAM, or none, over lower tiers gives
 // the same bits: values, slots, frequencies, versions. The operations: lookup, training (rounds take turns: each update rule
-// alone, then all of them mixed), remove, expire by steps and by weight, facts, export, scan, drain, prefetch, save and
-// restore, flush, and closing and recovering what the tiers kept. The seed is printed; set MT_ORACLE_SEED to run one again,
-// MT_ORACLE_ROUNDS for more.
+// alone, then all of them mixed), upsert, remove, clear, expire by steps and by weight, facts, export, scan with thresholds,
+// drain, prefetch, save and restore, flush, and closing and recovering what the tiers kept. The seed is printed; set
+// MT_ORACLE_SEED to run one again, MT_ORACLE_ROUNDS for more.
 
 #ifndef CC_TABLE_TIER_ORACLE_H_
 #define CC_TABLE_TIER_ORACLE_H_
@@ -63,12 +63,23 @@ class Oracle {
     const uint64_t expiry = random_() % 4;
     for (TableOptions* options : {&plain, &tiered}) {
       options->admission = admission;
-      options->default_value_no_permission = 0.25f;
+      options->not_admitted.a = 0.25f;
       if (expiry != 0) options->expiry.steps_to_live = 12;
       if (expiry < 2) options->expiry.l2_weight_threshold = 0.1f * static_cast<float>(dim_);
-      if (random_() % 2 == 0) options->initializer.kind = InitializerKind::kTruncatedNormal;
     }
+    for (InitializerSpec* spec : {&plain.initializer, &plain.not_admitted}) {
+      const InitializerKind kinds[] = {spec->kind, InitializerKind::kTruncatedNormal, InitializerKind::kNormalBetween};
+      spec->kind = kinds[random_() % 3];
+      if (spec->kind == InitializerKind::kConstant) continue;
+      spec->b = 1.0f;
+      spec->upper = -0.5f;
+    }
+    if (random_() % 2 == 0) plain.evaluation.emplace().kind = InitializerKind::kDebug;
+    if (admission.kind == AdmissionKind::kCounter && random_() % 2 == 0) plain.admission.max_keys = 12;
     tiered.initializer = plain.initializer;
+    tiered.not_admitted = plain.not_admitted;
+    tiered.evaluation = plain.evaluation;
+    tiered.admission = plain.admission;
     options_[0] = plain;
     options_[1] = tiered;
     for (int t = 0; t < 2; ++t) table_[t] = MakeTable(options_[t]);
@@ -95,7 +106,7 @@ class Oracle {
         for (auto& table : table_) MT_ASSERT_OK(table->Drain());
         return;
       case 5:
-        switch (random_() % 8) {
+        switch (random_() % 9) {
           case 0:
             return SaveAndRestore();
           case 1:
@@ -105,6 +116,9 @@ class Oracle {
           case 3:
           case 4:
             return Upsert();
+          case 5:
+            if (random_() % 4 == 0) return Clear();
+            return CompareEvaluation();
           default:
             return CompareScans();
         }
@@ -155,6 +169,23 @@ class Oracle {
     const std::vector<int64_t> keys = Keys();
     const auto look_up = random_() % 2 == 0 ? LookupAll : LookupAllApart;
     EXPECT_TRUE(SameBits(LookupAll(table_[0].get(), keys), look_up(table_[1].get(), keys)));
+  }
+
+  void CompareEvaluation() {
+    const std::vector<int64_t> keys = Keys();
+    std::vector<float> values[2];
+    for (int t = 0; t < 2; ++t) {
+      values[t].resize(keys.size() * static_cast<size_t>(dim_));
+      MT_ASSERT_OK(table_[t]->Lookup(keys, values[t].data(), nullptr, nullptr, 0, ReadFor::kEvaluation));
+    }
+    EXPECT_TRUE(SameBits(values[0], values[1]));
+  }
+
+  void Clear() {
+    for (auto& table : table_) {
+      MT_ASSERT_OK(table->Clear());
+      EXPECT_EQ(table->TotalCount(), 0);
+    }
   }
 
   void CompareFacts() {

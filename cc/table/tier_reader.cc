@@ -192,7 +192,7 @@ class TierReader::Run {
     header->num_columns = static_cast<uint32_t>(layout.columns().size());
     if (key->row.empty()) return;
     std::fill(key->row.begin(), key->row.end(), uint8_t{0});
-    base_.initializer->Fill(key->key, reinterpret_cast<float*>(key->row.data()));
+    base_.absent.initial().Fill(key->key, reinterpret_cast<float*>(key->row.data()));
     layout.FillSlots(key->row.data(), 1);
   }
 

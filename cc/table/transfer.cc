@@ -207,6 +207,7 @@ Status EmbeddingTable::Impl::ImportCounted(const Rows& rows) {
       if (batch->begin(s) == batch->end(s)) continue;
       MT_RETURN_IF_ERROR(ImportCountedOf(*batch, s, rows, from));
     }
+    BoundCounted();
   }
   return OkStatus();
 }

@@ -31,6 +31,32 @@ def real(name, value):
         raise ValueError(f"{name}: expected a number, found {value!r}") from None
 
 
+def real_or_none(name, value):
+    """A float, or None."""
+    return None if value is None else real(name, value)
+
+
+def initializer(name, value):
+    """The parameters of an initializer without a matrix, completed; None for None."""
+    if value is None:
+        return None
+    fields = ("kind", "a", "b", "lower", "upper", "seed")
+    if not isinstance(value, dict) or "kind" not in value or not set(value) <= set(fields):
+        raise ValueError(
+            f"{name}: expected a dict with 'kind' and any of {fields}, found {value!r}"
+        )
+    if value["kind"] == "matrix":
+        raise ValueError(f"{name}: expected an initializer other than 'matrix', found 'matrix'")
+    return {
+        "kind": text(f"{name}['kind']", value["kind"]),
+        "a": real(f"{name}['a']", value.get("a", 0.0)),
+        "b": real(f"{name}['b']", value.get("b", 0.0)),
+        "lower": real_or_none(f"{name}['lower']", value.get("lower")),
+        "upper": real_or_none(f"{name}['upper']", value.get("upper")),
+        "seed": integer(f"{name}['seed']", value.get("seed", 0), signed=False),
+    }
+
+
 def text(name, value):
     """A str. A member of an enum gives its name."""
     value = value.name if isinstance(value, enum.Enum) else value

@@ -19,8 +19,13 @@ _OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
 _OPTIONS_VERSION = 1
 # Options that files of older versions do not have.
-_NEWER_OPTIONS = {
+_NEWER_OPTIONS: dict = {
     "device": "",
+    "lower": None,
+    "upper": None,
+    "filter_max_keys": 0,
+    "not_admitted": None,
+    "evaluation": None,
     "score": "step",
     "refuse_colder": False,
     "storage_rows": [],

@@ -39,16 +39,21 @@ class Table(RowTransfer, TierControl):
         initializer: typing.Any = "constant",
         a: typing.Any = 0.0,
         b: typing.Any = 0.0,
+        lower: typing.Any = None,
+        upper: typing.Any = None,
         seed: typing.Any = 0,
         matrix: typing.Any = None,
         slots: typing.Any = (),
         filter: typing.Any = "none",
         filter_freq: int = 0,
+        filter_max_keys: typing.Any = 0,
         filter_max_elements: typing.Any = 0,
         filter_false_positive: typing.Any = 0.01,
         filter_counter_bits: typing.Any = 32,
         filter_probability: typing.Any = 1.0,
         default_value_no_permission: float = 0.0,
+        not_admitted: dict | None = None,
+        evaluation: dict | None = None,
         steps_to_live: int | None = 0,
         l2_weight_threshold: float = -1.0,
         storage_type: str = "DRAM",
@@ -71,19 +76,26 @@ class Table(RowTransfer, TierControl):
 
         Args:
           dim: elements of a value, 1 to 2**20.
-          initializer: how the initial value of a key is computed: "constant", "uniform", "normal", "truncated_normal" or "matrix".
-          a: the constant, the minimum (uniform), or the mean (normal, truncated_normal).
-          b: the maximum, exclusive (uniform), or the standard deviation (normal, truncated_normal).
+          initializer: how the initial value of a key is computed: "constant", "uniform", "normal", "truncated_normal" (cut
+            off at two deviations), "normal_between" (`lower` and `upper`), "debug" (key mod 100,000) or "matrix".
+          a: the constant, the minimum (uniform), or the mean (normal, truncated_normal, normal_between).
+          b: the maximum, exclusive (uniform), or the standard deviation (the normal ones).
+          lower, upper: cut-offs of normal_between, None: none. The values are drawn by the inverse of the distribution.
           seed: seed of the random initializers, 0 to 2**64 - 1.
           matrix: float32 [N, dim], for "matrix": key k starts from row k mod N.
           slots: list of (name, dim, initial value): columns in addition to the value.
           filter: which keys get a row: "none" (all), "counter", "bloom" or "probabilistic".
           filter_freq: number of occurrences after which a key gets a row.
+          filter_max_keys: counter: most keys that are counted, 0: no bound. When there are more, those with the lowest counts leave,
+            until an eighth of the bound is free.
           filter_max_elements: bloom: expected number of keys.
           filter_false_positive: bloom: probability that a key is admitted too early.
           filter_counter_bits: bloom: bits of a counter: 8, 16, 32 or 64.
           filter_probability: probabilistic: probability that one occurrence admits a key.
           default_value_no_permission: value of every element of a key that has not been admitted.
+          not_admitted: in place of that number, a dict {"kind": name of an initializer other than "matrix", "a", "b", "lower",
+            "upper", "seed": as for `initializer`}.
+          evaluation: such a dict: what keys without a row read in `lookup(keys, training=False)`. None: what they read in training.
           steps_to_live: if > 0, `expire` removes rows whose last update is more than this number of steps ago; with score "time",
             microseconds.
           l2_weight_threshold: if >= 0, `expire` removes rows with 0.5 * sum(value**2) below it.
@@ -126,11 +138,14 @@ class Table(RowTransfer, TierControl):
                 "initializer": arguments.text("initializer", initializer),
                 "a": arguments.real("a", a),
                 "b": arguments.real("b", b),
+                "lower": arguments.real_or_none("lower", lower),
+                "upper": arguments.real_or_none("upper", upper),
                 "seed": arguments.integer("seed", seed, signed=False),
                 "matrix": matrix,
                 "slots": arguments.columns(slots),
                 "filter": arguments.text("filter", filter),
                 "filter_freq": arguments.integer("filter_freq", filter_freq, 32, signed=False),
+                "filter_max_keys": arguments.integer("filter_max_keys", filter_max_keys),
                 "filter_max_elements": arguments.integer(
                     "filter_max_elements", filter_max_elements
                 ),
@@ -144,6 +159,8 @@ class Table(RowTransfer, TierControl):
                 "default_value_no_permission": arguments.real(
                     "default_value_no_permission", default_value_no_permission
                 ),
+                "not_admitted": arguments.initializer("not_admitted", not_admitted),
+                "evaluation": arguments.initializer("evaluation", evaluation),
                 "steps_to_live": arguments.integer("steps_to_live", steps_to_live),
                 "l2_weight_threshold": arguments.real("l2_weight_threshold", l2_weight_threshold),
                 "storage_type": arguments.text("storage_type", storage_type),
@@ -261,9 +278,13 @@ class Table(RowTransfer, TierControl):
         """The columns of a row: a list of (name, dim, initial value). The value comes first."""
         return self._table.columns()
 
-    def lookup(self, keys: npt.ArrayLike) -> np.ndarray:
-        """The values of `keys` (integers [n]): float32 [n, dim]. A key without a row reads as its initial value."""
-        return self._table.lookup(arguments.integers("keys", keys))
+    def lookup(self, keys: npt.ArrayLike, training: bool = True) -> np.ndarray:
+        """The values of `keys` (integers [n]): float32 [n, dim]. A key without a row reads as its initial value.
+
+        With a filter it reads as a key that is not admitted; with training=False as `evaluation` says, if it was given.
+        """
+        keys = arguments.integers("keys", keys)
+        return self._table.lookup(keys, arguments.boolean("training", training))
 
     def peek(self, keys: npt.ArrayLike) -> np.ndarray:
         """Reads values without side effects: float32 [n, dim], the same values as `lookup`.

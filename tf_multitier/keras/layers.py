@@ -138,6 +138,8 @@ class Embedding(_RowsLayer):
 
     Call arguments:
       inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats are cast, as in keras.layers.Embedding.
+      training: False, as in `evaluate` and `predict`: ids without a row read as `InitializerOption.eval_initializer` says, if it is
+        given.
 
     Returns:
       inputs.shape + [output_dim], or [batch, output_dim] with a combiner, in the layer's compute dtype.
@@ -173,13 +175,16 @@ class Embedding(_RowsLayer):
         self.embeddings = self._add_rows("embeddings", self)
         self.built = True
 
-    def call(self, inputs: typing.Any) -> tf.Tensor:
+    def call(self, inputs: typing.Any, training: bool | None = None) -> tf.Tensor:
+        training = training is not False
         inputs = _integers(inputs, self.name)
         if self.combiner is None:
-            values = _values(self.embeddings, inputs)
+            values = _values(self.embeddings, inputs, training)
         else:
             ids = pooled_ids(inputs, self.mask_zero)
-            values = lookup.embedding_lookup_sparse(self.embeddings, ids, combiner=self.combiner)
+            values = lookup.embedding_lookup_sparse(
+                self.embeddings, ids, combiner=self.combiner, training=training
+            )
         return tf.cast(values, self.compute_dtype)
 
     def compute_mask(self, inputs: typing.Any, previous: typing.Any = None) -> typing.Any:
@@ -239,13 +244,15 @@ def _integers(ids, layer):
         return tf.cast(ids, tf.int64)
 
 
-def _values(variable, ids):
+def _values(variable, ids, training):
     """One embedding per id, of dense or ragged ids."""
     if isinstance(ids, tf.RaggedTensor):
-        return ids.with_flat_values(lookup.embedding_lookup(variable, ids.flat_values))
+        return ids.with_flat_values(
+            lookup.embedding_lookup(variable, ids.flat_values, training=training)
+        )
     if isinstance(ids, tf.SparseTensor):
         ids = tf.sparse.to_dense(ids)
-    return lookup.embedding_lookup(variable, ids)
+    return lookup.embedding_lookup(variable, ids, training=training)
 
 
 def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
@@ -334,7 +341,7 @@ class GroupEmbedding(_RowsLayer):
             setattr(self, f"embeddings_{name}", variable)
         self.built = True
 
-    def call(self, inputs: typing.Any) -> typing.Any:
+    def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
         missing = [name for name in self._features if name not in inputs]
         if missing:
             raise ValueError(
@@ -346,7 +353,11 @@ class GroupEmbedding(_RowsLayer):
         ]
         combiners = [made.combiner for made in self._features.values()]
         values = nn.group_embedding_lookup_sparse(
-            [self.embeddings[name] for name in self._features], ids, combiners, concat=self.concat
+            [self.embeddings[name] for name in self._features],
+            ids,
+            combiners,
+            concat=self.concat,
+            training=training is not False,
         )
         if self.concat:
             return tf.cast(values, self.compute_dtype)
