@@ -212,7 +212,9 @@ def test_the_rows_of_a_variable_stay_with_its_slots(tmp_path):
         session.run(fewer)
         session.run(model.drain)
         assert [tier["rows"] for tier in model.stats(session)["tiers"]] == [3, 27]
-        with pytest.raises(errors.InvalidArgumentError, match="rows: expected at least 0, found -1"):
+        with pytest.raises(
+            errors.InvalidArgumentError, match="rows: expected at least 0, found -1"
+        ):
             session.run(model.ev.reserve(-1))
 
 

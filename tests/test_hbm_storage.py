@@ -145,7 +145,7 @@ def test_a_full_last_tier_refuses_updates_and_loses_no_row(tmp_path):
 def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(tmp_path):
     with pytest.raises(
         engine.ResourceExhaustedError,
-        match=r"no memory for \d+ bytes; \d+ of \d+ bytes are free",
+        match=r"no memory for \d+ bytes; \d+ of 68719476736 bytes are free",
     ):
         engine.Table(dim=4, storage_type="HBM_DRAM", storage_size=[1 << 40], device="emulated")
 
