@@ -1,6 +1,6 @@
 """What TensorFlow does with embedding variables where it has a GPU: host_memory_gpu/plugin.cc gives it one whose memory is the host's.
 
-The cases of gpu_cases.py and suites of other files run in processes that load the plugin. HBM is on the emulated device.
+The cases of gpu_cases.py run in processes that load the plugin. HBM is on the emulated device.
 """
 
 import os

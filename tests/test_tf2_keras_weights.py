@@ -76,12 +76,21 @@ def test_set_weights_brings_back_what_get_weights_returned(
 def test_training_goes_on_from_a_copy_as_it_did_before(tmp_path):
     model, layer = build(tmp_path, partitions=2)
     model.fit(IDS, LABELS, verbose=0)
-    weights, expected = model.get_weights(), None
-    for _ in range(2):
-        model.set_weights(weights)
-        model.fit(IDS, LABELS, verbose=0, shuffle=False)
-        expected = expected or content(layer)
-        same_bits(content(layer), expected)
+    weights = model.get_weights()
+    model.fit(IDS, LABELS, verbose=0, shuffle=False)
+    expected = content(layer)
+    model.set_weights(weights)
+    model.fit(IDS, LABELS, verbose=0, shuffle=False)
+    same_bits(content(layer), expected)
+
+
+def test_another_model_goes_on_with_the_slots_of_the_copy(tmp_path):
+    (model, layer), (twin, its_layer) = (build(tmp_path, partitions=2) for _ in range(2))
+    model.fit(IDS, LABELS, verbose=0)
+    twin.set_weights(model.get_weights())
+    for each in (model, twin):
+        each.fit(IDS, LABELS, verbose=0, shuffle=False)
+    same_bits(content(its_layer), content(layer))
 
 
 def test_early_stopping_restores_the_rows_of_the_best_epoch(tmp_path):
@@ -110,7 +119,40 @@ def test_other_arrays_are_refused_and_change_nothing(tmp_path):
             model.set_weights([other, *dense])
     with pytest.raises(NotImplementedError, match="save_weights"):
         pickle.dumps(rows)
+    with pytest.raises(NotImplementedError, match="has no dense value"):
+        np.asarray(layer.weights[0])
     same_bits(content(layer), expected)
+
+
+def test_kept_rows_are_not_copied(tmp_path):
+    kept = tf_multitier.StorageOption("SSDHASH", str(tmp_path), keep=True)
+    layer = multitier_keras.Embedding(
+        4, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=kept)
+    )
+    layer(IDS)
+    with pytest.raises(NotImplementedError, match="keep=True: use model.save_weights"):
+        layer.get_weights()
+
+
+@pytest.mark.parametrize(
+    "initializer",
+    [tf_multitier.TruncatedNormal(0.0, 1.0, 2.0, 3.0), tf_multitier.DebugInitializer()],
+)
+def test_models_with_our_initializers_are_saved_and_loaded(tmp_path, initializer):
+    option = tf_multitier.EmbeddingVariableOption(
+        init_option=tf_multitier.InitializerOption(eval_initializer=initializer)
+    )
+    layer = multitier_keras.Embedding(
+        4,
+        embeddings_initializer=initializer,
+        ev_option=option,
+        optimizer=tf_multitier.optimizers.SGD(0.1),
+    )
+    model = keras.Sequential([keras.Input((5,), dtype="int64"), layer, keras.layers.Dense(1)])
+    expected = model(IDS).numpy()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(IDS).numpy(), expected, rtol=1e-6)
 
 
 def test_the_file_of_a_copy_goes_with_its_last_array(tmp_path, monkeypatch):

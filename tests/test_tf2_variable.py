@@ -219,6 +219,11 @@ def test_a_function_names_a_variable_whose_object_is_gone():
         match="'short_lived' has no table any more.*keep the object",
     ):
         look_up()
+    with (
+        tf.GradientTape(),
+        pytest.raises(AssertionError, match="variables which have been deleted"),
+    ):
+        look_up()
 
 
 def test_a_dataset_prefetches_rows_eagerly(tmp_path):

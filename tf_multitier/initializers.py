@@ -40,7 +40,7 @@ InitialValue = collections.namedtuple(
 )
 
 
-class _KeyInitializer(Option):
+class KeyInitializer(Option):
     """Base class of initializers that compute a value from a key alone, so that they cannot fill a tensor."""
 
     def __call__(self, shape, dtype=None, **kwargs):
@@ -49,8 +49,17 @@ class _KeyInitializer(Option):
             f"{shape}, as a static variable or default_value_dim needs it"
         )
 
+    def get_config(self) -> dict:
+        """The arguments of the constructor. Keras saves them with a layer."""
+        return dict(vars(self))
 
-class TruncatedNormal(_KeyInitializer):
+    @classmethod
+    def from_config(cls, config: dict) -> typing.Any:
+        """The initializer of a configuration."""
+        return cls(**config)
+
+
+class TruncatedNormal(KeyInitializer):
     """Initial values of a normal distribution between two cut-offs. Only for embedding variables.
 
     The values are computed from key and seed by the inverse of the distribution. Nothing is rejected: an interval far from the mean
@@ -89,7 +98,7 @@ class TruncatedNormal(_KeyInitializer):
             )
 
 
-class DebugInitializer(_KeyInitializer):
+class DebugInitializer(KeyInitializer):
     """The initial value of every element is the key modulo 100,000: to see which key a row came from. Only for embedding variables."""
 
 

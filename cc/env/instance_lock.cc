@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cc/base/mutex.h"
+#include "cc/base/thread.h"
 #include "cc/env/directories.h"
 #include "cc/env/posix_error.h"
 
@@ -49,18 +50,10 @@ const std::string& BootId() {
 
 // What no other process ever is: <pid>-<start>-<boot id>. Read once in a process: a table looks at every instance of its name.
 std::string ThisProcess() {
-  struct Cache {
-    Mutex mutex;
-    pid_t pid MT_GUARDED_BY(mutex) = 0;  // a forked child reads it anew
-    std::string name MT_GUARDED_BY(mutex);
+  struct Name {
+    const std::string text = StrCat(::getpid(), "-", StartOfProcess("self"), "-", BootId());
   };
-  static auto* const cache = new Cache;
-  MutexLock lock(cache->mutex);
-  if (cache->pid != ::getpid()) {
-    cache->pid = ::getpid();
-    cache->name = StrCat(cache->pid, "-", StartOfProcess("self"), "-", BootId());
-  }
-  return cache->name;
+  return OfThisProcess<Name>()->text;
 }
 
 bool ProcessLives(const std::string& process) {

@@ -1,5 +1,7 @@
 // Apply: sums, rows in HBM, one optimizer's step on each.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -308,6 +310,7 @@ void HbmTable::SettleLater(std::shared_ptr<Operation> op, std::shared_ptr<MaybeI
 }
 
 void HbmTable::AwaitSettled() const {
+  if (getpid() != pid_) return;  // a forked child has no threads that settle
   MutexLock lock(settle_mutex_);
   const uint64_t last = settles_;
   lock.Wait(settled_, [&]() MT_REQUIRES(settle_mutex_) { return unsettled_.empty() || *unsettled_.begin() > last; });

@@ -113,6 +113,7 @@ Status LookUpGroup(DevicePlan::State* state, bool training, std::vector<DevicePl
 }  // namespace
 
 void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::Stream stream, Done done) {
+  if (plan != nullptr) *plan = DevicePlan();
   auto state = std::make_shared<DevicePlan::State>();
   for (const DeviceMember& member : members) {
     Status status = CheckTable(members[0].table, member.table);
@@ -121,7 +122,6 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
     if (status.ok()) status = state->members.back().output->Validate();
     if (!status.ok()) return done(status);
   }
-  if (plan != nullptr) *plan = DevicePlan();
   if (members.empty()) return done(OkStatus());
   DeviceQueue* const queue = members[0].table->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);

@@ -45,6 +45,8 @@ bool HbmTable::AsksForRows(Operation* op, bool creates) const {
   if (op->creates_rows) {
     const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn + op->unborn;
     if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : unborn), total);
+    // Rows that lookups left without an update make room as victims.
+    if (total <= MostRows()) rows = std::min(rows, MostRows());
   }
   if (rows <= table_->view().capacity) return false;
   op->asks_for_rows = rows;

@@ -25,7 +25,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
-      pool_(std::make_unique<ScratchPool>(memory(), stream_, below_->options().name)),
+      pool_(std::make_shared<ScratchPool>(memory(), stream_, below_->options().name)),
       rows_below_(below_.get()),
       enqueue_(queue_->enqueue()) {
   queue_->SkipTo(options.first_operation);
@@ -64,7 +64,7 @@ Result<std::unique_ptr<DeviceTable>> HbmTable::NewDeviceTable(size_t row_bytes, 
 
 HbmTable::~HbmTable() {
   if (getpid() != pid_) {  // nothing of the device may be touched
-    (void)pool_.release();
+    (void)new std::shared_ptr<ScratchPool>(pool_);
     (void)table_.release();
     (void)new std::shared_ptr<device::Device>(device_);
     (void)new std::shared_ptr<DeviceQueue>(queue_);

@@ -155,7 +155,7 @@ class HbmTable : public TableFront {
   Status LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number = 0);
   // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
   std::unique_ptr<MaybeInsideGate> TryEnter();
-  std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_.get()); }
+  std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_); }
   // view: out, the memory of the table. REQUIRES: the gate was entered
   std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
   // Enqueues the values of keys that all have rows.
@@ -271,7 +271,7 @@ class HbmTable : public TableFront {
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;
   const device::Stream stream_;  // the queue's
-  std::unique_ptr<ScratchPool> pool_;
+  std::shared_ptr<ScratchPool> pool_;
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
 

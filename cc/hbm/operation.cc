@@ -17,11 +17,11 @@ constexpr size_t kMostKeys = size_t{1} << 30;
 
 HbmTable::Operation::Operation(HbmTable* t) : Operation(t, 0) {}
 
-HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(t->pool_.get()) {
+HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(t->pool_) {
   MutexLock lock(t->enqueue_);
   number = taken != 0 ? taken : t->queue_->NextOperation();
   t->in_flight_.insert(number);
-  if (number / kRenumberEvery == t->renumbered_at_) return;
+  if (number / kRenumberEvery <= t->renumbered_at_) return;  // less: a group took the number before another operation
   t->renumbered_at_ = number / kRenumberEvery;
   const device::RenumberArgs renumber{t->table_->on_device(), t->table_->view().buckets, static_cast<uint32_t>(number)};
   t->Insist([&] { return t->kernels_.renumber(t->stream_, renumber); });

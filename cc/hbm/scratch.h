@@ -45,7 +45,8 @@ class ScratchPool {
 
 class Scratch {
  public:
-  explicit Scratch(ScratchPool* pool) : pool_(pool) {}
+  // The pool lives as long: a group's scratch may outlive the table whose pool lends it.
+  explicit Scratch(std::shared_ptr<ScratchPool> pool) : pool_(std::move(pool)) {}
   // REQUIRES: the device is done with the pinned memory, or Bury() was called
   ~Scratch();
   Scratch(const Scratch&) = delete;
@@ -68,7 +69,7 @@ class Scratch {
  private:
   void* Take(bool pinned, size_t bytes);
 
-  ScratchPool* const pool_;
+  const std::shared_ptr<ScratchPool> pool_;
   Status status_;
   std::vector<device::Buffer> lent_[2];  // by kind: on the device, pinned
 };

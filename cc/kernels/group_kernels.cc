@@ -444,6 +444,8 @@ absl::Status NoPlan(OpKernelContext*, const GroupPlanVariant&, GroupPlanVariant*
 using tensorflow::TypeIndex;  // the macro expects the name here
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, GroupPlanVariant,
                                          NoPlan);
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_GPU, GroupPlanVariant,
+                                         NoPlan);
 
 [[maybe_unused]] const HostVariant<GroupPlanVariant> host_variant;
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cc/env/env.h"
 #include "cc/env/instance_dir.h"
@@ -101,8 +102,8 @@ absl::Status Open(const VariableOptions& options, const std::string& name, const
 // What two tables must have in common to give keys without a row the same value.
 std::string AbsentKey(const TableOptions& table) {
   const auto text = [](const InitializerSpec& spec) {
-    return absl::StrCat(static_cast<int>(spec.kind), " ", spec.a, " ", spec.b, " ", spec.lower, " ", spec.upper, " ",
-                        spec.seed);
+    return absl::StrFormat("%d %.9g %.9g %.9g %.9g %d", static_cast<int>(spec.kind), spec.a, spec.b, spec.lower, spec.upper,
+                           spec.seed);
   };
   return absl::StrCat(text(table.not_admitted), "\n", table.evaluation.has_value() ? text(*table.evaluation) : "");
 }

@@ -95,7 +95,8 @@ absl::Status PartReader::WithFile(const Manifest& manifest, bool whole, const st
   std::unique_ptr<tensorflow::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(env_->NewRandomAccessFile(path, &file));
   std::unique_ptr<StreamReader> stream;
-  if (whole && manifest.num_rows * manifest.row_elements() > kStreamedElements && !absl::StrContains(path, "://")) {
+  if (whole && past_cache_ && manifest.num_rows * manifest.row_elements() > kStreamedElements &&
+      !absl::StrContains(path, "://")) {
     Result<std::unique_ptr<StreamReader>> opened = StreamReader::Open(Env::Posix(), path);
     TF_RETURN_IF_ERROR(ToAbsl(opened.status()));
     stream = *std::move(opened);

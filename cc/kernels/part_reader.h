@@ -33,6 +33,8 @@ class PartReader {
   absl::Status ReadManifests(std::vector<Manifest>* manifests);
   // Reads the initializer of the saved variable, including its matrix.
   absl::Status ReadInitializer(const Manifest& manifest, InitializerSpec* initializer);
+  // The files are read through the page cache from now on: several passes, or several readers, read the same file.
+  void ReadThroughCache() { past_cache_ = false; }
   // Calls visit with the rows and counted keys of one part, block by block; see PartFileReader. NotFound if its file is
   // missing. DataLoss, with file and offset, if it is damaged.
   absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit);
@@ -56,6 +58,7 @@ class PartReader {
   const std::string name_;
   const std::string tensor_;
   tensorflow::BundleReader reader_;
+  bool past_cache_ = true;  // large parts
 };
 
 }  // namespace multitier

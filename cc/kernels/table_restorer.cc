@@ -320,6 +320,7 @@ absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   const TableStats stats = table->Stats();
   const bool spills =
       stats.tiers.size() > 1 && stats.tiers[0].budget_bytes > 0 && rows > stats.tiers[0].budget_bytes / stats.row_bytes;
+  if (spills || OwnPart() == nullptr) saves_[0].reader->ReadThroughCache();
   RestoreProgress progress(name_, base_prefix(), spills ? 3 * rows : rows);
   if (spills) TF_RETURN_IF_ERROR(FindHotFrequency(*table, &progress, &hot));
   if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table, &progress, &imported));

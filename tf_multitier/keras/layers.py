@@ -9,6 +9,7 @@ import typing
 import keras
 import tensorflow as tf
 
+from tf_multitier import initializers
 from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier import optimizers as row_optimizers
@@ -19,6 +20,8 @@ from tf_multitier.keras.rows import Rows
 from tf_multitier.variable_scope import get_embedding_variable
 
 _SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
+_SERIALIZABLE(initializers.TruncatedNormal)
+_SERIALIZABLE(initializers.DebugInitializer)
 
 
 class _RowsLayer(keras.layers.Layer):
@@ -101,6 +104,8 @@ def _optimizer_from(config):
 def keras_initializer(initializer: typing.Any) -> typing.Any:
     """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one."""
     made = keras.initializers.get(initializer)
+    if isinstance(made, initializers.KeyInitializer):
+        return made
     config = made.get_config() if hasattr(made, "get_config") else {}
     seed = config.get("seed")
     kinds = {

@@ -6,6 +6,7 @@ import enum
 import typing
 
 from tf_multitier import config_pb2
+from tf_multitier import initializers
 from tf_multitier import options
 from tf_multitier.option_values import Option
 
@@ -40,6 +41,7 @@ def from_config(config: typing.Any) -> typing.Any:
         return config
     if "enum" in config:
         return getattr(config_pb2, config["enum"])[config["name"]]
-    made = object.__new__(getattr(options, config["option"]))
+    name = config["option"]
+    made = object.__new__(getattr(options, name, None) or getattr(initializers, name))
     vars(made).update({name: from_config(field) for name, field in config["fields"].items()})
     return made

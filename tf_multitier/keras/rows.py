@@ -123,7 +123,7 @@ class Rows(keras.Variable):
         """A copy of the rows, for `assign`: an array of shape [0, dim], with the rows in a temporary file.
 
         Raises:
-          NotImplementedError: in a graph. Rows have no dense value.
+          NotImplementedError: in a graph, or the table is kept (StorageOption.keep). Rows have no dense value.
         """
         if not tf.executing_eagerly():
             return self.embedding_variable.numpy()
@@ -139,7 +139,7 @@ class Rows(keras.Variable):
             variable.assign(value)
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
-        return self.numpy()
+        return self.embedding_variable.numpy()  # raises: a file of NumPy or HDF5 would have no rows
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
         # In a checkpoint the layer has the embedding variable itself. `model.export` keeps variables without their layers.

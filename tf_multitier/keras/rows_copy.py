@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import object_checkpoint
-from tf_multitier import saver
 from tf_multitier._library import ops
 
 _NAME = "rows"  # of the variable in the checkpoint of a copy
@@ -23,8 +22,9 @@ _NAME = "rows"  # of the variable in the checkpoint of a copy
 class RowsCopy(np.ndarray):
     """An array of shape [0, dim], like the weight, with a copy of the rows in a file.
 
-    The file is a checkpoint of the table in a temporary folder: slots, frequencies, versions and counts of filters are in it. The
-    folder is removed with the last array that refers to it.
+    The file is a checkpoint of the table in a temporary folder: slots, frequencies, versions and counts of filters are in it, except
+    the counts of a Bloom filter of a partitioned variable. The folder is removed with the last array that refers to it. np.save and
+    similar functions would store no rows.
     """
 
     _folder: typing.Any = None
@@ -32,7 +32,15 @@ class RowsCopy(np.ndarray):
 
     @classmethod
     def of(cls, part: typing.Any, state: list) -> RowsCopy:
-        """Copies a table. state: NumPy arrays that `state` of the copy returns."""
+        """Copies a table. state: NumPy arrays that `state` of the copy returns. Like a save, it first removes expired rows.
+
+        Raises:
+          NotImplementedError: the table is kept. Its files would then belong to the copy, not to a checkpoint.
+        """
+        if part.option_attrs["keep"]:
+            raise NotImplementedError(
+                f"rows of '{part.name}' cannot be copied by get_weights(), because StorageOption.keep=True: use model.save_weights(path)"
+            )
         folder = tempfile.TemporaryDirectory(prefix="tf_multitier_rows_")
         prefix = os.path.join(folder.name, _NAME)
         manifest = json.loads(ops.multitier_save_part(part.handle, prefix).numpy())
@@ -63,7 +71,7 @@ class RowsCopy(np.ndarray):
             raise ValueError(
                 f"rows of '{part.name}': expected what get_weights() returned, found an array without rows"
             )
-        saver.restore_op(part, os.path.join(self._folder.name, _NAME), _NAME)
+        object_checkpoint.restore(part, tf.constant(os.path.join(self._folder.name, _NAME)), _NAME)
 
     def __reduce__(self) -> typing.Any:
         raise NotImplementedError(
