@@ -433,7 +433,9 @@ def test_strategies_of_several_replicas_are_refused_by_name():
     lines = [line for line in run.stdout.splitlines() if "replica" in line]
     assert len(lines) == 2, run.stdout + run.stderr
     for line, name in zip(lines, ("SGD", "Adam")):
-        assert re.search(rf"^0 .*optimizers.{name}: expected one replica .*found 2 \(MirroredStrategy\)", line)
+        assert re.search(
+            rf"^0 .*optimizers.{name}: expected one replica .*found 2 \(MirroredStrategy\)", line
+        )
 
 
 def test_a_strategy_of_one_replica_trains():

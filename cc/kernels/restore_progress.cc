@@ -3,7 +3,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/base/no_destructor.h"
 #include "absl/synchronization/mutex.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -18,7 +17,7 @@ struct Running {
 };
 
 Running& AllRunning() {
-  static absl::NoDestructor<Running> running;
+  static auto* const running = new Running;
   return *running;
 }
 

@@ -3,12 +3,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/no_destructor.h"
-
 namespace multitier {
 
 SharedTables& SharedTables::Global() {
-  static absl::NoDestructor<SharedTables> tables;
+  static auto* const tables = new SharedTables;
   return *tables;
 }
 
