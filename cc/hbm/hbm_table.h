@@ -287,7 +287,7 @@ class HbmTable : public TableFront {
   mutable std::condition_variable settled_;
   std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose births are not counted yet
   uint64_t settles_ MT_GUARDED_BY(settle_mutex_) = 0;
-  std::atomic<uint64_t> may_be_born_{0};  // at most so many rows, by those updates
+  std::atomic<uint64_t> may_be_born_{0};  // the most rows that those updates can create
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
   std::atomic<bool> maybe_dirty_{false};  // an apply ran since everything was handed down

@@ -300,7 +300,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return OkStatus();
   }
 
-  // One slice of each shard in turn. So every chunk has rows of all shards, and whoever imports it can use several threads.
+  // One slice of each shard in turn. So every chunk has rows of all shards, and an import can use several threads.
   Status InDram() {
     struct Place {
       Shard* shard;
