@@ -7,6 +7,7 @@ from variable_util import make
 from variable_util import sparse
 
 import tf_multitier
+from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier._library import ops
 
@@ -46,10 +47,16 @@ def devices_of(nodes, ops="Multitier"):
     return {device for op, device in nodes.values() if ops in op}
 
 
-def model(kind, path, device="/GPU:0", optimizer=None):
+def group_lookups(nodes):
+    """[(type, device)] of each grouped lookup."""
+    return sorted(where for where in nodes.values() if "GroupLookup" in where[0])
+
+
+def model(kind, path, device="/GPU:0", optimizer=None, **kwargs):
     """(outputs, training op, input, variables) of plain, pooled and grouped lookups of two variables."""
     with tf.device(device):
-        first, second = variable("first", kind, path), variable("second", kind, path, dim=3)
+        first = variable("first", kind, path, **kwargs)
+        second = variable("second", kind, path, dim=3, **kwargs)
         keys = v1.placeholder(tf.int64, [None])
         ids = sparse([0, 0, 1, 3], [7, -8, 7, 9], [4, 2])
         outputs = [
@@ -100,12 +107,13 @@ def test_the_ops_of_a_variable_with_hbm_run_on_the_gpu(kind, device, graph, tmp_
         saver.save(session, str(tmp_path / "ck"))
         saver.restore(session, str(tmp_path / "ck"))
     alone = {"MultitierLookupSparseGrad"}  # has no handle
-    found = {op: where for op, where in nodes.values() if "Multitier" in op and op not in alone}
-    assert len(found) >= 5 and set(found.values()) == {ON_GPU}, found
+    found = {(op, where) for op, where in nodes.values() if "Multitier" in op and op not in alone}
+    assert len(found) >= 5 and {where for _, where in found} == {ON_GPU}, found
 
 
-def test_a_variable_in_dram_stays_on_the_cpu(graph, tmp_path):
-    outputs, train, keys, _ = model("DRAM", tmp_path)
+@pytest.mark.parametrize("kind, parts", [("DRAM", 1), ("HBM_DRAM", 2)])
+def test_a_variable_in_dram_or_in_parts_stays_on_the_cpu(kind, parts, graph, tmp_path):
+    outputs, train, keys, _ = model(kind, tmp_path, parts=parts)
     with soft_session(graph) as session:
         session.run(v1.global_variables_initializer())
         nodes = placed(session, [outputs, train], feed_dict={keys: [1, 2]})
@@ -119,8 +127,10 @@ def test_a_group_with_dram_and_hbm_is_two_ops_on_two_devices(graph, tmp_path):
     with soft_session(graph) as session:
         session.run(v1.global_variables_initializer())
         nodes = placed(session, looked_up)
-    found = {op: device for op, device in nodes.values() if "GroupLookup" in op}
-    assert found == {"MultitierHbmGroupLookup": ON_GPU, "MultitierGroupLookup": ON_CPU}
+    assert group_lookups(nodes) == [
+        ("MultitierGroupLookup", ON_CPU),
+        ("MultitierHbmGroupLookup", ON_GPU),
+    ]
 
 
 def test_a_group_with_a_tensorflow_variable_is_two_ops(graph, tmp_path):
@@ -133,8 +143,10 @@ def test_a_group_with_a_tensorflow_variable_is_two_ops(graph, tmp_path):
         session.run(v1.global_variables_initializer())
         nodes = placed(session, looked_up)
         values, rows = session.run([looked_up[1], dense])
-    found = {op: device for op, device in nodes.values() if "GroupLookup" in op}
-    assert found == {"MultitierHbmGroupLookup": ON_GPU, "MultitierGroupLookup": ON_CPU}
+    assert group_lookups(nodes) == [
+        ("MultitierGroupLookup", ON_CPU),
+        ("MultitierHbmGroupLookup", ON_GPU),
+    ]
     np.testing.assert_array_equal(values, rows[1:3])
 
 
@@ -247,6 +259,181 @@ def test_empty_batches_change_nothing(graph, tmp_path):
         assert session.run(ev.total_count()) == 0
 
 
+def test_a_sequence_without_a_step_has_empty_values(graph, tmp_path):
+    none = tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0], tf.int64), [3, 0])
+    ragged = tf.RaggedTensor.from_row_splits(tf.zeros([0], tf.int64), np.int64([0, 0, 0]))
+    with tf.device("/GPU:0"):
+        tables = [variable("a", "HBM_DRAM", tmp_path), variable("b", "HBM_DRAM", tmp_path)]
+        outputs = nn.group_embedding_lookup_sparse(
+            tables, [none, ragged], ["sum", "sum"], is_sequence=True
+        )
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.add_n([tf.reduce_sum(o) for o in outputs]))
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        found, _ = session.run([outputs, train])
+    assert [value.shape for value in found] == [(3, 0, 4), (2, 0, 4)]
+
+
+@pytest.mark.parametrize(
+    "rows, weights, batch, message",
+    [
+        ([1, 0], [], 2, "'ev'.*order"),
+        ([0, 2], [], 2, "'ev'.*2"),
+        ([0], [], 2, "expected one row index for each of 2 keys, found 1"),
+        ([0, 1], [1.0], 2, "expected 0 weights .has_weights is false., found 1"),
+        ([0, 1], [], -1, "batch: expected at least 0, found -1"),
+    ],
+)
+def test_bad_input_of_a_pooled_lookup_is_refused(rows, weights, batch, message, graph, tmp_path):
+    rows = v1.placeholder_with_default(np.int64(rows), None)
+    weights = v1.placeholder_with_default(np.float32(weights), None)
+    batch = v1.placeholder_with_default(np.int64(batch), None)
+    with tf.device("/GPU:0"):
+        ev = variable("ev", "HBM_DRAM", tmp_path)
+        pooled = ops.multitier_lookup_sparse(
+            [ev.handle], np.int64([1, 2]), rows, weights, batch, "sum", 4, has_weights=False
+        )
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(pooled)
+
+
+def applied(ev, keys, grads, counts, rate=0.5):
+    """An update by SGD. Inputs whose shapes are known when it runs."""
+    placed = [v1.placeholder_with_default(value, None) for value in (keys, grads, counts)]
+    step = tf.constant(1, tf.int64)
+    return ops.multitier_apply(
+        ev.handle, *placed, step, [tf.constant(rate)], "sgd", slot_names=[], slot_initial_values=[]
+    )
+
+
+@pytest.mark.parametrize(
+    "keys, grads, counts, message",
+    [
+        (np.int64([[1]]), np.ones([1, 4]), [], "keys: expected"),
+        (np.int64([1, 2]), np.ones([1, 4]), [], r"expected grads of shape .2,4., found .1,4."),
+        (np.int64([1, 2]), np.ones([2, 3]), [], r"expected grads of shape .2,4., found .2,3."),
+        (np.int64([1, 2]), np.ones([2, 4]), [1], r"expected counts of shape .2. or .0., found .1."),
+    ],
+)
+def test_bad_input_of_an_update_is_refused(keys, grads, counts, message, graph, tmp_path):
+    with tf.device("/GPU:0"):
+        ev = variable("ev", "HBM_DRAM", tmp_path)
+        update = applied(ev, keys, np.float32(grads), np.int64(counts))
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(update)
+        assert session.run(ev.total_count()) == 0
+
+
+def test_counts_are_added_to_the_frequency(graph, tmp_path):
+    with tf.device("/GPU:0"):
+        ev = variable("ev", "HBM_DRAM", tmp_path)
+        update = applied(ev, np.int64([5, 6, 5]), np.ones([3, 4], np.float32), np.int64([2, 0, 3]))
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        session.run(update)
+        assert session.run(ev.get_frequency([5, 6])).tolist() == [5, 0]
+
+
+def test_splits_that_do_not_fit_are_refused(graph, tmp_path):
+    splits = v1.placeholder_with_default(np.int64([0, 3]), [None])
+    with tf.device("/GPU:0"):
+        tables = [variable("a", "HBM_DRAM", tmp_path), variable("b", "HBM_DRAM", tmp_path)]
+        ids = tf.RaggedTensor.from_row_splits(np.int64([1, 2]), splits, validate=False)
+        pooled = nn.group_embedding_lookup_sparse(tables, [ids, ids], ["sum", "sum"])
+        steps = nn.group_embedding_lookup_sparse(
+            tables, [ids, ids], ["sum", "sum"], is_sequence=True
+        )
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        for outputs in (pooled, steps):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="splits"):
+                session.run(outputs)
+        assert session.run(pooled, {splits: np.int64([0, 2])})[0].shape == (1, 4)
+
+
+def test_a_table_without_hbm_is_refused_by_a_kernel_for_gpus(graph):
+    with tf.device("/GPU:0"):
+        attrs = dict(shape=[0, 4], storage_type="DRAM")
+        handle = ops.multitier_hbm_embedding_variable_handle(shared_name="ev", **attrs)
+        initialize = ops.multitier_initialize(handle, tf.zeros([0, 4]), **attrs)
+        values = ops.multitier_lookup(handle, np.int64([1]))
+    with soft_session(graph) as session:
+        session.run(initialize)
+        with pytest.raises(
+            tf.errors.FailedPreconditionError,
+            match="'ev' on .*GPU:0: expected a table in the memory of this GPU, found one without HBM",
+        ):
+            session.run(values)
+
+
+def test_a_table_takes_the_memory_of_tensorflow(graph):
+    storage = tf_multitier.StorageOption(storage_type="HBM_DRAM", storage_size=[2**30])
+    option = tf_multitier.EmbeddingVariableOption(storage_option=storage)
+    with tf.device("/GPU:0"):
+        ev = make("ev", ev_option=option)
+    with soft_session(graph) as session:
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="_bfc has no memory for"):
+            session.run(ev.initializer)
+
+
+def evaluated(kind, device, path):
+    """The values of absent keys in lookups for evaluation and for training, plain, pooled and grouped."""
+    storage = tf_multitier.StorageOption(
+        storage_type=kind, storage_path=str(path), storage_size=SIZES[kind]
+    )
+    with tf.Graph().as_default() as graph, tf.device(device):
+        option = tf_multitier.EmbeddingVariableOption(
+            init_option=tf_multitier.InitializerOption(eval_initializer=7.0), storage_option=storage
+        )
+        ev = make("ev", initializer=v1.ones_initializer(), ev_option=option)
+        ids = sparse([0, 0, 1], [1, 2, 1], [2, 2])
+        outputs = []
+        for training in (False, True):
+            outputs += [
+                lookup.embedding_lookup(ev, np.int64([3, 4]), training=training),
+                lookup.embedding_lookup_sparse(ev, ids, combiner="sum", training=training),
+                *nn.group_embedding_lookup_sparse([ev], [ids], ["sum"], training=training),
+            ]
+        with soft_session(graph) as session:
+            session.run(v1.global_variables_initializer())
+            return session.run(outputs)
+
+
+def test_absent_keys_of_an_evaluation_read_the_eval_initializer(tmp_path):
+    found = evaluated("HBM_DRAM", "/GPU:0", tmp_path)
+    assert found[0].max() == 7 and found[3].max() == 1
+    assert_equal(found, evaluated("DRAM", "/CPU:0", tmp_path))
+
+
+def alone(op):
+    """The colocation groups of an op that is colocated with no other."""
+    return [f"loc:@{op.name}".encode()]
+
+
+def test_what_the_optimizer_adds_keeps_the_callers_device(graph, tmp_path):
+    with tf.device("/GPU:0"):
+        tables = [variable("a", "HBM_DRAM", tmp_path), variable("b", "HBM_DRAM", tmp_path)]
+    ids = sparse([0, 1], [1, 2], [2, 1])
+    outputs = [
+        v1.nn.embedding_lookup(tables[0], np.int64([1, 2])),
+        v1.nn.embedding_lookup_sparse(tables[1], ids, None, combiner="mean", max_norm=2.0),
+        *nn.group_embedding_lookup_sparse(tables, [ids, ids], ["sum", "sum"]),
+    ]
+    loss = tf.add_n([tf.reduce_sum(out) for out in outputs])
+    before = {op.name for op in graph.get_operations()}
+    with tf.device("/job:worker/task:3"):
+        v1.train.AdagradOptimizer(tf.constant(0.1)).minimize(loss)
+    added = [op for op in graph.get_operations() if op.name not in before]
+    free = [op for op in added if op.outputs and op.colocation_groups() == alone(op)]
+    assert len(free) > 20
+    elsewhere = {op.name: op.device for op in free if op.device != "/job:worker/task:3"}
+    assert not elsewhere
+
+
 def gradients_of_steps(kind, device, path):
     """The gradients, and the values of a grouped lookup, of an eager step and of the same step in a function."""
     with tf.device(device):
@@ -267,4 +454,15 @@ def gradients_of_steps(kind, device, path):
 
 def test_gradients_of_eager_steps_and_functions_equal_those_of_the_cpu(tmp_path):
     found = gradients_of_steps("HBM_DRAM", "/GPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))
+
+
+def test_a_variable_with_hbm_on_the_cpu_has_gradients_in_steps_outside_of_its_device(tmp_path):
+    found = gradients_of_steps("HBM_DRAM", "/CPU:0", tmp_path)
+    assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))
+
+
+def test_a_variable_on_a_gpu_has_gradients_in_steps_on_the_cpu(tmp_path):
+    with tf.device("/CPU:0"):
+        found = gradients_of_steps("HBM_DRAM", "/GPU:0", tmp_path)
     assert_equal(found, gradients_of_steps("DRAM", "/CPU:0", tmp_path))

@@ -118,7 +118,7 @@ struct EmulatedDevice::State {
   uint64_t random;
   int64_t fail_in = -1;  // calls until one fails; negative: none does
   int64_t calls = 0;
-  int64_t synchronizations = 0;
+  int64_t synchronizations = 0, launches = 0;
   int64_t fail_every = 0, allocations = 0;
 
   uint64_t Random() {
@@ -304,6 +304,7 @@ Status EmulatedDevice::SortByUpper(Stream stream, const uint64_t* from, uint64_t
   if (n == 0) return OkStatus();
   HiddenLock lock(&state_->mutex);
   if (state_->FailsNow()) return Injected("SortByUpper");
+  ++state_->launches;
   Operation operation(Operation::kSort);
   operation.to = to;
   operation.from = from;
@@ -409,6 +410,11 @@ int64_t EmulatedDevice::synchronizations() const {
   return state_->synchronizations;
 }
 
+int64_t EmulatedDevice::launches() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->launches;
+}
+
 size_t EmulatedDevice::used_bytes() const {
   HiddenLock lock(&state_->mutex);
   return state_->used_bytes;
@@ -424,6 +430,7 @@ Status EnqueueKernel(Stream stream, const char* name, simt::Dim3 grid, simt::Dim
   EmulatedDevice::State* const device = Get(stream)->device;
   HiddenLock lock(&device->mutex);
   if (device->FailsNow()) return Injected(name);
+  ++device->launches;
   Operation operation(Operation::kKernel);
   operation.kernel = kernel;
   operation.grid = grid;

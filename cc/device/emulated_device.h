@@ -60,6 +60,7 @@ class EmulatedDevice : public Device {
   void FailTwoAllocationsOf(int64_t n);
   int64_t calls() const;             // so far
   int64_t synchronizations() const;  // of them, calls of Synchronize
+  int64_t launches() const;          // of them, kernels and sorts
   size_t used_bytes() const;         // of device memory
   simt::Stats stats() const;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cc/hbm/operation.h"
+#include "cc/hbm/pins.h"
 
 namespace multitier::hbm {
 
@@ -269,6 +270,7 @@ class HbmTable::Snapshot : public TableSnapshot {
     const auto held = std::chrono::steady_clock::now() - held_since_;
     table_->snapshot_held_us_ = std::chrono::duration_cast<std::chrono::microseconds>(held).count();
   }
+  Status GiveFiles() override { return below_->GiveFiles(); }
   Status Run() override {
     table_->snapshot_thread_ = std::this_thread::get_id();
     const Status status = below_->Run();
@@ -356,13 +358,14 @@ TableStats HbmTable::Stats() const {
   hbm.budget_bytes = budget_bytes == kUnboundedBytes ? 0 : static_cast<int64_t>(budget_bytes);
   hbm.hits = hits_;
   hbm.misses = misses_;
-  {
+  if (getpid() == pid_) {  // in a forked child the lock may be held forever
     MutexLock lock(enqueue_);
     if (table_ != nullptr) hbm.resident_bytes = static_cast<int64_t>(table_->bytes());
   }
   stats.tiers[0].promotions += brought_up_;
   stats.tiers[0].demotions += handed_down_;
   stats.tiers.insert(stats.tiers.begin(), hbm);
+  stats.prefetched += pins_->Count();
   stats.rows += rows_below_.new_rows();
   stats.created += rows_below_.new_rows() + removed_new_;
   stats.removed += removed_new_;

@@ -7,7 +7,6 @@
 
 #include "cc/hbm/device_rule.h"
 #include "cc/hbm/operation.h"
-#include "cc/hbm/workers.h"
 
 namespace multitier::hbm {
 
@@ -40,8 +39,7 @@ Status HbmTable::ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const
   MT_RETURN_IF_ERROR(CheckApply(request));
   if (keys.n == 0) {
     Inside inside(this);
-    below_->NoteApply(request.global_step);
-    return OkStatus();
+    return below_->Apply(request);  // counts it, and notes no step
   }
   return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishApply(op, grads, request); });
 }
@@ -231,6 +229,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   }
   MT_RETURN_IF_ERROR(rows_below_.Retry());
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
+  ReleasePinsInTime();
   if (AsksForRows(op, /*creates=*/true)) return OkStatus();
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {
@@ -254,59 +253,48 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   return broken();
 }
 
-Result<bool> HbmTable::UpdateKept(const std::shared_ptr<Operation>& kept, const ApplyRequest& request, const float* sums,
-                                  const uint64_t* occurrences) {
+Result<bool> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request, Kept* kept) {
   Gradients gradients;
   MT_RETURN_IF_ERROR(Check());
   MT_RETURN_IF_ERROR(PrepareRule(request, &gradients));
-  auto inside = std::make_shared<MaybeInsideGate>(&gate_);
-  if (!inside->inside() || kept->epoch != epoch_ || !kept->complete) return false;
+  kept->inside = std::make_shared<MaybeInsideGate>(&gate_);
+  if (!kept->inside->inside() || op->epoch != epoch_ || !op->complete) return false;
   if (options().admission.kind == AdmissionKind::kBloom) return false;
-  const uint64_t most_born = kept->counted->distinct;
+  const uint64_t most_born = op->counted->distinct;
   may_be_born_ += most_born;
   const auto rows = static_cast<uint64_t>(below_->TotalCount() + rows_below_.new_rows());
-  auto* const born_on_device = kept->scratch.OnDevice<uint32_t>(1);
-  auto* const born = kept->scratch.Pinned<uint32_t>(1);
-  const bool fits = !grows_ || rows + may_be_born_ <= MostRows();
-  if (!fits || !kept->scratch.status().ok() || !device_->Fill(stream_, born_on_device, 0, sizeof(uint32_t)).ok()) {
+  if (grows_ && rows + may_be_born_ > MostRows()) {
     may_be_born_ -= most_born;
     return false;
   }
-  gradients.sum.sums = const_cast<float*>(sums);  // which the update only reads
-  gradients.sum.occurrences = const_cast<uint64_t*>(occurrences);
-  device::UpdateArgs update = UpdateArgsOf(*kept, request, gradients, below_->NoteApply(request.global_step));
-  update.born = born_on_device;
-  {
-    MutexLock lock(enqueue_);
-    Insist([&] { return kernels_.update(stream_, gradients.rule, update); });
-    maybe_dirty_ = true;
-    Insist([&] { return device_->Copy(stream_, born, born_on_device, sizeof(uint32_t)); });
-  }
-  hits_ += static_cast<int64_t>(most_born);
-  updates_ += static_cast<int64_t>(most_born);
-  SettleLater(kept, std::move(inside), born, most_born);
-  MT_RETURN_IF_ERROR(broken());
+  kept->op = op;
+  kept->rule = gradients.rule;
+  kept->args = UpdateArgsOf(*op, request, gradients, below_->NoteApply(request.global_step));
   return true;
 }
 
-void HbmTable::SettleLater(std::shared_ptr<Operation> op, std::shared_ptr<MaybeInsideGate> inside, const uint32_t* born,
-                           uint64_t most_born) {
-  uint64_t number;
-  {
-    MutexLock lock(settle_mutex_);
-    number = ++settles_;
-    unsettled_.insert(number);
-  }
-  RunOnWorker([this, op = std::move(op), inside = std::move(inside), born, most_born, number]() mutable {
-    Insist([&] { return device_->Synchronize(stream_); });
-    if (broken().ok()) rows_below_.AddNewRows(*born);
-    may_be_born_ -= most_born;
-    op = nullptr;
-    inside = nullptr;
-    MutexLock lock(settle_mutex_);
-    unsettled_.erase(number);
-    settled_.notify_all();
-  });
+void HbmTable::NoteUpdate(const Kept& kept, const Status& enqueued) {
+  if (!enqueued.ok()) return Break(enqueued);
+  maybe_dirty_ = true;
+  hits_ += kept.args.max_keys;
+  updates_ += kept.args.max_keys;
+}
+
+void HbmTable::BeginSettling(Kept* kept) {
+  MutexLock lock(settle_mutex_);
+  kept->settle = ++settles_;
+  unsettled_.insert(kept->settle);
+}
+
+void HbmTable::Settle(Kept* kept, const Status& done, uint32_t born) {
+  if (!done.ok()) Break(done);
+  if (broken().ok()) rows_below_.AddNewRows(born);
+  may_be_born_ -= kept->args.max_keys;
+  kept->op = nullptr;
+  kept->inside = nullptr;
+  MutexLock lock(settle_mutex_);
+  unsettled_.erase(kept->settle);
+  settled_.notify_all();
 }
 
 void HbmTable::AwaitSettled() const {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "cc/hbm/device_plan.h"
 #include "cc/hbm/group_find.h"
-#include "cc/hbm/member_output.h"
 #include "cc/hbm/workers.h"
 #include "cc/table/group_snapshot.h"
 #include "cc/table/table_above.h"
@@ -13,16 +13,6 @@
 namespace multitier::hbm {
 
 using Operation = HbmTable::Operation;
-
-struct DevicePlan::State {
-  struct Member {
-    std::unique_ptr<MemberOutput> output;
-    std::shared_ptr<Operation> op;  // null: the member has no keys
-    uint64_t number = 0;            // of the operation, once its group has looked
-    int64_t distinct() const { return op == nullptr ? 0 : op->counted->distinct; }
-  };
-  std::vector<Member> members;
-};
 
 DevicePlan::DevicePlan() : state_(std::make_unique<State>()) {}
 DevicePlan::~DevicePlan() = default;
@@ -43,6 +33,7 @@ namespace {
 // All tables of an operation are on one device.
 Status CheckTable(const HbmTable* first, const HbmTable* table) {
   if (table == nullptr) return InvalidArgumentError("expected a table in HBM, found none");
+  MT_RETURN_IF_ERROR(table->Check());
   if (table->queue() == first->queue()) return OkStatus();
   return InvalidArgumentError("expected tables on one device, found '", first->options().name, "' on another than '",
                               table->options().name, "'");
@@ -58,56 +49,79 @@ ApplyRequest RequestOf(const ApplyRequest& given) {
   return request;
 }
 
+// A member with keys, whatever it misses.
 Status LookUpMember(DevicePlan::State::Member* member, bool training) {
   MemberOutput* const output = member->output.get();
-  HbmTable* const table = output->table();
-  if (output->keys().n > 0) {
-    std::shared_ptr<Operation> op;
-    MT_RETURN_IF_ERROR(table->LookupTo(HbmTable::BatchKeys(output->keys()), output, training ? &op : nullptr, member->number));
-    member->op = std::move(op);
-    return OkStatus();
-  }
-  Operation op(table);
-  return output->EnqueueZeros(&op);
+  SoleOutput alone(output);
+  std::shared_ptr<Operation> op;
+  MT_RETURN_IF_ERROR(output->table()->LookupTo(HbmTable::BatchKeys(output->keys()), &alone, output->reason(),
+                                               training ? &op : nullptr, member->number));
+  member->op = std::move(op);
+  if (!training) return OkStatus();
+  const Operation& found = *member->op;
+  member->batch = std::make_shared<DevicePlan::State::Batch>();
+  *member->batch = {found.n, found.counted->distinct, found.dedup.entries};
+  return OkStatus();
 }
 
-// Looks up the members whose keys are all in HBM, in one set of launches. A table that occurs twice takes part once. *rest: the
-// other members.
+// False: the members must go on one at a time. *missed: those whose keys are not all in HBM.
+Result<bool> LookUpTogether(const std::vector<DevicePlan::State::Member*>& members, bool training,
+                            std::vector<DevicePlan::State::Member*>* missed) {
+  if (members.empty()) return true;
+  std::vector<MemberOutput*> outputs;
+  for (DevicePlan::State::Member* member : members) outputs.push_back(member->output.get());
+  GroupFind group(outputs, training);
+  if (!group.Run()) {
+    if (group.status().ok() || members[0]->output->keys().n > 0) return false;
+    return group.status();
+  }
+  const auto batch = std::make_shared<DevicePlan::State::Batch>();
+  *batch = {group.n(), group.distinct(), group.entries()};
+  for (size_t i = 0; i < members.size(); ++i) {
+    std::shared_ptr<Operation> op = std::move(group.members()[i].op);
+    if (op == nullptr) continue;
+    MT_RETURN_IF_ERROR(outputs[i]->Check(op->counted->first_bad));
+    if (!op->complete) {
+      members[i]->number = op->number;  // a second look is the same use
+      missed->push_back(members[i]);
+      continue;
+    }
+    op->table->NoteFound(*op);
+    if (!training) continue;
+    members[i]->batch = batch;
+    members[i]->first = group.first(i);
+    members[i]->first_entry = group.first_entry(i);
+    members[i]->op = std::move(op);
+  }
+  return true;
+}
+
+// Looks up the members whose keys are all in HBM, in one set of launches, and those without keys. A table that occurs twice
+// takes part once. *rest: the other members.
 Status LookUpGroup(DevicePlan::State* state, bool training, std::vector<DevicePlan::State::Member*>* rest) {
   constexpr int64_t kMostKeys = int64_t{1} << 30;
-  std::vector<DevicePlan::State::Member*> members;
-  std::vector<MemberOutput*> outputs;
+  std::vector<DevicePlan::State::Member*> members, empty;
   std::set<HbmTable*> tables;
   int64_t keys = 0;
   for (auto& member : state->members) {
     const int64_t n = member.output->keys().n;
-    if (n == 0 || keys + n > kMostKeys || !tables.insert(member.output->table()).second) {
+    if (n == 0) {
+      if (member.output->rows() > 0) empty.push_back(&member);
+    } else if (keys + n > kMostKeys || !tables.insert(member.output->table()).second) {
       rest->push_back(&member);
-      continue;
+    } else {
+      keys += n;
+      members.push_back(&member);
     }
-    keys += n;
-    members.push_back(&member);
-    outputs.push_back(member.output.get());
   }
   if (members.size() >= 2) {
-    GroupFind group(outputs, training);
-    if (group.Run()) {
-      for (size_t i = 0; i < members.size(); ++i) {
-        std::shared_ptr<Operation> op = std::move(group.members()[i].op);
-        MT_RETURN_IF_ERROR(outputs[i]->Check(*op));
-        if (op->complete) {
-          MT_RETURN_IF_ERROR(op->table->FinishFound(op.get(), outputs[i]));
-          if (training) members[i]->op = std::move(op);
-        } else {
-          members[i]->number = op->number;  // a second look is the same use
-          rest->push_back(members[i]);
-        }
-      }
-      return OkStatus();
-    }
+    std::vector<DevicePlan::State::Member*> all = members;
+    all.insert(all.end(), empty.begin(), empty.end());
+    MT_ASSIGN_OR_RETURN(const bool together, LookUpTogether(all, training, rest));
+    if (together) return OkStatus();
   }
   rest->insert(rest->end(), members.begin(), members.end());
-  return OkStatus();
+  return LookUpTogether(empty, training, rest).status();
 }
 
 }  // namespace
@@ -133,7 +147,10 @@ void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::
     }
     const Status ordered = queue->Precede(stream);
     if (status.ok()) status = ordered;
-    if (plan != nullptr && status.ok()) *plan->state() = std::move(*state);
+    if (plan != nullptr && status.ok()) {
+      state->scratch = state->members[0].output->table()->NewScratch();
+      *plan->state() = std::move(*state);
+    }
     state->members.clear();  // the caller may end the tables in `done`
     done(status);
   });
@@ -146,30 +163,6 @@ Status CheckMember(const DevicePlan& plan, int member) {
   return InvalidArgumentError("expected a member of the plan in [0, ", plan.num_members(), "), found ", member);
 }
 
-Status EnqueueGradient(DevicePlan::State::Member* member, const DeviceGradient& gradient) {
-  const int64_t distinct = member->distinct();
-  if (distinct == 0) return OkStatus();
-  Operation* const op = member->op.get();
-  HbmTable* const table = op->table;
-  const device::Stream stream = table->queue()->stream();
-  device::Device* const device = table->device();
-  const auto n = static_cast<uint32_t>(distinct);
-  if (gradient.keys != nullptr) {
-    MT_RETURN_IF_ERROR(device->Copy(stream, gradient.keys, op->dedup.distinct, n * sizeof(int64_t)));
-  }
-  if (gradient.counts != nullptr) {
-    const auto* const counts = reinterpret_cast<const int32_t*>(op->dedup.counts);
-    MT_RETURN_IF_ERROR(device->kernels().widen(stream, device::WidenArgs{counts, gradient.counts, n}));
-  }
-  if (gradient.grad != nullptr && gradient.weight_grads != nullptr) {
-    MT_RETURN_IF_ERROR(member->output->EnqueueWeightsGradient(gradient.grad, gradient.stride, gradient.weight_grads));
-  }
-  if (gradient.grad == nullptr || gradient.sums == nullptr) return OkStatus();
-  auto* const occurrences = op->scratch.OnDevice<uint64_t>(n);
-  MT_RETURN_IF_ERROR(op->scratch.status());
-  return member->output->EnqueueSums(op, gradient.grad, gradient.stride, gradient.sums, occurrences);
-}
-
 }  // namespace
 
 Status GradientOnDevice(const DevicePlan& plan, Span<const DeviceGradient> gradients, device::Stream stream) {
@@ -180,26 +173,24 @@ Status GradientOnDevice(const DevicePlan& plan, Span<const DeviceGradient> gradi
     return InvalidArgumentError("gradient of member ", gradient.member, ": expected weights, found none");
   }
   if (gradients.empty()) return OkStatus();
+  MT_RETURN_IF_ERROR(plan.table(0)->Check());
   DeviceQueue* const queue = plan.table(0)->queue();
   MT_RETURN_IF_ERROR(queue->Follow(stream));
+  std::vector<device::GradientMember> members;
   Status status;
   for (const DeviceGradient& gradient : gradients) {
-    if (status.ok()) status = EnqueueGradient(&plan.state()->members[static_cast<size_t>(gradient.member)], gradient);
+    if (!status.ok() || plan.distinct(gradient.member) == 0) continue;
+    members.emplace_back();
+    status = plan.state()->Describe(gradient, &members.back());
   }
+  if (status.ok()) status = plan.state()->EnqueueGradients(members);
   const Status ordered = queue->Precede(stream);
   return status.ok() ? ordered : status;
 }
 
 namespace {
 
-// An update that needs the host.
-struct Remaining {
-  HbmTable* table;
-  DeviceKeys keys;
-  HbmTable::BatchGrads grads;
-  ApplyRequest request;
-  std::shared_ptr<Operation> owner;  // of keys and grads, or null
-};
+using Remaining = DevicePlan::State::Remaining;
 
 // The end of an update: what remains, on a worker if there is any; then the caller's stream goes on.
 struct UpdateEnd {
@@ -220,41 +211,10 @@ struct UpdateEnd {
   }
 };
 
-// Enqueues the sums, and the update if it needs nothing else. Else it remains.
-Status EnqueueUpdate(DevicePlan::State::Member* member, const DeviceUpdate& update, std::vector<Remaining>* remaining) {
-  const auto distinct = static_cast<size_t>(member->distinct());
-  HbmTable* const table = member->output->table();
-  const ApplyRequest request = RequestOf(update.request);
-  if (distinct == 0) return table->ApplyFrom(HbmTable::BatchKeys(Span<const int64_t>()), {}, request);
-  Operation* const op = member->op.get();
-  auto* const occurrences = op->scratch.OnDevice<uint64_t>(distinct);
-  auto* const own_sums =
-      update.sums != nullptr ? nullptr : op->scratch.OnDevice<float>(distinct * static_cast<size_t>(table->dim()));
-  MT_RETURN_IF_ERROR(op->scratch.status());
-  const float* const sums = update.sums != nullptr ? update.sums : own_sums;
-  if (own_sums != nullptr) {
-    MT_RETURN_IF_ERROR(member->output->EnqueueSums(op, update.grad, update.stride, own_sums, occurrences));
-  } else {
-    const device::WidenArgs counts{reinterpret_cast<const int32_t*>(op->dedup.counts), reinterpret_cast<int64_t*>(occurrences),
-                                   static_cast<uint32_t>(distinct)};
-    MT_RETURN_IF_ERROR(table->device()->kernels().widen(table->queue()->stream(), counts));
-  }
-  MT_ASSIGN_OR_RETURN(const bool updated, table->UpdateKept(member->op, request, sums, occurrences));
-  if (updated) return OkStatus();
-  remaining->push_back(Remaining{table, DeviceKeys{op->dedup.distinct, static_cast<int64_t>(distinct)},
-                                 HbmTable::BatchGrads{sums, reinterpret_cast<const int64_t*>(occurrences), true}, request,
-                                 member->op});
-  return OkStatus();
-}
-
 // Enqueues what can be enqueued, then runs the rest on a worker. on_worker: this is one.
 void EnqueueUpdates(DevicePlan::State* state, const std::vector<DeviceUpdate>& updates, bool on_worker, UpdateEnd end) {
-  Status first;
   std::vector<Remaining> remaining;
-  for (const DeviceUpdate& update : updates) {
-    const Status status = EnqueueUpdate(&state->members[static_cast<size_t>(update.member)], update, &remaining);
-    if (first.ok()) first = status;
-  }
+  const Status first = state->EnqueueUpdates(updates, &remaining);
   if (on_worker || remaining.empty()) return end.Run(std::move(remaining), first);
   RunOnWorker(
       [remaining = std::move(remaining), first, end = std::move(end)]() mutable { end.Run(std::move(remaining), first); });
@@ -276,7 +236,8 @@ void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, de
   if (updates.empty()) return done(OkStatus());
   DeviceQueue* const queue = plan.table(0)->queue();
   if (const Status status = queue->Follow(stream); !status.ok()) return done(status);
-  const std::vector<DeviceUpdate> all(updates.begin(), updates.end());
+  std::vector<DeviceUpdate> all(updates.begin(), updates.end());
+  for (DeviceUpdate& update : all) update.request = RequestOf(update.request);
   UpdateEnd end{queue, stream, std::move(done), nullptr};
   if (all.size() > 1) {
     auto several = std::make_shared<MaybeUpdateOfSeveral>();

@@ -62,7 +62,7 @@ struct DeviceKeys {
 enum class EntryForm {
   kDense,   // entry i is row i; not pooled. batch = the number of keys
   kRows,    // indices [entries]: the row of each, nondecreasing
-  kSparse,  // indices [entries, 2]: (row, column) in row-major order. steps = 0: the row; else a sequence, see below
+  kSparse,  // indices [entries, 2]: (row, column) in row-major order. The column is the step of a sequence, else not used
   kRagged,  // splits [batch + 1]: row r has the entries [splits[r], splits[r + 1])
 };
 
@@ -75,12 +75,16 @@ struct DeviceMember {
   const int64_t* indices = nullptr;  // by form; kRagged: the splits
   const float* weights = nullptr;    // [entries], or null: all are 1
   int64_t batch = 0;                 // rows of the output
-  int64_t steps = 0;  // kSparse, kRagged: 0: pooled by row; else entry (r, step) is row r * steps + step of the output, zeros
-                      // elsewhere
+  // kSparse, kRagged: a sequence is not pooled. Entry (r, step) is row r * steps + step of the output; zeros elsewhere.
+  bool sequence = false;  // true where steps > 0, given or not. So only sequences without a step must say so
+  int64_t steps = 0;
   device::PoolCombiner combiner = device::PoolCombiner::kSum;
-  float max_norm = -1.0f;  // not negative: values are clipped to this norm before pooling
-  float* out = nullptr;    // [batch, dim], or [batch, steps, dim]
-  int64_t stride = 0;      // floats from one row of out to the next; 0: dim
+  float max_norm = -1.0f;               // not negative: values are clipped to this norm before pooling
+  float* out = nullptr;                 // [batch, dim], or [batch, steps, dim]
+  int64_t stride = 0;                   // floats from one row of out to the next; 0: dim
+  ReadFor reason = ReadFor::kTraining;  // what an absent key reads: see absent_values.h
+
+  bool is_sequence() const { return sequence || steps > 0; }
 };
 
 // What a training lookup keeps for the gradient and the update: the distinct keys of each member and where their rows are.
@@ -108,8 +112,8 @@ class DevicePlan {
   std::unique_ptr<State> state_;
 };
 
-// plan: null for serving; absent keys then read as their initial values, and nothing is created. Else the plan is filled; an
-// absent key still reads as its initial value and counts as absent until an update.
+// plan: null for serving; nothing is created. Else the plan is filled; a key without a row counts as absent until an update. In
+// both cases an absent key reads what the member's reason says.
 void LookupOnDevice(Span<const DeviceMember> members, DevicePlan* plan, device::Stream stream, Done done);
 
 // Device memory. Null pointers: not wanted.

@@ -1,6 +1,7 @@
 #include "cc/hbm/device_queue.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -46,6 +47,8 @@ DeviceQueue::~DeviceQueue() {
   for (const device::Event event : {followed_, preceded_}) {
     if (event.native != nullptr) device_->Delete(event);
   }
+  MutexLock staged(staged_mutex_);
+  for (const Staged& one : staged_) device_->Delete(one.copied);
   device_->Delete(stream_);
 }
 
@@ -63,6 +66,29 @@ Status DeviceQueue::Precede(device::Stream other) {
     if (status.ok()) return status;
   }
   return device_->Synchronize(stream_);
+}
+
+Status DeviceQueue::CopyUp(void* to, const void* from, size_t bytes) {
+  constexpr size_t kLeast = 4096;
+  MutexLock lock(staged_mutex_);
+  auto at = staged_.begin();
+  for (; at != staged_.end(); ++at) {
+    if (at->pinned.bytes() < bytes) continue;
+    MT_ASSIGN_OR_RETURN(const bool copied, device_->Happened(at->copied));
+    if (copied) break;
+  }
+  if (at == staged_.end()) {
+    size_t size = kLeast;
+    while (size < bytes) size *= 2;
+    MT_ASSIGN_OR_RETURN(device::Buffer pinned, device::Buffer::Pinned(device_, size));
+    MT_ASSIGN_OR_RETURN(const device::Event copied, device_->NewEvent());
+    at = staged_.insert(staged_.end(), Staged{std::move(pinned), copied});
+  }
+  std::memcpy(at->pinned.as<void>(), from, bytes);
+  MT_RETURN_IF_ERROR(device_->Copy(stream_, to, at->pinned.as<void>(), bytes));
+  const Status recorded = device_->Record(stream_, at->copied);
+  // If nobody can say when the copy is done, wait for it.
+  return recorded.ok() ? recorded : device_->Synchronize(stream_);
 }
 
 void DeviceQueue::SkipTo(uint64_t operation) {

@@ -12,8 +12,10 @@
 #ifndef CC_HBM_DEVICE_QUEUE_H_
 #define CC_HBM_DEVICE_QUEUE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cc/base/mutex.h"
 #include "cc/base/status.h"
@@ -38,11 +40,19 @@ class DeviceQueue {
   // for the queue: an error means that the device has failed.
   Status Precede(device::Stream other);
 
+  // Copies host memory, which may be reused at once, to the device.
+  Status CopyUp(void* to, const void* from, size_t bytes);
+
   uint64_t NextOperation() MT_REQUIRES(enqueue_) { return ++last_operation_; }
   // For tests: operation numbers wrap at 2^32. The next operation gets a number above this one.
   void SkipTo(uint64_t operation);
 
  private:
+  struct Staged {
+    device::Buffer pinned;
+    device::Event copied;  // out of it
+  };
+
   explicit DeviceQueue(std::shared_ptr<device::Device> device) : device_(std::move(device)) {}
 
   const std::shared_ptr<device::Device> device_;
@@ -52,6 +62,8 @@ class DeviceQueue {
   Mutex events_mutex_;  // Record and Wait of one event are a pair
   device::Event followed_ MT_GUARDED_BY(events_mutex_);
   device::Event preceded_ MT_GUARDED_BY(events_mutex_);
+  Mutex staged_mutex_;
+  std::vector<Staged> staged_ MT_GUARDED_BY(staged_mutex_);  // as many as copies were under way at the same time
 };
 
 }  // namespace multitier::hbm

@@ -9,7 +9,7 @@ namespace multitier::hbm {
 using device::DeviceRowHeader;
 
 Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                            std::shared_ptr<Operation>* kept, uint64_t number) {
+                            std::shared_ptr<Operation>* kept, uint64_t number, bool prefetches) {
   for (bool may_ask = grows_;;) {
     uint64_t rows = 0;
     bool creates_rows = false;
@@ -18,6 +18,7 @@ Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::fu
       const auto op = std::make_shared<Operation>(this, number);
       op->may_ask = may_ask;
       op->training = kept != nullptr;
+      op->prefetches = prefetches;
       MT_RETURN_IF_ERROR(FindKeys(op.get(), keys, /*stamp=*/true, output));
       const Status status = part(op.get());
       rows = op->asks_for_rows;

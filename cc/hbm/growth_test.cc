@@ -8,17 +8,6 @@ namespace {
 constexpr int kDim = 4;
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
 
-std::unique_ptr<HbmTable> GrowingTable(TableOptions options, std::shared_ptr<device::Device> device,
-                                       uint64_t bytes = kUnboundedBytes) {
-  HbmOptions hbm;
-  hbm.device = std::move(device);
-  hbm.budget = Budget::Bytes(bytes);
-  hbm.grows_from_rows = 2;
-  auto table = HbmTable::Create(hbm, MakeTable(std::move(options)));
-  EXPECT_TRUE(table.ok()) << table.status().ToString();
-  return table.ok() ? *std::move(table) : nullptr;
-}
-
 TEST(Growth, EveryRowIsInHbmAfterItsUseAndHasTheBitsOfAPlainTable) {
   auto table = GrowingTable(BasicOptions(kDim), NewEmulatedDevice());
   auto plain = MakeTable(BasicOptions(kDim));

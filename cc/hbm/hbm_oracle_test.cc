@@ -1,5 +1,7 @@
-// The tier oracle (cc/table/tier_oracle.h) over four rows of HBM above DRAM and tiers below it: the bits of DRAM alone.
+// The tier oracle (cc/table/tier_oracle.h) over four rows of HBM above DRAM and tiers below it: the bits of DRAM alone. Half of
+// the lookups and trainings are operations with device memory.
 
+#include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_above.h"
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/table/tier_oracle.h"
@@ -21,6 +23,31 @@ std::vector<HbmChain> HbmChains() {
   return chains;
 }
 
+// A caller of the table's device.
+DeviceCaller CallerOf(const HbmTable& table) {
+  return DeviceCaller(std::shared_ptr<device::Device>(&DeviceOf(table), [](device::Device*) {}));
+}
+
+std::vector<float> LookUpOnDevice(EmbeddingTable* table, const std::vector<int64_t>& keys, ReadFor reason) {
+  HbmTable* const hbm = HbmTableOf(*table);
+  DeviceCaller caller = CallerOf(*hbm);
+  DeviceMember member = caller.Plain(hbm, keys);
+  member.reason = reason;
+  MT_EXPECT_OK(caller.Lookup({member}));
+  return caller.Values(member);
+}
+
+// With a plan, or without one.
+Status TrainOnDevice(EmbeddingTable* table, const Training& training, uint64_t random) {
+  HbmTable* const hbm = HbmTableOf(*table);
+  DeviceCaller caller = CallerOf(*hbm);
+  if (!training.counts.empty() || random % 2 == 0) return caller.Apply(training, hbm, false);
+  MT_RETURN_IF_ERROR(hbm->AddSlots(SlotColumns(*training.rule, hbm->dim())));
+  DevicePlan plan;
+  caller.LookupAll(hbm, training.keys, &plan);
+  return caller.Update(plan, {caller.UpdateOf(training, 0)});
+}
+
 class HbmOracle : public testing::TestWithParam<HbmChain> {
  protected:
   void Run(const AdmissionSpec& admission, int rounds) {
@@ -34,7 +61,7 @@ class HbmOracle : public testing::TestWithParam<HbmChain> {
       options->above = HbmOver(NewEmulatedDevice(seed), chain.grows ? 1 : 0);
       options->hbm_budget_bytes = chain.grows ? kUnboundedBytes : 4 * row_bytes / 3;  // as much as the DRAM of the oracle
     };
-    RunOracle(put, admission, rounds);
+    RunOracle(put, admission, rounds, OtherForm{LookUpOnDevice, TrainOnDevice});
   }
 };
 

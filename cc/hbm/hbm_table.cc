@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "cc/hbm/operation.h"
+#include "cc/hbm/pins.h"
 
 namespace multitier::hbm {
 
@@ -27,6 +27,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       stream_(queue_->stream()),
       pool_(std::make_shared<ScratchPool>(memory(), stream_, below_->options().name)),
       rows_below_(below_.get()),
+      pins_(std::make_unique<Pins>(this)),
       enqueue_(queue_->enqueue()) {
   queue_->SkipTo(options.first_operation);
 }
@@ -130,6 +131,7 @@ Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
   MutexLock turn(turn_);
   const bool may_place = rows_below_.Retry().ok();
   MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, reason));
+  ReleasePinsInTime();
   if (may_place && AsksForRows(op, /*creates=*/false)) return OkStatus();
   if (may_place) MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   // A table that grows keeps unborn rows only where no row has to leave for them.
@@ -162,9 +164,13 @@ Status HbmTable::FinishFound(Operation* op, Output* output) {
   MT_RETURN_IF_ERROR(output->Enqueue(*op));
   if (output->comes_down()) MT_RETURN_IF_ERROR(Synchronize(op));
   op->busy = false;
-  lookups_ += op->n;
-  hits_ += op->n;
+  NoteFound(*op);
   return OkStatus();
+}
+
+void HbmTable::NoteFound(const Operation& op) {
+  lookups_ += op.n;
+  hits_ += op.n;
 }
 
 std::unique_ptr<MaybeInsideGate> HbmTable::TryEnter() {
@@ -185,9 +191,10 @@ Status HbmTable::Lookup(Span<const int64_t> keys, float* out, Executor*, uint32_
   return RunGrowing(keys, nullptr, [&](Operation* op) { return FinishLookup(op, out, stride, reason); });
 }
 
-Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number) {
+Status HbmTable::LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept,
+                          uint64_t number) {
   MT_RETURN_IF_ERROR(Check());
-  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output, ReadFor::kTraining); }, kept, number);
+  return RunGrowing(keys, output, [&](Operation* op) { return FinishLookup(op, output, reason); }, kept, number);
 }
 
 Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
@@ -254,28 +261,6 @@ Status HbmTable::HeadersInHbm(Operation* op, Span<const int64_t> keys, device::M
   return OkStatus();
 }
 
-template <typename Report>
-Status HbmTable::Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere,
-                       std::vector<size_t>* positions) {
-  Operation op(this);
-  Headers found;
-  MT_RETURN_IF_ERROR(HeadersInHbm(&op, keys, device::Marked::kBorn, &found));
-  std::unordered_map<int64_t, const DeviceRowHeader*> by_key;
-  for (size_t i = 0; i < found.keys.size(); ++i) by_key[found.keys[i]] = &found.headers[i];
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const auto at = by_key.find(keys[i]);
-    if (at != by_key.end()) {
-      report(i, *at->second, /*in_hbm=*/true);
-    } else if (const uint8_t* owed = rows_below_.Owed(keys[i]); owed != nullptr) {
-      report(i, *reinterpret_cast<const DeviceRowHeader*>(owed), /*in_hbm=*/false);
-    } else {
-      elsewhere->push_back(keys[i]);
-      positions->push_back(i);
-    }
-  }
-  return OkStatus();
-}
-
 Status HbmTable::Fact(Span<const int64_t> keys, int64_t (*of)(const DeviceRowHeader&),
                       Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out) {
   MT_RETURN_IF_ERROR(Check());
@@ -315,21 +300,6 @@ Status HbmTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   MT_RETURN_IF_ERROR(below_->LookupTier(elsewhere, found.data()));
   for (size_t i = 0; i < found.size(); ++i) out[positions[i]] = found[i] < 0 ? -1 : found[i] + 1;
   return OkStatus();
-}
-
-Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
-  MT_RETURN_IF_ERROR(Check());
-  if (pinned != nullptr) *pinned = 0;
-  if (keys.empty()) return OkStatus();
-  Inside inside(this);
-  std::vector<int64_t> elsewhere;
-  std::vector<size_t> positions;
-  {
-    MutexLock turn(turn_);
-    const auto report = [](size_t, const DeviceRowHeader&, bool) {};
-    MT_RETURN_IF_ERROR(Facts(keys, report, &elsewhere, &positions));
-  }
-  return below_->Prefetch(elsewhere, timeout_us, pinned);
 }
 
 }  // namespace multitier::hbm

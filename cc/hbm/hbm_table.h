@@ -31,23 +31,27 @@
 // them and creates their rows.
 //
 // Operations with device memory (device_operations.h) have the same parts, which run on a thread of the engine. A training
-// lookup is kept until its update: its number counts as running, so its rows stay in HBM, and keys without a row have unborn
-// ones. If the table's epoch is still that of the lookup, the rows are where they were. Then the update needs no "find" and no
-// wait; its births are counted once the device has done it (AwaitSettled).
+// lookup counts as a running operation until its update, so its rows stay in HBM. If keeps_unborn_ is true and there is room, a
+// key without a row gets an unborn one (kRowUnborn): it reads as absent, and becomes a row at its first update. If the table's
+// epoch is still that of the lookup and every key has a place in HBM, the update needs no "find" and no wait (more conditions:
+// UpdateKept). Its births are counted once the device has done it (AwaitSettled).
 //
 // Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
 // free rows ends its first try and closes the gate. It hands all rows down, replaces the memory in HBM by twice as much, and
 // starts again. Rows come up again when they are used.
 //
-// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_, which all tables of a device share; then those of the table
-// below. A snapshot's visitor may need
-// all of them except the first. So an operation that holds one of the others never waits for a snapshot. Operations wait before
-// the gate (Inside, Alone). An expiry or an import keeps the gate closed while it works on many rows. It first waits until
-// no snapshot is being taken.
+// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. All tables of a device share
+// one enqueue_. A snapshot's visitor may need all of them except one_snapshot_. So an operation that holds gate_, turn_ or
+// enqueue_ never waits for a snapshot. Operations wait before the gate (Inside, Alone). An expiry or an import keeps the gate
+// closed while it works on many rows. It first waits until no snapshot is being taken.
+//
+// Prefetch brings rows into HBM and pins them. A pin stamps the row with an operation number far above all running ones
+// (kPinAhead). So the row is no victim until it is used, its time is over, or it is released. Pins take a quarter of the rows
+// of HBM at most, where prefetches do not run at the same time. What does not fit is prefetched into the first tier of the
+// table below.
 //
 // Values, facts and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not used; rules
-// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty; Prefetch brings rows into
-// the first tier of the table below, not into HBM.
+// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty.
 //
 // Thread-safe.
 
@@ -111,7 +115,7 @@ class HbmTable : public TableFront {
   const AbsentValues& absent_values() const override { return below_->absent_values(); }
   Status Peek(Span<const int64_t> keys, float* out) override;
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) override;
-  void ReleasePrefetched() override { below_->ReleasePrefetched(); }
+  void ReleasePrefetched() override;
   Status Apply(const ApplyRequest& request, Executor* executor = nullptr) override;
   Status AddSlots(Span<const ColumnSpec> slots) override;
   Status Frequency(Span<const int64_t> keys, int64_t* out) override;
@@ -127,6 +131,8 @@ class HbmTable : public TableFront {
   Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows, Executor* executor) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
+  UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // it refuses the options that refuse or drop rows
+  Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
   int64_t TotalCount() const override {
     AwaitSettled();
     return below_->TotalCount() + rows_below_.new_rows();
@@ -152,20 +158,39 @@ class HbmTable : public TableFront {
   struct BatchGrads;  // in host memory or in device memory
   // kept, if not null: absent keys get unborn rows, and *kept gets the operation. Its rows stay in HBM until it is destroyed.
   // number: of the operation if it has one already, else 0.
-  Status LookupTo(const BatchKeys& keys, Output* output, std::shared_ptr<Operation>* kept, uint64_t number = 0);
+  Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
   // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
   std::unique_ptr<MaybeInsideGate> TryEnter();
   std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_); }
   // view: out, the memory of the table. REQUIRES: the gate was entered
   std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
-  // Enqueues the values of keys that all have rows.
-  Status FinishFound(Operation* operation, Output* output);
+  // The values of keys that all have rows were enqueued.
+  void NoteFound(const Operation& operation);
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
-  // Only enqueues: updates the rows of a kept operation with the sums of its keys' gradients. False: the rows may not be where
-  // they were, or the table below is needed; nothing was done. An error is of the request. REQUIRES: CheckApply
-  Result<bool> UpdateKept(const std::shared_ptr<Operation>& kept, const ApplyRequest& request, const float* sums,
-                          const uint64_t* occurrences);
+  // Updates the rows that a training lookup found (its operation is `kept`, see LookupTo). One launch may update rows of
+  // several tables that have the same rule (plan_update.cc). The steps of one table:
+  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be born. False: the rows may not be
+  //                  where they were, or the table below is needed; nothing was done
+  //   NoteUpdate     it was enqueued; an error breaks the table. Or AbandonUpdate: it was not
+  //   BeginSettling  from now on AwaitSettled waits
+  //   Settle         the device has done it: counts the births, and ends the operation
+  // REQUIRES: CheckApply. NoteUpdate: the queue's enqueue()
+  struct Kept {
+    std::shared_ptr<Operation> op;
+    std::shared_ptr<MaybeInsideGate> inside;
+    device::DeviceRule rule{};
+    device::UpdateArgs args{};  // without sums, counts and born
+    uint64_t settle = 0;
+  };
+  static constexpr int kTries = 3;  // of a device call after which an operation cannot be undone
+  Result<bool> BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request, Kept* kept);
+  void NoteUpdate(const Kept& kept, const Status& enqueued);
+  void AbandonUpdate(const Kept& kept) { may_be_born_ -= kept.args.max_keys; }
+  void BeginSettling(Kept* kept);
+  void Settle(Kept* kept, const Status& done, uint32_t born);
   Status CheckApply(const ApplyRequest& request) const;
+  // FailedPrecondition in a forked child; the error that broke the table.
+  Status Check() const;
   DeviceQueue* queue() const { return queue_.get(); }
   device::Device* device() const { return device_.get(); }
 
@@ -202,6 +227,8 @@ class HbmTable : public TableFront {
   // --- hbm_table.cc
   class HostOutput;
   Status FinishLookup(Operation* operation, Output* output, ReadFor reason);
+  // Enqueues the values of keys that all have rows.
+  Status FinishFound(Operation* operation, Output* output);
   // Gives the headers of the keys that are in HBM, and their list on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
@@ -226,13 +253,20 @@ class HbmTable : public TableFront {
   // Frees the table in HBM, makes one of this shape and calls `then`. If either fails, makes one of the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
 
+  // --- prefetch.cc
+  class Pins;
+  Status FinishPrefetch(Operation* operation, uint64_t until, int64_t* pinned);
+  Status DescribePins(Operation* operation, uint64_t until, device::PinArgs* pin);
+  // The next rows may take the place of those whose time is over.
+  void ReleasePinsInTime() MT_REQUIRES(turn_);
+
   // --- growth.cc
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
   // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and one that creates none
   // evicts.
   // output: of the lookup, or null. kept: gets the operation, if not null.
   Status RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
-                    std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0);
+                    std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0, bool prefetches = false);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
   bool AsksForRows(Operation* operation, bool creates) const MT_REQUIRES(turn_);
   Status Grow(uint64_t rows);
@@ -250,14 +284,9 @@ class HbmTable : public TableFront {
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
-  // Counts the births of an update when the device has done it. Until then the operation and the gate are held.
-  void SettleLater(std::shared_ptr<Operation> operation, std::shared_ptr<MaybeInsideGate> inside, const uint32_t* born,
-                   uint64_t most_born);
   // Waits until the births of the updates that were enqueued before are counted.
   void AwaitSettled() const;
 
-  // FailedPrecondition in a forked child; the error that broke the table.
-  Status Check() const;
   uint32_t Floor() const MT_REQUIRES(enqueue_);
 
   const std::shared_ptr<device::Device> device_;
@@ -267,13 +296,15 @@ class HbmTable : public TableFront {
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
-  const bool keeps_unborn_;  // a lookup for training may: they hold what every lookup of such a key gives
+  // Lookups for training may leave unborn rows: there is no filter, and every lookup reads an absent key as its initial value.
+  const bool keeps_unborn_;
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;
   const device::Stream stream_;  // the queue's
   std::shared_ptr<ScratchPool> pool_;
   RowsBelow rows_below_;
   std::unique_ptr<DeviceTable> table_;  // replaced only while the gate is closed
+  const std::unique_ptr<Pins> pins_;
 
   Turn one_snapshot_;                               // held by a snapshot, and by operations that must not run during one
   std::atomic<std::thread::id> snapshot_thread_{};  // that runs one

@@ -14,50 +14,22 @@
 namespace multitier::hbm {
 namespace {
 
-Training SomeTraining(const UpdateRule* rule, std::vector<int64_t> keys, int dim, std::mt19937_64* random) {
-  Training training;
-  training.rule = rule;
-  training.keys = std::move(keys);
-  for (size_t i = 0; i < training.keys.size() * static_cast<size_t>(dim); ++i) {
-    training.grads.push_back(static_cast<float>(static_cast<int>((*random)() % 2001) - 1000) / 700.0f);
-  }
-  training.hyper = SomeHyper(*rule);
-  return training;
-}
-
-std::vector<int64_t> SomeKeys(size_t most, std::mt19937_64* random) {
-  std::vector<int64_t> keys((*random)() % most);
-  for (int64_t& key : keys) key = static_cast<int64_t>((*random)() % 40) - 10;
-  return keys;
-}
-
-// The rules that have a kernel.
-std::vector<const UpdateRule*> Rules() {
-  std::vector<const UpdateRule*> rules;
-  for (const UpdateRule* rule : AllUpdateRules()) {
-    const std::string name = rule->name();
-    if (name != "adadelta" && name.rfind("adagrad_decay", 0) != 0) rules.push_back(rule);
-  }
-  return rules;
-}
-
 TEST(HbmTable, EveryRuleGivesTheBitsOfAPlainTableOverFourRowsOfHbm) {
   uint64_t seed = 1;
-  for (const UpdateRule* rule : Rules()) {
+  for (const UpdateRule* rule : RulesWithKernels()) {
     std::mt19937_64 random(++seed);
     const int dim = std::vector<int>{1, 3, 8, 17}[seed % 4];
-    TableOptions options = TieredOptions(dim, 16, std::make_shared<MemoryTier>());
-    auto table = MakeHbmTable(options, 16, NewEmulatedDevice(seed));
-    auto plain = MakeTable(BasicOptions(dim));
+    const Pair pair(dim, 16, seed, /*dram_rows=*/16);
+    HbmTable* const table = pair.table.get();
+    EmbeddingTable* const plain = pair.plain.get();
     for (int step = 0; step < (kSanitized ? 2 : 8); ++step) {
       const Training training = SomeTraining(rule, SomeKeys(14, &random), dim, &random);
-      MT_ASSERT_OK(training.Run(plain.get()));
-      MT_ASSERT_OK(Train(training, table.get()));
+      MT_ASSERT_OK(training.Run(plain));
+      MT_ASSERT_OK(Train(training, table));
       const std::vector<int64_t> keys = SomeKeys(14, &random);
-      ASSERT_TRUE(SameBits(multitier::LookupAll(plain.get(), keys), LookupAll(table.get(), keys)))
-          << rule->name() << " step " << step;
+      ASSERT_TRUE(SameBits(multitier::LookupAll(plain, keys), LookupAll(table, keys))) << rule->name() << " step " << step;
     }
-    ExpectSameTables(plain.get(), table.get());
+    ExpectSameTables(plain, table);
   }
 }
 
@@ -239,6 +211,7 @@ void RunSequence(HbmTable* table, EmbeddingTable* plain, int64_t fails_at, devic
   for (int step = 0; step < 2; ++step) {
     const Training training = SomeTraining(*FindUpdateRule("adagrad"), {1, 2, 3, 2, 4 + step, 9 + step}, 3, &random);
     if (expect(Train(training, table))) MT_ASSERT_OK(training.Run(plain));
+    expect(table->Prefetch(std::vector<int64_t>{1, 9}, 1000000, nullptr));
     std::vector<float> out(9);
     const std::vector<int64_t> keys = {1, 8, 4 + step};
     if (expect(table->Lookup(keys, out.data()))) {

@@ -1,9 +1,14 @@
-// What the tests of tables in HBM share.
+// What the tests of tables in HBM share: devices, tables in HBM with a plain table to compare with, and training.
 
 #ifndef CC_HBM_HBM_TEST_UTIL_H_
 #define CC_HBM_HBM_TEST_UTIL_H_
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +32,36 @@ inline std::shared_ptr<device::EmulatedDevice> NewEmulatedDevice(uint64_t seed =
   return std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels());
 }
 
+// An emulated device on which other threads than the one that calls Hold() wait in vain for a stream, until Let().
+class HeldDevice : public device::EmulatedDevice {
+ public:
+  HeldDevice() : EmulatedDevice(Options(), &device::EmulatedKernels()) {}
+
+  void Hold(device::Stream stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_ = stream.native;
+    holder_ = std::this_thread::get_id();
+  }
+  void Let() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_ = nullptr;
+    changed_.notify_all();
+  }
+  Status Synchronize(device::Stream stream) override {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return held_ != stream.native || holder_ == std::this_thread::get_id(); });
+    }
+    return EmulatedDevice::Synchronize(stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  void* held_ = nullptr;
+  std::thread::id holder_;
+};
+
 // A table with room for `rows` rows of `options` in HBM.
 inline std::unique_ptr<HbmTable> MakeHbmTable(TableOptions options, int rows, std::shared_ptr<device::Device> device,
                                               uint64_t first_operation = 0) {
@@ -37,6 +72,57 @@ inline std::unique_ptr<HbmTable> MakeHbmTable(TableOptions options, int rows, st
   auto table = HbmTable::Create(hbm, std::move(below));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return table.ok() ? *std::move(table) : nullptr;
+}
+
+// HBM alone.
+inline std::unique_ptr<HbmTable> GrowingTable(TableOptions options, std::shared_ptr<device::Device> device,
+                                              uint64_t bytes = kUnboundedBytes) {
+  HbmOptions hbm;
+  hbm.device = std::move(device);
+  hbm.budget = Budget::Bytes(bytes);
+  hbm.grows_from_rows = 2;
+  auto table = HbmTable::Create(hbm, MakeTable(std::move(options)));
+  EXPECT_TRUE(table.ok()) << table.status().ToString();
+  return table.ok() ? *std::move(table) : nullptr;
+}
+
+// Few rows of HBM over few rows of DRAM over a memory tier, and a plain table of the same values.
+struct Pair {
+  Pair(int dim, int hbm_rows, uint64_t seed, int dram_rows = 8) : device(NewEmulatedDevice(seed)) {
+    plain = MakeTable(BasicOptions(dim));
+    table = MakeHbmTable(TieredOptions(dim, dram_rows, std::make_shared<MemoryTier>()), hbm_rows, device);
+  }
+  std::shared_ptr<device::EmulatedDevice> device;
+  std::unique_ptr<EmbeddingTable> plain;
+  std::unique_ptr<HbmTable> table;
+};
+
+// The rules that have a kernel.
+inline std::vector<const UpdateRule*> RulesWithKernels() {
+  std::vector<const UpdateRule*> rules;
+  for (const UpdateRule* rule : AllUpdateRules()) {
+    const std::string name = rule->name();
+    if (name != "adadelta" && name.rfind("adagrad_decay", 0) != 0) rules.push_back(rule);
+  }
+  return rules;
+}
+
+inline Training SomeTraining(const UpdateRule* rule, std::vector<int64_t> keys, int dim, std::mt19937_64* random) {
+  Training training;
+  training.rule = rule;
+  training.keys = std::move(keys);
+  for (size_t i = 0; i < training.keys.size() * static_cast<size_t>(dim); ++i) {
+    training.grads.push_back(static_cast<float>(static_cast<int>((*random)() % 2001) - 1000) / 700.0f);
+  }
+  training.hyper = SomeHyper(*rule);
+  return training;
+}
+
+// Fewer than `most` of 40 keys.
+inline std::vector<int64_t> SomeKeys(size_t most, std::mt19937_64* random) {
+  std::vector<int64_t> keys((*random)() % most);
+  for (int64_t& key : keys) key = static_cast<int64_t>((*random)() % 40) - 10;
+  return keys;
 }
 
 // The training as a request. Its arrays are the training's.

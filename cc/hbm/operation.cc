@@ -2,6 +2,8 @@
 
 #include "cc/hbm/operation.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace multitier::hbm {
@@ -28,6 +30,11 @@ HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(
 }
 
 HbmTable::Operation::~Operation() {
+  if (getpid() != table->pid_) {  // another thread of the parent may have held any lock
+    scratch.Abandon();
+    if (arrays != nullptr) arrays->Abandon();
+    return;
+  }
   if (busy && !table->Synchronize(this).ok()) scratch.Bury();
   MutexLock lock(table->enqueue_);
   table->in_flight_.erase(table->in_flight_.find(number));
@@ -109,6 +116,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
                               stamp,
                               rows,
                               missed};
+  op->find.keeps_pins = op->prefetches;
   op->missed = device::CompactArgs{missed,         dedup.num_distinct, n,           {scan},        list, &numbers->misses,
                                    dedup.distinct, dedup.counts,       listed_keys, listed_counts, ranks};
   if (!keys.on_device) std::copy(keys.host.begin(), keys.host.end(), pinned_keys);

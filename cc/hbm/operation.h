@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <thread>
+#include <unordered_map>
 
 #include "cc/hbm/device_operations.h"
 #include "cc/hbm/hbm_table.h"
@@ -65,6 +66,7 @@ class HbmTable::Operation {
     uint32_t born = 0;
     uint32_t free_rows = 0;
     uint32_t unplaced = 0;   // misses that were to be placed and have no row of the table
+    uint32_t pinned = 0;     // rows that were not pinned before
     uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
   };
 
@@ -100,6 +102,7 @@ class HbmTable::Operation {
   uint64_t asks_for_rows = 0;  // in all
   bool creates_rows = false;
 
+  bool prefetches = false;
   bool training = false;  // a lookup: absent keys get unborn rows
   uint64_t epoch = 0;     // of the table when the rows were found
   bool complete = false;  // each key has a row of the table
@@ -147,7 +150,6 @@ class HbmTable::NoSnapshot {
 
 template <typename Call>
 void HbmTable::Insist(Call call) {
-  constexpr int kTries = 3;
   if (!broken().ok()) return;
   Status status;
   for (int i = 0; i < kTries; ++i) {
@@ -155,6 +157,28 @@ void HbmTable::Insist(Call call) {
     if (status.ok()) return;
   }
   Break(status);
+}
+
+template <typename Report>
+Status HbmTable::Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere,
+                       std::vector<size_t>* positions) {
+  Operation op(this);
+  Headers found;
+  MT_RETURN_IF_ERROR(HeadersInHbm(&op, keys, device::Marked::kBorn, &found));
+  std::unordered_map<int64_t, const device::DeviceRowHeader*> by_key;
+  for (size_t i = 0; i < found.keys.size(); ++i) by_key[found.keys[i]] = &found.headers[i];
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto at = by_key.find(keys[i]);
+    if (at != by_key.end()) {
+      report(i, *at->second, /*in_hbm=*/true);
+    } else if (const uint8_t* owed = rows_below_.Owed(keys[i]); owed != nullptr) {
+      report(i, *reinterpret_cast<const device::DeviceRowHeader*>(owed), /*in_hbm=*/false);
+    } else {
+      elsewhere->push_back(keys[i]);
+      positions->push_back(i);
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace multitier::hbm

@@ -82,6 +82,13 @@ void Scratch::Bury() {
   }
 }
 
+void Scratch::Abandon() {
+  for (auto& kind : lent_) {
+    for (device::Buffer& buffer : kind) (void)new device::Buffer(std::move(buffer));
+    kind.clear();
+  }
+}
+
 void* Scratch::Take(bool pinned, size_t bytes) {
   if (!status_.ok()) return nullptr;
   Result<device::Buffer> buffer = pool_->Take(pinned, bytes);

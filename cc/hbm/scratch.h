@@ -65,6 +65,8 @@ class Scratch {
   // Pinned memory that stays when the operation ends: the buffer that begins at `memory`.
   device::Buffer Keep(const void* memory);
   void Bury();
+  // Never gives the memory back: in a forked child, to which it does not belong.
+  void Abandon();
 
  private:
   void* Take(bool pinned, size_t bytes);

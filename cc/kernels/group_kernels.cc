@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
+#include "cc/kernels/group_specs.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
@@ -33,6 +32,12 @@ absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const 
   return absl::OkStatus();
 }
 
+std::vector<MemberValues> ValuesOf(const GroupPlan& plan) {
+  std::vector<MemberValues> values(static_cast<size_t>(plan.num_members()));
+  for (int i = 0; i < plan.num_members(); ++i) values[static_cast<size_t>(i)] = MemberValues{plan.rows(i), plan.dim(i)};
+  return values;
+}
+
 std::shared_ptr<KeptPlan> PlanPool::Take() {
   std::unique_ptr<KeptPlan> plan;
   {
@@ -52,52 +57,6 @@ void PlanPool::Give(std::unique_ptr<KeptPlan> plan) {
   plan->weights.clear();
   absl::MutexLock lock(&mutex_);
   if (free_.size() < kMostKept) free_.push_back(std::move(plan));
-}
-
-absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins) {
-  TF_RETURN_IF_ERROR(context->GetAttr("joins", joins));
-  if (joins->empty()) joins->assign(members, 1);
-  if (static_cast<int>(joins->size()) == tensors && std::accumulate(joins->begin(), joins->end(), size_t{0}) == members) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("joins: expected ", tensors, " numbers of together ", members,
-                                                 " members, found [", absl::StrJoin(*joins, ", "), "]"));
-}
-
-absl::Status GradientInputs::Init(OpKernelConstruction* context, int inputs) {
-  TF_RETURN_IF_ERROR(context->GetAttr("members", &members_));
-  return GetJoins(context, members_.size(), inputs, &joins_);
-}
-
-absl::Status GradientInputs::Point(OpKernelContext* context, int first_input, const GroupPlan& plan,
-                                   std::vector<const float*>* grads, std::vector<int64_t>* strides) const {
-  grads->assign(static_cast<size_t>(plan.num_members()), nullptr);
-  strides->assign(static_cast<size_t>(plan.num_members()), 0);
-  size_t g = 0;
-  for (size_t input = 0; input < joins_.size(); ++input) {
-    const Tensor& grad = context->input(first_input + static_cast<int>(input));
-    const size_t first = g, end = g + static_cast<size_t>(joins_[input]);
-    int64_t stride = 0;
-    for (; g < end; ++g) {
-      const int member = members_[g];
-      if (member < 0 || member >= plan.num_members() || (*strides)[static_cast<size_t>(member)] != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("members: expected distinct numbers below ", plan.num_members(), ", found ", member));
-      }
-      (*grads)[static_cast<size_t>(member)] = grad.flat<float>().data() + stride;
-      (*strides)[static_cast<size_t>(member)] = plan.dim(member);
-      stride += plan.dim(member);
-    }
-    for (g = first; g < end; ++g) {
-      const int member = members_[g];
-      if (grad.NumElements() != plan.rows(member) * stride) {
-        return absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", plan.rows(member),
-                                                       " rows of dim ", stride, ", found shape ", grad.shape().DebugString()));
-      }
-      (*strides)[static_cast<size_t>(member)] = stride;
-    }
-  }
-  return absl::OkStatus();
 }
 
 namespace {
@@ -135,44 +94,12 @@ absl::Status CheckMatrix(const std::string& name, int dim, const Tensor& matrix)
 class GroupLookupKernel : public OpKernel {
  public:
   explicit GroupLookupKernel(OpKernelConstruction* context) : OpKernel(context) {
-    std::vector<std::string> names, sources, strategies, forms, combiners;
-    std::vector<int> units, dims;
-    std::vector<bool> weighted;
-    std::vector<float> max_norms;
-    OP_REQUIRES_OK(context, context->GetAttr("members", &names));
-    OP_REQUIRES_OK(context, context->GetAttr("sources", &sources));
-    OP_REQUIRES_OK(context, context->GetAttr("strategies", &strategies));
-    OP_REQUIRES_OK(context, context->GetAttr("forms", &forms));
-    OP_REQUIRES_OK(context, context->GetAttr("combiners", &combiners));
-    OP_REQUIRES_OK(context, context->GetAttr("units", &units));
-    OP_REQUIRES_OK(context, context->GetAttr("dims", &dims));
-    OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted));
-    OP_REQUIRES_OK(context, context->GetAttr("max_norms", &max_norms));
+    OP_REQUIRES_OK(context, ReadMemberSpecs(context, &specs_));
     OP_REQUIRES_OK(context, context->GetAttr("training", &training_));
-    // The op's shape function has checked that each list has one entry per member, and that the inputs match the lists.
-    for (size_t i = 0; i < names.size(); ++i) {
-      MemberSpec spec;
-      spec.name = names[i];
-      spec.source = sources[i] == "table" ? kTable : sources[i] == "variable" ? kVariable : kTensor;
-      spec.routing = spec.source == kTable ? Routing::kHash : strategies[i] == "mod" ? Routing::kMod : Routing::kDiv;
-      spec.form = forms[i] == "dense"      ? GroupForm::kDense
-                  : forms[i] == "sparse"   ? GroupForm::kSparse
-                  : forms[i] == "sequence" ? GroupForm::kSequence
-                  : forms[i] == "ragged"   ? GroupForm::kRagged
-                                           : GroupForm::kRaggedSequence;
-      // A sequence is a pooling in which every entry has a row of its own.
-      const bool sequence = spec.form == GroupForm::kSequence || spec.form == GroupForm::kRaggedSequence;
-      const Result<Combiner> combiner = ParseCombiner(sequence ? "sum" : combiners[i]);
-      OP_REQUIRES_OK(context, ToAbsl(combiner.status()));
-      spec.combiner = *combiner;
-      spec.units = units[i];
-      spec.dim = dims[i];
-      spec.weighted = weighted[i];
-      spec.max_norm = max_norms[i];
-      (spec.source == kTensor ? num_matrices_ : num_handles_) += spec.units;
+    for (const MemberSpec& spec : specs_) {
+      (spec.source == MemberSource::kTensor ? num_matrices_ : num_handles_) += spec.units;
       num_indices_ += spec.form != GroupForm::kDense;
-      num_shapes_ += spec.form == GroupForm::kSparse || spec.form == GroupForm::kSequence;
-      specs_.push_back(std::move(spec));
+      num_shapes_ += spec.has_shape();
     }
     OP_REQUIRES_OK(context, GetJoins(context, specs_.size(), context->num_outputs() - 1, &joins_));
   }
@@ -195,17 +122,6 @@ class GroupLookupKernel : public OpKernel {
   }
 
  private:
-  enum Source { kTable, kVariable, kTensor };
-  struct MemberSpec {
-    std::string name;
-    Source source;
-    Routing routing;
-    GroupForm form;
-    Combiner combiner;
-    int units, dim;
-    bool weighted;
-    float max_norm;
-  };
   struct Call {
     std::vector<GroupMember> members;
     std::vector<std::vector<GroupUnit>> units;
@@ -225,12 +141,12 @@ class GroupLookupKernel : public OpKernel {
       const MemberSpec& spec = specs_[i];
       for (int u = 0; u < spec.units; ++u) {
         GroupUnit unit;
-        if (spec.source == kTable) {
+        if (spec.source == MemberSource::kTable) {
           std::shared_ptr<VariableState> state;
           TF_RETURN_IF_ERROR(GetState(context, handle++, &state));
           unit.table = state->table.get();
           call->states.push_back(std::move(state));
-        } else if (spec.source == kVariable) {
+        } else if (spec.source == MemberSource::kVariable) {
           tensorflow::ResourceHandle resource;
           TF_RETURN_IF_ERROR(tensorflow::HandleFromInput(context, handle++, &resource));
           tensorflow::core::RefCountPtr<tensorflow::Var> variable;
@@ -282,84 +198,61 @@ class GroupLookupKernel : public OpKernel {
       if (spec.weighted) {
         const Tensor& w = context->input(weights++);
         if (w.dims() != 1 || w.NumElements() != given.NumElements()) {
-          return absl::InvalidArgumentError(absl::StrCat("group lookup, ", spec.name, ": expected ", given.NumElements(),
-                                                         " weights (one per id), found shape ", w.shape().DebugString()));
+          return RefuseMember(spec, absl::StrCat(given.NumElements(), " weights (one per id)"), w);
         }
         member.weights = Elements<float>(w);
         call->weights.push_back(w);
       }
-      TF_RETURN_IF_ERROR(Rows(context, given, &indices, &shape, &member, &shapes[i]));
+      TF_RETURN_IF_ERROR(Rows(context, spec, given, &indices, &shape, &member, &shapes[i]));
     }
     size_t first = 0;
     for (size_t v = 0; v < joins_.size(); first += static_cast<size_t>(joins_[v++])) {
-      TF_RETURN_IF_ERROR(Allocate(context, static_cast<int>(v), &call->members[first], &shapes[first], joins_[v]));
+      TF_RETURN_IF_ERROR(
+          Allocate(context, static_cast<int>(v), &specs_[first], &shapes[first], joins_[v], &call->members[first]));
     }
     return absl::OkStatus();
   }
 
   // Allocates an output for members side by side. shapes: of their values.
-  static absl::Status Allocate(OpKernelContext* context, int output, GroupMember* members, const TensorShape* shapes,
-                               int count) {
-    TensorShape out = shapes[0];
-    const int last = out.dims() - 1;
-    int64_t stride = 0;
-    for (int i = 0; i < count; ++i) {
-      stride += members[i].dim;
-      bool fits = shapes[i].dims() == out.dims();
-      for (int d = 0; fits && d < last; ++d) fits = shapes[i].dim_size(d) == out.dim_size(d);
-      if (fits) continue;
-      return absl::InvalidArgumentError(absl::StrCat("group lookup, ", members[i].name, ": expected the leading dimensions of ",
-                                                     shapes[0].DebugString(), " to match ", members[0].name,
-                                                     ", with which it is concatenated, found shape ", shapes[i].DebugString()));
-    }
-    if (count > 1) TF_RETURN_IF_ERROR(out.SetDimWithStatus(last, stride));
+  static absl::Status Allocate(OpKernelContext* context, int output, const MemberSpec* specs, const TensorShape* shapes,
+                               int count, GroupMember* members) {
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(ShapeSideBySide(specs, shapes, count, &shape));
     Tensor* values = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, out, &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &values));
     float* to = values->flat<float>().data();
-    for (int i = 0; i < count; to += members[i++].dim) {
+    for (int i = 0; i < count; to += specs[i++].dim) {
       members[i].out = to;
-      members[i].stride = stride;
+      members[i].stride = shape.dim_size(shape.dims() - 1);
     }
     return absl::OkStatus();
   }
 
   // The rows of a member, and the shape of its values.
-  static absl::Status Rows(OpKernelContext* context, const Tensor& keys, int* indices, int* shape, GroupMember* member,
-                           TensorShape* out) {
-    const bool sequence = member->form == GroupForm::kSequence || member->form == GroupForm::kRaggedSequence;
-    if (member->form == GroupForm::kDense) {
+  static absl::Status Rows(OpKernelContext* context, const MemberSpec& spec, const Tensor& keys, int* indices, int* shape,
+                           GroupMember* member, TensorShape* out) {
+    if (spec.form == GroupForm::kDense) {
       member->batch = keys.NumElements();
       *out = keys.shape();
-      return out->AddDimWithStatus(member->dim);
+      return out->AddDimWithStatus(spec.dim);
     }
     const Tensor& rows = context->input((*indices)++);
-    const auto refuse = [&](const char* expected, const Tensor& found) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group lookup, ", member->name, ": expected ", expected, ", found shape ", found.shape().DebugString()));
-    };
-    if (keys.dims() != 1) return refuse("ids of rank 1", keys);
+    if (keys.dims() != 1) return RefuseMember(spec, "ids of rank 1", keys);
     member->indices = Elements<int64_t>(rows);
-    if (member->form == GroupForm::kRagged || member->form == GroupForm::kRaggedSequence) {
-      if (rows.dims() != 1 || rows.NumElements() < 1) return refuse("row splits [batch + 1]", rows);
-      const Result<int64_t> steps = RaggedSteps(member->name, member->indices, member->keys.size());
+    if (spec.is_ragged()) {
+      if (rows.dims() != 1 || rows.NumElements() < 1) return RefuseMember(spec, "row splits [batch + 1]", rows);
+      const Result<int64_t> steps = RaggedSteps(spec.name, member->indices, member->keys.size());
       TF_RETURN_IF_ERROR(ToAbsl(steps.status()));
       member->batch = rows.NumElements() - 1;
-      if (sequence) member->steps = *steps;
+      if (spec.is_sequence()) member->steps = *steps;
     } else {
-      if (rows.dims() != 2 || rows.dim_size(1) != 2) return refuse("indices [ids, 2]", rows);
+      if (rows.dims() != 2 || rows.dim_size(1) != 2) return RefuseMember(spec, "indices [ids, 2]", rows);
       const Tensor& dense = context->input((*shape)++);
-      if (dense.dims() != 1 || dense.NumElements() != 2) return refuse("a dense shape of two numbers", dense);
+      if (dense.dims() != 1 || dense.NumElements() != 2) return RefuseMember(spec, "a dense shape of two numbers", dense);
       member->batch = dense.flat<int64_t>()(0);
-      if (sequence) member->steps = dense.flat<int64_t>()(1);
+      if (spec.is_sequence()) member->steps = dense.flat<int64_t>()(1);
     }
-    std::vector<int64_t> dims = {member->batch};
-    if (sequence) dims.push_back(member->steps);
-    dims.push_back(member->dim);
-    const absl::Status made = TensorShape::BuildTensorShape(dims, out);
-    if (made.ok()) return made;
-    return absl::InvalidArgumentError(absl::StrCat("group lookup, ", member->name,
-                                                   ": expected a dense shape that fits in int64, found [", member->batch, ", ",
-                                                   member->steps, "]: ", made.message()));
+    return ShapeOfRows(spec, member->batch, member->steps, out);
   }
 
   const std::shared_ptr<PlanPool> plans_ = std::make_shared<PlanPool>();
@@ -386,7 +279,7 @@ class GroupLookupGradKernel : public OpKernel {
     std::vector<int64_t> strides;
     std::vector<float*> sums(static_cast<size_t>(plan.num_units()), nullptr);
     std::vector<float*> weights_gradients(static_cast<size_t>(plan.num_members()), nullptr);
-    OP_REQUIRES_OK(context, inputs_.Point(context, 1, plan, &grads, &strides));
+    OP_REQUIRES_OK(context, inputs_.Point(context, 1, ValuesOf(plan), &grads, &strides));
     int out = 0, weights_out = 3 * num_units_;
     for (size_t g = 0; g < inputs_.members().size(); ++g) {
       const int member = inputs_.members()[g], dim = plan.dim(member), first = plan.first_unit(member);
@@ -453,10 +346,8 @@ REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookup").Device(tensorflow::DEVICE_C
                         GroupLookupKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookupGrad").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupLookupGradKernel);
-MULTITIER_HOST_KERNEL("MultitierHbmGroupLookup", GroupLookupKernel, "handles", "matrices", "keys", "indices", "shapes",
-                      "weights", "values", "plan");
-MULTITIER_HOST_KERNEL("MultitierHbmGroupLookupGrad", GroupLookupGradKernel, "plan", "grads", "keys", "sums", "counts",
-                      "weights_grads");
+REGISTER_KERNEL_BUILDER(Name("MultitierHbmGroupLookup").Device(tensorflow::DEVICE_CPU), GroupLookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierHbmGroupLookupGrad").Device(tensorflow::DEVICE_CPU), GroupLookupGradKernel);
 
 }  // namespace
 }  // namespace multitier

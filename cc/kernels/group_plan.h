@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "cc/kernels/group_specs.h"
 #include "cc/lookup/group_lookup.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -56,28 +57,11 @@ class GroupPlanVariant {
   std::shared_ptr<const KeptPlan> kept_;
 };
 
+// The values of each member.
+std::vector<MemberValues> ValuesOf(const GroupPlan& plan);
+
 // The plan in input `input`. InvalidArgument if there is none.
 absl::Status GetPlan(tensorflow::OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept);
-
-// The gradients of members' values as inputs of an op. Attr `members`: the members, in order. Attr `joins`: the number of
-// concatenated members in each input.
-class GradientInputs {
- public:
-  // REQUIRES: the op has `inputs` inputs with gradients
-  absl::Status Init(tensorflow::OpKernelConstruction* context, int inputs);
-  const std::vector<int>& members() const { return members_; }
-
-  // Sets the address of the gradient of each member of the plan, and its row stride in elements. Null and 0 if the member is
-  // not among the inputs from `first_input` on. InvalidArgument, with the member's name, if an input has another shape.
-  absl::Status Point(tensorflow::OpKernelContext* context, int first_input, const GroupPlan& plan,
-                     std::vector<const float*>* grads, std::vector<int64_t>* strides) const;
-
- private:
-  std::vector<int> members_, joins_;
-};
-
-// Reads the attr `joins`: the number of members in each of `tensors` tensors.
-absl::Status GetJoins(tensorflow::OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins);
 
 }  // namespace multitier
 

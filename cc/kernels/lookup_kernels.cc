@@ -10,6 +10,7 @@
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
+#include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/lookup/partition.h"
@@ -19,13 +20,6 @@
 
 namespace multitier {
 namespace {
-
-absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
-  bool training;
-  TF_RETURN_IF_ERROR(context->GetAttr("training", &training));
-  *reason = training ? ReadFor::kTraining : ReadFor::kEvaluation;
-  return absl::OkStatus();
-}
 
 // The values of keys of one table.
 class ReadKernel : public OpKernel {
@@ -73,24 +67,6 @@ class PeekKernel : public ReadKernel {
   }
 };
 
-absl::Status CombinerAttr(OpKernelConstruction* context, Combiner* combiner) {
-  std::string name;
-  TF_RETURN_IF_ERROR(context->GetAttr("combiner", &name));
-  const Result<Combiner> parsed = ParseCombiner(name);
-  if (parsed.ok()) *combiner = *parsed;
-  return ToAbsl(parsed.status());
-}
-
-// If the op's attr states that it has weights, the tensor has one weight for each of `entries`; else the tensor is empty.
-absl::Status CheckWeights(OpKernelContext* context, const Tensor& weights, bool has_weights, int64_t entries) {
-  TF_RETURN_IF_ERROR(CheckRank(context, "weights", weights, 1));
-  const int64_t expected = has_weights ? entries : 0;
-  if (weights.NumElements() == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("sparse lookup: expected ", expected, " weights (",
-                                                 has_weights ? "one for each key" : "has_weights is false", "), found ",
-                                                 weights.NumElements()));
-}
-
 // The inputs that both sparse lookups begin with: N handles, keys, indices, weights.
 class SparseInputs {
  public:
@@ -137,20 +113,14 @@ class LookupSparseKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
     OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, has_weights_));
-    const Tensor& batch = context->input(num_handles_ + 3);
-    OP_REQUIRES_OK(context, CheckRank(context, "batch", batch, 0));
+    Tensor* out = nullptr;
+    OP_REQUIRES_OK(context, AllocatePooled(context, context->input(num_handles_ + 3), dim_, &out));
     SparseLookup* lookup = &inputs.lookup;
-    lookup->batch.batch = batch.scalar<int64_t>()();
+    lookup->batch.batch = out->dim_size(0);
     lookup->batch.dim = dim_;
     lookup->batch.combiner = combiner_;
     lookup->max_norm = max_norm_;
     lookup->reason = reason_;
-    OP_REQUIRES(context, lookup->batch.batch >= 0,
-                absl::InvalidArgumentError(absl::StrCat("batch: expected at least 0, found ", lookup->batch.batch)));
-    TensorShape shape;
-    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({lookup->batch.batch, dim_}, &shape));
-    Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(LookupSparse(*lookup, out->flat<float>().data(), &executor)));
   }
@@ -295,9 +265,9 @@ class PartitionKeysKernel : public OpKernel {
   int num_partitions_ = 0;
 };
 
-MULTITIER_HOST_KERNEL("MultitierLookup", LookupKernel, "handle", "keys", "values");
+REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU), LookupKernel);
 MULTITIER_HOST_KERNEL("MultitierPeek", PeekKernel, "handle", "keys", "values");
-MULTITIER_HOST_KERNEL("MultitierLookupSparse", LookupSparseKernel, "handles", "keys", "indices", "weights", "batch", "pooled");
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU), LookupSparseKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
                         LookupSparseGradKernel);
 MULTITIER_HOST_KERNEL("MultitierLookupSparseWeightsGrad", LookupSparseWeightsGradKernel, "handles", "keys", "indices",

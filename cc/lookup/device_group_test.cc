@@ -46,7 +46,7 @@ class DeviceGroup : public testing::TestWithParam<int> {
     }
   }
 
-  std::unique_ptr<Both> MakeMember(int number, GroupForm form) {
+  std::unique_ptr<Both> MakeMember(int number, GroupForm form, int hbm_rows = 0) {
     auto m = std::make_unique<Both>();
     const int dim = std::vector<int>{1, 4, 9}[random_() % 3];
     TableOptions options = BasicOptions(dim);
@@ -54,7 +54,8 @@ class DeviceGroup : public testing::TestWithParam<int> {
     m->plain = MakeTable(options);
     TableOptions tiered = TieredOptions(dim, 6, std::make_shared<MemoryTier>());
     tiered.initializer = options.initializer;
-    m->table = hbm::MakeHbmTable(tiered, random_() % 2 == 0 ? 6 : 200, device_);
+    const int some_rows = random_() % 2 == 0 ? 6 : 200;
+    m->table = hbm::MakeHbmTable(tiered, hbm_rows != 0 ? hbm_rows : some_rows, device_);
     const bool sequence = form == GroupForm::kSequence || form == GroupForm::kRaggedSequence;
     GroupMember& cpu = m->cpu;
     cpu.name = "member " + std::to_string(number);
@@ -232,6 +233,53 @@ TEST_P(DeviceGroup, MembersWhoseKeysAreInHbmAreLookedUpTogether) {
     EXPECT_EQ(stats.tiers[0].misses, 6);  // of the training
   }
   EXPECT_TRUE(SameBits(caller_.Values(members[8]), LookupAll(plain[0].get(), {3, 3})));
+}
+
+// A training step of tables whose rows are all in HBM: lookup, gradients, update. Members are plain or pooled, with and without
+// weights and clipping.
+TEST_P(DeviceGroup, AStepNeedsTwelveLaunchesHoweverManyTablesItHas) {
+  std::vector<int64_t> launches;
+  for (const int tables : {2, 3, 24}) {
+    std::vector<std::unique_ptr<Both>> group;
+    for (int t = 0; t < tables; ++t) {
+      do {
+        if (static_cast<int>(group.size()) > t) group.pop_back();
+        group.push_back(MakeMember(t, t % 2 == 0 ? GroupForm::kSparse : GroupForm::kDense, /*hbm_rows=*/200));
+      } while (group.back()->keys.empty());
+      group.back()->cpu.max_norm = group.back()->on_device.max_norm = t == 0 ? 0.5f : -1.0f;
+    }
+    Step(group);
+    MT_ASSERT_OK(device_->Synchronize(caller_.stream()));
+    std::vector<DeviceMember> members;
+    std::vector<hbm::DeviceGradient> gradients;
+    std::vector<hbm::DeviceUpdate> updates;
+    const Training sgd = Sgd({}, 0.0f, 1);
+    for (size_t t = 0; t < group.size(); ++t) {
+      Both& m = *group[t];
+      const auto u = static_cast<int>(t);
+      const size_t most = m.keys.size();
+      float* const sums = caller_.memory()->Filled<float>(most * static_cast<size_t>(m.cpu.dim), 0);
+      members.push_back(m.on_device);
+      gradients.push_back({u, caller_.memory()->Up(m.grad), m.cpu.stride, sums, caller_.memory()->Filled<int64_t>(most, 0),
+                           caller_.memory()->Filled<int64_t>(most, 0),
+                           m.weights.empty() ? nullptr : caller_.memory()->Filled<float>(m.weights.size(), 0)});
+      updates.push_back({u, sums, nullptr, 0, hbm::RequestOf(sgd)});
+      (void)m.table->TotalCount();  // waits for the update before
+    }
+    hbm::DevicePlan plan;
+    const int64_t before = device_->launches();
+    const int64_t waits = device_->synchronizations();
+    MT_ASSERT_OK(caller_.Lookup(members, &plan));
+    MT_ASSERT_OK(GradientOnDevice(plan, gradients, caller_.stream()));
+    bool at_once = false;
+    MT_ASSERT_OK(caller_.Update(plan, updates, &at_once));
+    EXPECT_TRUE(at_once);
+    for (const auto& m : group) (void)m->table->TotalCount();
+    launches.push_back(device_->launches() - before);
+    EXPECT_EQ(device_->synchronizations() - waits, 2);     // of the lookup, and of what counts births
+    MT_ASSERT_OK(device_->Synchronize(caller_.stream()));  // before the last table of the device ends
+  }
+  EXPECT_EQ(launches, std::vector<int64_t>(3, 12));
 }
 
 // Two tables that always get the same updates: a snapshot of both has as many of them in one as in the other.

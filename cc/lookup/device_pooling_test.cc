@@ -7,6 +7,7 @@
 
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/kernels.h"
+#include "cc/device/kernels/member_items.h"
 #include "cc/device/kernels/test_memory.h"
 #include "cc/lookup/pooling.h"
 
@@ -51,7 +52,15 @@ class DevicePooling : public testing::TestWithParam<PoolCase> {
     memory_ = std::make_unique<device::TestMemory>(device_, stream_);
   }
 
-  device::PoolArgs ArgsOf(const Sample& sample, int64_t batch, int dim, int64_t stride, Combiner combiner, float max_norm) {
+  // The launches of a group of this one member.
+  template <typename Args, typename Member>
+  Args One(const Member& member, uint64_t items) {
+    return Args{memory_->Up(std::vector<Member>{member}), memory_->Up(std::vector<uint32_t>{static_cast<uint32_t>(items)}), 1,
+                static_cast<uint32_t>(items)};
+  }
+
+  device::OutputMember MemberOf(const Sample& sample, int64_t batch, int dim, int64_t stride, Combiner combiner,
+                                float max_norm) {
     const size_t row_bytes = sizeof(DeviceRowHeader) + (static_cast<size_t>(dim) * sizeof(float) + 15) / 16 * 16;
     std::vector<uint8_t> rows(sample.keys * row_bytes, 0);
     for (uint32_t k = 0; k < sample.keys; ++k) {
@@ -62,25 +71,29 @@ class DevicePooling : public testing::TestWithParam<PoolCase> {
     std::vector<uint8_t*> places;
     for (uint32_t k = 0; k < sample.keys; ++k) places.push_back(on_device + k * row_bytes);
     const auto b = static_cast<uint32_t>(batch);
-    device::PoolArgs args{};
-    args.rows = memory_->Up(places);
-    args.num_keys = memory_->Up(std::vector<uint32_t>{sample.keys});
-    args.max_keys = sample.keys;
-    args.inverse = memory_->Up(sample.inverse);
-    args.indices = memory_->Up(sample.indices);
-    args.entries = static_cast<uint32_t>(sample.indices.size());
-    args.weights = sample.weights.empty() ? nullptr : memory_->Up(sample.weights);
-    args.batch = b;
-    args.dim = static_cast<uint32_t>(dim);
-    args.stride = static_cast<uint32_t>(stride);
-    args.combiner = static_cast<device::PoolCombiner>(combiner);
-    args.max_norm = max_norm;
-    args.norms = max_norm >= 0 ? memory_->Filled<float>(sample.keys, 0x5c) : nullptr;
-    args.splits = memory_->Filled<uint32_t>(b + 1, 0x5c);
-    args.divisors = memory_->Filled<float>(b, 0x5c);
-    args.factors = memory_->Filled<float>(b, 0x5c);
-    args.out = memory_->Filled<float>(static_cast<size_t>(batch * stride), 0);
-    return args;
+    device::OutputMember m{};
+    m.rows = memory_->Up(places);
+    m.num_keys = memory_->Up(std::vector<uint32_t>{sample.keys});
+    m.max_keys = sample.keys;
+    m.inverse = memory_->Up(sample.inverse);
+    m.entries = static_cast<uint32_t>(sample.indices.size());
+    m.pooled = true;
+    m.indices = memory_->Up(sample.indices);
+    m.columns = 1;
+    m.batch = m.num_rows = b;
+    m.first_bad = memory_->Filled<uint32_t>(1, 0xff);
+    m.entry_rows = memory_->Filled<int64_t>(m.entries, 0x5c);
+    m.weights = sample.weights.empty() ? nullptr : memory_->Up(sample.weights);
+    m.dim = static_cast<uint32_t>(dim);
+    m.stride = static_cast<uint32_t>(stride);
+    m.combiner = static_cast<device::PoolCombiner>(combiner);
+    m.max_norm = max_norm;
+    m.norms = max_norm >= 0 ? memory_->Filled<float>(sample.keys, 0x5c) : nullptr;
+    m.splits = memory_->Filled<uint32_t>(b + 1, 0x5c);
+    m.divisors = memory_->Filled<float>(b, 0x5c);
+    m.factors = memory_->Filled<float>(b, 0x5c);
+    m.out = memory_->Filled<float>(static_cast<size_t>(batch * stride), 0);
+    return m;
   }
 
   std::shared_ptr<device::EmulatedDevice> device_;
@@ -104,14 +117,17 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
         const Sample sample(c.batch, c.entries, c.distinct, c.dim, weighted, &random);
         const int64_t stride = c.dim + (weighted ? 3 : 0);
         SparseBatch batch{sample.indices, sample.weights, c.batch, c.dim, combiner, stride};
-        const device::PoolArgs args = ArgsOf(sample, c.batch, c.dim, stride, combiner, max_norm);
-        ASSERT_TRUE(device_->kernels().pool(stream_, args).ok());
+        const device::OutputMember m = MemberOf(sample, c.batch, c.dim, stride, combiner, max_norm);
+        const device::DeviceKernels& kernels = device_->kernels();
+        ASSERT_TRUE(kernels.entry_rows(stream_, One<device::OutputArgs>(m, device::EntryItems(m))).ok());
+        ASSERT_TRUE(kernels.scales(stream_, One<device::OutputArgs>(m, device::ScaleItems(m))).ok());
+        ASSERT_TRUE(kernels.values(stream_, One<device::OutputArgs>(m, device::ValueItems(m))).ok());
         std::vector<float> values = sample.values, out(static_cast<size_t>(c.batch * stride), 0.0f);
         if (max_norm >= 0) ClipByNorm(values.data(), sample.keys, c.dim, max_norm);
         const std::vector<int32_t> places(sample.inverse.begin(), sample.inverse.end());
         Pool(batch, EntryValues{values.data(), places.data()}, out.data());
         const std::string what = "combiner " + std::to_string(static_cast<int>(combiner)) + (weighted ? " weighted" : "");
-        ExpectSameBits(memory_->Down(args.out, out.size()), out, what);
+        ExpectSameBits(memory_->Down(m.out, out.size()), out, what);
 
         std::vector<float> grads(out.size());
         for (float& g : grads) g = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 700.0f;
@@ -131,23 +147,22 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
         ASSERT_TRUE(
             device_->SortByUpper(stream_, memory_->Up(numbers), sorted, c.entries, 20, memory_->Filled<uint64_t>(c.entries, 0))
                 .ok());
-        device::PooledSumArgs sum{};
-        sum.pool = args;
-        sum.sum = device::SumArgs{sorted,
-                                  c.entries,
-                                  args.num_keys,
-                                  c.distinct,
-                                  memory_->Up(sample.counts),
-                                  memory_->Up(grads),
-                                  args.dim,
-                                  nullptr,
-                                  memory_->Filled<uint32_t>(c.distinct, 0x5c),
-                                  memory_->Filled<float>(sums.size(), 0x5c),
-                                  memory_->Filled<uint64_t>(c.distinct, 0x5c)};
-        ASSERT_TRUE(device_->kernels().pooled_sum(stream_, sum).ok());
-        ExpectSameBits(memory_->Down(sum.sum.sums, sums.size()), sums, "gradient, " + what);
-        EXPECT_EQ(memory_->Down(sum.sum.occurrences, c.distinct),
-                  std::vector<uint64_t>(sample.counts.begin(), sample.counts.end()));
+        device::GradientMember g{};
+        g.output = m;
+        g.output.max_norm = -1.0f;  // the gradient of clipping is not in it
+        g.entries = sorted;
+        uint32_t* const begins = memory_->Filled<uint32_t>(c.distinct, 0x5c);
+        ASSERT_TRUE(kernels.begins(stream_, device::BeginsArgs{sorted, c.entries, begins}).ok());
+        g.begins = begins;
+        g.counts = memory_->Up(sample.counts);
+        g.num_keys = c.distinct;
+        g.grads = memory_->Up(grads);
+        g.stride = static_cast<uint32_t>(stride);
+        g.sums = memory_->Filled<float>(sums.size(), 0x5c);
+        g.counts_out = memory_->Filled<int64_t>(c.distinct, 0x5c);
+        ASSERT_TRUE(kernels.gradients(stream_, One<device::GradientArgs>(g, device::GradientItems(g))).ok());
+        ExpectSameBits(memory_->Down(g.sums, sums.size()), sums, "gradient, " + what);
+        EXPECT_EQ(memory_->Down(g.counts_out, c.distinct), std::vector<int64_t>(sample.counts.begin(), sample.counts.end()));
       }
     }
   }

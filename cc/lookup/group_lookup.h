@@ -1,4 +1,5 @@
-// Grouped lookup: one call looks up many tables. Also its gradients and updates.
+// Grouped lookup: one call looks up many tables. Also its gradients and updates. The lookup of one table, and its reads of
+// lower tiers: cc/table/lookup.cc, tier_reader.h.
 //
 //   member 0   keys, rows, weights, combiner --+                               +--> pooled [batch, dim]
 //   member 1   ...                             +--> one list of tasks; --------+--> ...

@@ -3,7 +3,7 @@
 //   claim    each occurrence walks the set from its hash. An empty place gets its position; a place of the same (table, key)
 //            keeps the lowest position. Places are never removed, so a key has one place.
 //   number   an occurrence whose place holds its own position is the first of its key. A prefix sum numbers the first ones.
-//   count    every occurrence looks up the number of its first one.
+//   count    every occurrence looks up the number of its first one. A group does this later (group.cu.cc).
 
 #include "cc/device/kernels/member_of.h"
 #include "cc/device/kernels/scan.h"
@@ -18,15 +18,24 @@ __device__ uint64_t HashOf(int64_t key, uint32_t table) {
   return x ^ (x >> 32);
 }
 
+// Key i, which belongs to the table.
+__device__ __forceinline__ int64_t KeyAt(const DedupArgs& args, uint32_t table, uint32_t i) {
+  if (args.sources == nullptr) return args.keys[i];
+  const KeySource& source = args.sources[table];
+  const uint32_t at = i - BeginOf(args.ends, table);
+  return source.is_int32 ? static_cast<const int32_t*>(source.data)[at] : static_cast<const int64_t*>(source.data)[at];
+}
+
 __global__ void __launch_bounds__(kBlock) ClaimKernel(DedupArgs args) {
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < args.n; i += gridDim.x * blockDim.x) {
-    const int64_t key = args.keys[i];
     const uint32_t table = MemberOf(args.ends, args.num_tables, i);
+    const int64_t key = KeyAt(args, table, i);
+    if (args.copied != nullptr) args.copied[i] = key;
     uint32_t place = static_cast<uint32_t>(HashOf(key, table)) & (args.set_size - 1);
     for (;; place = (place + 1) & (args.set_size - 1)) {
       uint32_t holder = kNone;
       if (AtomicCas<kRelaxed>(args.set + place, &holder, i)) break;
-      if (args.keys[holder] != key || MemberOf(args.ends, args.num_tables, holder) != table) continue;
+      if (MemberOf(args.ends, args.num_tables, holder) != table || KeyAt(args, table, holder) != key) continue;
       AtomicMin<kRelaxed>(args.set + place, i);
       break;
     }
@@ -74,7 +83,7 @@ namespace MT_KERNELS_NAMESPACE {
 Status Dedup(Stream stream, const DedupArgs& args) {
   MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, ClaimKernel, args));
   MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.n, ScanScratch::kTile), kBlock, NumberKernel, args));
-  return MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, CountKernel, args);
+  return args.inverse == nullptr ? OkStatus() : MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, CountKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

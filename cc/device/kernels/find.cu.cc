@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(kBlock) FindKernel(FindArgs args) {
       if (args.stamp) {
         // An operation that looks twice is one use.
         if (table.uses != nullptr && table.slots[at].last_operation != args.operation) ++table.uses[at];
-        // Never lowered: a later operation may count on its own stamp (the floor).
-        if (static_cast<int32_t>(table.slots[at].last_operation - args.operation) < 0)
+        // Never lowered, as a later operation may count on its own stamp (the floor); but a pin ends.
+        const uint32_t last = table.slots[at].last_operation;
+        if (static_cast<int32_t>(last - args.operation) < 0 || (!args.keeps_pins && IsPinned(last, args.operation)))
           table.slots[at].last_operation = args.operation;
       }
     }

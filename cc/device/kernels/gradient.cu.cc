@@ -1,19 +1,24 @@
-// The sum of each key's gradients, in batch order: the bits of the CPU's sum.
+// The sum of each key's gradients, in batch order: the bits of the CPU's sum. Those of members: member_gradient.cu.cc.
 //
 //   begins    the entries of a key are neighbours, in batch order, since entries ascend; its first one marks where they begin
 //   sum       a warp sums the gradients of a key, a lane an element
 //
 // A key's entries are added one after the other, so a key that fills much of a large batch takes long.
 
-#include "cc/device/kernels/begins.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
 
+__global__ void __launch_bounds__(kBlock) BeginsKernel(BeginsArgs args) {
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < args.n; i += gridDim.x * blockDim.x) {
+    const auto key = static_cast<uint32_t>(args.entries[i] >> 32);
+    if (i == 0 || static_cast<uint32_t>(args.entries[i - 1] >> 32) != key) args.begins[key] = i;
+  }
+}
+
 __device__ __forceinline__ const float* GradOf(const SumArgs& args, uint32_t entry) {
-  return args.grads +
-         static_cast<size_t>(static_cast<uint32_t>(args.entries[entry])) * (args.stride != 0 ? args.stride : args.dim);
+  return args.grads + static_cast<size_t>(static_cast<uint32_t>(args.entries[entry])) * args.dim;
 }
 
 __global__ void __launch_bounds__(kBlock) SumKernel(SumArgs args) {
@@ -42,8 +47,13 @@ __global__ void __launch_bounds__(kBlock) SumKernel(SumArgs args) {
 
 namespace MT_KERNELS_NAMESPACE {
 
+Status Begins(Stream stream, const BeginsArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, BeginsKernel, args);
+}
+
 Status Sum(Stream stream, const SumArgs& args) {
-  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.n, kBlock), kBlock, BeginsKernel, args));
+  const BeginsArgs begins{args.entries, args.n, args.begins};
+  MT_RETURN_IF_ERROR(Begins(stream, begins));
   return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / 32), kBlock, SumKernel, args);
 }
 

@@ -13,9 +13,9 @@ const DeviceKernels& EmulatedKernels() {
 #endif
   using namespace MT_KERNELS_NAMESPACE;  // NOLINT: the one place that chooses
   static constexpr DeviceKernels kKernels = {
-      Dedup, Find,     Compact,   ChainMisses, PlaceMisses, ReclaimRows, Exchange,        Gather,      Stage,
-      Sum,   Pool,     PooledSum, Update,      Range,       Mark,        TakeOut,         Forget,      CountForgotten,
-      Reset, Renumber, Widen,     Concat,      Localize,    EntryRows,   WeightsGradient, ClipGradient};
+      Dedup,     Find,          Compact,  ChainMisses, PlaceMisses, ReclaimRows, Exchange,       Gather,    Stage,      Sum,
+      Update,    UpdateMembers, Range,    Mark,        TakeOut,     Forget,      CountForgotten, Reset,     Renumber,   Pin,
+      SweepPins, Widen,         Localize, EntryRows,   Scales,      Values,      Begins,         Gradients, Corrections};
   return kKernels;
 }
 

@@ -11,6 +11,19 @@
 //   exchange   copies dirty victims to the outbox, and staged rows to their rows in the table
 //   gather     the values of the batch
 //
+// A lookup of a group of tables (group_find.h) has these steps, each one launch for all members but the first, which is two:
+//
+//   dedup        of the keys of all members; only distinct keys
+//   find         as above
+//   localize     what a batch of each member alone would have: numbers, counts
+//   entry rows   the row of the output that each entry belongs to, checked
+//   scales       what values are divided by
+//   values       plain or pooled
+//
+// and its gradient and update
+//
+//   begins, gradients, corrections, update members
+//
 // Between compact and stage, the host stages one row for each miss: the row of the table below, or initial values. If the
 // table has no row for a miss, this operation uses the staged row.
 //
@@ -46,6 +59,12 @@ struct ScanScratch {
   uint64_t* words;  // [Words(n)]
 };
 
+// Where the keys of one table are.
+struct KeySource {
+  const void* data;  // int64, or int32
+  bool is_int32;
+};
+
 struct DedupArgs {
   const int64_t* keys;   // [n]
   uint32_t n;            // at most 2^31
@@ -59,9 +78,12 @@ struct DedupArgs {
   int64_t* distinct;            // out [n]
   uint32_t* distinct_tables;    // out [n]: the table of each
   uint32_t* counts;             // out [n], zero before: occurrences of each
-  uint32_t* inverse;            // out [n]: the distinct key of each occurrence
+  uint32_t* inverse;            // out [n]: the distinct key of each occurrence. Null: nor counts nor entries are wanted
   uint32_t* num_distinct;       // out
   uint64_t* entries = nullptr;  // out [n] or null: distinct key << 32 | position
+  // Null: `keys` is given. Else the keys of each table are read from there and copied to `copied`, which is `keys`.
+  const KeySource* sources = nullptr;  // [num_tables]
+  int64_t* copied = nullptr;           // out [n]
 };
 
 // Keys of 32 bits, or counts.
@@ -71,48 +93,17 @@ struct WidenArgs {
   uint32_t n;
 };
 
-// The row of the output of each entry of a sparse batch.
-struct EntryRowsArgs {
-  const int64_t* indices;  // null: entry i is row i. splits: [batch + 1]. Else [entries, columns]: (row) or (row, step)
-  bool splits;
-  uint32_t columns;
-  uint32_t entries;
-  uint32_t batch;       // at least 1
-  int64_t steps;        // more than 0: a sequence; the output row is row * steps + step
-  int64_t* rows;        // out [entries], all in range
-  uint32_t* first_bad;  // lowered to the first entry (splits: or row) that is out of order or range
-};
-
-// The keys of many members, one after the other.
-struct ConcatArgs {
-  struct Keys {
-    const void* data;  // int64, or int32
-    bool is_int32;
-  };
-  const Keys* keys;      // [num_members]
-  const uint32_t* ends;  // [num_members]
-  uint32_t num_members;
-  uint32_t n;
-  int64_t* out;  // out [n]
-};
-
 struct MemberCounts {
   uint32_t first;     // number of its first distinct key
   uint32_t distinct;  // distinct keys
   uint32_t misses;    // of them, without a row
 };
 
-// After dedup and find over members that each have a table of their own and at least one key: see group.cu.cc.
+// After dedup and find over members that each have a table of their own: see group.cu.cc.
 struct LocalizeArgs {
-  const uint32_t* ends;  // [num_members]
-  uint32_t num_members;
-  uint32_t n;
-  const uint32_t* num_distinct;
-  const uint32_t* distinct_members;  // [n]
-  const uint32_t* missed;            // [n]
-  uint32_t* inverse;                 // in and out [n]
-  uint64_t* entries;                 // out [n]: distinct key << 32 | position, both of the member
-  MemberCounts* counts;              // out [num_members]
+  DedupArgs dedup;         // of the launch before it, with its inverse, counts and entries
+  const uint32_t* missed;  // [n]
+  MemberCounts* members;   // in and out [num_tables], zero before
 };
 
 struct FindArgs {
@@ -123,8 +114,9 @@ struct FindArgs {
   uint32_t max_keys;
   uint32_t operation;  // stamped on the slots that are found
   bool stamp;
-  uint8_t** rows;    // out [max_keys]: null if the table has no row for the key
-  uint32_t* missed;  // out [max_keys]: 1 if the table has no row for the key, else 0
+  uint8_t** rows;           // out [max_keys]: null if the table has no row for the key
+  uint32_t* missed;         // out [max_keys]: 1 if the table has no row for the key, else 0
+  bool keeps_pins = false;  // a prefetch: is no use of pinned rows
 };
 
 struct CompactArgs {
@@ -201,11 +193,10 @@ struct ExchangeArgs {
 
 struct GatherArgs {
   uint8_t* const* rows;     // by distinct key
-  const uint32_t* inverse;  // [n], or null: value i is that of row i
+  const uint32_t* inverse;  // [n]
   uint32_t n;
-  uint32_t dim;         // floats of a value
-  float* out;           // [n, dim]
-  uint32_t stride = 0;  // floats from one value of out to the next; 0: dim
+  uint32_t dim;  // floats of a value
+  float* out;    // [n, dim]
 };
 
 struct SumArgs {
@@ -220,54 +211,83 @@ struct SumArgs {
   uint32_t* begins;                  // [max_keys] scratch
   float* sums;                       // out [max_keys, dim]
   uint64_t* occurrences;             // out [max_keys]
-  uint32_t stride = 0;               // floats from one gradient to the next; 0: dim
 };
 
 enum class PoolCombiner : int { kSum = 0, kMean = 1, kSqrtN = 2 };
 
-// Values of a sparse batch combined to one vector a row.
-struct PoolArgs {
-  uint8_t* const* rows;  // [max_keys] by distinct key
-  const uint32_t* num_keys;
+// One member of a lookup: its keys, the row of each entry, and its output. An entry is a key and its weight.
+struct OutputMember {
+  uint8_t* const* rows;      // [first + distinct keys] of the batch
+  const uint32_t* first;     // the number of its first distinct key in it; null: 0
+  const uint32_t* num_keys;  // distinct keys
+  const uint32_t* misses;    // of them, without a row; null: none. If there are any, the member gets no values
   uint32_t max_keys;
-  const uint32_t* inverse;  // [entries] the distinct key of each
-  const int64_t* indices;   // [entries] the row of each, nondecreasing, in [0, batch)
+  const uint32_t* inverse;  // [entries] the distinct key of each, from 0
   uint32_t entries;
-  const float* weights;  // [entries] or null: all one
+
+  bool pooled;  // false: value i is that of entry i, and what follows up to num_rows is not used
+  // Null: entry i is row i. splits_given: [batch + 1]. Else [entries, columns]: (row) or (row, step)
+  const int64_t* indices;
+  bool splits_given;
+  uint32_t columns;
   uint32_t batch;
-  uint32_t dim;
-  uint32_t stride;  // floats from one row of out to the next, at least dim
+  int64_t steps;         // more than 0: a sequence; the output row is row * steps + step
+  uint32_t* first_bad;   // lowered to the first entry (splits_given: or row) out of order or range; then there are no values
+  int64_t* entry_rows;   // scratch [entries], all in range
+  uint32_t* splits;      // scratch [num_rows + 1]
+  float* divisors;       // scratch [num_rows]
+  float* factors;        // scratch [num_rows]
+  const float* weights;  // [entries] or null: all one
   PoolCombiner combiner;
-  float max_norm;    // values are clipped to it, where it is not negative
-  float* norms;      // scratch [max_keys]; null where max_norm is negative
-  uint32_t* splits;  // scratch [batch + 1], of the gradient too
-  float* divisors;   // scratch [batch], of the gradient too
-  float* factors;    // scratch [batch], of the gradient too
-  float* out;        // out [batch, dim], `stride` apart
-};
+  float max_norm;  // values are clipped to it, where it is not negative
+  float* norms;    // scratch [max_keys]; null where max_norm is negative
 
-// The gradient of Pool: the sum over each key's entries. sum.grads: [batch, dim] of the pooled rows, pool.stride apart;
-// sum.entry_occurrences is not used. Takes the PoolArgs of the launch before it. The gradient of clipping is not in it.
-struct PooledSumArgs {
-  PoolArgs pool;
-  SumArgs sum;
-};
-
-// The gradient of each entry's weight. Takes the PoolArgs of the launch before it.
-struct WeightsGradientArgs {
-  PoolArgs pool;        // stride: of grads
-  const float* grads;   // [batch, dim] of the pooled rows
-  const float* values;  // [keys, dim] of distinct keys, before they were clipped
-  float* out;           // out [entries]
-};
-
-// In place: the sums of gradients of clipped values become those of the values.
-struct ClipGradientArgs {
-  const float* values;  // [n, dim] before they were clipped
-  float* sums;          // in and out [n, dim]
-  uint32_t n;
+  uint32_t num_rows;  // of the output
   uint32_t dim;
-  float max_norm;
+  uint32_t stride;   // floats from one row of out to the next, at least dim
+  float* out;        // out [num_rows, dim], `stride` apart
+  float* unclipped;  // out [max_keys, dim] or null: the values of the distinct keys
+};
+
+// Items of work are numbered through all members; those of member m end at ends[m]. How many a member has depends on the step:
+// member_items.h.
+struct OutputArgs {
+  const OutputMember* members;  // [num_members]
+  const uint32_t* ends;         // [num_members]
+  uint32_t num_members;
+  uint32_t items;
+};
+
+// Where the entries of each key begin.
+struct BeginsArgs {
+  const uint64_t* entries;  // [n] of DedupArgs, ascending
+  uint32_t n;
+  uint32_t* begins;  // out, by distinct key
+};
+
+// The gradients of one member, summed by distinct key.
+struct GradientMember {
+  OutputMember output;      // of the lookup
+  const uint64_t* entries;  // of the batch, ascending
+  uint32_t first_entry;     // position in the batch of the member's first one
+  const uint32_t* begins;   // [num_keys] in entries
+  const uint32_t* counts;   // [num_keys]
+  const int64_t* keys;      // [num_keys]
+  uint32_t num_keys;
+  const float* grads;   // [num_rows, dim] of the output, or null: only keys and counts are wanted
+  uint32_t stride;      // floats from one row of grads to the next
+  float* sums;          // out [num_keys, dim] or null
+  int64_t* keys_out;    // out [num_keys] or null
+  int64_t* counts_out;  // out [num_keys] or null: occurrences
+  float* weight_grads;  // out [entries] or null: the gradient of each weight
+};
+
+// As OutputArgs.
+struct GradientArgs {
+  const GradientMember* members;
+  const uint32_t* ends;
+  uint32_t num_members;
+  uint32_t items;
 };
 
 enum class DeviceRule {
@@ -298,8 +318,17 @@ struct UpdateArgs {
   uint32_t slot_offsets[kMaxSlots];  // bytes from the row data
   float hyper[kMaxHyper];
   int64_t version;
-  bool skip_unborn;  // true: a key without a row gets none here
-  uint32_t* born;    // added to: rows that were unborn
+  bool skip_unborn;                  // true: a key without a row gets none here
+  uint32_t* born;                    // added to: rows that were unborn
+  const uint32_t* counts = nullptr;  // [max_keys] in place of occurrences, where these are null
+};
+
+// Members of one rule. A member's items are its max_keys; num_keys is not used.
+struct UpdateMembersArgs {
+  const UpdateArgs* members;
+  const uint32_t* ends;
+  uint32_t num_members;
+  uint32_t items;
 };
 
 enum class Marked {
@@ -356,6 +385,28 @@ struct ResetArgs {
   uint32_t capacity;
 };
 
+// Pins the rows that keys have in the table.
+struct PinArgs {
+  const Table* table;
+  uint8_t* const* rows;  // [max_keys] of distinct keys
+  const uint32_t* num_keys;
+  uint32_t max_keys;
+  uint32_t operation;
+  const uint32_t* later;  // [num_later] operations whose pins end later: their rows stay theirs
+  uint32_t num_later;
+  uint32_t* pinned;  // added to: rows that were not pinned
+};
+
+// Releases pinned rows.
+struct SweepPinsArgs {
+  const Table* table;
+  uint32_t buckets;
+  uint32_t operation;
+  const uint32_t* kept;  // [num_kept] operations whose pins stay
+  uint32_t num_kept;
+  uint32_t* pinned;  // added to: rows that stay pinned
+};
+
 // Last operations more than 2^30 operations ago become 2^30 operations ago, so that ages compare in 32 bits.
 struct RenumberArgs {
   const Table* table;
@@ -374,9 +425,8 @@ struct DeviceKernels {
   Status (*gather)(Stream stream, const GatherArgs& args);
   Status (*stage)(Stream stream, const StageArgs& args);
   Status (*sum)(Stream stream, const SumArgs& args);
-  Status (*pool)(Stream stream, const PoolArgs& args);
-  Status (*pooled_sum)(Stream stream, const PooledSumArgs& args);
   Status (*update)(Stream stream, DeviceRule rule, const UpdateArgs& args);
+  Status (*update_members)(Stream stream, DeviceRule rule, const UpdateMembersArgs& args);
   Status (*range)(Stream stream, const RangeArgs& args);
   Status (*mark)(Stream stream, const MarkArgs& args);
   Status (*take_out)(Stream stream, const TakeOutArgs& args);
@@ -384,12 +434,16 @@ struct DeviceKernels {
   Status (*count_forgotten)(Stream stream, const ForgetArgs& args);  // after forget
   Status (*reset)(Stream stream, const ResetArgs& args);
   Status (*renumber)(Stream stream, const RenumberArgs& args);
+  Status (*pin)(Stream stream, const PinArgs& args);
+  Status (*sweep_pins)(Stream stream, const SweepPinsArgs& args);
   Status (*widen)(Stream stream, const WidenArgs& args);
-  Status (*concat)(Stream stream, const ConcatArgs& args);
   Status (*localize)(Stream stream, const LocalizeArgs& args);  // after dedup and find
-  Status (*entry_rows)(Stream stream, const EntryRowsArgs& args);
-  Status (*weights_gradient)(Stream stream, const WeightsGradientArgs& args);
-  Status (*clip_gradient)(Stream stream, const ClipGradientArgs& args);
+  Status (*entry_rows)(Stream stream, const OutputArgs& args);
+  Status (*scales)(Stream stream, const OutputArgs& args);  // after entry_rows
+  Status (*values)(Stream stream, const OutputArgs& args);  // after scales
+  Status (*begins)(Stream stream, const BeginsArgs& args);
+  Status (*gradients)(Stream stream, const GradientArgs& args);    // after begins
+  Status (*corrections)(Stream stream, const GradientArgs& args);  // after gradients: of clipping, and of divisors
 };
 
 // The kernels compiled by g++, for the emulated device, and the kernels compiled by nvcc.

@@ -18,9 +18,8 @@ Status Exchange(Stream stream, const ExchangeArgs& args);
 Status Gather(Stream stream, const GatherArgs& args);
 Status Stage(Stream stream, const StageArgs& args);
 Status Sum(Stream stream, const SumArgs& args);
-Status Pool(Stream stream, const PoolArgs& args);
-Status PooledSum(Stream stream, const PooledSumArgs& args);
 Status Update(Stream stream, DeviceRule rule, const UpdateArgs& args);
+Status UpdateMembers(Stream stream, DeviceRule rule, const UpdateMembersArgs& args);
 Status Range(Stream stream, const RangeArgs& args);
 Status Mark(Stream stream, const MarkArgs& args);
 Status TakeOut(Stream stream, const TakeOutArgs& args);
@@ -28,12 +27,16 @@ Status Forget(Stream stream, const ForgetArgs& args);
 Status CountForgotten(Stream stream, const ForgetArgs& args);
 Status Reset(Stream stream, const ResetArgs& args);
 Status Renumber(Stream stream, const RenumberArgs& args);
+Status Pin(Stream stream, const PinArgs& args);
+Status SweepPins(Stream stream, const SweepPinsArgs& args);
 Status Widen(Stream stream, const WidenArgs& args);
-Status Concat(Stream stream, const ConcatArgs& args);
 Status Localize(Stream stream, const LocalizeArgs& args);
-Status EntryRows(Stream stream, const EntryRowsArgs& args);
-Status WeightsGradient(Stream stream, const WeightsGradientArgs& args);
-Status ClipGradient(Stream stream, const ClipGradientArgs& args);
+Status EntryRows(Stream stream, const OutputArgs& args);
+Status Scales(Stream stream, const OutputArgs& args);
+Status Values(Stream stream, const OutputArgs& args);
+Status Begins(Stream stream, const BeginsArgs& args);
+Status Gradients(Stream stream, const GradientArgs& args);
+Status Corrections(Stream stream, const GradientArgs& args);
 
 }  // namespace multitier::device::MT_KERNELS_NAMESPACE
 

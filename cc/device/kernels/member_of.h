@@ -22,6 +22,11 @@ __device__ inline uint32_t MemberOf(const uint32_t* ends, uint32_t num_members, 
   return low;
 }
 
+// Where the elements of the member begin.
+__device__ __forceinline__ uint32_t BeginOf(const uint32_t* ends, uint32_t member) {
+  return member == 0 ? 0 : ends[member - 1];
+}
+
 }  // namespace
 }  // namespace multitier::device
 

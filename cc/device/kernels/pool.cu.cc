@@ -1,139 +1,104 @@
-// Values of a sparse batch combined to one vector a row, and the gradients of that: the arithmetic of cc/lookup/pooling.h, bit
-// for bit.
+// The values of members: those of their keys, or values of a sparse batch combined to one vector a row, with the arithmetic of
+// cc/lookup/pooling.h, bit for bit.
 //
-//   splits      where the entries of each row begin
-//   norms       of max_norm: what each distinct value is divided by
-//   scales      what the sum of each row is divided by, and, for the gradient without weights, multiplied by
-//   pool        a warp combines a row, a lane an element
-//   pooled sum  as the sum of gradients (gradient.cu.cc), of the gradients of entries, which are computed on the way
+//   scales   of max_norm: what each distinct value is divided by. What the sum of each row is divided by, and, for the gradient
+//            without weights, multiplied by
+//   values   a warp combines a row, a lane an element. It also copies values that the gradient of clipping needs
 
 #include <cmath>
 
-#include "cc/device/kernels/begins.h"
+#include "cc/device/kernels/divided.h"
+#include "cc/device/kernels/member_of.h"
 #include "cc/device/kernels/scan.h"
 
 namespace multitier::device {
 namespace {
 
-__global__ void __launch_bounds__(kBlock) SplitsKernel(PoolArgs args) {
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i <= args.entries; i += gridDim.x * blockDim.x) {
-    const int64_t before = i == 0 ? -1 : args.indices[i - 1];
-    const int64_t row = i == args.entries ? static_cast<int64_t>(args.batch) : args.indices[i];
-    for (int64_t r = before + 1; r <= row; ++r) args.splits[r] = i;
-  }
+// Whether the member gets no values: keys miss, or rows are out of range.
+__device__ __forceinline__ bool IsSkipped(const OutputMember& m) {
+  return (m.misses != nullptr && *m.misses != 0) || (m.pooled && *m.first_bad != kNone);
 }
 
-// One thread a value: its squares are added in the order of its elements.
-__global__ void __launch_bounds__(kBlock) NormsKernel(PoolArgs args) {
-  const uint32_t n = *args.num_keys;
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    const auto* value = reinterpret_cast<const float*>(args.rows[i] + sizeof(DeviceRowHeader));
-    float squares = 0.0f;
-    for (uint32_t d = 0; d < args.dim; ++d) squares += value[d] * value[d];
-    const float norm = std::sqrt(squares);
-    args.norms[i] = norm < args.max_norm ? args.max_norm : norm;
-  }
+__device__ __forceinline__ const float* ValueOf(const OutputMember& m, uint32_t key) {
+  const uint32_t first = m.first != nullptr ? *m.first : 0;
+  return reinterpret_cast<const float*>(m.rows[first + key] + sizeof(DeviceRowHeader));
 }
 
-__global__ void __launch_bounds__(kBlock) ScalesKernel(PoolArgs args) {
-  for (uint32_t row = blockIdx.x * blockDim.x + threadIdx.x; row < args.batch; row += gridDim.x * blockDim.x) {
-    const uint32_t begin = args.splits[row], end = args.splits[row + 1];
-    const auto n = static_cast<float>(end - begin);
-    float divisor = 1.0f, factor = 1.0f;
-    if (args.combiner != PoolCombiner::kSum && args.weights == nullptr) {
-      const auto count = static_cast<double>(end - begin);
-      divisor = args.combiner == PoolCombiner::kMean ? n : std::sqrt(n);
-      factor = static_cast<float>(args.combiner == PoolCombiner::kMean ? 1.0 / count : 1.0 / std::sqrt(count));
-    } else if (args.combiner != PoolCombiner::kSum) {
-      float sum = 0.0f;
-      for (uint32_t i = begin; i < end; ++i) {
-        const float w = args.weights[i];
-        sum += args.combiner == PoolCombiner::kMean ? w : w * w;
-      }
-      divisor = args.combiner == PoolCombiner::kMean ? sum : std::sqrt(sum);
+// Squares are added in the order of the elements.
+__device__ __forceinline__ float NormOf(const OutputMember& m, uint32_t key) {
+  const float* const value = ValueOf(m, key);
+  float squares = 0.0f;
+  for (uint32_t d = 0; d < m.dim; ++d) squares += value[d] * value[d];
+  const float norm = std::sqrt(squares);
+  return norm < m.max_norm ? m.max_norm : norm;
+}
+
+__device__ __forceinline__ void ScaleRow(const OutputMember& m, uint32_t row) {
+  const uint32_t begin = m.splits[row], end = m.splits[row + 1];
+  const auto n = static_cast<float>(end - begin);
+  float divisor = 1.0f, factor = 1.0f;
+  if (m.combiner != PoolCombiner::kSum && m.weights == nullptr) {
+    const auto count = static_cast<double>(end - begin);
+    divisor = m.combiner == PoolCombiner::kMean ? n : std::sqrt(n);
+    factor = static_cast<float>(m.combiner == PoolCombiner::kMean ? 1.0 / count : 1.0 / std::sqrt(count));
+  } else if (m.combiner != PoolCombiner::kSum) {
+    float sum = 0.0f;
+    for (uint32_t i = begin; i < end; ++i) {
+      const float w = m.weights[i];
+      sum += m.combiner == PoolCombiner::kMean ? w : w * w;
     }
-    args.divisors[row] = divisor;
-    args.factors[row] = factor;
+    divisor = m.combiner == PoolCombiner::kMean ? sum : std::sqrt(sum);
+  }
+  m.divisors[row] = divisor;
+  m.factors[row] = factor;
+}
+
+__global__ void __launch_bounds__(kBlock) ScalesKernel(OutputArgs args) {
+  for (uint32_t item = blockIdx.x * blockDim.x + threadIdx.x; item < args.items; item += gridDim.x * blockDim.x) {
+    const uint32_t member = MemberOf(args.ends, args.num_members, item), i = item - BeginOf(args.ends, member);
+    const OutputMember& m = args.members[member];
+    if (IsSkipped(m)) continue;
+    if (m.norms != nullptr && i < *m.num_keys) m.norms[i] = NormOf(m, i);
+    if (i < m.num_rows) ScaleRow(m, i);
   }
 }
 
-__device__ __forceinline__ float Divided(float x, float divisor) {
-  if (divisor == 1.0f) return x;
-  return divisor == 0.0f ? 0.0f : x / divisor;
+__device__ __forceinline__ float EntryValue(const OutputMember& m, uint32_t entry, uint32_t d) {
+  const uint32_t key = m.inverse[entry];
+  float x = ValueOf(m, key)[d];
+  if (m.norms != nullptr && m.norms[key] != 0.0f) x = x * m.max_norm / m.norms[key];
+  return m.weights != nullptr ? x * m.weights[entry] : x;
 }
 
-__device__ __forceinline__ float EntryValue(const PoolArgs& args, uint32_t entry, uint32_t d) {
-  const uint32_t key = args.inverse[entry];
-  float x = reinterpret_cast<const float*>(args.rows[key] + sizeof(DeviceRowHeader))[d];
-  if (args.norms != nullptr && args.norms[key] != 0.0f) x = x * args.max_norm / args.norms[key];
-  return args.weights != nullptr ? x * args.weights[entry] : x;
+__device__ __forceinline__ void PoolRow(const OutputMember& m, uint32_t row, uint32_t lane) {
+  const uint32_t begin = m.splits[row], end = m.splits[row + 1];
+  float* const out = m.out + static_cast<size_t>(row) * m.stride;
+  for (uint32_t d = lane; d < m.dim; d += 32) {
+    float sum = begin < end ? EntryValue(m, begin, d) : 0.0f;
+    for (uint32_t i = begin + 1; i < end; ++i) sum += EntryValue(m, i, d);
+    out[d] = begin < end ? Divided(sum, m.divisors[row]) : 0.0f;
+  }
 }
 
-__global__ void __launch_bounds__(kBlock) PoolKernel(PoolArgs args) {
+__device__ __forceinline__ void CopyValue(const OutputMember& m, uint32_t key, float* out, uint32_t lane) {
+  const float* const value = ValueOf(m, key);
+  for (uint32_t d = lane; d < m.dim; d += 32) out[d] = value[d];
+}
+
+__global__ void __launch_bounds__(kBlock) ValuesKernel(OutputArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
   const uint32_t lane = threadIdx.x % 32;
-  for (uint32_t row = warp; row < args.batch; row += warps) {
-    const uint32_t begin = args.splits[row], end = args.splits[row + 1];
-    float* const out = args.out + static_cast<size_t>(row) * args.stride;
-    for (uint32_t d = lane; d < args.dim; d += 32) {
-      float sum = begin < end ? EntryValue(args, begin, d) : 0.0f;
-      for (uint32_t i = begin + 1; i < end; ++i) sum += EntryValue(args, i, d);
-      out[d] = begin < end ? Divided(sum, args.divisors[row]) : 0.0f;
-    }
-  }
-}
-
-// The gradient of element d of the value of an entry.
-__device__ __forceinline__ float EntryGradient(const PooledSumArgs& args, uint32_t entry, uint32_t d) {
-  const PoolArgs& pool = args.pool;
-  const auto row = static_cast<size_t>(pool.indices[entry]);
-  const float g = args.sum.grads[row * pool.stride + d];
-  if (pool.weights == nullptr) return g * pool.factors[row];
-  return Divided(g, pool.divisors[row]) * pool.weights[entry];
-}
-
-__global__ void __launch_bounds__(kBlock) PooledSumKernel(PooledSumArgs args) {
-  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
-  const uint32_t lane = threadIdx.x % 32, n = *args.sum.num_keys;
-  for (uint32_t key = warp; key < n; key += warps) {
-    const uint32_t begin = args.sum.begins[key], end = begin + args.sum.counts[key];
-    for (uint32_t d = lane; d < args.sum.dim; d += 32) {
-      float sum = EntryGradient(args, static_cast<uint32_t>(args.sum.entries[begin]), d);
-      for (uint32_t i = begin + 1; i < end; ++i) sum += EntryGradient(args, static_cast<uint32_t>(args.sum.entries[i]), d);
-      args.sum.sums[static_cast<size_t>(key) * args.sum.dim + d] = sum;
-    }
-    if (lane == 0) args.sum.occurrences[key] = end - begin;
-  }
-}
-
-// One thread an entry: the product of its row's gradient and its value, in the order of the elements.
-__global__ void __launch_bounds__(kBlock) WeightProductsKernel(WeightsGradientArgs args) {
-  const PoolArgs& pool = args.pool;
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < pool.entries; i += gridDim.x * blockDim.x) {
-    const uint32_t key = pool.inverse[i];
-    const float* const value = args.values + static_cast<size_t>(key) * pool.dim;
-    const float* const grad = args.grads + static_cast<size_t>(pool.indices[i]) * pool.stride;
-    const bool clips = pool.norms != nullptr && pool.norms[key] != 0.0f;
-    float sum = 0.0f;
-    for (uint32_t d = 0; d < pool.dim; ++d) {
-      const float x = clips ? value[d] * pool.max_norm / pool.norms[key] : value[d];
-      sum += grad[d] * x;
-    }
-    args.out[i] = sum;
-  }
-}
-
-// One thread a row: what the divisor, which has the weights in it, adds.
-__global__ void __launch_bounds__(kBlock) WeightSlopesKernel(WeightsGradientArgs args) {
-  const PoolArgs& pool = args.pool;
-  for (uint32_t row = blockIdx.x * blockDim.x + threadIdx.x; row < pool.batch; row += gridDim.x * blockDim.x) {
-    const uint32_t begin = pool.splits[row], end = pool.splits[row + 1];
-    const float divisor = pool.divisors[row];
-    float dot_sum = 0.0f;
-    for (uint32_t i = begin; i < end; ++i) dot_sum += pool.weights[i] * args.out[i];
-    for (uint32_t i = begin; i < end; ++i) {
-      const float slope = pool.combiner == PoolCombiner::kMean ? 1.0f : pool.weights[i] / divisor;
-      args.out[i] = divisor == 0.0f ? 0.0f : (args.out[i] - dot_sum / divisor * slope) / divisor;
+  for (uint32_t item = warp; item < args.items; item += warps) {
+    const uint32_t member = MemberOf(args.ends, args.num_members, item), i = item - BeginOf(args.ends, member);
+    const OutputMember& m = args.members[member];
+    if (IsSkipped(m)) continue;
+    if (i >= m.num_rows) {
+      const uint32_t key = i - m.num_rows;
+      if (key < *m.num_keys) CopyValue(m, key, m.unclipped + static_cast<size_t>(key) * m.dim, lane);
+    } else if (m.pooled) {
+      PoolRow(m, i, lane);
+    } else {
+      CopyValue(m, m.inverse[i], m.out + static_cast<size_t>(i) * m.stride, lane);
     }
   }
 }
@@ -142,22 +107,12 @@ __global__ void __launch_bounds__(kBlock) WeightSlopesKernel(WeightsGradientArgs
 
 namespace MT_KERNELS_NAMESPACE {
 
-Status Pool(Stream stream, const PoolArgs& args) {
-  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(uint64_t{args.entries} + 1, kBlock), kBlock, SplitsKernel, args));
-  if (args.norms != nullptr) MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.max_keys, kBlock), kBlock, NormsKernel, args));
-  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.batch, kBlock), kBlock, ScalesKernel, args));
-  return MT_LAUNCH(stream, Grid(args.batch, kBlock / 32), kBlock, PoolKernel, args);
+Status Scales(Stream stream, const OutputArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.items, kBlock), kBlock, ScalesKernel, args);
 }
 
-Status WeightsGradient(Stream stream, const WeightsGradientArgs& args) {
-  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.pool.entries, kBlock), kBlock, WeightProductsKernel, args));
-  if (args.pool.combiner == PoolCombiner::kSum) return OkStatus();
-  return MT_LAUNCH(stream, Grid(args.pool.batch, kBlock), kBlock, WeightSlopesKernel, args);
-}
-
-Status PooledSum(Stream stream, const PooledSumArgs& args) {
-  MT_RETURN_IF_ERROR(MT_LAUNCH(stream, Grid(args.sum.n, kBlock), kBlock, BeginsKernel, args.sum));
-  return MT_LAUNCH(stream, Grid(args.sum.max_keys, kBlock / 32), kBlock, PooledSumKernel, args);
+Status Values(Stream stream, const OutputArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32), kBlock, ValuesKernel, args);
 }
 
 }  // namespace MT_KERNELS_NAMESPACE

@@ -39,9 +39,8 @@ __global__ void __launch_bounds__(kBlock) GatherKernel(GatherArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32,
                  lane = threadIdx.x % 32;
   for (uint32_t i = warp; i < args.n; i += warps) {
-    const uint32_t key = args.inverse != nullptr ? args.inverse[i] : i;
-    const auto* value = reinterpret_cast<const float*>(args.rows[key] + sizeof(DeviceRowHeader));
-    float* const out = args.out + static_cast<size_t>(i) * (args.stride != 0 ? args.stride : args.dim);
+    const auto* value = reinterpret_cast<const float*>(args.rows[args.inverse[i]] + sizeof(DeviceRowHeader));
+    float* const out = args.out + static_cast<size_t>(i) * args.dim;
     for (uint32_t d = lane; d < args.dim; d += 32) out[d] = value[d];
   }
 }

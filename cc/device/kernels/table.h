@@ -31,6 +31,13 @@ struct alignas(16) Slot {
   uint32_t last_operation;
 };
 
+// A pinned row was last used in the future: its last operation is kPinAhead after that of its prefetch, so no floor is behind
+// it. Its next use makes that the present.
+constexpr uint32_t kPinAhead = 1u << 30;
+MT_HOST_DEVICE bool IsPinned(uint32_t last_operation, uint32_t now) {
+  return static_cast<int32_t>(last_operation - now) > static_cast<int32_t>(kPinAhead / 2);
+}
+
 enum DeviceRowFlags : uint16_t {
   kRowDirty = 1,   // changed since it was read from the table below
   kRowUnborn = 2,  // made by a training lookup whose update has not run: reads as absent

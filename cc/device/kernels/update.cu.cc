@@ -1,5 +1,6 @@
 // One optimizer's step on each row of a batch. A warp updates a row, a lane an element: the arithmetic is that of cc/optimizer.
 
+#include "cc/device/kernels/member_of.h"
 #include "cc/device/kernels/scan.h"
 #include "cc/optimizer/adagrad_kernel.h"
 #include "cc/optimizer/adam_kernel.h"
@@ -62,18 +63,34 @@ __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHe
   header->flags = static_cast<uint16_t>(((header->flags & ~kRowUnborn) | kRowDirty) | (unborn ? kRowNew : 0));
 }
 
+// By the warp: row i of a batch.
+template <typename Rule>
+__device__ __forceinline__ void UpdateKey(const UpdateArgs& args, const Rule& rule, uint32_t i) {
+  uint8_t* const row = args.rows[i];
+  auto* const header = reinterpret_cast<DeviceRowHeader*>(row);
+  if (args.skip_unborn && (header->flags & kRowUnborn) != 0) return;
+  UpdateRow(args, rule, row + sizeof(DeviceRowHeader), args.sums + static_cast<size_t>(i) * args.dim);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    UpdateHeader(args, header, args.occurrences != nullptr ? args.occurrences[i] : args.counts[i]);
+  }
+}
+
 template <typename Rule>
 __global__ void __launch_bounds__(kBlock, 4) UpdateKernel(UpdateArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
   const uint32_t n = *args.num_keys;
   const Rule rule(args.hyper, static_cast<int>(args.dim));
-  for (uint32_t i = warp; i < n; i += warps) {
-    uint8_t* const row = args.rows[i];
-    auto* const header = reinterpret_cast<DeviceRowHeader*>(row);
-    if (args.skip_unborn && (header->flags & kRowUnborn) != 0) continue;
-    UpdateRow(args, rule, row + sizeof(DeviceRowHeader), args.sums + static_cast<size_t>(i) * args.dim);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) UpdateHeader(args, header, args.occurrences[i]);
+  for (uint32_t i = warp; i < n; i += warps) UpdateKey(args, rule, i);
+}
+
+template <typename Rule>
+__global__ void __launch_bounds__(kBlock, 4) UpdateMembersKernel(UpdateMembersArgs args) {
+  const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
+  for (uint32_t item = warp; item < args.items; item += warps) {
+    const uint32_t member = MemberOf(args.ends, args.num_members, item);
+    const UpdateArgs& m = args.members[member];
+    UpdateKey(m, Rule(m.hyper, static_cast<int>(m.dim)), item - BeginOf(args.ends, member));
   }
 }
 
@@ -82,11 +99,14 @@ Status Launch(Stream stream, const UpdateArgs& args) {
   return MT_LAUNCH(stream, Grid(args.max_keys, kBlock / 32), kBlock, UpdateKernel<Rule>, args);
 }
 
-}  // namespace
+template <typename Rule>
+Status Launch(Stream stream, const UpdateMembersArgs& args) {
+  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32), kBlock, UpdateMembersKernel<Rule>, args);
+}
 
-namespace MT_KERNELS_NAMESPACE {
-
-Status Update(Stream stream, DeviceRule rule, const UpdateArgs& args) {
+// Args: UpdateArgs or UpdateMembersArgs.
+template <typename Args>
+Status LaunchRule(Stream stream, DeviceRule rule, const Args& args) {
   switch (rule) {
     case DeviceRule::kSgd:
       return Launch<SgdKernel>(stream, args);
@@ -119,6 +139,14 @@ Status Update(Stream stream, DeviceRule rule, const UpdateArgs& args) {
   }
   return InternalError("no update kernel of number ", static_cast<int>(rule));
 }
+
+}  // namespace
+
+namespace MT_KERNELS_NAMESPACE {
+
+Status Update(Stream stream, DeviceRule rule, const UpdateArgs& args) { return LaunchRule(stream, rule, args); }
+
+Status UpdateMembers(Stream stream, DeviceRule rule, const UpdateMembersArgs& args) { return LaunchRule(stream, rule, args); }
 
 }  // namespace MT_KERNELS_NAMESPACE
 }  // namespace multitier::device

@@ -1,0 +1,66 @@
+// DevicePlan::State: what a training lookup keeps, and the launches behind it.
+//
+//   plan_gradient.cc    the gradients of the values, summed by distinct key
+//   plan_update.cc      the updates of the rows
+//
+// Thread-compatible.
+
+#ifndef CC_HBM_DEVICE_PLAN_H_
+#define CC_HBM_DEVICE_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/device/kernels/member_items.h"
+#include "cc/hbm/device_operations.h"
+#include "cc/hbm/member_output.h"
+
+namespace multitier::hbm {
+
+struct DevicePlan::State {
+  // Keys that were looked for together: of a group, or of one member. Its arrays are those of the members' operations.
+  struct Batch {
+    uint32_t n = 0, distinct = 0;
+    const uint64_t* entries = nullptr;  // on the device [n]
+    const uint64_t* sorted = nullptr;   // by distinct key; null: not yet
+    uint32_t* begins = nullptr;         // [distinct] where the entries of each key begin
+  };
+  struct Member {
+    std::unique_ptr<MemberOutput> output;
+    std::shared_ptr<HbmTable::Operation> op;  // null: the member has no keys
+    uint64_t number = 0;                      // of the operation, once its group has looked
+    std::shared_ptr<Batch> batch;             // of op
+    uint32_t first = 0, first_entry = 0;      // of the member, in the batch: distinct key and entry
+    int64_t distinct() const { return op == nullptr ? 0 : op->counted->distinct; }
+  };
+
+  // Sorts the entries of the member's batch, unless that was done.
+  Status Sort(Member* member);
+  // What the kernels must know of a member's gradient.
+  Status Describe(const DeviceGradient& gradient, device::GradientMember* described);
+  // One set of launches for all.
+  Status EnqueueGradients(const std::vector<device::GradientMember>& gradients);
+  // Enqueues what can be enqueued. The first error; the updates without one were enqueued, or remain.
+  struct Remaining;  // an update that needs the host
+  Status EnqueueUpdates(const std::vector<DeviceUpdate>& updates, std::vector<Remaining>* remaining);
+  // Those with keys. sums: of each, by distinct key.
+  Status EnqueueKept(const std::vector<const DeviceUpdate*>& updates, const std::vector<const float*>& sums,
+                     std::vector<Remaining>* remaining);
+  Status Remain(const DeviceUpdate& update, const float* sums, std::vector<Remaining>* remaining);
+
+  std::vector<Member> members;
+  std::shared_ptr<Scratch> scratch;  // of what was enqueued behind the lookup
+};
+
+struct DevicePlan::State::Remaining {
+  HbmTable* table;
+  DeviceKeys keys;
+  HbmTable::BatchGrads grads;
+  ApplyRequest request;
+  std::shared_ptr<HbmTable::Operation> owner;  // of keys and grads, or null
+};
+
+}  // namespace multitier::hbm
+
+#endif  // CC_HBM_DEVICE_PLAN_H_

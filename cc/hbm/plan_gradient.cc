@@ -1,0 +1,63 @@
+// Gradients of the members of a plan: one sort for a group, then one launch for each step.
+
+#include "cc/hbm/device_plan.h"
+#include "cc/hbm/member_launch.h"
+
+namespace multitier::hbm {
+
+Status DevicePlan::State::Sort(Member* member) {
+  Batch& batch = *member->batch;
+  if (batch.sorted != nullptr) return OkStatus();
+  HbmTable* const table = member->output->table();
+  device::Device* const device = table->device();
+  const device::Stream stream = table->queue()->stream();
+  auto* const sorted = scratch->OnDevice<uint64_t>(batch.n);
+  auto* const sort_scratch = scratch->OnDevice<uint8_t>(device->SortScratchBytes(batch.n));
+  batch.begins = scratch->OnDevice<uint32_t>(batch.distinct);
+  MT_RETURN_IF_ERROR(scratch->status());
+  int bits = 1;
+  while (batch.distinct > uint64_t{1} << bits) ++bits;
+  MT_RETURN_IF_ERROR(device->SortByUpper(stream, batch.entries, sorted, batch.n, bits, sort_scratch));
+  MT_RETURN_IF_ERROR(device->kernels().begins(stream, device::BeginsArgs{sorted, batch.n, batch.begins}));
+  batch.sorted = sorted;
+  return OkStatus();
+}
+
+Status DevicePlan::State::Describe(const DeviceGradient& gradient, device::GradientMember* described) {
+  Member& member = members[static_cast<size_t>(gradient.member)];
+  MT_RETURN_IF_ERROR(Sort(&member));
+  const HbmTable::Operation& op = *member.op;
+  device::GradientMember& g = *described;
+  g = device::GradientMember{};
+  g.output = member.output->described();
+  g.entries = member.batch->sorted;
+  g.first_entry = member.first_entry;
+  g.begins = member.batch->begins + member.first;
+  g.counts = op.dedup.counts;
+  g.keys = op.dedup.distinct;
+  g.num_keys = op.counted->distinct;
+  g.keys_out = gradient.keys;
+  g.counts_out = gradient.counts;
+  if (gradient.grad == nullptr) return OkStatus();
+  g.grads = gradient.grad;
+  g.stride = gradient.stride != 0 ? static_cast<uint32_t>(gradient.stride) : g.output.dim;
+  g.sums = gradient.sums;
+  g.weight_grads = gradient.weight_grads;
+  return OkStatus();
+}
+
+Status DevicePlan::State::EnqueueGradients(const std::vector<device::GradientMember>& gradients) {
+  if (gradients.empty()) return OkStatus();
+  HbmTable* const table = members[0].output->table();
+  DeviceQueue* const queue = table->queue();
+  const device::DeviceKernels& kernels = table->device()->kernels();
+  const device::GradientMember* on_device = nullptr;
+  device::GradientArgs sums{}, corrections{};
+  MT_RETURN_IF_ERROR(CopyMembersUp(queue, scratch.get(), gradients, &on_device));
+  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch.get(), gradients, on_device, device::GradientItems, &sums));
+  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch.get(), gradients, on_device, device::CorrectionItems, &corrections));
+  if (sums.items > 0) MT_RETURN_IF_ERROR(kernels.gradients(queue->stream(), sums));
+  return corrections.items == 0 ? OkStatus() : kernels.corrections(queue->stream(), corrections);
+}
+
+}  // namespace multitier::hbm

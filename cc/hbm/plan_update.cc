@@ -1,0 +1,173 @@
+// Updates of the members of a plan: their sums in one set of launches, then one launch for the rows of all tables with one
+// rule.
+
+#include <map>
+#include <utility>
+
+#include "cc/hbm/device_plan.h"
+#include "cc/hbm/workers.h"
+
+namespace multitier::hbm {
+namespace {
+
+using Kept = HbmTable::Kept;
+
+// Updates whose rows are where the plan says, and their memory.
+struct KeptUpdates {
+  std::vector<Kept> updates;
+  std::shared_ptr<Scratch> scratch;
+  uint32_t* born = nullptr;  // pinned [updates]
+  // On the device [updates].
+  uint32_t* born_on_device = nullptr;
+  device::UpdateArgs* args = nullptr;
+  uint32_t* ends = nullptr;
+};
+
+// Of calls after which an operation cannot be undone.
+template <typename Call>
+Status Repeated(Call call) {
+  Status status;
+  for (int tries = 0; tries < HbmTable::kTries; ++tries) {
+    status = call();
+    if (status.ok()) break;
+  }
+  return status;
+}
+
+// One launch for each rule. An error: nothing was enqueued.
+Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, const KeptUpdates& kept) {
+  std::map<device::DeviceRule, std::vector<const Kept*>> by_rule;
+  for (const Kept& one : kept.updates) by_rule[one.rule].push_back(&one);
+  std::vector<device::UpdateArgs> args;
+  std::vector<uint32_t> ends;
+  std::vector<device::UpdateMembersArgs> launches;
+  for (const auto& [rule, updates] : by_rule) {
+    const size_t begin = args.size();
+    uint32_t end = 0;
+    for (const Kept* one : updates) {
+      args.push_back(one->args);
+      ends.push_back(end += one->args.max_keys);
+    }
+    launches.push_back({kept.args + begin, kept.ends + begin, static_cast<uint32_t>(updates.size()), end});
+  }
+  MT_RETURN_IF_ERROR(Repeated([&] { return queue->CopyUp(kept.args, args.data(), args.size() * sizeof(device::UpdateArgs)); }));
+  MT_RETURN_IF_ERROR(Repeated([&] { return queue->CopyUp(kept.ends, ends.data(), ends.size() * sizeof(uint32_t)); }));
+  MutexLock lock(queue->enqueue());
+  size_t at = 0;
+  for (const auto& [rule, updates] : by_rule) {
+    const device::UpdateMembersArgs& launch = launches[at++];
+    const Status status = Repeated([&, rule = rule] { return kernels.update_members(queue->stream(), rule, launch); });
+    for (const Kept* one : updates) one->op->table->NoteUpdate(*one, status);
+  }
+  return OkStatus();
+}
+
+// Counts the births once the device has done the updates.
+void SettleOnWorker(KeptUpdates kept) {
+  for (Kept& one : kept.updates) one.op->table->BeginSettling(&one);
+  RunOnWorker([kept = std::move(kept)]() mutable {
+    device::Device* const device = kept.updates[0].op->table->device();
+    const device::Stream stream = kept.updates[0].op->table->queue()->stream();
+    const Status done = Repeated([&] { return device->Synchronize(stream); });
+    const std::vector<uint32_t> born(kept.born, kept.born + (done.ok() ? kept.updates.size() : 0));
+    if (!done.ok()) kept.scratch->Bury();
+    kept.scratch = nullptr;
+    for (size_t i = 0; i < kept.updates.size(); ++i) {
+      HbmTable* const table = kept.updates[i].op->table;
+      table->Settle(&kept.updates[i], done, done.ok() ? born[i] : 0);  // the table may end behind this
+    }
+  });
+}
+
+}  // namespace
+
+Status DevicePlan::State::EnqueueUpdates(const std::vector<DeviceUpdate>& updates, std::vector<Remaining>* remaining) {
+  std::vector<const DeviceUpdate*> with_keys;
+  std::vector<const float*> sums;
+  std::vector<device::GradientMember> gradients;
+  for (const DeviceUpdate& update : updates) {
+    const Member& member = members[static_cast<size_t>(update.member)];
+    HbmTable* const table = member.output->table();
+    const auto distinct = static_cast<size_t>(member.distinct());
+    if (distinct == 0) {  // the table below counts it, which may wait for a gate
+      remaining->push_back(Remaining{table, DeviceKeys(), {}, update.request, nullptr});
+      continue;
+    }
+    with_keys.push_back(&update);
+    sums.push_back(update.sums);
+    if (update.sums != nullptr) continue;
+    auto* const own_sums = scratch->OnDevice<float>(distinct * static_cast<size_t>(table->dim()));
+    MT_RETURN_IF_ERROR(scratch->status());
+    sums.back() = own_sums;
+    gradients.emplace_back();
+    DeviceGradient gradient;
+    gradient.member = update.member;
+    gradient.grad = update.grad;
+    gradient.stride = update.stride;
+    gradient.sums = own_sums;
+    MT_RETURN_IF_ERROR(Describe(gradient, &gradients.back()));
+  }
+  if (with_keys.empty()) return OkStatus();
+  MT_RETURN_IF_ERROR(EnqueueGradients(gradients));
+  return EnqueueKept(with_keys, sums, remaining);
+}
+
+Status DevicePlan::State::Remain(const DeviceUpdate& update, const float* sums, std::vector<Remaining>* remaining) {
+  const Member& member = members[static_cast<size_t>(update.member)];
+  HbmTable* const table = member.output->table();
+  const auto distinct = static_cast<uint32_t>(member.distinct());
+  auto* const counts = member.op->scratch.OnDevice<int64_t>(distinct);
+  MT_RETURN_IF_ERROR(member.op->scratch.status());
+  const auto* const narrow = reinterpret_cast<const int32_t*>(member.op->dedup.counts);
+  MT_RETURN_IF_ERROR(table->device()->kernels().widen(table->queue()->stream(), device::WidenArgs{narrow, counts, distinct}));
+  remaining->push_back(Remaining{table, DeviceKeys{member.op->dedup.distinct, distinct},
+                                 HbmTable::BatchGrads{sums, counts, true}, update.request, member.op});
+  return OkStatus();
+}
+
+Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& updates, const std::vector<const float*>& sums,
+                                      std::vector<Remaining>* remaining) {
+  HbmTable* const table = members[static_cast<size_t>(updates[0]->member)].output->table();
+  DeviceQueue* const queue = table->queue();
+  device::Device* const device = table->device();
+  KeptUpdates kept;
+  kept.scratch = table->NewScratch();
+  kept.born = kept.scratch->Pinned<uint32_t>(updates.size());
+  kept.born_on_device = kept.scratch->OnDevice<uint32_t>(updates.size());
+  kept.args = kept.scratch->OnDevice<device::UpdateArgs>(updates.size());
+  kept.ends = kept.scratch->OnDevice<uint32_t>(updates.size());
+  MT_RETURN_IF_ERROR(kept.scratch->status());
+  MT_RETURN_IF_ERROR(device->Fill(queue->stream(), kept.born_on_device, 0, updates.size() * sizeof(uint32_t)));
+  Status first;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const Member& member = members[static_cast<size_t>(updates[i]->member)];
+    Kept one;
+    Result<bool> begun = member.output->table()->BeginUpdate(member.op, updates[i]->request, &one);
+    Status status = begun.status();
+    if (status.ok() && *begun) {
+      one.args.sums = sums[i];
+      one.args.counts = member.op->dedup.counts;
+      one.args.born = kept.born_on_device + kept.updates.size();
+      kept.updates.push_back(std::move(one));
+    } else if (status.ok()) {
+      status = Remain(*updates[i], sums[i], remaining);
+    }
+    if (first.ok()) first = status;
+  }
+  if (kept.updates.empty()) return first;
+  Status status = EnqueueByRule(queue, device->kernels(), kept);
+  if (!status.ok()) {  // nothing was enqueued
+    for (const Kept& one : kept.updates) one.op->table->AbandonUpdate(one);
+    return status;
+  }
+  status = Repeated(
+      [&] { return device->Copy(queue->stream(), kept.born, kept.born_on_device, kept.updates.size() * sizeof(uint32_t)); });
+  for (const Kept& one : kept.updates) {
+    if (!status.ok()) one.op->table->NoteUpdate(one, status);
+    if (first.ok()) first = one.op->table->Check();
+  }
+  SettleOnWorker(std::move(kept));
+  return first;
+}
+
+}  // namespace multitier::hbm

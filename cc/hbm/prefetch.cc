@@ -1,0 +1,191 @@
+// Prefetch, and the pins of what it brought into HBM.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+#include <utility>
+
+#include "cc/hbm/pins.h"
+
+namespace multitier::hbm {
+
+using device::DeviceRowHeader;
+
+uint64_t HbmTable::Pins::Now() const {
+  Env* const env = table_->options().env;
+  return (env != nullptr ? env : Env::Posix())->NowMicros();
+}
+
+std::vector<uint32_t> HbmTable::Pins::Add(uint32_t operation, uint64_t until) {
+  MutexLock lock(mutex_);
+  std::vector<uint32_t> later;
+  for (const Pin& pin : pins_) {
+    if (pin.until > until) later.push_back(pin.operation);
+  }
+  pins_.push_back(Pin{operation, until});
+  return later;
+}
+
+bool HbmTable::Pins::AnyOver() const {
+  MutexLock lock(mutex_);
+  return !pins_.empty() && std::any_of(pins_.begin(), pins_.end(), [now = Now()](const Pin& pin) { return pin.until <= now; });
+}
+
+Result<int64_t> HbmTable::Pins::Sweep(bool all) {
+  MutexLock lock(mutex_);
+  if (pins_.empty()) return int64_t{0};
+  const uint64_t now = Now();
+  std::vector<Pin> running;
+  std::vector<uint32_t> kept;
+  for (const Pin& pin : pins_) {
+    if (all || pin.until <= now) continue;
+    running.push_back(pin);
+    kept.push_back(pin.operation);
+  }
+  MT_ASSIGN_OR_RETURN(counted_, SweepDevice(kept));
+  if (counted_ == 0 && kept.size() < pins_.size()) running.clear();
+  pins_ = std::move(running);
+  return counted_;
+}
+
+Result<int64_t> HbmTable::Pins::SweepDevice(const std::vector<uint32_t>& kept) {
+  DeviceQueue* const queue = table_->queue();
+  device::Device* const device = table_->device();
+  const device::Stream stream = queue->stream();
+  Scratch scratch(table_->pool_);
+  auto* const kept_on_device = scratch.OnDevice<uint32_t>(kept.size());
+  auto* const count_on_device = scratch.OnDevice<uint32_t>(1);
+  auto* const count = scratch.Pinned<uint32_t>(1);
+  MT_RETURN_IF_ERROR(scratch.status());
+  if (!kept.empty()) {
+    MT_RETURN_IF_ERROR(queue->CopyUp(kept_on_device, kept.data(), kept.size() * sizeof(uint32_t)));
+  }
+  {
+    MutexLock lock(queue->enqueue());
+    const auto number = static_cast<uint32_t>(queue->NextOperation());
+    const device::SweepPinsArgs sweep{table_->table_->on_device(),
+                                      table_->table_->view().buckets,
+                                      number,
+                                      kept_on_device,
+                                      static_cast<uint32_t>(kept.size()),
+                                      count_on_device};
+    MT_RETURN_IF_ERROR(device->Fill(stream, count_on_device, 0, sizeof(uint32_t)));
+    MT_RETURN_IF_ERROR(device->kernels().sweep_pins(stream, sweep));
+  }
+  Status status = device->Copy(stream, count, count_on_device, sizeof(uint32_t));
+  if (status.ok()) status = device->Synchronize(stream);
+  if (!status.ok()) {
+    scratch.Bury();
+    return status;
+  }
+  return int64_t{*count};
+}
+
+int64_t HbmTable::Pins::Count() {
+  if (table_->Check().ok()) {
+    const MaybeInsideGate inside(&table_->gate_);
+    if (inside.inside()) {
+      MutexLock turn(table_->turn_);
+      (void)Sweep(/*all=*/false);  // on an error, counted_ is as before
+    }
+  }
+  if (getpid() != table_->pid_) return 0;
+  MutexLock lock(mutex_);
+  return pins_.empty() ? 0 : counted_;
+}
+
+void HbmTable::ReleasePinsInTime() {
+  if (pins_->AnyOver()) (void)pins_->Sweep(/*all=*/false);  // a row that stays pinned longer is no error
+}
+
+Status HbmTable::DescribePins(Operation* op, uint64_t until, device::PinArgs* pin) {
+  const std::vector<uint32_t> later = pins_->Add(pin->operation, until);
+  auto* const on_device = op->scratch.OnDevice<uint32_t>(later.size());
+  MT_RETURN_IF_ERROR(op->scratch.status());
+  pin->later = on_device;
+  pin->num_later = static_cast<uint32_t>(later.size());
+  return later.empty() ? OkStatus() : queue_->CopyUp(on_device, later.data(), later.size() * sizeof(uint32_t));
+}
+
+// Rows that the table below has come up; absent keys stay absent.
+Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) {
+  const uint32_t misses = op->counted->misses;
+  MutexLock turn(turn_);
+  if (misses > 0) {
+    MT_RETURN_IF_ERROR(rows_below_.Retry());
+    MT_RETURN_IF_ERROR(CopyOutMisses(op, CopyOutAs::kUse, ReadFor::kTraining));
+    ReleasePinsInTime();
+    if (AsksForRows(op, /*creates=*/false)) return OkStatus();
+    MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
+  }
+  device::PinArgs pin{};
+  pin.table = table_->on_device();
+  pin.rows = op->find.rows;
+  pin.num_keys = op->find.num_keys;
+  pin.max_keys = op->n;
+  pin.operation = static_cast<uint32_t>(op->number);
+  pin.pinned = &op->counted_on_device->pinned;
+  if (!grows_) MT_RETURN_IF_ERROR(DescribePins(op, until, &pin));
+  {
+    MutexLock lock(enqueue_);
+    op->busy = true;
+    if (misses > 0) {
+      MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_unborn=*/false));
+      PlaceMisses(op);
+    }
+    if (!grows_) Insist([&] { return kernels_.pin(stream_, pin); });
+  }
+  ComeDown(op);
+  if (misses > 0) brought_up_ += op->counted->to_place;
+  *pinned = op->counted->pinned;
+  return broken();
+}
+
+Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
+  MT_RETURN_IF_ERROR(Check());
+  int64_t in_hbm = 0, below = 0;
+  if (pinned != nullptr) *pinned = 0;
+  if (keys.empty()) return OkStatus();
+  std::vector<int64_t> up, rest, elsewhere;
+  {
+    Inside inside(this);
+    int64_t room = std::numeric_limits<int64_t>::max();
+    if (!grows_) {
+      MutexLock turn(turn_);
+      MT_ASSIGN_OR_RETURN(const int64_t kept, pins_->Sweep(/*all=*/false));
+      room = static_cast<int64_t>(table_->view().capacity / 4) - kept;
+    }
+    std::unordered_set<int64_t> seen;
+    for (const int64_t key : keys) {
+      if (seen.insert(key).second) (static_cast<int64_t>(up.size()) < room ? up : rest).push_back(key);
+    }
+    if (!rest.empty()) {
+      std::vector<size_t> positions;
+      MutexLock turn(turn_);
+      const auto report = [](size_t, const DeviceRowHeader&, bool) {};
+      MT_RETURN_IF_ERROR(Facts(rest, report, &elsewhere, &positions));
+    }
+    MT_RETURN_IF_ERROR(below_->Prefetch(elsewhere, timeout_us, &below));
+  }
+  const uint64_t now = pins_->Now(), until = now + std::min(timeout_us, ~uint64_t{0} - now);
+  if (!up.empty()) {
+    MT_RETURN_IF_ERROR(RunGrowing(
+        Span<const int64_t>(up), nullptr, [&](Operation* op) { return FinishPrefetch(op, until, &in_hbm); },
+        /*kept=*/nullptr, /*number=*/0, /*prefetches=*/true));
+  }
+  if (pinned != nullptr) *pinned = in_hbm + below;
+  return OkStatus();
+}
+
+void HbmTable::ReleasePrefetched() {
+  if (Check().ok()) {
+    Inside inside(this);
+    MutexLock turn(turn_);
+    (void)pins_->Sweep(/*all=*/true);
+  }
+  below_->ReleasePrefetched();
+}
+
+}  // namespace multitier::hbm

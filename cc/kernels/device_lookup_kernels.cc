@@ -1,0 +1,117 @@
+// The kernels for GPUs of lookups in one variable. Keys and values stay in the GPU's memory; the engine's operations on device
+// memory do the work (hbm/device_operations.h). The ops are asynchronous: no thread of TensorFlow waits for the GPU, or for
+// rows that are not in HBM.
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/device_call.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/lookup_inputs.h"
+#include "cc/kernels/op_kernel.h"
+
+namespace multitier {
+namespace {
+
+// An op with one handle, which looks up one member without a plan.
+class DeviceReadKernel : public AsyncOpKernel {
+ public:
+  explicit DeviceReadKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) final {
+    auto call = std::make_shared<DeviceCall>(context, std::move(done));
+    hbm::DeviceMember member;
+    const absl::Status parsed = Start(context, call.get(), &member);
+    if (!parsed.ok()) return call->End(parsed);
+    hbm::LookupOnDevice(Span<const hbm::DeviceMember>(&member, 1), nullptr, call->stream()->get(), DeviceCall::Finisher(call));
+  }
+
+ private:
+  absl::Status Start(OpKernelContext* context, DeviceCall* call, hbm::DeviceMember* member) const {
+    std::shared_ptr<VariableState> state;
+    TF_RETURN_IF_ERROR(GetState(context, 0, &state));
+    const EmbeddingTable& table = *state->table;
+    TF_RETURN_IF_ERROR(call->Add(std::move(state), &member->table));
+    member->name = absl::StrCat("embedding variable '", table.options().name, "'");
+    member->reason = reason_;
+    member->keys = KeysOf(context->input(1));
+    return Parse(context, table, member);
+  }
+
+  // Reads the other inputs, and allocates the output.
+  virtual absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const = 0;
+
+  ReadFor reason_ = ReadFor::kTraining;
+};
+
+class DeviceLookupKernel : public DeviceReadKernel {
+ public:
+  using DeviceReadKernel::DeviceReadKernel;
+
+ private:
+  absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const override {
+    TensorShape shape = context->input(1).shape();
+    TF_RETURN_IF_ERROR(shape.AddDimWithStatus(table.dim()));
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &out));
+    member->batch = member->keys.n;
+    member->out = out->flat<float>().data();
+    return absl::OkStatus();
+  }
+};
+
+class DeviceLookupSparseKernel : public DeviceReadKernel {
+ public:
+  explicit DeviceLookupSparseKernel(OpKernelConstruction* context) : DeviceReadKernel(context) {
+    int handles;
+    OP_REQUIRES_OK(context, context->GetAttr("N", &handles));
+    OP_REQUIRES(context, handles == 1,
+                absl::UnimplementedError(absl::StrCat("MultitierLookupSparse on a GPU: expected one part, found ", handles)));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
+    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+  }
+
+ private:
+  absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const override {
+    if (table.dim() != dim_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sparse lookup in '", table.options().name, "': expected dim ", dim_, ", found ", table.dim()));
+    }
+    const Tensor& indices = context->input(2);
+    const Tensor& weights = context->input(3);
+    TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
+    TF_RETURN_IF_ERROR(CheckRank(context, "indices", indices, 1));
+    TF_RETURN_IF_ERROR(CheckWeights(context, weights, has_weights_, member->keys.n));
+    if (indices.NumElements() != member->keys.n) {
+      return absl::InvalidArgumentError(absl::StrCat("sparse lookup: expected one row index for each of ", member->keys.n,
+                                                     " keys, found ", indices.NumElements()));
+    }
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(AllocatePooled(context, context->input(4), dim_, &out));
+    member->batch = out->dim_size(0);
+    member->form = hbm::EntryForm::kRows;
+    member->indices = indices.flat<int64_t>().data();
+    member->weights = has_weights_ ? weights.flat<float>().data() : nullptr;
+    member->combiner = PoolCombinerOf(combiner_);
+    member->max_norm = max_norm_;
+    member->out = out->flat<float>().data();
+    return absl::OkStatus();
+  }
+
+  int dim_ = 0;
+  bool has_weights_ = false;
+  float max_norm_ = -1.0f;
+  Combiner combiner_ = Combiner::kSum;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), DeviceLookupKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(tensorflow::DEVICE_GPU).HostMemory("handles").HostMemory("batch"),
+                        DeviceLookupSparseKernel);
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,72 @@
+#include "cc/kernels/device_plan.h"
+
+#include "absl/strings/str_cat.h"
+#include "cc/hbm/hbm_table.h"
+#include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/host_kernel.h"
+#include "cc/kernels/op_kernel.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
+
+namespace multitier {
+
+std::vector<MemberValues> ValuesOf(const hbm::DevicePlan& plan) {
+  std::vector<MemberValues> values(static_cast<size_t>(plan.num_members()));
+  for (int i = 0; i < plan.num_members(); ++i) {
+    values[static_cast<size_t>(i)] = MemberValues{plan.rows(i), plan.table(i)->dim()};
+  }
+  return values;
+}
+
+void KeptDevicePlan::Use(std::function<void()> work) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (used_) {
+      waiting_.push_back(std::move(work));
+      return;
+    }
+    used_ = true;
+  }
+  work();
+}
+
+void KeptDevicePlan::Release() {
+  std::function<void()> next;
+  {
+    absl::MutexLock lock(&mutex_);
+    used_ = !waiting_.empty();
+    if (!used_) return;
+    next = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  next();
+}
+
+absl::Status GetDevicePlan(OpKernelContext* context, int input, std::shared_ptr<KeptDevicePlan>* kept) {
+  TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));
+  const auto* found = context->input(input).scalar<tensorflow::Variant>()().get<DevicePlanVariant>();
+  if (found == nullptr || found->kept() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(),
+                                                   ": expected the plan of a grouped lookup on a GPU, found another variant"));
+  }
+  *kept = found->kept();
+  return absl::OkStatus();
+}
+
+namespace {
+
+// As for GroupPlanVariant: a tape around a tf.function asks for zeros of each output of the function.
+absl::Status NoPlan(OpKernelContext*, const DevicePlanVariant&, DevicePlanVariant* zeros) {
+  *zeros = DevicePlanVariant();
+  return absl::OkStatus();
+}
+
+using tensorflow::TypeIndex;  // the macro expects the name here
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, DevicePlanVariant,
+                                         NoPlan);
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_GPU, DevicePlanVariant,
+                                         NoPlan);
+
+[[maybe_unused]] const HostVariant<DevicePlanVariant> host_variant;
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,79 @@
+// What the kernels of grouped lookups on the CPU and on GPUs have in common: the attrs of their ops, the shapes of values, and
+// the gradients among an op's inputs.
+
+#ifndef CC_KERNELS_GROUP_SPECS_H_
+#define CC_KERNELS_GROUP_SPECS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc/lookup/group_lookup.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace multitier {
+
+enum class MemberSource { kTable, kVariable, kTensor };
+
+// What the attrs of a grouped lookup state of one member.
+struct MemberSpec {
+  std::string name;
+  MemberSource source;
+  Routing routing;
+  GroupForm form;
+  Combiner combiner;
+  int units, dim;
+  bool weighted;
+  float max_norm;
+
+  bool is_sequence() const { return form == GroupForm::kSequence || form == GroupForm::kRaggedSequence; }
+  bool is_ragged() const { return form == GroupForm::kRagged || form == GroupForm::kRaggedSequence; }
+  bool has_shape() const { return form == GroupForm::kSparse || form == GroupForm::kSequence; }
+};
+
+// The op's shape function has checked that each list has one entry per member, and that the inputs match the lists.
+absl::Status ReadMemberSpecs(tensorflow::OpKernelConstruction* context, std::vector<MemberSpec>* specs);
+
+// The error of a member: "expected ..., found shape ...".
+absl::Status RefuseMember(const MemberSpec& spec, const std::string& expected, const tensorflow::Tensor& found);
+
+// The shape of a member's values, [batch, dim] or [batch, steps, dim]. InvalidArgument if it does not fit in int64.
+absl::Status ShapeOfRows(const MemberSpec& spec, int64_t batch, int64_t steps, tensorflow::TensorShape* shape);
+
+// The shape of the values of `count` members, concatenated along the last axis. shapes: of their values. InvalidArgument, with
+// the member's name, if leading dimensions differ.
+absl::Status ShapeSideBySide(const MemberSpec* specs, const tensorflow::TensorShape* shapes, int count,
+                             tensorflow::TensorShape* shape);
+
+// Reads the attr `joins`: the number of members in each of `tensors` tensors.
+absl::Status GetJoins(tensorflow::OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins);
+
+// The values of one member of a plan.
+struct MemberValues {
+  int64_t rows;  // each step of a sequence counts as a row
+  int dim;
+};
+
+// The gradients of members' values as inputs of an op. Attr `members`: the members, in order. Attr `joins`: the number of
+// concatenated members in each input.
+class GradientInputs {
+ public:
+  // REQUIRES: the op has `inputs` inputs with gradients
+  absl::Status Init(tensorflow::OpKernelConstruction* context, int inputs);
+  const std::vector<int>& members() const { return members_; }
+
+  // Sets the address of the gradient of each member of the plan, and its row stride in elements. Null and 0 if the member is
+  // not among the inputs from `first_input` on. Does not read the gradients. InvalidArgument, with the member's number, if an
+  // input has another shape.
+  absl::Status Point(tensorflow::OpKernelContext* context, int first_input, const std::vector<MemberValues>& plan,
+                     std::vector<const float*>* grads, std::vector<int64_t>* strides) const;
+
+ private:
+  std::vector<int> members_, joins_;
+};
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_GROUP_SPECS_H_

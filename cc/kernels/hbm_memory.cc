@@ -1,0 +1,49 @@
+#include "cc/kernels/hbm_memory.h"
+
+#include <cstdlib>
+#include <optional>
+
+#include "cc/base/status.h"
+#include "cc/kernels/op_kernel.h"
+#include "cc/kernels/tensorflow_gpu.h"
+#include "cc/storage/storage.h"
+#include "tensorflow/core/framework/allocator.h"
+
+namespace multitier {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+Result<void*> Allocate(tensorflow::Allocator* allocator, size_t bytes) {
+  const tensorflow::AllocationAttributes no_retry(/*retry_on_failure=*/false, /*allocation_will_be_logged=*/false, nullptr);
+  void* const memory = allocator->AllocateRaw(kAlignment, bytes, no_retry);
+  if (memory != nullptr) return memory;
+  const std::optional<tensorflow::AllocatorStats> stats = allocator->GetStats();
+  if (!stats || !stats->bytes_limit) return ResourceExhaustedError(allocator->Name(), " has no memory for ", bytes, " bytes");
+  return ResourceExhaustedError(allocator->Name(), " has no memory for ", bytes,
+                                " bytes: ", *stats->bytes_limit - stats->bytes_in_use, " of ", *stats->bytes_limit,
+                                " bytes are free");
+}
+
+bool TablesAreEmulated() {
+  const char* const device = std::getenv(kDeviceVariable);
+  return device != nullptr && *device != '\0';
+}
+
+}  // namespace
+
+std::shared_ptr<const hbm::MemorySource> HbmMemoryOf(OpKernelConstruction* context) {
+  if (context->device_type() != tensorflow::DEVICE_GPU) return nullptr;
+  tensorflow::DeviceBase* const device = context->device();
+  const std::optional<TensorFlowGpu> gpu = GpuOf(*device);
+  if (!gpu || gpu->is_plugin != TablesAreEmulated()) return nullptr;
+  if (!gpu->is_plugin && gpu->ordinal != kGpuOfTables) return nullptr;
+  tensorflow::Allocator* const allocator = device->GetAllocator(tensorflow::AllocatorAttributes());
+  auto source = std::make_shared<hbm::MemorySource>();
+  source->allocate = [allocator](size_t bytes) { return Allocate(allocator, bytes); };
+  source->free = [allocator](void* memory) { allocator->DeallocateRaw(memory); };
+  source->stream.native = gpu->stream;
+  return source;
+}
+
+}  // namespace multitier

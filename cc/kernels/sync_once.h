@@ -1,0 +1,22 @@
+// SyncOnce: syncs a file of which this process knows that nobody writes to it any more, unless it did so before. A save links
+// many files that the save before has linked, too, and each sync is a wait for the device.
+//
+// It remembers files by device, inode, length and time of the last write. A file that was written since is another one.
+//
+// Thread-safe.
+
+#ifndef CC_KERNELS_SYNC_ONCE_H_
+#define CC_KERNELS_SYNC_ONCE_H_
+
+#include <string>
+
+#include "cc/base/status.h"
+
+namespace multitier {
+
+// After OK, all bytes of the file survive a power loss. NotFound if there is none.
+Status SyncOnce(const std::string& path);
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_SYNC_ONCE_H_
