@@ -6,15 +6,13 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from storage_util import Model
-from storage_util import started
+from storage_util import WorldModel
 from variable_util import make
 
 import tf_multitier
 from tf_multitier import engine
 from tf_multitier import StorageOption
 
-v1 = tf.compat.v1
 errors = tf.errors
 
 
@@ -112,6 +110,72 @@ def test_memory_is_taken_beforehand(kind, tmp_path):
     assert later.stats()["index_bytes"] == before
 
 
+def test_more_rows_than_a_table_can_have_are_refused_by_name():
+    made = engine.Table(4, storage_rows=10, name="t")
+    with pytest.raises(
+        ValueError, match="table 't': reserve: expected at most 4294967296 rows, found 4294967297"
+    ):
+        made.reserve(2**32 + 1)
+    ev = make(
+        ev_option=tf_multitier.EmbeddingVariableOption(
+            storage_option=StorageOption(storage_rows=[10])
+        )
+    )
+    too_many = (
+        "'ev': expected a budget of tier dram of at most 4294967296 rows, found 4294967297 rows"
+    )
+    with pytest.raises(errors.InvalidArgumentError, match=too_many):
+        ev.set_budget(rows=2**32 + 1)
+    with pytest.raises(
+        errors.InvalidArgumentError, match="at least one row .16 bytes., found 0 rows"
+    ):
+        ev.set_budget(rows=0)
+    with pytest.raises(
+        errors.InvalidArgumentError, match="reserve: expected at most 4294967296 rows"
+    ):
+        ev.reserve(2**32 + 1)
+
+
+def test_messages_of_a_budget_speak_of_rows_where_rows_were_given():
+    made = engine.Table(4, storage_rows=10, name="t")
+    train(made, np.arange(8))
+    full = "expected room for 8 rows, because no tier is below it, found "
+    with pytest.raises(engine.ResourceExhaustedError, match=full + "5 rows, room for 5"):
+        made.set_budget(rows=5)
+    with pytest.raises(engine.ResourceExhaustedError, match=full + "40 bytes, room for 2"):
+        made.set_budget(40)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_update_tells_how_many_keys_were_refused(world, parts):
+    ev = make(
+        parts=parts,
+        ev_option=tf_multitier.EmbeddingVariableOption(
+            storage_option=StorageOption(storage_rows=[4], on_full="warn")
+        ),
+    )
+    step = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev])
+    step(np.arange(100))
+    counts = world.run(ev.last_update)
+    assert (counts.refused, counts.dropped) == (100 - 4 * parts, 0)
+    step([200])
+    assert world.run(ev.last_update).refused == 1
+
+
+def test_an_update_tells_how_many_rows_were_dropped(world):
+    ev = make(
+        ev_option=tf_multitier.EmbeddingVariableOption(
+            storage_option=StorageOption(storage_rows=[4], on_full="drop", cache_strategy="LRU")
+        )
+    )
+    step = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev])
+    for ids, dropped in ((np.arange(10), 6), ([8, 9], 0), ([20], 1)):
+        step(ids)
+        assert tuple(world.run(ev.last_update)) == (0, dropped)
+    stats = json.loads(np.asarray(world.run(ev.stats)).item())
+    assert (stats["last_dropped"], stats["dropped"]) == (1, 7)
+
+
 def test_no_more_memory_is_taken_than_the_tiers_have_room_for():
     made = engine.Table(4, storage_rows=1000, initial_rows=2**32)
     like = engine.Table(4, storage_rows=1000, initial_rows=1000)
@@ -187,51 +251,43 @@ def test_of_many_shards_exactly_the_keys_without_room_are_refused():
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.usefixtures("graph")
-def test_new_keys_of_a_full_variable_are_refused(parts):
-    model = Model(StorageOption(storage_rows=[4], on_full="warn"), parts=parts)
-    with started() as session:
-        model.run(session, np.arange(100))
-        model.run(session, np.arange(100, 200))
-        stats = model.stats(session)
-        stats = stats if parts > 1 else [stats]
-        assert [part["rows"] for part in stats] == [4] * parts
-        assert sum(part["refused"] for part in stats) == 200 - 4 * parts
+def test_new_keys_of_a_full_variable_are_refused(world, parts):
+    model = WorldModel(world, StorageOption(storage_rows=[4], on_full="warn"), parts=parts)
+    model.run(np.arange(100))
+    model.run(np.arange(100, 200))
+    stats = stats_of_parts(model)
+    assert [part["rows"] for part in stats] == [4] * parts
+    assert sum(part["refused"] for part in stats) == 200 - 4 * parts
 
 
-@pytest.mark.usefixtures("graph")
-def test_the_rows_of_a_variable_stay_with_its_slots(tmp_path):
+def test_the_rows_of_a_variable_stay_with_its_slots(world, tmp_path):
     storage = StorageOption("DRAM_SSDHASH", str(tmp_path), storage_rows=[5], initial_rows=30)
-    model = Model(storage, optimizer=lambda step: v1.train.AdamOptimizer(0.1))
-    reserve, fewer = model.ev.reserve(1000), model.ev.set_budget(rows=3)
-    with started() as session:
-        session.run(reserve)
-        model.run(session, np.arange(30))
-        session.run(model.drain)
-        assert [tier["rows"] for tier in model.stats(session)["tiers"]] == [5, 25]
-        session.run(fewer)
-        session.run(model.drain)
-        assert [tier["rows"] for tier in model.stats(session)["tiers"]] == [3, 27]
-        with pytest.raises(
-            errors.InvalidArgumentError, match="rows: expected at least 0, found -1"
-        ):
-            session.run(model.ev.reserve(-1))
+    model = WorldModel(world, storage, rule="adam")
+    world.run(lambda: model.ev.reserve(1000))
+    model.run(np.arange(30))
+    model.ask("drain")
+    assert [tier["rows"] for tier in model.stats()["tiers"]] == [5, 25]
+    world.run(lambda: model.ev.set_budget(rows=3))
+    model.ask("drain")
+    assert [tier["rows"] for tier in model.stats()["tiers"]] == [3, 27]
+    with pytest.raises(errors.InvalidArgumentError, match="rows: expected at least 0, found -1"):
+        world.run(lambda: model.ev.reserve(-1))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_flush_makes_rows_durable(parts, tmp_path):
+def test_flush_makes_rows_durable(world, parts, tmp_path):
     storage = StorageOption("DRAM_SSDHASH", str(tmp_path), storage_rows=[100], keep=True)
-    ev = make(parts=parts, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage))
-    ev.upsert(np.arange(20), np.ones((20, 4)))
-    written = lambda: sum(int(part["tiers"][1]["writes"]) for part in stats_of_parts(ev, parts))
+    model = WorldModel(world, storage, parts=parts)
+    world.run(lambda: model.ev.upsert(np.arange(20), np.ones((20, 4), np.float32)))
+    written = lambda: sum(int(part["tiers"][1]["writes"]) for part in stats_of_parts(model))
     assert written() == 0
-    ev.flush()
+    model.ask("flush")
     assert written() == 20
 
 
-def stats_of_parts(ev, parts):
-    stats = json.loads(ev.stats().numpy())
-    return stats if parts > 1 else [stats]
+def stats_of_parts(model):
+    stats = model.stats()
+    return stats if isinstance(stats, list) else [stats]
 
 
 def test_flush_needs_files_that_stay():

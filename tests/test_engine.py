@@ -7,6 +7,7 @@ import pytest
 
 from tf_multitier import engine
 
+ADAGRAD = {"learning_rate": 0.1}
 EXTREME_KEYS = np.array([-7, -1, 0, np.iinfo(np.int64).min, np.iinfo(np.int64).max])
 
 
@@ -357,6 +358,28 @@ def test_four_threads_lose_no_update():
             "rule: expected one of .*sgd.*found 'none'",
         ),
         (lambda t: t.add_slots([("value", 0, 0.0)]), "."),
+        (lambda t: t.add_slots([("m", 4)]), r"slots\[0\]: expected .*, found \('m', 4\)"),
+        (lambda t: t.lookup([[1], [1, 2]]), "keys: expected rows of one length, found"),
+        (
+            lambda t: t.apply("sgd", [1], np.ones((1, 4)), hyper=[0.1]),
+            r"hyper of sgd: expected a dict with \['learning_rate'\], found \[0.1\]",
+        ),
+        (lambda t: t.apply(["sgd"], [1], np.ones((1, 4))), r"rule: expected one of .*\['sgd'\]"),
+        (
+            lambda t: t.apply("adagrad", [1], np.ones((1, 4)), hyper=ADAGRAD, slots=5),
+            "slots of adagrad: expected a list of names, found 5",
+        ),
+        (lambda t: t.upsert([1], 5), "columns: expected a dict from names to values, found 5"),
+        (lambda t: t.scan(columns=5), "columns: expected a list of names, found 5"),
+        (lambda t: t.prefetch([1], timeout="x"), "timeout: expected a number, found 'x'"),
+        (lambda t: t.import_rows(3), "rows: expected Rows, found 3"),
+        (lambda t: engine.Table.open(3), "path: expected a path, found 3"),
+        (lambda t: engine.Table.open("/", name=3), "name: expected a name, found 3"),
+        (lambda t: engine.salvage(3), "path: expected a path, found 3"),
+        (lambda t: engine.Group([t, 3], [[1], [1]]), r"tables\[1\]: expected a Table, found 3"),
+        (lambda t: engine.Group([t], 5), "keys: expected a list of arrays, found 5"),
+        (lambda t: engine.Group([t], [[1]], combiners=5), "combiners: expected a list of names"),
+        (lambda t: engine.Group([t], [[1]], max_norms=["a"]), "max_norm of member 0: expected a"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_changes(call, message):
@@ -385,7 +408,22 @@ def test_bad_arguments_are_refused_before_anything_changes(call, message):
         ),
         (dict(dim=4, storage_type="TAPE"), "storage_type: expected one of DRAM, .*; found 'TAPE'"),
         (dict(dim=4, seed=-1), "seed"),
-        (dict(dim=4, storage_size=[-1]), r"storage_sizes\[0\]: expected 1 to .* bytes, found -1"),
+        (dict(dim=4, storage_size=[-1]), r"storage_size\[0\]: expected 1 to .* bytes, found -1"),
+        (
+            dict(dim=4, slots=[("m", "bfloat16", 4, 0.0)]),
+            r"slots\[0\]: expected \(name, dim, initial value\), found \('m', 'bfloat16', 4, 0.0\)",
+        ),
+        (dict(dim=4, slots=5), "slots: expected a list of .*, found 5"),
+        (dict(dim=4, slots=["abc"]), r"slots\[0\]: expected .*, found 'abc'"),
+        (dict(dim=4, slots=[("m", 2**40, 0.0)]), "dim of column 'm': expected 1 to 1048576, found"),
+        (dict(dim=2**40), "^dim: expected 1 to 1048576, found 1099511627776"),
+        (dict(dim=4, matrix=5), r"matrix: expected shape \[n, 4\], found 5"),
+        (dict(dim=4, storage_path=3), "storage_path: expected a path, found 3"),
+        (dict(dim=4, storage_size=object()), "storage_size: expected a list of integers, found"),
+        (
+            dict(dim=4, not_admitted={"x": 1}),
+            r"not_admitted: expected a dict with 'kind' and any of \('a', 'b', .*\), found {'x': 1}",
+        ),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):

@@ -108,6 +108,7 @@ class LayeredTable : public TableFront {
       if (!std::exchange(begun, true)) MT_RETURN_IF_ERROR(GiveLayer(all, max_rows, rows, visit));
       return visit(rows);
     };
+    request.take_file = nullptr;  // a file has rows that the layer hides
     return below_->PrepareSnapshot(std::move(request));
   }
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override {
@@ -126,6 +127,8 @@ class LayeredTable : public TableFront {
   }
 
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
+  Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
+  UpdateCounts LastUpdate() const override { return below_->LastUpdate(); }
   int64_t TotalCount() const override {
     return below_->TotalCount() - hidden_ + layer_->TotalCount() - static_cast<int64_t>(removed_.size());
   }

@@ -19,10 +19,10 @@ constexpr size_t kMagicBytes = 8;
 constexpr size_t kHeadBytes = 16;            // of a block
 constexpr size_t kRowHeadBytes = 8 + 8 + 4;  // of a row: key, version, frequency
 constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, count
-constexpr size_t kBlockBytes = 16u << 20;    // about, of a payload
+constexpr size_t kPayloadBytes = 16u << 20;  // about, of a payload
 constexpr uint64_t kMaxPayloadBytes = 1u << 30;
 
-enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6, kRemoved = 7 };
+enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd = 5, kFrozen = 6, kRemoved = 7, kLinked = 8 };
 
 // Floats as elements of 16 bits, and back.
 template <typename Half>
@@ -45,7 +45,14 @@ void GetHalves(const char* in, size_t n, float* values) {
   }
 }
 
+// The loops below are for other machines: a copy is several times faster.
+constexpr bool kIsLittleEndian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
 void PutFloats(std::string* out, const float* values, size_t n) {
+  if (kIsLittleEndian) {
+    out->append(reinterpret_cast<const char*>(values), n * sizeof(float));
+    return;
+  }
   const size_t at = out->size();
   out->resize(at + n * sizeof(float));
   uint8_t* to = reinterpret_cast<uint8_t*>(out->data()) + at;
@@ -57,6 +64,10 @@ void PutFloats(std::string* out, const float* values, size_t n) {
 }
 
 void GetFloats(const char* in, size_t n, float* values) {
+  if (kIsLittleEndian) {
+    std::memcpy(values, in, n * sizeof(float));
+    return;
+  }
   for (size_t i = 0; i < n; ++i) {
     const uint32_t bits = DecodeFixed32(reinterpret_cast<const uint8_t*>(in) + i * sizeof(bits));
     std::memcpy(values + i, &bits, sizeof(bits));
@@ -84,7 +95,7 @@ Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
   MT_RETURN_IF_ERROR(append_(std::string(kMagic, kMagicBytes)));
   bytes_ = kMagicBytes;
   if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
-  const size_t row = static_cast<size_t>(dim), at_once = std::max<size_t>(1, kBlockBytes / (row * sizeof(float)));
+  const size_t row = static_cast<size_t>(dim), at_once = std::max<size_t>(1, kPayloadBytes / (row * sizeof(float)));
   const size_t rows = static_cast<size_t>(initializer.matrix_rows);
   for (size_t from = 0; from < rows; from += at_once) {
     const size_t n = std::min(at_once, rows - from);
@@ -124,10 +135,16 @@ Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
   return WriteBlock(kFrozen, to - from, std::move(payload));
 }
 
+Status PartFileWriter::AddLinked(const LinkedRecords& records) {
+  const int64_t count = records.count();
+  rows_ += count;
+  return WriteBlock(kLinked, static_cast<size_t>(count), records.Encode());
+}
+
 Status PartFileWriter::Add(const Rows& rows) {
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(rows.row_elements()) * sizeof(float);
-  const size_t at_once = std::max<size_t>(1, kBlockBytes / row_bytes);
-  const MemoryLease lease(2 * std::min(std::max(kBlockBytes, row_bytes), rows.keys.size() * row_bytes));
+  const size_t at_once = std::max<size_t>(1, kPayloadBytes / row_bytes);
+  const MemoryLease lease(2 * std::min(std::max(kPayloadBytes, row_bytes), rows.keys.size() * row_bytes));
   if (!lease.ok()) return lease.Refusal("checkpoint part: writing rows");
   for (size_t from = 0; from < rows.keys.size(); from += at_once) {
     const size_t to = std::min(rows.keys.size(), from + at_once);
@@ -138,8 +155,8 @@ Status PartFileWriter::Add(const Rows& rows) {
 }
 
 Status PartFileWriter::AddRemoved(const Rows& rows) {
-  for (size_t from = 0; from < rows.removed_keys.size(); from += kBlockBytes / sizeof(int64_t)) {
-    const size_t to = std::min(rows.removed_keys.size(), from + kBlockBytes / sizeof(int64_t));
+  for (size_t from = 0; from < rows.removed_keys.size(); from += kPayloadBytes / sizeof(int64_t)) {
+    const size_t to = std::min(rows.removed_keys.size(), from + kPayloadBytes / sizeof(int64_t));
     std::string payload;
     for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
     removed_ += static_cast<int64_t>(to - from);
@@ -149,8 +166,8 @@ Status PartFileWriter::AddRemoved(const Rows& rows) {
 }
 
 Status PartFileWriter::AddFilter(const Rows& rows) {
-  for (size_t from = 0; from < rows.counted_keys.size(); from += kBlockBytes / kCountedBytes) {
-    const size_t to = std::min(rows.counted_keys.size(), from + kBlockBytes / kCountedBytes);
+  for (size_t from = 0; from < rows.counted_keys.size(); from += kPayloadBytes / kCountedBytes) {
+    const size_t to = std::min(rows.counted_keys.size(), from + kPayloadBytes / kCountedBytes);
     std::string payload;
     for (size_t i = from; i < to; ++i) {
       PutFixed64(&payload, static_cast<uint64_t>(rows.counted_keys[i]));
@@ -160,8 +177,8 @@ Status PartFileWriter::AddFilter(const Rows& rows) {
     counted_ += static_cast<int64_t>(to - from);
     MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, std::move(payload)));
   }
-  for (size_t from = 0; from < rows.filter_counters.size(); from += kBlockBytes) {
-    const size_t n = std::min(kBlockBytes, rows.filter_counters.size() - from);
+  for (size_t from = 0; from < rows.filter_counters.size(); from += kPayloadBytes) {
+    const size_t n = std::min(kPayloadBytes, rows.filter_counters.size() - from);
     const char* bytes = reinterpret_cast<const char*>(rows.filter_counters.data()) + from;
     MT_RETURN_IF_ERROR(WriteBlock(kFilter, n, std::string(bytes, n)));
   }
@@ -290,12 +307,40 @@ Status PartFileReader::TakeRemoved(const Block& block, Rows* rows) {
   return OkStatus();
 }
 
+Status PartFileReader::BeginLinked(const Block& block) {
+  LinkedRecords records;
+  const bool whole = LinkedRecords::Decode(block.payload, &records) && records.count() == block.entries;
+  if (!whole || records.file != linked_files_ || linked_files_ >= manifest_.linked.size() ||
+      manifest_.linked[linked_files_].rows != block.entries) {
+    return Damaged(block.offset, StrCat("expected the rows of linked file ", linked_files_, " of ", manifest_.linked.size(),
+                                        ", found ", block.entries, " rows of file ", records.file));
+  }
+  const Manifest::Linked& expected = manifest_.linked[linked_files_++];
+  MT_ASSIGN_OR_RETURN(LinkedFile file, open_linked_(expected.file));
+  if (file.bytes != static_cast<uint64_t>(expected.bytes)) {
+    return DataLossError("linked file '", file.path, "' of checkpoint part ", name_, ": expected ", expected.bytes,
+                         " bytes, found ", file.bytes);
+  }
+  MT_ASSIGN_OR_RETURN(linked_, LinkedRows::Open(std::move(file), std::move(records), manifest_.columns));
+  return OkStatus();
+}
+
+Status PartFileReader::TakeLinked(Rows* rows) {
+  MT_RETURN_IF_ERROR(linked_->Next(rows));
+  rows_read_ += static_cast<int64_t>(rows->keys.size());
+  if (linked_->ended()) linked_ = nullptr;
+  return OkStatus();
+}
+
 Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   MT_RETURN_IF_ERROR(CheckPayload(block, 16));
   const int64_t stored_rows = Get64(block.payload.data()), stored_counted = Get64(block.payload.data() + 8);
   if (stored_rows != rows_read_ || stored_counted != counted_read_ || rows_read_ != manifest_.num_rows) {
     return Damaged(block.offset, StrCat("expected ", manifest_.num_rows, " rows, found ", rows_read_, " of ", stored_rows,
                                         " and ", counted_read_, " of ", stored_counted, " counted keys"));
+  }
+  if (linked_files_ != manifest_.linked.size()) {
+    return Damaged(block.offset, StrCat("expected ", manifest_.linked.size(), " linked files, found ", linked_files_));
   }
   if (removed_read_ != manifest_.num_removed) {
     return Damaged(block.offset, StrCat("expected ", manifest_.num_removed, " removed keys, found ", removed_read_));
@@ -308,7 +353,7 @@ Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
 
 bool PartFileReader::has_many_blocks() const {
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
-  return static_cast<size_t>(manifest_.num_rows) > kBlockBytes / row_bytes;
+  return static_cast<size_t>(manifest_.num_rows) > kPayloadBytes / row_bytes;
 }
 
 Status PartFileReader::Next(Rows* rows) {
@@ -316,11 +361,18 @@ Status PartFileReader::Next(Rows* rows) {
   rows->columns[0].dtype = DType::kFloat32;
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
-  const MemoryLease lease(4 * std::min(std::max(kBlockBytes, row_bytes), static_cast<size_t>(manifest_.num_rows) * row_bytes));
+  const MemoryLease lease(4 *
+                          std::min(std::max(kPayloadBytes, row_bytes), static_cast<size_t>(manifest_.num_rows) * row_bytes));
   if (!lease.ok()) return lease.Refusal(StrCat("checkpoint part ", name_, ": reading rows"));
   for (;;) {
+    if (linked_ != nullptr) return TakeLinked(rows);
     Block block;
     MT_RETURN_IF_ERROR(ReadBlock(&block));
+    if (block.kind == kLinked) {
+      MT_RETURN_IF_ERROR(BeginLinked(block));
+      if (linked_->ended()) linked_ = nullptr;
+      continue;
+    }
     if (block.kind == kRows && !manifest_.frozen) return TakeRows(block, rows);
     if (block.kind == kFrozen && manifest_.frozen) return TakeFrozen(block, rows);
     rows->Resize(0);

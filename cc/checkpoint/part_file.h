@@ -13,12 +13,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cc/base/new_array.h"
 #include "cc/base/status.h"
+#include "cc/checkpoint/linked_rows.h"
 #include "cc/checkpoint/table_part.h"
 #include "cc/row/initializer.h"
 #include "cc/table/embedding_table.h"
@@ -38,6 +40,8 @@ class PartFileWriter {
 
   // Writes the magic, and the matrix of the initializer if it has one. Call it first.
   Status Begin(const InitializerSpec& initializer, int dim);
+  // Writes which records of a linked file are rows of the part: the manifest's files, in their order.
+  Status AddLinked(const LinkedRecords& records);
   // Writes rows, counted keys, removed keys and filter counters of a snapshot.
   Status Add(const Rows& rows);
   // Call it last. Without it the file is incomplete.
@@ -66,19 +70,21 @@ class PartFileWriter {
 
 class PartFileReader {
  public:
-  // Reads exactly n bytes at `offset` into out, or returns an error.
-  using ReadAt = std::function<Status(uint64_t offset, size_t n, char* out)>;
+  // Opens a linked file, by its name in the manifest.
+  using OpenLinked = std::function<Result<LinkedFile>(const std::string& file)>;
 
-  // name: the file's name, for error messages. The content must match the manifest.
-  PartFileReader(std::string name, const Manifest& manifest, ReadAt read_at)
-      : name_(std::move(name)), manifest_(manifest), read_at_(std::move(read_at)) {}
+  // name: the file's name, for error messages. The content must match the manifest. REQUIRES: open_linked, if the manifest has
+  // linked files
+  PartFileReader(std::string name, const Manifest& manifest, ReadAt read_at, OpenLinked open_linked = nullptr)
+      : name_(std::move(name)), manifest_(manifest), read_at_(std::move(read_at)), open_linked_(std::move(open_linked)) {}
 
   // Reads the manifest's initializer, with its matrix, into `initializer`, which stays as it is if the manifest has none. Call
   // it first. All methods return DataLoss, with file and offset, if the file is damaged.
   Status Begin(InitializerSpec* initializer);
   // Reads the next block of rows or counted keys, in the manifest's columns as float32, in place of what `rows` had. Memory
-  // that `rows` has is used again. Rows of a frozen part have frequency 0 and version -1. The last one has no rows, but the
-  // applies and the filter's counters; ended() is true after it. REQUIRES: !ended()
+  // that `rows` has is used again. Rows of a linked file come where the part file has its block. Rows of a frozen part have
+  // frequency 0 and version -1. The last one has no rows, but the applies and the filter's counters; ended() is true after it.
+  // REQUIRES: !ended()
   Status Next(Rows* rows);
   bool ended() const { return ended_; }
   // Whether the rows are more than fit into one block.
@@ -97,6 +103,9 @@ class PartFileReader {
   Status TakeCounted(const Block& block, Rows* rows);
   Status TakeRemoved(const Block& block, Rows* rows);
   Status TakeEnd(const Block& block, Rows* rows);
+  // Opens the linked file of the block.
+  Status BeginLinked(const Block& block);
+  Status TakeLinked(Rows* rows);
   Status Damaged(uint64_t offset, const std::string& what) const;
   // DataLoss unless the payload has that many bytes per entry.
   Status CheckPayload(const Block& block, size_t entry_bytes) const;
@@ -104,7 +113,10 @@ class PartFileReader {
   const std::string name_;
   const Manifest& manifest_;
   const ReadAt read_at_;
-  ArrayPtr<char> payload_;  // of the block that was read last
+  const OpenLinked open_linked_;
+  std::unique_ptr<LinkedRows> linked_;  // the file that is being read; null: none
+  size_t linked_files_ = 0;             // that were begun
+  ArrayPtr<char> payload_;              // of the block that was read last
   size_t payload_capacity_ = 0;
   uint64_t offset_ = 0;
   int64_t rows_read_ = 0;

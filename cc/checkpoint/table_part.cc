@@ -41,6 +41,29 @@ Result<InitializerSpec> ParseInitializer(const Json& json) {
   return spec;
 }
 
+Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
+  std::vector<Manifest::Linked> out;
+  MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("linked"));
+  for (const Json& item : list->items()) {
+    Manifest::Linked linked;
+    MT_ASSIGN_OR_RETURN(linked.file, item.GetString("file"));
+    MT_ASSIGN_OR_RETURN(linked.bytes, item.GetInt("bytes"));
+    MT_ASSIGN_OR_RETURN(linked.rows, item.GetInt("rows"));
+    if (linked.file.find('/') != std::string::npos || linked.bytes < 0 || linked.rows < 0) {
+      return InvalidArgumentError("manifest: linked file '", linked.file, "' of ", linked.bytes, " bytes and ", linked.rows,
+                                  " rows");
+    }
+    out.push_back(std::move(linked));
+  }
+  return out;
+}
+
+// A part with linked files has a version that earlier releases refuse: they would restore it without these rows.
+int64_t VersionOf(const Manifest& manifest) {
+  if (manifest.frozen) return Manifest::kFrozenFormatVersion;
+  return manifest.linked.empty() ? Manifest::kFormatVersion : Manifest::kLinkedFormatVersion;
+}
+
 }  // namespace
 
 int64_t Manifest::row_elements() const {
@@ -60,7 +83,7 @@ std::string Manifest::ToJson() const {
     column_list.Append(std::move(json));
   }
   Json out = Json::Object();
-  out.Set("format_version", Json::Int(frozen ? kFrozenFormatVersion : kFormatVersion));
+  out.Set("format_version", Json::Int(VersionOf(*this)));
   out.Set("dim", Json::Int(dim()));
   out.Set("columns", std::move(column_list));
   out.Set("num_rows", Json::Int(num_rows));
@@ -74,15 +97,25 @@ std::string Manifest::ToJson() const {
     out.Set("num_removed", Json::Int(num_removed));
   }
   if (has_initializer) out.Set("initializer", InitializerToJson(initializer));
+  if (linked.empty()) return out.ToString();
+  Json linked_list = Json::Array();
+  for (const Linked& one : linked) {
+    Json json = Json::Object();
+    json.Set("file", Json::String(one.file));
+    json.Set("bytes", Json::Int(one.bytes));
+    json.Set("rows", Json::Int(one.rows));
+    linked_list.Append(std::move(json));
+  }
+  out.Set("linked", std::move(linked_list));
   return out.ToString();
 }
 
 Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
   MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-  if (version != kFormatVersion && version != kFrozenFormatVersion) {
+  if (version < kFormatVersion || version > kLinkedFormatVersion) {
     return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads versions ",
-                              kFormatVersion, " and ", kFrozenFormatVersion);
+                              kFormatVersion, " to ", kLinkedFormatVersion);
   }
   Manifest out;
   out.frozen = version == kFrozenFormatVersion;
@@ -116,6 +149,9 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   if (json.Find("since") != nullptr) {
     MT_ASSIGN_OR_RETURN(out.since, json.GetInt("since"));
     MT_ASSIGN_OR_RETURN(out.num_removed, json.GetInt("num_removed"));
+  }
+  if (version == kLinkedFormatVersion) {
+    MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
   }
   if (out.num_removed < 0 || out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
     return InvalidArgumentError("manifest: negative count in ", text);

@@ -3,6 +3,7 @@
 //   manifest         describes the part: JSON that people can read (docs/formats/table_part.md), in TensorFlow's bundle
 //   part file        all data (part_file.h): rows with keys, values, slots, frequencies and versions; counted keys; the initial
 //                    matrix; the Bloom filter, which is valid only for the same partition and number of partitions
+//   linked files     rows that the save did not write again: segments of the table's last tier (linked_rows.h)
 //
 // The rows come from a snapshot of the table, which is of one moment: cc/table/snapshot.cc.
 //
@@ -27,6 +28,14 @@ struct Manifest {
   // It rises when a reader of the older form could not read the newer one. Readers ignore unknown members.
   static constexpr int64_t kFormatVersion = 2;
   static constexpr int64_t kFrozenFormatVersion = 3;  // of a frozen part
+  static constexpr int64_t kLinkedFormatVersion = 4;  // of a part with linked files
+
+  // A linked file: its name as in `file`, its size, and how many rows of the part it has.
+  struct Linked {
+    std::string file;
+    int64_t bytes = 0;
+    int64_t rows = 0;
+  };
 
   std::vector<ColumnSpec> columns;  // value first
   int64_t num_rows = 0;
@@ -45,6 +54,7 @@ struct Manifest {
   bool has_initializer = true;
   // The rows are for serving: keys and values alone, in the dtype of the one column.
   bool frozen = false;
+  std::vector<Linked> linked;  // none in a frozen part
 
   int dim() const { return columns.empty() ? 0 : columns[0].dim; }
   int64_t row_elements() const;

@@ -85,12 +85,19 @@ class Env {
   enum class OpenMode { kCreate, kRead, kWrite };
   virtual Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) = 0;
   virtual Status RenameFile(const std::string& from, const std::string& to) = 0;  // atomic, replaces `to`
+  // Gives the file a second name. AlreadyExists if there is one of that name. os_error() is EXDEV for a name on another file
+  // system.
+  virtual Status LinkFile(const std::string& from, const std::string& to) = 0;
+  // How many names the file has.
+  virtual Result<uint64_t> CountNames(const std::string& path) = 0;
   virtual Status DeleteFile(const std::string& path) = 0;
   virtual Result<bool> FileExists(const std::string& path) = 0;
   virtual Status CreateDir(const std::string& path) = 0;  // OK if it exists already; parents are made too
   virtual Status DeleteDir(const std::string& path) = 0;  // REQUIRES: empty
   virtual Result<std::vector<std::string>> ListDir(const std::string& path) = 0;  // names only, sorted
   virtual Status SyncDir(const std::string& path) = 0;
+  // Syncs a file that nobody writes to. After OK, all its bytes survive a power loss.
+  Status SyncFile(const std::string& path);
 
   // --- Memory. Page-aligned and zero-filled; nullptr if there is no memory (or a fault is injected).
   // `huge` asks for 2 MiB pages: the block is aligned to 2 MiB if bytes >= 2 MiB.

@@ -130,6 +130,21 @@ TEST_P(EnvTest, RenameReplacesTheTargetAndOpenHandlesKeepReading) {
   EXPECT_EQ(std::string(out, 3), "old");
 }
 
+TEST_P(EnvTest, ALinkedFileHasTwoNamesUntilOneIsDeleted) {
+  Write("file", "content");
+  ASSERT_TRUE(env_->LinkFile(Path("file"), Path("link")).ok());
+  EXPECT_EQ(*env_->CountNames(Path("file")), 2u);
+  EXPECT_TRUE(env_->SyncFile(Path("link")).ok());
+  ASSERT_TRUE(env_->DeleteFile(Path("file")).ok());
+  EXPECT_EQ(Contents("link"), "content");
+  EXPECT_EQ(*env_->CountNames(Path("link")), 1u);
+  Write("file", "another");
+  EXPECT_EQ(env_->LinkFile(Path("file"), Path("link")).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(env_->LinkFile(Path("absent"), Path("new")).code(), StatusCode::kNotFound);
+  EXPECT_EQ(env_->LinkFile(Path("file"), Path("absent/new")).code(), StatusCode::kNotFound);
+  EXPECT_EQ(env_->CountNames(Path("absent")).status().code(), StatusCode::kNotFound);
+}
+
 TEST_P(EnvTest, PositionedFileIsWrittenAndReadAnywhere) {
   using Mode = Env::OpenMode;
   std::unique_ptr<PositionedFile> file = *env_->OpenPositionedFile(Path("f"), Mode::kCreate, false);

@@ -27,6 +27,7 @@ const char* FaultKindName(FaultKind kind) {
                                        "read",
                                        "size",
                                        "rename",
+                                       "link",
                                        "delete",
                                        "exists",
                                        "create directory",
@@ -309,6 +310,16 @@ Status FaultEnv::RenameFile(const std::string& from, const std::string& to) {
   if (old_name == new_name) return OkStatus();
   live_.files[new_name] = live_.files[old_name];
   live_.files.erase(old_name);
+  return OkStatus();
+}
+
+Status FaultEnv::LinkFile(const std::string& from, const std::string& to) {
+  MT_RETURN_IF_ERROR(Fault(FaultKind::kLink));
+  MutexLock lock(mu_);
+  const std::string old_name = NormalizePath(from);
+  MT_RETURN_IF_ERROR(Track(old_name));
+  MT_RETURN_IF_ERROR(base_->LinkFile(from, to));
+  live_.files[NormalizePath(to)] = live_.files[old_name];
   return OkStatus();
 }
 

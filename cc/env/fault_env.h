@@ -54,6 +54,7 @@ enum class FaultKind : int {
   kRead,       // RandomAccessFile::Read, PositionedFile::Read
   kSize,       // RandomAccessFile::Size, PositionedFile::Size
   kRename,     // RenameFile
+  kLink,       // LinkFile
   kDelete,     // DeleteFile
   kExists,     // FileExists
   kCreateDir,  // CreateDir
@@ -93,6 +94,8 @@ class FaultEnv : public Env {
   Result<std::unique_ptr<RandomAccessFile>> NewRandomAccessFile(const std::string& path) override;
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override;
   Status RenameFile(const std::string& from, const std::string& to) override;
+  Status LinkFile(const std::string& from, const std::string& to) override;
+  Result<uint64_t> CountNames(const std::string& path) override { return base_->CountNames(path); }
   Status DeleteFile(const std::string& path) override;
   Result<bool> FileExists(const std::string& path) override;
   Status CreateDir(const std::string& path) override;

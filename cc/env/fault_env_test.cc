@@ -57,6 +57,7 @@ TEST(FaultEnvTest, EachKindArmedFailsItsNextCallOnlyOnce) {
       {FaultKind::kRead, [&] { return readable->Read(0, 4, out); }},
       {FaultKind::kSize, [&] { return readable->Size().status(); }},
       {FaultKind::kRename, [&] { return env.RenameFile("new", "renamed"); }},
+      {FaultKind::kLink, [&] { return env.LinkFile("renamed", StrCat("link", env.calls(FaultKind::kLink))); }},
       {FaultKind::kDelete, [&] { return env.DeleteFile("renamed"); }},
       {FaultKind::kExists, [&] { return env.FileExists("f").status(); }},
       {FaultKind::kCreateDir, [&] { return env.CreateDir("e"); }},

@@ -176,6 +176,25 @@ Status InMemoryEnv::RenameFile(const std::string& from, const std::string& to) {
   return OkStatus();
 }
 
+Status InMemoryEnv::LinkFile(const std::string& from, const std::string& to) {
+  MutexLock lock(mu_);
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<FileData> file, Find("link", from));
+  MT_RETURN_IF_ERROR(CheckParent("link", to));
+  const std::string name = NormalizePath(to);
+  if (DirExists(name) || !files_.emplace(name, std::move(file)).second) {
+    return AlreadyExistsError("link of '", from, "' to '", to, "': it exists");
+  }
+  return OkStatus();
+}
+
+Result<uint64_t> InMemoryEnv::CountNames(const std::string& path) {
+  MutexLock lock(mu_);
+  MT_ASSIGN_OR_RETURN(const std::shared_ptr<FileData> file, Find("stat", path));
+  uint64_t names = 0;
+  for (const auto& [name, data] : files_) names += data == file;
+  return names;
+}
+
 Status InMemoryEnv::DeleteFile(const std::string& path) {
   MutexLock lock(mu_);
   if (files_.erase(NormalizePath(path)) == 0) return NotFoundError("delete of '", path, "': no such file");

@@ -28,6 +28,8 @@ class InMemoryEnv : public Env {
   Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode,
                                                              bool direct) override;  // direct() is `direct`
   Status RenameFile(const std::string& from, const std::string& to) override;
+  Status LinkFile(const std::string& from, const std::string& to) override;
+  Result<uint64_t> CountNames(const std::string& path) override;
   Status DeleteFile(const std::string& path) override;
   Result<bool> FileExists(const std::string& path) override;
   Status CreateDir(const std::string& path) override;

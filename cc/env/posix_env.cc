@@ -232,6 +232,17 @@ class PosixEnv : public Env {
     return PosixError("rename", StrCat(from, "' to '", to), errno);
   }
 
+  Status LinkFile(const std::string& from, const std::string& to) override {
+    if (::link(from.c_str(), to.c_str()) == 0) return OkStatus();
+    return PosixError("link", StrCat(from, "' to '", to), errno);
+  }
+
+  Result<uint64_t> CountNames(const std::string& path) override {
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0) return static_cast<uint64_t>(info.st_nlink);
+    return PosixError("stat", path, errno);
+  }
+
   Status DeleteFile(const std::string& path) override {
     if (::unlink(path.c_str()) == 0) return OkStatus();
     return PosixError("delete", path, errno);
@@ -342,6 +353,11 @@ class PosixEnv : public Env {
 };
 
 }  // namespace
+
+Status Env::SyncFile(const std::string& path) {
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<PositionedFile> file, OpenPositionedFile(path, OpenMode::kRead, /*direct=*/false));
+  return file->Sync();
+}
 
 Env* Env::Posix() {
   static Env* const env = new PosixEnv;  // never destroyed: background threads may outlive main()

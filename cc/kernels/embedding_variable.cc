@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cc/kernels/hbm_memory.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/lookup/partition.h"
@@ -44,13 +45,15 @@ absl::Status CheckRange(const char* attr, int64_t value, int64_t minimum, int64_
 }
 
 absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storage) {
-  std::string strategy, on_corruption, on_full;
+  std::string strategy, on_corruption, on_full, dropped;
   TF_RETURN_IF_ERROR(context->GetAttr("storage_type", &storage->type));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_path", &storage->path));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_sizes", &storage->sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("storage_rows", &storage->rows));
   TF_RETURN_IF_ERROR(context->GetAttr("initial_rows", &storage->initial_rows));
   TF_RETURN_IF_ERROR(context->GetAttr("on_full", &on_full));
+  TF_RETURN_IF_ERROR(context->GetAttr("dropped", &dropped));
+  TF_RETURN_IF_ERROR(context->GetAttr("dropped_bytes", &storage->dropped_bytes));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
   TF_RETURN_IF_ERROR(context->GetAttr("refuse_colder", &storage->refuse_colder));
@@ -59,6 +62,9 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   const Result<Replacement> parsed = ParseCacheStrategy(strategy);
   if (!parsed.ok()) return ToAbsl(parsed.status());
   storage->cache_strategy = *parsed;
+  const Result<KeepDropped> keep_dropped = ParseKeepDropped(dropped);
+  if (!keep_dropped.ok()) return ToAbsl(keep_dropped.status());
+  storage->keep_dropped = *keep_dropped;
   const Status full = ParseOnFull(on_full, storage);
   if (!full.ok()) return ToAbsl(full);
   const Result<OnCorruption> corruption = ParseOnCorruption(on_corruption);
@@ -173,6 +179,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(AbsentFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(AdmissionFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(StorageFromAttrs(context, &options->storage));
+  options->storage.hbm_memory = HbmMemoryOf(context);
   std::string score;
   TF_RETURN_IF_ERROR(context->GetAttr("score", &score));
   const Result<Score> parsed = ParseScore(score);

@@ -27,6 +27,17 @@ namespace {
 
 constexpr int64_t kStreamedElements = 4 << 20;  // a part file with more is read by StreamReader
 
+Status ReadExactly(const tensorflow::RandomAccessFile& file, const std::string& path, uint64_t offset, size_t n, char* out) {
+  absl::string_view found;
+  const absl::Status status = ReadFile(file, offset, n, out, &found);
+  if (status.ok() && found.size() == n) {
+    if (found.data() != out) std::memmove(out, found.data(), n);
+    return OkStatus();
+  }
+  if (!status.ok() && !absl::IsOutOfRange(status)) return FromAbsl(status);
+  return DataLossError("checkpoint part ", path, ": expected ", n, " bytes at offset ", offset, ", found ", found.size());
+}
+
 }  // namespace
 
 PartReader::PartReader(tensorflow::Env* env, const std::string& prefix, const std::string& name, const std::string& tensor)
@@ -101,18 +112,39 @@ absl::Status PartReader::WithFile(const Manifest& manifest, bool whole, const st
     TF_RETURN_IF_ERROR(ToAbsl(opened.status()));
     stream = *std::move(opened);
   }
-  PartFileReader reader(path, manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
-    if (stream != nullptr) return stream->Read(offset, n, out);
-    absl::string_view found;
-    const absl::Status status = ReadFile(*file, offset, n, out, &found);
-    if (status.ok() && found.size() == n) {
-      if (found.data() != out) std::memmove(out, found.data(), n);
-      return OkStatus();
-    }
-    if (!status.ok() && !absl::IsOutOfRange(status)) return FromAbsl(status);
-    return DataLossError("checkpoint part ", path, ": expected ", n, " bytes at offset ", offset, ", found ", found.size());
-  });
+  const ReadAt read_at = [&](uint64_t offset, size_t n, char* out) {
+    return stream != nullptr ? stream->Read(offset, n, out) : ReadExactly(*file, path, offset, n, out);
+  };
+  PartFileReader reader(path, manifest, read_at, [&](const std::string& name) { return OpenLinked(name, whole); });
   return ToAbsl(read(&reader));
+}
+
+Result<LinkedFile> PartReader::OpenLinked(const std::string& name, bool whole) {
+  const std::string path = absl::StrCat(prefix_, ".", name);
+  uint64_t bytes = 0;
+  MT_RETURN_IF_ERROR(FromAbsl(env_->GetFileSize(path, &bytes)));
+  if (whole && past_cache_ && bytes > kStreamedElements * sizeof(float) && !absl::StrContains(path, "://")) {
+    MT_ASSIGN_OR_RETURN(std::shared_ptr<StreamReader> stream, StreamReader::Open(Env::Posix(), path));
+    return LinkedFile{path, bytes, [stream](uint64_t offset, size_t n, char* out) { return stream->Read(offset, n, out); }};
+  }
+  std::unique_ptr<tensorflow::RandomAccessFile> opened;
+  MT_RETURN_IF_ERROR(FromAbsl(env_->NewRandomAccessFile(path, &opened)));
+  std::shared_ptr<tensorflow::RandomAccessFile> file = std::move(opened);
+  return LinkedFile{path, bytes,
+                    [file, path](uint64_t offset, size_t n, char* out) { return ReadExactly(*file, path, offset, n, out); }};
+}
+
+int64_t PartReader::MostRows(const Manifest& manifest) const {
+  std::vector<std::string> files{manifest.file};
+  for (const Manifest::Linked& linked : manifest.linked) files.push_back(linked.file);
+  uint64_t all = 0;
+  for (const std::string& file : files) {
+    uint64_t bytes = 0;
+    if (!env_->GetFileSize(absl::StrCat(prefix_, ".", file), &bytes).ok()) return 0;
+    all += bytes;
+  }
+  const int64_t least = sizeof(int64_t) + manifest.dim() * 2;  // of a row: a frozen one
+  return static_cast<int64_t>(all) / least;
 }
 
 absl::Status PartReader::ReadInitializer(const Manifest& manifest, InitializerSpec* initializer) {

@@ -39,6 +39,9 @@ class PartReader {
   // missing. DataLoss, with file and offset, if it is damaged.
   absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit);
 
+  // At most as many rows fit into the files of a part; 0 if they cannot be looked at.
+  int64_t MostRows(const Manifest& manifest) const;
+
   const std::string& prefix() const { return prefix_; }
   // The path of a part's file.
   std::string FileOf(const Manifest& manifest) const;
@@ -52,6 +55,7 @@ class PartReader {
   absl::Status ReadText(const std::string& key, std::string* text);
   // Opens the file of a part and calls read with it. whole: read will read all of it.
   absl::Status WithFile(const Manifest& manifest, bool whole, const std::function<Status(PartFileReader*)>& read);
+  Result<LinkedFile> OpenLinked(const std::string& name, bool whole);
 
   tensorflow::Env* const env_;
   const std::string prefix_;

@@ -1,5 +1,7 @@
 #include "cc/kernels/part_writer.h"
 
+#include <cerrno>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -7,12 +9,29 @@
 #include "absl/strings/str_cat.h"
 #include "cc/env/env.h"
 #include "cc/kernels/kept_table.h"
+#include "cc/kernels/stale_files.h"
 #include "cc/kernels/status_bridge.h"
+#include "cc/kernels/sync_once.h"
 #include "cc/table/group_snapshot.h"
 #include "tensorflow/core/platform/path.h"
 
 namespace multitier {
 namespace {
+
+constexpr const char* kLinkedSavesVariable = "TF_MULTITIER_LINKED_SAVES";
+
+Result<bool> LinksAreWanted() {
+  const char* value = std::getenv(kLinkedSavesVariable);
+  const std::string text = value == nullptr ? "1" : value;
+  if (text == "0" || text == "1") return text == "1";
+  return InvalidArgumentError("environment variable ", kLinkedSavesVariable, ": expected 0 or 1, found '", text, "'");
+}
+
+// Whether a file could not be linked because of the places of the two names, or because it has too many.
+bool IsNoPlaceForLinks(const Status& status) {
+  const int error = status.os_error();
+  return error == EXDEV || error == EPERM || error == EACCES || error == EMLINK || error == EOPNOTSUPP || error == ENOSYS;
+}
 
 // Matches data-?????-of-?????, and is never a name that TensorFlow uses.
 std::string NewPartFileName() {
@@ -59,6 +78,7 @@ PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::sha
       state_(std::move(state)),
       changes_(state_->kept == nullptr ? 0 : state_->kept->Changes(*state_->table)),
       manifest_(NewManifest(*state_)),
+      prefix_(prefix),
       path_(absl::StrCat(prefix, ".", manifest_.file)),
       frozen_(frozen),
       writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {
@@ -87,7 +107,42 @@ Status PartWriter::Add(const Rows& rows) {
   return OkStatus();
 }
 
+std::string PartWriter::LinkName() const {
+  const bool local = !absl::StrContains(prefix_, "://");
+  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", NewPartFileName()) : "";
+}
+
+Status PartWriter::TakeFile(const SealedFile& file, const SnapshotRequest::LinkTo& link) {
+  if (!made_) MT_RETURN_IF_ERROR(Open());
+  LinkedRecords records{static_cast<uint32_t>(manifest_.linked.size()), file.header, file.slots, file.held};
+  const std::string name = NewPartFileName();
+  const Status linked = link(absl::StrCat(prefix_, ".", name));
+  if (!linked.ok()) return IsNoPlaceForLinks(linked) ? WriteRowsOf(file, records) : linked;
+  manifest_.linked.push_back(Manifest::Linked{name, 0, file.rows});
+  uint64_t bytes = 0;
+  MT_RETURN_IF_ERROR(FromAbsl(env_->GetFileSize(absl::StrCat(prefix_, ".", name), &bytes)));
+  manifest_.linked.back().bytes = static_cast<int64_t>(bytes);
+  return writer_.AddLinked(records);
+}
+
+Status PartWriter::WriteRowsOf(const SealedFile& file, const LinkedRecords& records) {
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> opened, Env::Posix()->NewRandomAccessFile(file.path));
+  const std::vector<Column>& columns = table()->layout()->columns();
+  Rows rows;
+  rows.columns.assign(columns.begin(), columns.end());
+  LinkedFile from{file.path, file.bytes, [&](uint64_t offset, size_t n, char* out) { return opened->Read(offset, n, out); }};
+  MT_ASSIGN_OR_RETURN(const std::unique_ptr<LinkedRows> linked, LinkedRows::Open(std::move(from), records, rows.columns));
+  while (!linked->ended()) {
+    MT_RETURN_IF_ERROR(linked->Next(&rows));
+    MT_RETURN_IF_ERROR(Add(rows));
+  }
+  return OkStatus();
+}
+
 Status PartWriter::Finish() {
+  for (const Manifest::Linked& linked : manifest_.linked) {
+    MT_RETURN_IF_ERROR(SyncOnce(absl::StrCat(prefix_, ".", linked.file)));
+  }
   manifest_.num_rows = writer_.rows();
   manifest_.num_removed = writer_.removed();
   MT_RETURN_IF_ERROR(writer_.End());
@@ -98,6 +153,9 @@ Status PartWriter::Finish() {
 void PartWriter::Remove() {
   file_.reset();
   if (made_) env_->DeleteFile(path_).IgnoreError();
+  for (const Manifest::Linked& linked : manifest_.linked) {
+    env_->DeleteFile(absl::StrCat(prefix_, ".", linked.file)).IgnoreError();
+  }
 }
 
 void PartWriter::NoteSaved() const {
@@ -105,8 +163,10 @@ void PartWriter::NoteSaved() const {
 }
 
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
-                        SaveKind kind) {
+                        SaveKind kind, bool links) {
   const auto write = [&]() -> Status {
+    MT_ASSIGN_OR_RETURN(const bool wanted, LinksAreWanted());
+    RemoveStaleFiles(env, prefix);
     std::vector<TableInGroup> group;
     for (const std::unique_ptr<PartWriter>& part : parts) {
       if (!part->read_only()) MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
@@ -119,6 +179,11 @@ absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const s
       part->SetChain(save_id, since);
       group.push_back(TableInGroup{part->table(), [&part](Rows* rows) { return part->Add(*rows); },
                                    [&part] { return part->Finish(); }, since, save_id});
+      if (kind == SaveKind::kDelta) continue;
+      group.back().link_name = links && wanted ? part->LinkName() : "";
+      group.back().take_file = [&part](const SealedFile& file, const SnapshotRequest::LinkTo& link) {
+        return part->TakeFile(file, link);
+      };
     }
     MT_RETURN_IF_ERROR(SnapshotTogether(group));
     return SyncDirectoryOf(prefix);

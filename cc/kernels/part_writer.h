@@ -4,6 +4,13 @@
 // and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards, and with
 // it the checkpoint exists.
 //
+// Rows of an SSDHASH tier are not written again where they can be linked (checkpoint/linked_rows.h): the tier's directory and
+// the checkpoint are on one file system that has hard links, SSDHASH is the only tier below DRAM, and on_corruption is "error".
+// A segment is linked if at least half of its records are rows (SsdHashTier::TakeSealedFiles), so that the checkpoint is at
+// most about twice as large as its rows. The other rows are written. Linked files belong to the save as the part file does:
+// their names match data-?????-of-?????, they are synced before the directory, and a save that fails removes them. The
+// environment variable TF_MULTITIER_LINKED_SAVES=0 turns links off.
+//
 // A save may begin a chain (kBase): then the tables track what changes. The next one may be a delta, which has what changed
 // since the save before, and goes on with the chain. If a save fails, its tables track nothing: the next one has to be a base.
 //
@@ -22,6 +29,7 @@
 #include "cc/checkpoint/table_part.h"
 #include "cc/env/early_writeback.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/table/table_snapshot.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/file_system.h"
 
@@ -43,9 +51,13 @@ class PartWriter {
 
   // Makes the file at the first call.
   Status Add(const Rows& rows);
-  // Completes, syncs and closes the file.
+  // Links a file of the table's tier. Where that is not possible after all, writes its rows.
+  Status TakeFile(const SealedFile& file, const SnapshotRequest::LinkTo& link);
+  // Of a save of all rows, in a local file system: the name of a file that a link could get, for a trial; else empty.
+  std::string LinkName() const;
+  // Completes, syncs and closes the file, and syncs the linked ones.
   Status Finish();
-  // Deletes the file if there is one.
+  // Deletes the files if there are any.
   void Remove();
   // The file is complete: a kept table notes that its rows are in this checkpoint.
   void NoteSaved() const;
@@ -60,11 +72,13 @@ class PartWriter {
 
  private:
   Status Open();
+  Status WriteRowsOf(const SealedFile& file, const LinkedRecords& records);
 
   tensorflow::Env* const env_;
   const std::shared_ptr<VariableState> state_;
   const int64_t changes_;  // of a kept table, before the save
   Manifest manifest_;
+  const std::string prefix_;
   const std::string path_;
   const std::optional<DType> frozen_;
   std::unique_ptr<tensorflow::WritableFile> file_;
@@ -73,9 +87,10 @@ class PartWriter {
   bool made_ = false;
 };
 
-// FailedPrecondition if a delta is asked for and changes are not known.
+// links: whether rows may be linked; else each part has one file.
+// FailedPrecondition if a delta is asked for and changes are not known. InvalidArgument for a bad TF_MULTITIER_LINKED_SAVES.
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
-                        SaveKind kind);
+                        SaveKind kind, bool links);
 
 }  // namespace multitier
 

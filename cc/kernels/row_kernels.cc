@@ -86,6 +86,53 @@ class ScanKernel : public OpKernel {
   bool gives_columns_ = true;
 };
 
+class PopDroppedRowsKernel : public OpKernel {
+ public:
+  explicit PopDroppedRowsKernel(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("column_names", &names_));
+  }
+
+  void Compute(OpKernelContext* context) final { OP_REQUIRES_OK(context, Run(context)); }
+
+ private:
+  absl::Status Run(OpKernelContext* context) const {
+    std::shared_ptr<VariableState> state;
+    TF_RETURN_IF_ERROR(GetState(context, 0, &state));
+    const std::shared_ptr<const RowLayout> layout = state->table->layout();
+    for (const std::string& name : names_) {  // before anything is forgotten
+      if (layout->Find(name) >= 0) continue;
+      std::string there;
+      for (const Column& column : layout->columns()) absl::StrAppend(&there, there.empty() ? "'" : ", '", column.name, "'");
+      return absl::InvalidArgumentError(absl::StrCat("embedding variable '", state->table->options().name,
+                                                     "': dropped rows: expected columns of ", there, ", found '", name, "'"));
+    }
+    const Result<Rows> rows = state->table->PopDroppedRows();
+    TF_RETURN_IF_ERROR(ToAbsl(rows.status()));
+    TF_RETURN_IF_ERROR(SetVector(context, "keys", rows->keys));
+    TF_RETURN_IF_ERROR(SetVector(context, "frequencies", rows->frequencies));
+    TF_RETURN_IF_ERROR(SetVector(context, "versions", rows->versions));
+    OpOutputList outputs;
+    TF_RETURN_IF_ERROR(context->output_list("columns", &outputs));
+    for (size_t i = 0; i < names_.size(); ++i) TF_RETURN_IF_ERROR(SetColumn(*rows, names_[i], static_cast<int>(i), &outputs));
+    return absl::OkStatus();
+  }
+
+  static absl::Status SetColumn(const Rows& rows, const std::string& name, int output, OpOutputList* outputs) {
+    int64_t begin = 0;
+    size_t c = 0;
+    for (; rows.columns[c].name != name; ++c) begin += rows.columns[c].dim;
+    const auto n = static_cast<int64_t>(rows.keys.size());
+    const int64_t dim = rows.columns[c].dim, elements = rows.row_elements();
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(outputs->allocate(output, TensorShape({n, dim}), &out));
+    float* to = out->flat<float>().data();
+    for (int64_t i = 0; i < n; ++i) to = std::copy_n(rows.data.data() + i * elements + begin, dim, to);
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> names_;
+};
+
 class UpsertKernel : public OpKernel {
  public:
   explicit UpsertKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -182,17 +229,16 @@ class SetBudgetKernel : public OpKernel {
     OP_REQUIRES_OK(context, GetState(context, 0, &state));
     OP_REQUIRES_OK(context, CheckRank(context, "size", context->input(1), 0));
     const auto size = static_cast<uint64_t>(std::max<int64_t>(context->input(1).scalar<int64_t>()(), 0));
-    OP_REQUIRES_OK(context, ToAbsl(state->table->SetDramBudget(in_rows_ && size > 0 ? Budget::Rows(std::min(size, kMostRows))
-                                                                                    : Budget::Bytes(size))));
+    OP_REQUIRES_OK(context, ToAbsl(state->table->SetDramBudget(in_rows_ ? Budget::Rows(size) : Budget::Bytes(size))));
   }
 
  private:
-  static constexpr uint64_t kMostRows = uint64_t{1} << 32;
   bool in_rows_ = false;
 };
 
 MULTITIER_HOST_KERNEL("MultitierScan", ScanKernel, "handle", "cursor", "min_version", "min_frequency", "keys", "columns",
                       "frequencies", "versions", "next_cursor");
+MULTITIER_HOST_KERNEL("MultitierPopDroppedRows", PopDroppedRowsKernel, "handle", "keys", "columns", "frequencies", "versions");
 MULTITIER_HOST_KERNEL("MultitierUpsert", UpsertKernel, "handle", "keys", "columns", "frequencies", "versions", "written");
 MULTITIER_HOST_KERNEL("MultitierClear", ClearKernel, "handle");
 MULTITIER_HOST_KERNEL("MultitierSetBudget", SetBudgetKernel, "handle", "size");

@@ -1,8 +1,8 @@
 // Kernels that save variables: the rows go to part files next to TensorFlow's files, and TensorFlow's Saver gets the manifests,
 // which have the names of the files. The checkpoint is complete once TensorFlow has written its index.
 //
-// All variables of one save on one device are saved as of one moment. A Saver asks for one variable after the other while it
-// builds its graph, so the ops of a save are
+// All variables of one save on one device are saved as of one moment (cc/table/group_snapshot.h). A Saver asks for one variable
+// after the other while it builds its graph, so the ops of a save are
 //
 //   MultitierSaveGroup --+--> MultitierJoinSaveGroup (one for each part)
 //                        +--> MultitierWriteSaveGroup, after all joins: the moment, and the files
@@ -50,7 +50,7 @@ class SaveGroup {
     for (const auto& state : states_) parts.push_back(std::make_unique<PartWriter>(env, prefix, state, frozen));
     // No state outlives the kernel: a session that is closed next closes its tables.
     states_.clear();
-    TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind));
+    TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind, /*links=*/true));
     for (const auto& part : parts) manifests_.emplace_back(part->table(), part->manifest().ToJson());
     return absl::OkStatus();
   }
@@ -185,7 +185,7 @@ class SavedPartKernel : public OpKernel {
   }
 };
 
-// A save of one variable alone: in graphs of earlier releases.
+// A save of one variable alone, whose rows are all in the part file: for archives of Keras, and in graphs of earlier releases.
 class SavePartKernel : public OpKernel {
  public:
   explicit SavePartKernel(OpKernelConstruction* context) : OpKernel(context) {}
@@ -197,7 +197,7 @@ class SavePartKernel : public OpKernel {
     const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
     std::vector<std::unique_ptr<PartWriter>> parts;
     parts.push_back(std::make_unique<PartWriter>(context->env(), prefix, std::move(state)));
-    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts, SaveKind::kFull));
+    OP_REQUIRES_OK(context, WriteParts(context->env(), prefix, parts, SaveKind::kFull, /*links=*/false));
     OP_REQUIRES_OK(context, SetManifest(context, parts[0]->manifest().ToJson()));
   }
 };

@@ -134,6 +134,21 @@ class ReleasePrefetchedKernel : public TableKernel {
   }
 };
 
+class LastUpdateKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    const UpdateCounts counts = table->LastUpdate();
+    const int64_t outputs[] = {counts.refused, counts.dropped};
+    for (int i = 0; i < 2; ++i) {
+      Tensor* out = nullptr;
+      TF_RETURN_IF_ERROR(context->allocate_output(i, {}, &out));
+      out->scalar<int64_t>()() = outputs[i];
+    }
+    return absl::OkStatus();
+  }
+};
+
 class PopDroppedKernel : public TableKernel {
  public:
   using TableKernel::TableKernel;
@@ -245,6 +260,7 @@ MULTITIER_HOST_KERNEL("MultitierExpire", ExpireKernel, "handle", "global_step", 
 MULTITIER_HOST_KERNEL("MultitierStats", StatsKernel, "handle", "stats");
 MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pinned");
 MULTITIER_HOST_KERNEL("MultitierReleasePrefetched", ReleasePrefetchedKernel, "handle");
+MULTITIER_HOST_KERNEL("MultitierLastUpdate", LastUpdateKernel, "handle", "refused", "dropped");
 MULTITIER_HOST_KERNEL("MultitierPopDropped", PopDroppedKernel, "handle", "keys");
 MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
 MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");

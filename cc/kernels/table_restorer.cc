@@ -307,6 +307,13 @@ absl::Status TableRestorer::BuildOver(const std::shared_ptr<VariableState>& base
   return absl::OkStatus();
 }
 
+void TableRestorer::Reserve(EmbeddingTable* table) const {
+  const Manifest* const own = OwnPart();
+  if (own == nullptr) return;
+  const int64_t rows = std::min(own->num_rows, saves_[0].reader->MostRows(*own));
+  (void)table->Reserve(static_cast<uint64_t>(rows));  // where memory is short, the import says so
+}
+
 absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   InitializerSpec initializer;
   TF_RETURN_IF_ERROR(ReadInitializer(&initializer));
@@ -315,6 +322,7 @@ absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   EmbeddingTable* const table = made->table.get();
   std::vector<ColumnSpec> missing;
   TF_RETURN_IF_ERROR(AddSlots(table, &missing));
+  Reserve(table);
 
   int64_t rows = saves_[0].rows(), imported = 0, hot = 0;
   const TableStats stats = table->Stats();

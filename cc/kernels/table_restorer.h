@@ -87,6 +87,9 @@ class TableRestorer {
   absl::Status ReadCounted(const Manifest& manifest, EmbeddingTable* table);
   // The part whose rows are this partition's, all of them and as they are; null if there is none.
   const Manifest* OwnPart() const;
+  // Takes memory for all rows at once, so that nothing grows again and again. As many as the files can have: what a damaged
+  // manifest says is found later.
+  void Reserve(EmbeddingTable* table) const;
   // The lowest frequency of a row that belongs into the first tier. 0: all rows are treated alike.
   absl::Status FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot);
   absl::Status CheckFits(const Manifest& manifest, const PartReader& reader) const;

@@ -12,6 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "tensorflow/core/platform/file_system.h"
+#include "xla/stream_executor/stream.h"
+#if MULTITIER_TF_MINOR >= 20
+#include "xla/stream_executor/stream_executor.h"
+#endif
 
 namespace multitier {
 
@@ -23,6 +27,17 @@ inline absl::Status ReadFile(const tensorflow::RandomAccessFile& file, uint64_t 
   return file.Read(offset, *found, absl::MakeSpan(out, n));
 #else
   return file.Read(offset, n, found, out);
+#endif
+}
+
+// The number of a stream's GPU among those that CUDA shows to the process. gpu_id: TensorFlow's number of it, which differs if
+// the program chose GPUs by `visible_device_list`. In 2.19, the header that states the other one needs headers of LLVM, which
+// TensorFlow's package lacks.
+inline int OrdinalOf(const stream_executor::Stream& stream, [[maybe_unused]] int gpu_id) {
+#if MULTITIER_TF_MINOR >= 20
+  return stream.parent()->device_ordinal();
+#else
+  return gpu_id;
 #endif
 }
 

@@ -21,7 +21,7 @@ absl::Status ListOf(InferenceContext* c, const char* attr, size_t n, std::vector
   TF_RETURN_IF_ERROR(c->GetAttr(attr, list));
   if (list->size() == n) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(attr, " must have one entry per member: expected ", n, ", found ", list->size()));
+      absl::StrCat(attr, ": expected ", n, " entries, one for each member, found ", list->size()));
 }
 
 absl::Status Count(InferenceContext* c, const char* attr, int* n) { return c->GetAttr(attr, n); }
@@ -42,7 +42,7 @@ absl::Status Joins(InferenceContext* c, int tensors, size_t members, std::vector
   }
   if (static_cast<int>(joins->size()) == tensors && total == static_cast<int64_t>(members)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("joins must cover ", members, " members by ", tensors, " tensors, found ", total, " by ", joins->size()));
+      absl::StrCat("joins: expected ", members, " members in ", tensors, " tensors, found ", total, " in ", joins->size()));
 }
 
 // Merges the shape of a member's values into `joined`, the shape of an output that members share (unknown rank before the
@@ -214,9 +214,9 @@ absl::Status GroupApplyShape(InferenceContext* c) {
   for (int i = 0; i < num_grads; ++i) TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(sums + i), 1, &unused));
   for (int i = sums + num_grads; i < c->num_inputs(); ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
   if (names.size() == n * initial_values.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("slot_names must have as many entries for each unit as slot_initial_values has: expected ",
-                   n * initial_values.size(), ", found ", names.size()));
+  return absl::InvalidArgumentError(absl::StrCat("slot_names: expected ", n * initial_values.size(),
+                                                 " entries, as many for each unit as slot_initial_values has, found ",
+                                                 names.size()));
 }
 
 absl::Status CheckSideBySideShape(InferenceContext* c) {

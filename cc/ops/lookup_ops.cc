@@ -80,7 +80,7 @@ absl::Status ClipByNormShape(InferenceContext* c) {
   float max_norm;
   TF_RETURN_IF_ERROR(c->GetAttr("max_norm", &max_norm));
   if (!(max_norm >= 0.0f)) {
-    return absl::InvalidArgumentError(absl::StrCat("max_norm must be at least 0, found ", max_norm));
+    return absl::InvalidArgumentError(absl::StrCat("max_norm: expected at least 0, found ", max_norm));
   }
   c->set_output(0, values);
   return absl::OkStatus();

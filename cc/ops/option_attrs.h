@@ -39,6 +39,8 @@
       .Attr("cache_strategy: string = 'DEFAULT'")        \
       .Attr("drop_coldest: bool = false")                \
       .Attr("on_full: string = 'error'")                 \
+      .Attr("dropped: string = 'keys'")                  \
+      .Attr("dropped_bytes: int = 8388608")              \
       .Attr("refuse_colder: bool = false")               \
       .Attr("score: string = 'step'")                    \
       .Attr("on_corruption: string = 'error'")           \

@@ -40,6 +40,20 @@ absl::Status ScanShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status PopDroppedRowsShape(InferenceContext* c) {
+  DimensionHandle dim;
+  TF_RETURN_IF_ERROR(EmbeddingDim(c, 0, &dim));
+  std::vector<std::string> names;
+  TF_RETURN_IF_ERROR(ColumnNames(c, &names));
+  const DimensionHandle n = c->UnknownDim();
+  int output = 0;
+  c->set_output(output++, c->Vector(n));
+  for (const std::string& name : names) c->set_output(output++, c->Matrix(n, name == "value" ? dim : c->UnknownDim()));
+  c->set_output(output++, c->Vector(n));
+  c->set_output(output, c->Vector(n));
+  return absl::OkStatus();
+}
+
 absl::Status UpsertShape(InferenceContext* c) {
   std::vector<std::string> names;
   TF_RETURN_IF_ERROR(ColumnNames(c, &names));
@@ -83,6 +97,26 @@ columns: [n, dim of the column] each.
 frequencies: [n] number of occurrences in training.
 versions: [n] global step of the last update.
 next_cursor: 0 at the end.
+column_names: 'value', and names of slots.
+)doc");
+
+REGISTER_OP("MultitierPopDroppedRows")
+    .Input("handle: resource")
+    .Output("keys: int64")
+    .Output("columns: N * float")
+    .Output("frequencies: int64")
+    .Output("versions: int64")
+    .Attr("N: int >= 0")
+    .Attr("column_names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(PopDroppedRowsShape)
+    .Doc(R"doc(
+What MultitierPopDropped returns, with the rows. The variable must have dropped='rows'.
+
+keys: [n], the oldest first.
+columns: [n, dim of the column] each; NaN for a row that was damaged.
+frequencies: [n]; 0 for a row that was damaged.
+versions: [n]; -1 for a row that was damaged.
 column_names: 'value', and names of slots.
 )doc");
 

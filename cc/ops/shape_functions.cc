@@ -14,7 +14,7 @@ absl::Status VariableShape(InferenceContext* c, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(c->GetAttr("shape", &attr));
   if (attr.dims() != 2 || attr.dim_size(0) != 0 || attr.dim_size(1) < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the shape of an embedding variable must be [0, dim] with dim >= 1, found ", attr.DebugString()));
+        absl::StrCat("shape of an embedding variable: expected [0, dim] with dim >= 1, found ", attr.DebugString()));
   }
   return c->MakeShapeFromPartialTensorShape(attr, shape);
 }

@@ -47,7 +47,7 @@ absl::Status InitializeShape(InferenceContext* c) {
 absl::Status SameLength(const char* a, size_t a_size, const char* b, size_t b_size) {
   if (a_size == b_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(b, " must have one entry for each of ", a, ": expected ", a_size, ", found ", b_size));
+      absl::StrCat(b, ": expected ", a_size, " entries, one for each of ", a, ", found ", b_size));
 }
 
 absl::Status AddSlotsShape(InferenceContext* c) {
@@ -135,6 +135,8 @@ cache_strategy: DEFAULT, LRU, LFU or SCORE: which rows a tier evicts first.
 drop_coldest: for a last tier that has a size and is full: true: its coldest rows are dropped; false: ResourceExhausted.
 on_full: what an update does with new keys that have no room: error (it fails), warn (they get no row, and a warning is logged
   once), drop (as drop_coldest).
+dropped: what is kept of rows that are dropped, until MultitierPopDropped: none, keys, or rows.
+dropped_bytes: bytes for that; the newest stay.
 refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
   drop_coldest and SCORE.
 score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
@@ -369,14 +371,31 @@ REGISTER_OP("MultitierReleasePrefetched")
     .SetShapeFn(HandleOnly)
     .Doc("Releases all rows that MultitierPrefetch pinned.");
 
+REGISTER_OP("MultitierLastUpdate")
+    .Input("handle: resource")
+    .Output("refused: int64")
+    .Output("dropped: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(1, c->Scalar());
+      return HandleToScalar(c);
+    })
+    .Doc(R"doc(
+What became of the rows in the last update that ended.
+
+refused: new keys that got no row (on_full, refuse_colder).
+dropped: rows that left the table while it ran, to make room (drop_coldest).
+)doc");
+
 REGISTER_OP("MultitierPopDropped")
     .Input("handle: resource")
     .Output("keys: int64")
     .SetIsStateful()
     .SetShapeFn(HandleToVector)
     .Doc(
-        "Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, at most the newest "
-        "1,048,576 (see drop_coldest, on_corruption).");
+        "Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, as many of the newest "
+        "as "
+        "dropped_bytes hold (see drop_coldest, on_corruption).");
 
 REGISTER_OP("MultitierDrain")
     .Input("handle: resource")

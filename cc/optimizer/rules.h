@@ -1,4 +1,6 @@
-// One function per rule file, which returns the only instance of the rule. For the registry.
+// One function per rule, which returns the only instance of the rule. For the registry (update_rule.h, which has the
+// interface). The arithmetic of a rule is in its own file, such as adagrad.cc. Recipe for a new one: CONTRIBUTING.md, "An
+// optimizer".
 
 #ifndef CC_OPTIMIZER_RULES_H_
 #define CC_OPTIMIZER_RULES_H_

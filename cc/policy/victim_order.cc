@@ -67,15 +67,16 @@ void VictimOrder::Rise(size_t at, const Entry& entry) {
   Put(at, entry);
 }
 
+// An entry that sinks was used just now, or was the last of the heap. It nearly always belongs at the bottom. So the hole sinks
+// to the bottom first, with one comparison for each level, and the entry rises from there.
 void VictimOrder::Sink(size_t at, const Entry& entry) {
-  for (;;) {
-    size_t child = 2 * at + 1;
-    if (child >= heap_.size()) break;
-    if (child + 1 < heap_.size() && Less(heap_[child + 1], heap_[child])) ++child;
-    if (!Less(heap_[child], entry)) break;
+  const size_t top = at;
+  for (size_t child = 2 * at + 1; child < heap_.size(); child = 2 * at + 1) {
+    child += static_cast<size_t>(child + 1 < heap_.size() && Less(heap_[child + 1], heap_[child]));
     Put(at, heap_[child]);
     at = child;
   }
+  for (; at > top && Less(entry, heap_[(at - 1) / 2]); at = (at - 1) / 2) Put(at, heap_[(at - 1) / 2]);
   Put(at, entry);
 }
 

@@ -120,7 +120,8 @@ PYBIND11_MODULE(_engine, module) {
       .def("close", &PyTable::Close)
       .def("prefetch", &PyTable::Prefetch)
       .def("release_prefetched", &PyTable::ReleasePrefetched)
-      .def("pop_dropped", &PyTable::PopDropped);
+      .def("pop_dropped", &PyTable::PopDropped)
+      .def("pop_dropped_rows", &PyTable::PopDroppedRows);
 }
 
 }  // namespace multitier

@@ -15,6 +15,19 @@ Result<Manifest> ParseManifest(const std::string& path, const std::string& text)
   return Status(manifest.status().code(), StrCat("checkpoint part ", path, ": ", manifest.status().message()));
 }
 
+// Opens a linked file of the part file at `path`, next to it.
+Result<LinkedFile> OpenLinked(const std::string& path, const Manifest& manifest, const std::string& file) {
+  if (path.size() < manifest.file.size() ||
+      path.compare(path.size() - manifest.file.size(), std::string::npos, manifest.file) != 0) {
+    return InvalidArgumentError("checkpoint part ", path, ": expected a path that ends in '", manifest.file,
+                                "', as those of its linked files begin like it");
+  }
+  const std::string linked = path.substr(0, path.size() - manifest.file.size()) + file;
+  MT_ASSIGN_OR_RETURN(std::shared_ptr<RandomAccessFile> opened, Env::Posix()->NewRandomAccessFile(linked));
+  MT_ASSIGN_OR_RETURN(const uint64_t bytes, opened->Size());
+  return LinkedFile{linked, bytes, [opened](uint64_t offset, size_t n, char* out) { return opened->Read(offset, n, out); }};
+}
+
 // Runs an operation of the engine without the GIL.
 template <typename Operation>
 void Run(const Operation& operation) {
@@ -32,8 +45,9 @@ PyPartReader::PyPartReader(const std::string& path, const std::string& manifest)
   manifest_ = ValueOrThrow(ParseManifest(path, manifest));
   Run([&]() -> Status {
     MT_ASSIGN_OR_RETURN(file_, Env::Posix()->NewRandomAccessFile(path));
-    reader_ = std::make_unique<PartFileReader>(
-        path, manifest_, [this](uint64_t offset, size_t n, char* out) { return file_->Read(offset, n, out); });
+    const auto read_at = [this](uint64_t offset, size_t n, char* out) { return file_->Read(offset, n, out); };
+    const auto open_linked = [this, path](const std::string& file) { return OpenLinked(path, manifest_, file); };
+    reader_ = std::make_unique<PartFileReader>(path, manifest_, read_at, open_linked);
     return reader_->Begin(&initializer_);
   });
 }
@@ -64,6 +78,7 @@ py::object PyPartReader::Matrix() const {
 
 PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix) {
   manifest_ = ValueOrThrow(ParseManifest(prefix, manifest));
+  manifest_.linked.clear();  // of the manifest that this one was made from: it gets all rows
   if (manifest_.initializer.kind == InitializerKind::kMatrix) {
     const int64_t expected = manifest_.initializer.matrix_rows * manifest_.dim();
     if (expected == 0 || matrix.size() != expected) {

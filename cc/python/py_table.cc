@@ -85,6 +85,8 @@ StorageSpec ToStorage(const py::dict& dict) {
   storage.initial_rows = Get<int64_t>(dict, "initial_rows");
   storage.cache_strategy = ValueOrThrow(ParseCacheStrategy(Get<std::string>(dict, "cache_strategy")));
   storage.drop_coldest = Get<bool>(dict, "drop_coldest");
+  storage.keep_dropped = ValueOrThrow(ParseKeepDropped(Get<std::string>(dict, "dropped")));
+  storage.dropped_bytes = Get<int64_t>(dict, "dropped_bytes");
   ThrowIfError(ParseOnFull(Get<std::string>(dict, "on_full"), &storage));
   storage.refuse_colder = Get<bool>(dict, "refuse_colder");
   storage.keep = Get<bool>(dict, "keep");
@@ -294,6 +296,12 @@ void PyTable::ReleasePrefetched() {
     table_->ReleasePrefetched();
     return OkStatus();
   });
+}
+
+py::dict PyTable::PopDroppedRows() {
+  Rows rows;
+  Run([&] { return Take(table_->PopDroppedRows(), &rows); });
+  return ToDict(std::move(rows));
 }
 
 py::array PyTable::PopDropped() {

@@ -90,6 +90,7 @@ class PyTable {
   int64_t Prefetch(const Array<int64_t>& keys, uint64_t timeout_us);
   void ReleasePrefetched();
   py::array PopDropped();
+  py::dict PopDroppedRows();
   void Close();
 
   // Runs operation() and keeps all tables open meanwhile. A table may occur more than once.

@@ -219,6 +219,13 @@ Result<OnCorruption> ParseOnCorruption(const std::string& name) {
   return InvalidArgumentError("on_corruption: expected error, reinit or drop; found '", name, "'");
 }
 
+Result<KeepDropped> ParseKeepDropped(const std::string& name) {
+  if (name == "none") return KeepDropped::kNothing;
+  if (name == "keys") return KeepDropped::kKeys;
+  if (name == "rows") return KeepDropped::kRows;
+  return InvalidArgumentError("dropped: expected none, keys or rows; found '", name, "'");
+}
+
 Status ParseOnFull(const std::string& name, StorageSpec* spec) {
   if (name != "error" && name != "warn" && name != "drop") {
     return InvalidArgumentError("on_full: expected error, warn or drop; found '", name, "'");
@@ -267,6 +274,9 @@ Status ValidateStorage(const StorageSpec& spec) {
   }
   if (spec.initial_rows < 0 || spec.initial_rows > kMaxRows) {
     return InvalidArgumentError("initial_rows: expected 0 to ", kMaxRows, ", found ", spec.initial_rows);
+  }
+  if (spec.dropped_bytes < 0 || spec.dropped_bytes > kMaxBytes) {
+    return InvalidArgumentError("dropped_bytes: expected 0 to ", kMaxBytes, ", found ", spec.dropped_bytes);
   }
   if (spec.on_full == OnFull::kRefuse && tiers[0] == "HBM") {
     return InvalidArgumentError("on_full warn: expected a storage_type without HBM, found ", spec.type);
@@ -351,6 +361,8 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->dram_budget_rows = dram_named ? budgets[0].budget_rows : 0;
   options->initial_rows = static_cast<uint64_t>(spec.initial_rows);
   options->on_full = spec.on_full;
+  options->keep_dropped = spec.keep_dropped;
+  options->dropped_bytes = static_cast<uint64_t>(spec.dropped_bytes);
   options->row_memory = std::move(row_memory);
   options->keep = spec.keep;
   options->adopt = spec.recover != nullptr;

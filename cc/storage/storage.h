@@ -55,6 +55,8 @@ struct StorageSpec {
   Replacement cache_strategy = Replacement::kDefault;
   // If the last tier has a size and is full: true drops its coldest rows, false refuses updates that need room.
   bool drop_coldest = false;
+  KeepDropped keep_dropped = KeepDropped::kKeys;
+  int64_t dropped_bytes = static_cast<int64_t>(kDroppedBytes);
   // Of updates whose new keys have no room. "drop" is drop_coldest: ParseOnFull.
   OnFull on_full = OnFull::kError;
   // See TableOptions. Needs drop_coldest, and kScore.
@@ -93,6 +95,9 @@ Status ValidateStorage(const StorageSpec& spec);
 
 // "error", "warn", "drop": sets on_full, and drop_coldest where it is "drop".
 Status ParseOnFull(const std::string& name, StorageSpec* spec);
+
+// "none", "keys", "rows"
+Result<KeepDropped> ParseKeepDropped(const std::string& name);
 
 // "error", "reinit", "drop"
 Result<OnCorruption> ParseOnCorruption(const std::string& name);

@@ -68,10 +68,12 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> slot_offsets, SlotOffsets(request, *layout(), options_));
   MT_RETURN_IF_ERROR(base_.OfThisTable(base_.score.Check()));
+  last_refused_ = last_dropped_ = 0;
   if (request.keys.empty()) {
     ++applies_;
     return OkStatus();
   }
+  const int64_t dropped_before = demoter_.dropped().total();
   ApplyOperation operation(&base_, &demoter_, &reader_);
   ApplyOperation::Keys keys;
   keys.keys = request.keys;
@@ -87,6 +89,8 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   operation.Update(request, slot_offsets, version, executor);
   BoundCounted();
   demoter_.TrimAndRemember();
+  last_refused_ = operation.refused();
+  last_dropped_ = demoter_.dropped().total() - dropped_before;
   return OkStatus();
 }
 

@@ -63,7 +63,7 @@ class ApplyOperationTest : public ::testing::Test {
   }
   // Every row moves to the tier below.
   void DemoteAll() {
-    DroppedKeys dropped;
+    DroppedRows dropped;
     RowMover mover(base_, &parts_->demoter.records(), &dropped);
     size_t moved = 0;
     ASSERT_TRUE(mover.Demote(ShardWriter(base_->shards[0]), dram_rows(), &moved).ok());

@@ -23,6 +23,7 @@ class Budget {
   static Budget Of(uint64_t bytes, uint64_t rows) { return rows != 0 ? Rows(rows) : Bytes(bytes); }
 
   bool bounded() const { return amount_ != 0; }
+  bool in_rows() const { return in_rows_ != 0; }
   // kNoBound where there is none.
   uint64_t rows(size_t row_bytes) const { return !bounded() ? kNoBound : in_rows_ ? amount_ : amount_ / row_bytes; }
   // 0 where there is no bound.

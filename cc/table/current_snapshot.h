@@ -70,6 +70,9 @@ class CurrentSnapshot {
   // How long the last snapshot held operations back: the time between closing and opening the gate.
   void set_held_us(int64_t us) { held_us_ = us; }
   int64_t held_us() const { return held_us_; }
+  // Bytes of the files that the last snapshot of all rows linked.
+  void set_linked_bytes(int64_t bytes) { linked_bytes_ = bytes; }
+  int64_t linked_bytes() const { return linked_bytes_; }
   // Whether too many copies wait for the visitor.
   bool far_behind() const {
     const std::shared_ptr<SnapshotState> state = this->state();
@@ -91,6 +94,7 @@ class CurrentSnapshot {
   std::shared_ptr<SnapshotState> state_ MT_GUARDED_BY(mutex_);
   std::atomic<bool> taken_{false};
   std::atomic<int64_t> held_us_{0};
+  std::atomic<int64_t> linked_bytes_{0};
 };
 
 }  // namespace multitier

@@ -28,6 +28,7 @@ constexpr size_t kSliceRows = 4096;
 constexpr size_t kBackgroundSliceRows = 1024;  // chosen and copied under one hold of the shard's lock
 constexpr int kStartPercent = 97, kStopPercent = 95, kBehindPercent = 99;  // of the budget: demotion in the background
 constexpr uint64_t kRetryMicros = 1000000;
+constexpr uint64_t kMostBudgetRows = uint64_t{1} << 32;  // of a table
 
 }  // namespace
 
@@ -65,23 +66,26 @@ Status Demoter::SetDramBudget(Budget budget) {
                                    options_.dram_named ? "an unbounded one" : "one without DRAM as a tier");
   }
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  const uint64_t bytes = budget.bytes(layout->row_bytes());
-  if (bytes < layout->row_bytes()) {
+  const uint64_t rows = budget.bounded() ? budget.rows(layout->row_bytes()) : 0;
+  if (rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", base_.first_tier_name(),
-                                " of at least one row (", layout->row_bytes(), " bytes), found ", bytes);
+                                " of at least one row (", layout->row_bytes(), " bytes), found ", budget.text());
   }
-  const uint64_t rows = bytes / layout->row_bytes();
+  if (budget.in_rows() && rows > kMostBudgetRows) {
+    return InvalidArgumentError("table '", options_.name, "': expected a budget of tier ", base_.first_tier_name(),
+                                " of at most ", kMostBudgetRows, " rows, found ", budget.text());
+  }
   if (!common_.evicts && common_.dram_rows.load() > static_cast<int64_t>(rows)) {
     return ResourceExhaustedError("table '", options_.name, "': new budget of tier ", base_.first_tier_name(),
                                   ": expected room for ", common_.dram_rows.load(),
-                                  " rows, because no tier is below it, found ", bytes, " bytes, which hold ", rows, " rows");
+                                  " rows, because no tier is below it, found ", budget.text(), ", room for ", rows);
   }
   const size_t most = base_.budgets.share(rows, *layout);
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
     if (static_cast<size_t>(lock->rows()) <= most) continue;
-    return ResourceExhaustedError("table '", options_.name, "': new budget of tier ", base_.first_tier_name(), ": ", bytes,
-                                  " bytes leave room for ", most, " rows in each of ", shards_.size(),
+    return ResourceExhaustedError("table '", options_.name, "': new budget of tier ", base_.first_tier_name(), ": ",
+                                  budget.text(), " leave room for ", most, " rows in each of ", shards_.size(),
                                   " shards; one shard holds ", lock->rows());
   }
   if (pool_ != nullptr) RaiseTo(&ceiling_, common_.dram_rows.load());

@@ -12,7 +12,8 @@
 //   dropped keys   those that no tier could hold, or whose record was damaged
 //
 // Its callers:
-//   - operations inside the gate that hold no shard's lock, no pin and no pending word;
+//   - operations that have entered the gate (operation_scope.h) and hold no shard's lock, no pin on a row, and no word of the
+//     index that says "being read" (pending_words.h);
 //   - the pool's threads;
 //   - TierStack, which hands over the error of a refused removal.
 // Thread-safe. mutex_ guards the error; the pool's lock is taken inside it.
@@ -67,13 +68,14 @@ class Demoter {
   void Forget();
 
   // --- Flush.
-  // Writes those rows of a shard to the last tier that have no record there. The rows stay where they are.
+  // Finds the rows of a shard that have no record in the last tier, and writes them there. Rows in DRAM stay where they are.
   Status FlushShard(Shard* shard);
   // For a last tier that keeps no copies: moves all rows there. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.
   RecordMover& records() { return records_; }
+  DroppedRows& dropped() { return dropped_; }
   std::vector<int64_t> PopDropped() { return dropped_.Pop(); }
 
  private:
@@ -121,7 +123,7 @@ class Demoter {
   mutable Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);
   uint64_t errors_ MT_GUARDED_BY(mutex_) = 0;  // all that were remembered, also those forgotten since
-  DroppedKeys dropped_;
+  DroppedRows dropped_{options_.keep_dropped, options_.dropped_bytes};
   RecordMover records_{&base_, &dropped_};
   RowMover rows_{&base_, &records_, &dropped_};
 };

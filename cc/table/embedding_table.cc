@@ -131,6 +131,10 @@ Status EmbeddingTable::Import(const Rows& rows, Executor* executor) {
   return WithMemory(keys, [&](auto& table) { return table.Import(rows, executor); });
 }
 std::vector<int64_t> EmbeddingTable::PopDropped() { return front_ ? front_->PopDropped() : impl_->PopDropped(); }
+UpdateCounts EmbeddingTable::LastUpdate() const { return front_ ? front_->LastUpdate() : impl_->LastUpdate(); }
+Result<Rows> EmbeddingTable::PopDroppedRows() {
+  return WithMemory(0, [&](auto& table) { return table.PopDroppedRows(); });
+}
 int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : impl_->ChangesSince(); }
 int64_t EmbeddingTable::TotalCount() const { return front_ ? front_->TotalCount() : impl_->TotalCount(); }
 int64_t EmbeddingTable::NewestStep() const { return front_ ? front_->NewestStep() : impl_->NewestStep(); }

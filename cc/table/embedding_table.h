@@ -136,6 +136,9 @@ struct TableOptions {
   // When a last tier whose size is given is full: true drops its coldest rows (PopDropped lists them); false fails with
   // ResourceExhausted.
   bool drop_coldest = false;
+  // What PopDropped lists, and in how many bytes. The newest are kept.
+  KeepDropped keep_dropped = KeepDropped::kKeys;
+  uint64_t dropped_bytes = kDroppedBytes;
   // Of a last tier that is full and drops nothing, in applies. REQUIRES: kError with drop_coldest, and with `above`
   OnFull on_full = OnFull::kError;
   // Takes over the rows that the last tier recovered; its other columns join `slots`, in their order. FailedPrecondition where
@@ -180,6 +183,12 @@ struct ApplyRequest {
   int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
 };
 
+// What became of the rows in one update.
+struct UpdateCounts {
+  int64_t refused = 0;  // new keys that got no row
+  int64_t dropped = 0;  // rows that left the table while it ran, to make room
+};
+
 // All counts since the table was made, gauges as of now. Cheap.
 struct TableStats {
   struct PerTier {
@@ -205,16 +214,19 @@ struct TableStats {
   int64_t created = 0;
   int64_t removed = 0;
   int64_t expired = 0;
-  int64_t prefetched = 0;  // rows kept for their next use
-  int64_t dropped = 0;     // rows that a full last tier dropped
-  int64_t refused = 0;     // new keys without a row, by refuse_colder and on_full
-  int64_t corrupt = 0;     // damaged records met
+  int64_t prefetched = 0;    // rows kept for their next use
+  int64_t dropped = 0;       // rows that a full last tier dropped
+  int64_t dropped_lost = 0;  // of those and of damaged rows that were dropped: not kept for PopDropped
+  int64_t refused = 0;       // new keys without a row, by refuse_colder and on_full
+  UpdateCounts last_update;
+  int64_t corrupt = 0;  // damaged records met
   int64_t applies = 0;
   int64_t false_matches = 0;  // records read whose key was another
   int64_t index_bytes = 0;
   int64_t filter_bytes = 0;
   int64_t snapshot_bytes = 0;    // of rows that changed before a snapshot came to them, and wait for its visitor
   int64_t snapshot_held_us = 0;  // for so long the last snapshot held operations back
+  int64_t linked_bytes = 0;      // of files that the last save linked, in place of writing their rows
   int64_t row_bytes = 0;         // of one row
   int64_t stride_bytes = 0;      // of one row with header and padding
   int num_shards = 0;
@@ -338,8 +350,15 @@ class EmbeddingTable {
   // locks that a visitor may need, and then this table's methods inside a WithoutAwait (current_snapshot.h), where none waits.
   void AwaitSnapshot() const;
 
-  // Keys that the last tier dropped since the last call (see drop_coldest), at most the newest 1 Mi of them.
+  // Keys that the last tier dropped since the last call (see drop_coldest, on_corruption), the oldest first, as many as
+  // options().dropped_bytes hold. Stats has the number of those that were lost.
   std::vector<int64_t> PopDropped();
+  // The same with all columns, frequencies and versions; NaN, 0 and -1 for a damaged row. FailedPrecondition unless
+  // options().keep_dropped is kRows.
+  Result<Rows> PopDroppedRows();
+
+  // Of the last apply that ended. Zero in a table in HBM.
+  UpdateCounts LastUpdate() const;
 
   int64_t TotalCount() const;
   // The newest version that an apply or import has set; -1 before the first. Expiry at a save takes it as the present step.

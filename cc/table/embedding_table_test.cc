@@ -239,6 +239,24 @@ TEST(EmbeddingTable, AddSlotsWidensRowsAndKeepsValues) {
   EXPECT_EQ(table->AddSlots(std::vector<ColumnSpec>{slot}).code(), StatusCode::kAlreadyExists);
 }
 
+// A column comes twice here, in place of another.
+TEST(EmbeddingTable, AnImportFillsTheColumnsThatItDoesNotBring) {
+  auto table = MakeTable(BasicOptions(2));
+  const ColumnSpec a{"a", DType::kFloat32, 1, 0.5f}, b{"b", DType::kFloat32, 1, 0.25f};
+  Rows rows;
+  rows.columns = {{"value", DType::kFloat32, 2, 0.0f}, a, b};
+  rows.keys = Range(0, 100);
+  rows.frequencies.assign(100, 1);
+  rows.versions.assign(100, 1);
+  rows.data.assign(400, 7.0f);
+  MT_ASSERT_OK(table->Import(rows));
+  MT_ASSERT_OK(table->Remove(rows.keys, nullptr));  // new rows get their memory
+  rows.columns[2] = a;
+  MT_ASSERT_OK(table->Import(rows));
+  const Rows found = *table->Export(true);
+  for (size_t i = 0; i < 100; ++i) EXPECT_EQ(found.data[i * 4 + 3], 0.25f);
+}
+
 TEST(EmbeddingTable, ExportThenImportGivesTheSameTable) {
   TableOptions options = BasicOptions(4);
   options.admission.kind = AdmissionKind::kCounter;

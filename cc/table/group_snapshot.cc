@@ -8,7 +8,6 @@
 #include "cc/base/mutex.h"
 #include "cc/base/thread.h"
 #include "cc/table/snapshot_state.h"
-#include "cc/table/table_snapshot.h"
 
 namespace multitier {
 namespace {
@@ -38,6 +37,8 @@ class GroupSnapshot {
       request.waiting = waiting_;
       request.since = member->of_group.since;
       request.track_as = member->of_group.track_as;
+      request.take_file = member->of_group.take_file;
+      request.link_name = member->of_group.link_name;
       request.visit = [this, member = member.get()](Rows* rows) { return Visit(member, rows); };
       MT_ASSIGN_OR_RETURN(member->snapshot, table->PrepareSnapshot(std::move(request)));
     }
@@ -57,6 +58,11 @@ class GroupSnapshot {
     }
     while (held > 0) members_[--held]->snapshot->Release();  // in reverse: WithoutAwait is a scope of the thread
     return status;
+  }
+
+  Status GiveFiles() {
+    for (const auto& member : members_) MT_RETURN_IF_ERROR(member->snapshot->GiveFiles());
+    return OkStatus();
   }
 
   Status Run() {
@@ -142,6 +148,7 @@ Status SnapshotTogether(const std::vector<TableInGroup>& group) {
   GroupSnapshot snapshot;
   MT_RETURN_IF_ERROR(snapshot.Prepare(group));
   MT_RETURN_IF_ERROR(snapshot.TakeMoment());
+  MT_RETURN_IF_ERROR(snapshot.GiveFiles());
   return snapshot.Run();
 }
 

@@ -5,7 +5,8 @@
 //      New ones wait.
 //   3. Mark every table. This is the moment.
 //   4. Let all operations continue. They waited only during steps 2 and 3.
-//   5. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
+//   5. Give the files of the tables that are taken in place of rows.
+//   6. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
 //      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables.
 //
 // Memory does not grow with the number of tables: kMaxStreams chunks and reads, the copies of all tables (WaitingCopies), and
@@ -19,11 +20,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "cc/base/gate.h"
 #include "cc/base/status.h"
 #include "cc/table/embedding_table.h"
+#include "cc/table/table_snapshot.h"
 
 namespace multitier {
 
@@ -39,6 +42,8 @@ struct TableInGroup {
   // As in SnapshotRequest.
   int64_t since = 0;
   int64_t track_as = 0;
+  decltype(SnapshotRequest::take_file) take_file = nullptr;
+  std::string link_name = {};
 };
 
 // The first error ends all snapshots. InvalidArgument if the group has a table twice.

@@ -223,14 +223,15 @@ void RecordMover::SwitchMoving(Shard* shard, int level, const std::vector<Moving
   tiers_.Free(&freed);
 }
 
-Status RecordMover::ReadForSnapshot(Shard* shard, int level, const std::vector<Leaving>& taken,
-                                    std::vector<ReadRecord>* records, std::vector<uint8_t>* data) {
-  if (!base_.snapshot.taken() || taken.empty()) return OkStatus();
+Status RecordMover::ReadWanted(Shard* shard, int level, const std::vector<Leaving>& taken, std::vector<ReadRecord>* records,
+                               std::vector<uint8_t>* data) {
+  const bool all = dropped_.wants_rows();
+  if ((!all && !base_.snapshot.taken()) || taken.empty()) return OkStatus();
   const size_t row_bytes = base_.layout()->row_bytes();
   {
     Shard::Locked lock(shard);
     for (const Leaving& leaving : taken) {
-      if (!lock->wants_record(level, leaving.location)) continue;
+      if (!all && !lock->wants_record(level, leaving.location)) continue;
       ReadRecord& record = records->emplace_back();
       record.key = leaving.header.key;
       record.location = leaving.location;
@@ -248,11 +249,11 @@ Status RecordMover::DropColdest(const ShardWriter& writer, int level, size_t n) 
   Status status = TakeColdest(writer.shard(), level, n, &taken);
   std::vector<ReadRecord> wanted;
   std::vector<uint8_t> data;
-  const Status read = ReadForSnapshot(writer.shard(), level, taken, &wanted, &data);
+  const Status read = ReadWanted(writer.shard(), level, taken, &wanted, &data);
   FreedRecords freed;
   {
     Shard::Locked lock(writer.shard());
-    std::vector<int64_t> keys;
+    const size_t row_bytes = lock->layout()->row_bytes();
     auto record = wanted.begin();
     for (const Leaving& leaving : taken) {
       RecordHeader header;
@@ -264,17 +265,18 @@ Status RecordMover::DropColdest(const ShardWriter& writer, int level, size_t n) 
         if (failed.ok()) {
           header = one.header;
           row_data = one.row_data;
-        } else if (still_wanted && !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
+        } else if ((still_wanted || dropped_.wants_rows()) &&
+                   !IsForGood(read, one.status)) {  // it stays until it can be given, or need not be any more
           lock->CancelLeave(level, leaving);
           if (status.ok()) status = tiers_.Error(StrCat("dropping key ", leaving.header.key), level, failed);
           continue;
         }
         lock->counters.corrupt += failed.code() == StatusCode::kDataLoss;
       }
-      keys.push_back(leaving.header.key);
+      dropped_.Keep(leaving.header.key, leaving.header.frequency, leaving.header.version, header.num_columns, row_data,
+                    row_bytes);
       lock->DropRecord(level, leaving, header, row_data, &freed);
     }
-    dropped_.Keep(keys);
   }
   const Status removed = tiers_.Remove(writer, &freed);
   return status.ok() ? removed : status;
@@ -286,7 +288,7 @@ void RecordMover::DropCorrupt(Shard::Locked& lock, KeyWord word, int64_t key, in
   lock->EraseRecord(word, level, location, header, /*row_data=*/nullptr, &freed);
   tiers_.RemoveLater(lock, freed);  // the caller need not hold the writer
   ++lock->counters.dropped;
-  dropped_.Keep({key});
+  dropped_.Keep(key);
 }
 
 }  // namespace multitier

@@ -18,14 +18,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/table/dropped_keys.h"
+#include "cc/table/dropped_rows.h"
 #include "cc/table/table_base.h"
 
 namespace multitier {
 
 class RecordMover {
  public:
-  RecordMover(TableBase* base, DroppedKeys* dropped) : base_(*base), tiers_(base->tiers), dropped_(*dropped) {}
+  RecordMover(TableBase* base, DroppedRows* dropped) : base_(*base), tiers_(base->tiers), dropped_(*dropped) {}
 
   // Makes room for n records of the shard in a tier, where the tier is bounded: its coldest records leave it. *room: for how
   // many there is. ResourceExhausted where there is none. With n = 0 what is beyond the budget leaves.
@@ -61,9 +61,9 @@ class RecordMover {
   void SwitchMoving(Shard* shard, int level, const std::vector<Moving>& moving);
 
   Status DropColdest(const ShardWriter& writer, int level, size_t n);
-  // Reads those of the records that a snapshot has still to give, in the order of `taken`.
-  Status ReadForSnapshot(Shard* shard, int level, const std::vector<Leaving>& taken, std::vector<ReadRecord>* records,
-                         std::vector<uint8_t>* data);
+  // Reads those of the records that are kept for PopDropped, or that a snapshot has still to give, in the order of `taken`.
+  Status ReadWanted(Shard* shard, int level, const std::vector<Leaving>& taken, std::vector<ReadRecord>* records,
+                    std::vector<uint8_t>* data);
 
   // Of CopyToLast: the records at `locations` that have no copy yet; in `freed` the locations that hold no record any more.
   Status ReadWithoutCopy(Shard* shard, Span<const uint32_t> locations, std::vector<ReadRecord>* records,
@@ -82,7 +82,7 @@ class RecordMover {
 
   TableBase& base_;
   TierStack& tiers_;
-  DroppedKeys& dropped_;
+  DroppedRows& dropped_;
 };
 
 }  // namespace multitier

@@ -51,7 +51,7 @@ class RecordMoverTest : public ::testing::Test {
 
   std::unique_ptr<TableParts> parts_;
   TableBase* base_ = nullptr;  // of parts_
-  DroppedKeys dropped_;
+  DroppedRows dropped_;
 };
 
 TEST_F(RecordMoverTest, TheColdestRecordsGoToTheNextTier) {

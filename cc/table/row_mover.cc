@@ -80,7 +80,12 @@ Status RowMover::Demote(const ShardWriter& writer, size_t n, size_t* moved) {
     const std::vector<uint32_t> victims = lock->ChooseVictims(n);
     if (levels.count == 0) {
       *moved = victims.size();
-      dropped_.Keep(lock->Drop(victims));
+      const RowLayout& layout = *lock->layout();
+      for (const uint32_t slot : victims) {
+        const RowHeader* const row = lock->row(slot);
+        dropped_.Keep(row->key, row->frequency, row->version, layout.columns().size(), RowSlab::Data(row), layout.row_bytes());
+      }
+      lock->Drop(victims);
       return OkStatus();
     }
     copies = std::make_unique<Copies>(victims.size(), lock->layout()->row_bytes());

@@ -24,7 +24,7 @@ namespace multitier {
 
 class RowMover {
  public:
-  RowMover(TableBase* base, RecordMover* records, DroppedKeys* dropped)
+  RowMover(TableBase* base, RecordMover* records, DroppedRows* dropped)
       : base_(*base), tiers_(base->tiers), records_(*records), dropped_(*dropped) {}
 
   // Up to n rows, the coldest first, leave DRAM for the first tier below; without one they are dropped. *moved: how many did.
@@ -43,7 +43,7 @@ class RowMover {
   TableBase& base_;
   TierStack& tiers_;
   RecordMover& records_;
-  DroppedKeys& dropped_;
+  DroppedRows& dropped_;
 };
 
 }  // namespace multitier

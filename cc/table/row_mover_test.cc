@@ -39,7 +39,7 @@ class RowMoverTest : public ::testing::Test {
   }
 
   TableParts parts_{Options(), InitializerSpec()};
-  DroppedKeys dropped_;
+  DroppedRows dropped_;
   RecordMover records_{&parts_.base, &dropped_};
   RowMover mover_{&parts_.base, &records_, &dropped_};
 };

@@ -15,17 +15,14 @@ std::vector<uint32_t> ShardRows::ChooseVictims(size_t n) {
   return dram_order_.Choose(n, common_->accesses.load());
 }
 
-std::vector<int64_t> ShardRows::Drop(const std::vector<uint32_t>& slots) {
-  std::vector<int64_t> keys;
+void ShardRows::Drop(const std::vector<uint32_t>& slots) {
   for (const uint32_t slot : slots) {
     const int64_t key = dram_.Header(slot)->key;
     marks_.RowGoes(slot);
     EraseRow(Find(key, HashKey(key)).word.word_);
     --common_->dram_rows;
-    keys.push_back(key);
   }
-  counters.dropped += static_cast<int64_t>(keys.size());
-  return keys;
+  counters.dropped += static_cast<int64_t>(slots.size());
 }
 
 void ShardRows::MoveToCopy(uint32_t slot) {
@@ -61,6 +58,7 @@ ShardRows::Written ShardRows::EndWrite(const RecordHeader& header, int level, ui
   }
   if (!levels_.keeps_copies(level)) return Written::kStale;
   marks_.RowCopied(found.slot, location);
+  copies_ += row->below == kNoLocation;
   row->below = location;
   return Written::kCopied;
 }

@@ -106,6 +106,7 @@ RowHeader* ShardRows::Install(KeyWord word, int level, uint32_t location, const 
   constexpr uint32_t kColdest = 0x80000000u;
   const uint32_t was = levels_.middle[level] ? header.recency : static_cast<uint32_t>(clock) - kColdest;
   row->recency = touched != 0 ? static_cast<uint32_t>(touched) : was;
+  copies_ += row->below != kNoLocation;
   if (common_->evicts) dram_order_.Refresh(slot, clock);
   std::memcpy(RowSlab::Data(row), row_data, dram_.layout()->row_bytes());
   ShardIndex::Switch(word.word_, WordState::kDram, slot);
@@ -123,6 +124,7 @@ void ShardRows::DetachCopy(KeyWord word, FreedRecords* freed) {
   marks_.RowChanges(slot);
   freed->at[levels_.last()].push_back(KeyLocation{row->key, row->below});
   row->below = kNoLocation;
+  --copies_;
 }
 
 void ShardRows::RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data) {

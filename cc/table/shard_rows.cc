@@ -125,6 +125,7 @@ void ShardRows::Erase(const Found& found, FreedRecords* freed) {
         freed->at[level].push_back(KeyLocation{row->key, location});
       }
     }
+    copies_ -= row->below != kNoLocation;
     row->below = kNoLocation;
     if (row->pins == 0) {
       EraseRow(found.word.word_);
@@ -197,7 +198,7 @@ void ShardRows::Clear(FreedRecords* freed) {
   dram_order_.Clear();
   prefetch_pins_->Clear();
   counters.removed += rows_;
-  rows_ = counted_rows_ = 0;
+  rows_ = counted_rows_ = copies_ = 0;
   for (int level = 0; level < levels_.count; ++level) {
     rows_in_[level] = 0;
     lower_order_[level].Clear();

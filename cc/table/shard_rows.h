@@ -104,7 +104,8 @@ class ShardRows {
   Status ReserveRows(size_t n) { return dram_.Reserve(n); }
   bool ReserveCounted(size_t n) { return counted_.Reserve(n); }
   // Makes a pinned row with its initial value for each of the batch's `entries`, in rows[entry]. *created: of how many; fewer
-  // only on an error. REQUIRES: they are absent; ReserveWords, ReserveRows; ShardCommon::dram_rows has them all
+  // only on an error. Lookups may read the rows before they are committed. REQUIRES: they are absent; ReserveWords,
+  // ReserveRows; ShardCommon::dram_rows has them all
   Status CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock, RowHeader** rows,
                            size_t* created);
   // A counted key becomes a row with its initial value. It remembers the entry, so that Unpin can put it back, and takes over
@@ -145,8 +146,8 @@ class ShardRows {
   // See VictimOrder::Coldest.
   Rank ColdestRow() { return dram_order_.Coldest(common_->accesses.load()); }
   void PrefetchWordOf(uint32_t slot) const { index_.Prefetch(HashKey(dram_.Header(slot)->key)); }
-  // Takes rows out of the table for good; their keys.
-  std::vector<int64_t> Drop(const std::vector<uint32_t>& slots);
+  // Takes rows out of the table for good.
+  void Drop(const std::vector<uint32_t>& slots);
   // A row whose clean copy is right below becomes that record.
   void MoveToCopy(uint32_t slot);
   // Copies the row to be written to a tier; it stays where it is, readable and writable. Returns the record's header.
@@ -268,8 +269,10 @@ class ShardRows {
   void MoveInto(std::unique_ptr<RowSlab> room) { dram_.MoveInto(std::move(room)); }
   int64_t rows() const { return rows_; }                        // keys that have a row, over all tiers
   int64_t rows_in(int level) const { return rows_in_[level]; }  // of those, as records of a lower tier
-  size_t dram_rows() const { return dram_.rows(); }             // uncommitted ones included
-  int64_t counted_rows() const { return counted_rows_; }        // counted keys with a count
+  // Rows in DRAM that have a clean copy, a record of the last tier or of one that a record of the middle tier had.
+  int64_t copies() const { return copies_; }
+  size_t dram_rows() const { return dram_.rows(); }       // uncommitted ones included
+  int64_t counted_rows() const { return counted_rows_; }  // counted keys with a count
   size_t index_bytes() const { return index_.bytes(); }
   size_t counted_bytes() const { return counted_.bytes(); }
   size_t resident_bytes() const { return dram_.resident_bytes(); }
@@ -317,6 +320,7 @@ class ShardRows {
   SnapshotMarks marks_;
   int64_t rows_ = 0;
   int64_t rows_in_[kMaxLowerTiers] = {};
+  int64_t copies_ = 0;
   int64_t counted_rows_ = 0;
 };
 

@@ -27,6 +27,7 @@ inline void ShardRows::ReleaseRow(uint32_t slot) {
 inline void ShardRows::MoveToRecord(uint64_t* word, int level, uint32_t location) {
   const uint32_t slot = ShardIndex::location(*word);
   marks_.RowDemoted(slot, level, location);
+  copies_ -= dram_.Header(slot)->below != kNoLocation;
   ReleaseRow(slot);
   ShardIndex::Switch(word, LowerState(level), location);
   ++rows_in_[level];
@@ -85,6 +86,7 @@ inline void ShardRows::FinishChange(RowHeader* row, uint64_t touched, size_t bat
   if (row->below != kNoLocation) {  // the copy below is older than the row now
     freed->at[levels_.last()].push_back(KeyLocation{row->key, row->below, /*newest=*/true});
     row->below = kNoLocation;
+    --copies_;
   }
   --row->pins;
 }

@@ -42,6 +42,7 @@ void SnapshotMarks::CopyRemoved(int64_t key) {
 void SnapshotMarks::KeepRow(uint32_t slot) {
   const RowHeader* row = dram_->Header(slot);
   if (rows_.Take(slot)) {
+    if (CopyIsGiven(slot)) return;
     if (row->below != kNoLocation) TakeRecord(levels_->last(), row->below);
   } else if (keys_.empty() || !TakeKey(row->key)) {
     return;
@@ -106,7 +107,7 @@ void SnapshotMarks::RowDemoted(uint32_t slot, int level, uint32_t location) {
     return;
   }
   if (!state_->in_dram && !levels_->keeps_copies(level)) KeepRow(slot);
-  state_->given[level].Set(location, !rows_.Take(slot));
+  state_->given[level].Set(location, !TakeRow(slot));
 }
 
 void SnapshotMarks::RowCopied(uint32_t slot, uint32_t location) {

@@ -2,7 +2,8 @@
 //
 // There is one bit for each slot of DRAM and of the counted keys, set at the snapshot's moment. For records in lower tiers, the
 // bits are in the SnapshotState, which all shards share. Before a row, record or counted key changes or leaves, its shard calls
-// one of the steps below. The step copies the row if the snapshot has not given it yet, or moves the mark with the row.
+// one of the steps below. The step copies the row if the snapshot has not given it yet, or moves the mark with the row. A row
+// whose clean copy was given, because the snapshot took the copy's file, is given too, although its own bit is still set.
 //
 // A delta, which is a snapshot of the changes since an earlier moment, marks only the rows of ChangedRows. If such a row is in
 // a lower tier or was removed, a set has its key, because its record may move. So a delta needs no bits for records.
@@ -85,13 +86,13 @@ class SnapshotMarks {
     if (state_ == nullptr) return false;
     return state_->is_delta ? !keys_.empty() : !state_->given[level].has(location);
   }
-  bool wants_row(uint32_t slot) const { return rows_.has(slot); }
+  bool wants_row(uint32_t slot) const { return rows_.has(slot) && !CopyIsGiven(slot); }
   uint32_t rows_end() const { return rows_.end(); }
   uint32_t counted_end() const { return counted_marks_.end(); }
   // The row is copied if it is still to be given.
   void KeepRow(uint32_t slot);
   // Whether it was still to be given: the snapshot gives it now.
-  bool TakeRow(uint32_t slot) { return rows_.Take(slot); }
+  bool TakeRow(uint32_t slot) { return rows_.Take(slot) && !CopyIsGiven(slot); }
   bool TakeCounted(uint32_t counted) { return counted_marks_.Take(counted); }
   // The record need not be given any more.
   void TakeRecord(int level, uint32_t location) {
@@ -107,6 +108,11 @@ class SnapshotMarks {
   }
 
  private:
+  bool CopyIsGiven(uint32_t slot) const {
+    const RowHeader* row = dram_->Header(slot);
+    if (state_ == nullptr || row->has(kRowFree | kRowUncommitted) || row->below == kNoLocation) return false;
+    return state_->given[levels_->last()].has(row->below);
+  }
   void KeepCounted(uint32_t counted);
   void CopyRemoved(int64_t key);
   void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);

@@ -12,6 +12,7 @@
 #ifndef CC_TABLE_SNAPSHOT_STATE_H_
 #define CC_TABLE_SNAPSHOT_STATE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -82,6 +83,23 @@ class LocationBits {
         value ? word.fetch_or(bit, std::memory_order_relaxed) : word.fetch_and(~bit, std::memory_order_relaxed);
     return (was & bit) != 0;
   }
+  // Sets `count` of them. REQUIRES: multiples of 64, of one chunk
+  void SetRun(uint32_t location, uint32_t count) {
+    Chunk* chunk = Made(&Made(&groups_[location >> kGroupShift], true)->chunks[ChunkOf(location)], true);
+    for (uint32_t i = 0; i < count / 64; ++i) chunk->words[Word(location) + i].store(~uint64_t{0}, std::memory_order_relaxed);
+  }
+  // The first one from `location` on, and before `end`, that is not set; else `end`.
+  uint64_t FirstUnset(uint64_t location, uint64_t end) const {
+    while (location < end) {
+      const Group* group = groups_[location >> kGroupShift].load(std::memory_order_acquire);
+      const Chunk* chunk = group == nullptr ? nullptr : group->chunks[ChunkOf(location)].load(std::memory_order_acquire);
+      if (chunk == nullptr) return location;
+      const uint64_t unset = ~chunk->words[Word(location)].load(std::memory_order_relaxed) >> location % 64;
+      if (unset != 0) return std::min<uint64_t>(end, location + static_cast<uint64_t>(__builtin_ctzll(unset)));
+      location = (location | 63) + 1;
+    }
+    return end;
+  }
 
  private:
   static constexpr int kShift = 20, kGroupShift = 26;
@@ -101,8 +119,8 @@ class LocationBits {
     delete made;
     return there;
   }
-  static size_t ChunkOf(uint32_t location) { return (location >> kShift) & ((1u << (kGroupShift - kShift)) - 1); }
-  static size_t Word(uint32_t location) { return (location & ((1u << kShift) - 1)) / 64; }
+  static size_t ChunkOf(uint64_t location) { return (location >> kShift) & ((1u << (kGroupShift - kShift)) - 1); }
+  static size_t Word(uint64_t location) { return (location & ((1u << kShift) - 1)) / 64; }
   static uint64_t Bit(uint32_t location) { return uint64_t{1} << (location % 64); }
 
   std::atomic<Group*> groups_[size_t{1} << (32 - kGroupShift)] = {};

@@ -59,7 +59,10 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("expired", Json::Int(stats.expired));
   out.Set("prefetched", Json::Int(stats.prefetched));
   out.Set("dropped", Json::Int(stats.dropped));
+  out.Set("dropped_lost", Json::Int(stats.dropped_lost));
   out.Set("refused", Json::Int(stats.refused));
+  out.Set("last_refused", Json::Int(stats.last_update.refused));
+  out.Set("last_dropped", Json::Int(stats.last_update.dropped));
   out.Set("corrupt", Json::Int(stats.corrupt));
   out.Set("applies", Json::Int(stats.applies));
   out.Set("false_matches", Json::Int(stats.false_matches));
@@ -67,6 +70,7 @@ std::string StatsToJson(const TableStats& stats) {
   out.Set("filter_bytes", Json::Int(stats.filter_bytes));
   out.Set("snapshot_bytes", Json::Int(stats.snapshot_bytes));
   out.Set("snapshot_held_us", Json::Int(stats.snapshot_held_us));
+  out.Set("linked_bytes", Json::Int(stats.linked_bytes));
   out.Set("row_bytes", Json::Int(stats.row_bytes));
   out.Set("stride_bytes", Json::Int(stats.stride_bytes));
   out.Set("num_shards", Json::Int(stats.num_shards));

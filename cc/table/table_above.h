@@ -46,6 +46,8 @@ class TableFront {
   virtual Status Import(const Rows& rows, Executor* executor) = 0;
   virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;
+  virtual Result<Rows> PopDroppedRows() = 0;
+  virtual UpdateCounts LastUpdate() const = 0;
   virtual int64_t TotalCount() const = 0;
   virtual int64_t ChangesSince() const = 0;
   virtual int64_t NewestStep() const = 0;

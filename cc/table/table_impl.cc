@@ -189,6 +189,15 @@ Status EmbeddingTable::Impl::AddSlots(Span<const ColumnSpec> slots) {
   return OkStatus();
 }
 
+Result<Rows> EmbeddingTable::Impl::PopDroppedRows() {
+  if (!demoter_.dropped().wants_rows()) {
+    return FailedPreconditionError("table '", options_.name, "': rows of dropped keys: expected dropped='rows', found ",
+                                   options_.keep_dropped == KeepDropped::kKeys ? "'keys'" : "'none'");
+  }
+  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  return demoter_.dropped().PopRows(*layout());
+}
+
 TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
@@ -262,7 +271,10 @@ TableStats EmbeddingTable::Impl::Stats() {
     MutexLock lock(state->mutex);
     stats.snapshot_bytes = static_cast<int64_t>(state->copied_bytes());
   }
+  stats.dropped_lost = demoter_.dropped().lost();
+  stats.last_update = LastUpdate();
   stats.snapshot_held_us = snapshot_.held_us();
+  stats.linked_bytes = snapshot_.linked_bytes();
   stats.sticky_error = demoter_.sticky_error();
   return stats;
 }

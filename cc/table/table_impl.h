@@ -87,6 +87,8 @@ class EmbeddingTable::Impl {
   const TableOptions& options() const { return options_; }
   std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }
   std::vector<int64_t> PopDropped() { return demoter_.PopDropped(); }
+  Result<Rows> PopDroppedRows();
+  UpdateCounts LastUpdate() const { return UpdateCounts{last_refused_, last_dropped_}; }
 
  private:
   // What operations do with keys that memory does not answer (tier_reader.h).
@@ -166,7 +168,8 @@ class EmbeddingTable::Impl {
   std::atomic<int64_t>& applies_ = base_.applies;
   std::atomic<int64_t>& newest_step_ = base_.newest_step;
   Demoter demoter_;
-  Mutex bounding_counted_;  // held by the one that bounds
+  std::atomic<int64_t> last_refused_{0}, last_dropped_{0};  // of the last apply
+  Mutex bounding_counted_;                                  // held by the one that bounds
   TierReader reader_{&base_, &demoter_};
   bool ready_ = false;                                                    // Init succeeded
   bool notes_lazily_ = false;                                             // see NoteUse

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 namespace multitier {
 namespace {
 
@@ -32,6 +35,25 @@ TEST(TableScoreTest, TimeIsTheWallClockInMicroseconds) {
   const int64_t before = WallMicros(), taken = score.Take(1);
   EXPECT_GE(taken, before);
   EXPECT_LE(taken, WallMicros());
+}
+
+TEST(TableScoreTest, AnUpdateThatMaySetVersionsReadsTheFirstScore) {
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<int64_t> newest{-1};
+    TableScore score(Score::kCustom, &newest);
+    std::atomic<bool> starts{false};
+    std::thread setter([&] {
+      while (!starts.load()) {
+      }
+      bool decreased;
+      ASSERT_TRUE(score.Set(7, &decreased).ok());
+    });
+    starts = true;
+    while (!score.Check().ok()) {
+    }
+    EXPECT_EQ(score.Peek(0), 7);
+    setter.join();
+  }
 }
 
 TEST(TableScoreTest, ACustomScoreHasToBeSetAndWarnsOnceWhenItDecreases) {

@@ -4,8 +4,9 @@
 //   Hold        waits until running operations have ended; new ones wait
 //   Mark        the moment: works only on memory and cannot fail
 //   Release     operations continue
+//   GiveFiles   gives files of the last tier, if the request takes them
 //   Run         gives every row as of the moment to the visitor; a row that changes before is copied first
-//   GiveCopies  gives the copies that wait; may be called between Release and Run
+//   GiveCopies  gives the copies that wait; may be called between GiveFiles and Run
 // The destructor ends the snapshot, after any step.
 //
 // The steps are called in this order, one at a time, from any threads. The table must outlive it.
@@ -17,9 +18,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "cc/base/status.h"
 #include "cc/table/rows.h"
+#include "cc/tier/tier.h"
 
 namespace multitier {
 
@@ -36,7 +39,13 @@ struct SnapshotRequest {
   // were removed (Rows::removed_keys). The filter's counters are given completely.
   int64_t since = 0;
   // Shared by all tables of the moment. Null: this table has its own.
-  std::shared_ptr<WaitingCopies> waiting;
+  std::shared_ptr<WaitingCopies> waiting = nullptr;
+  // Not null: takes a file of the last tier in place of its rows, as many as file.rows, if the tier can give its files names
+  // like `link_name`, which is not empty (snapshot.cc says which files). link(to) gives the file the name `to`; where that
+  // fails, the taker may read the rows from file.path until it returns.
+  using LinkTo = std::function<Status(const std::string& to)>;
+  std::function<Status(const SealedFile& file, const LinkTo& link)> take_file = nullptr;
+  std::string link_name = {};
 };
 
 class TableSnapshot {
@@ -46,13 +55,15 @@ class TableSnapshot {
   virtual Status Hold() = 0;
   virtual void Mark() = 0;
   virtual void Release() = 0;
+  virtual Status GiveFiles() { return OkStatus(); }
   virtual Status Run() = 0;
   virtual Status GiveCopies() = 0;
-  // Hold, Mark, Release and Run: a snapshot of this table alone.
+  // Hold to Run: a snapshot of this table alone.
   Status TakeAlone() {
     MT_RETURN_IF_ERROR(Hold());
     Mark();
     Release();
+    MT_RETURN_IF_ERROR(GiveFiles());
     return Run();
   }
   // Bytes of copies that wait.

@@ -41,10 +41,17 @@ inline int OracleRounds(int rounds) {
   return asked != nullptr ? std::atoi(asked) : Rounds(rounds);
 }
 
+// Another form of lookups and training, for the tables with lower tiers every other time. Empty: there is none.
+struct OtherForm {
+  std::function<std::vector<float>(EmbeddingTable* table, const std::vector<int64_t>& keys, ReadFor reason)> look_up;
+  std::function<Status(EmbeddingTable* table, const Training& training, uint64_t random)> train;
+};
+
 // Two tables that must never differ, and the operations done to both.
 class Oracle {
  public:
-  Oracle(uint64_t seed, const PutTiers& put_tiers, const AdmissionSpec& admission) : random_(seed), put_tiers_(put_tiers) {
+  Oracle(uint64_t seed, const PutTiers& put_tiers, const AdmissionSpec& admission, OtherForm other = {})
+      : random_(seed), put_tiers_(put_tiers), other_(std::move(other)) {
     const auto& runs = AboveOfTests().runs;
     for (const UpdateRule* rule : AllUpdateRules()) {
       if (!runs || runs(*rule)) rules_.push_back(rule);
@@ -162,13 +169,23 @@ class Oracle {
     }
     training.hyper = SomeHyper(*training.rule);
     training.step = random_() % 4 == 0 ? -1 : step_;
-    for (auto& table : table_) MT_ASSERT_OK(training.Run(table.get()));
+    MT_ASSERT_OK(training.Run(table_[0].get()));
+    if (other_.train && random_() % 2 == 0) {
+      MT_ASSERT_OK(other_.train(table_[1].get(), training, random_()));
+    } else {
+      MT_ASSERT_OK(training.Run(table_[1].get()));
+    }
   }
 
   void CompareLookups() {
     const std::vector<int64_t> keys = Keys();
+    const std::vector<float> expected = LookupAll(table_[0].get(), keys);
+    if (other_.look_up && random_() % 2 == 0) {
+      EXPECT_TRUE(SameBits(expected, other_.look_up(table_[1].get(), keys, ReadFor::kTraining)));
+      return;
+    }
     const auto look_up = random_() % 2 == 0 ? LookupAll : LookupAllApart;
-    EXPECT_TRUE(SameBits(LookupAll(table_[0].get(), keys), look_up(table_[1].get(), keys)));
+    EXPECT_TRUE(SameBits(expected, look_up(table_[1].get(), keys)));
   }
 
   void CompareEvaluation() {
@@ -179,6 +196,9 @@ class Oracle {
       MT_ASSERT_OK(table_[t]->Lookup(keys, values[t].data(), nullptr, nullptr, 0, ReadFor::kEvaluation));
     }
     EXPECT_TRUE(SameBits(values[0], values[1]));
+    if (other_.look_up) {
+      EXPECT_TRUE(SameBits(values[0], other_.look_up(table_[1].get(), keys, ReadFor::kEvaluation)));
+    }
   }
 
   void Clear() {
@@ -331,6 +351,7 @@ class Oracle {
 
   std::mt19937_64 random_;
   const PutTiers put_tiers_;
+  const OtherForm other_;
   int dim_ = 0;
   int64_t step_ = 0;
   TableOptions options_[2];
@@ -338,11 +359,11 @@ class Oracle {
   std::vector<const UpdateRule*> rules_;
 };
 
-inline void RunOracle(const PutTiers& put_tiers, const AdmissionSpec& admission, int rounds) {
+inline void RunOracle(const PutTiers& put_tiers, const AdmissionSpec& admission, int rounds, const OtherForm& other = {}) {
   const uint64_t seed = OracleSeed();
   for (int round = 0; round < OracleRounds(rounds); ++round) {
     SCOPED_TRACE(StrCat("MT_ORACLE_SEED=", seed + static_cast<uint64_t>(round), " MT_ORACLE_ROUNDS=1"));
-    Oracle oracle(seed + static_cast<uint64_t>(round), put_tiers, admission);
+    Oracle oracle(seed + static_cast<uint64_t>(round), put_tiers, admission, other);
     for (int i = 0; i < 40; ++i) {
       oracle.Step();
       if (testing::Test::HasFailure()) return;

@@ -6,8 +6,9 @@
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for, the
-//               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. A record of
-//               an unbounded last tier stays as the clean copy of an installed row; any other is freed.
+//               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. When a row
+//               is installed whose record is in an unbounded last tier, the record stays as the row's clean copy. A record of
+//               another tier is then freed.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //

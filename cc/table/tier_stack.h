@@ -93,6 +93,12 @@ class TierStack {
   Status RetryRemovals(const ShardWriter& writer);
   Status RetryAllRemovals();
 
+  // See Tier. kRun locations at a time.
+  SealedFiles TakeSealedFiles(int level) { return levels_.tier[level]->TakeSealedFiles(); }
+  Status LinkSealedFile(int level, const SealedFile& file, const std::string& to) {
+    return levels_.tier[level]->LinkSealedFile(file, to);
+  }
+  bool PrepareLinks(int level, const std::string& to) { return levels_.tier[level]->PrepareLinks(to); }
   Status Sync(int level);
   Status Compact();
 

@@ -30,6 +30,14 @@ uint32_t Reverse32(uint32_t x) {
   return ((x & 0x55555555u) << 1) | ((x >> 1) & 0x55555555u);
 }
 
+// Whether each column of the layout is among them.
+bool HasAll(const std::vector<int>& columns, const RowLayout& layout) {
+  for (int c = 0; c < static_cast<int>(layout.columns().size()); ++c) {
+    if (std::find(columns.begin(), columns.end(), c) == columns.end()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operation,
@@ -249,10 +257,7 @@ void EmbeddingTable::Impl::ImportShard(const Rows& rows, size_t from, const std:
   const size_t row_elements = static_cast<size_t>(rows.row_elements());
   Shard::Locked lock(shards_[s]);
   const RowLayout& layout = *lock->layout();
-  bool lacks_columns = false;
-  for (int c = 0; c < static_cast<int>(layout.columns().size()); ++c) {
-    lacks_columns = lacks_columns || std::find(columns.begin(), columns.end(), c) == columns.end();
-  }
+  const bool lacks_columns = !HasAll(columns, layout);
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
     size_t i = batch.first_position(e);
     while (batch.next(static_cast<uint32_t>(i)) != KeyBatch::kEnd) {  // the last wins

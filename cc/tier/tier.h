@@ -145,6 +145,25 @@ struct TierRecovery {
   int64_t rows = 0;             // rows held now
 };
 
+// A file whose records never change, and the records of it that are held. A snapshot can take the file in place of its rows
+// (table/snapshot.cc).
+struct SealedFile {
+  static constexpr uint32_t kRun = 1024;
+
+  std::string path;
+  uint64_t bytes = 0;
+  std::string header;                // the file begins with it; docs/formats/ssdhash.md says where records are
+  uint32_t slots = 0;                // places of records
+  int64_t rows = 0;                  // records held
+  std::vector<uint64_t> held;        // [slots] bits
+  std::vector<uint32_t> locations;   // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
+  std::shared_ptr<const void> hold;  // while it lives, the tier moves no record out of the file, and does not delete it
+};
+struct SealedFiles {
+  std::vector<SealedFile> files;
+  int64_t rows = 0;  // records held by the tier, in these files or not
+};
+
 // The properties of a tier that are optional in the contract.
 struct TierCapabilities {
   bool durable = false;    // records survive the process
@@ -204,6 +223,21 @@ class Tier {
   // I/O and within the tier's own bounds. Reads and writes may run meanwhile. After an error every record is still held,
   // perhaps at another location. A no-op for a tier that uses freed space again without copying.
   virtual Status Compact() { return OkStatus(); }
+  // The files that are worth taking, as of now: a file of which half of the records are dead is not. Changes memory only. What
+  // it gives must not outlive the tier.
+  virtual SealedFiles TakeSealedFiles() { return {}; }
+  // Gives such a file a second name, also after the tier has replaced it by one with the same records. The records under that
+  // name are as durable as the file.
+  virtual Status LinkSealedFile(const SealedFile& file, const std::string& to) {
+    (void)file;
+    return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
+  }
+  // Seals the files that are full. Returns whether files can get names like `to`, found out by giving one of the tier's files
+  // this name for a moment. Does I/O.
+  virtual bool PrepareLinks(const std::string& to) {
+    (void)to;
+    return false;
+  }
   // The columns of the widest recovered record, value first. The layout passed to SetLayout begins with them. Empty: none.
   virtual std::vector<ColumnSpec> recovered_columns() const { return {}; }
   // All fields are zero for a tier that was empty when opened.

@@ -28,7 +28,7 @@ Status NoRecord(const ReadRecord& out) {
 
 // A record to be read from a file.
 struct SsdHashTier::Impl::FileRead {
-  const Segment* segment = nullptr;
+  Segment* segment = nullptr;
   CachedFile* file = nullptr;
   uint64_t offset = 0;
   uint32_t slot = 0;
@@ -191,6 +191,7 @@ void SsdHashTier::Impl::ReadOpenFiles(Span<ReadRecord> records, Span<const FileR
                                &fields)) {
         MutexLock lock(set_.mutex);
         ++set_.corrupt;
+        record.segment->found_damaged = true;
         out.status = DataLossError("ssdhash tier: record", OfKey(out), " in '", record.file->path(), "' at offset ",
                                    record.offset, ": the checksum does not match");
       } else {

@@ -240,7 +240,9 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     if (std::all_of(found.begin(), found.end(), [](const FooterEntry& entry) { return entry.damaged; })) continue;
     header.slots = static_cast<uint32_t>(loaded->entries.size());
     *loaded = Loaded();
-    return LoadRecords(std::move(header), std::move(cached), size, loaded);
+    MT_RETURN_IF_ERROR(LoadRecords(std::move(header), std::move(cached), size, loaded));
+    loaded->segment->header_lost = true;
+    return OkStatus();
   }
   *loaded = Loaded();
   MT_ASSIGN_OR_RETURN(const bool proven, HasProof(path, id));

@@ -93,8 +93,10 @@ struct Segment {
   std::vector<uint64_t> last;        // [slots] bits, or empty: last copies
   uint64_t tombstone_horizon = 0;    // segments of smaller id may hold older records of its tombstones' keys
   uint64_t sealed_at = 0;            // bytes appended to the tier before it was sealed
+  bool header_lost = false;          // of the file: it is read with the header of another segment
   bool left_over = false;            // compaction has processed it, but some records were in use
   uint32_t unreadable = 0;           // held records that the last pass could not read
+  bool found_damaged = false;        // a reader met a damaged record: checkpoints do not share the file
   uint64_t last_sweep = 0;           // number of the last compaction sweep over it
   std::vector<uint32_t> units;
   uint64_t read_batch = 0;  // the last batch of reads that pinned it

@@ -5,6 +5,7 @@
 //   compaction.cc     choosing, copying, relocating, deleting; tombstones
 //   listed.cc         the directory's id, and its list of synced segments
 //   recovery.cc       Open of existing files
+//   linked_files.cc   sealed segments that get a second name
 //   sync_and_delete.cc         syncing, listing synced segments, and deleting condemned ones
 //
 // Locks, outermost first:
@@ -73,6 +74,9 @@ class SsdHashTier::Impl {
   uint64_t location_end() const;
   Status Sync();
   Status Compact();
+  SealedFiles TakeSealedFiles();
+  Status LinkSealedFile(const SealedFile& file, const std::string& to) MT_EXCLUDES(files_mutex_);
+  bool PrepareLinks(const std::string& to) MT_EXCLUDES(compact_mutex_);
   TierStats stats() const;
 
  private:
@@ -143,6 +147,9 @@ class SsdHashTier::Impl {
   Status SyncSegments(bool everything) MT_REQUIRES(files_mutex_);
   // Writes a segment's proof. False: it could not. REQUIRES: the segment is sealed and synced, also its directory entry
   bool Prove(const std::shared_ptr<Segment>& segment) MT_REQUIRES(files_mutex_);
+  // --- linked_files.cc
+  // Whether the segment's file has another name, which belongs to a checkpoint: then nothing is written to it any more.
+  bool IsLinked(const Segment& segment) const MT_REQUIRES(files_mutex_);
 
   // --- recovery.cc
   Status Recover() MT_REQUIRES(append_mutex_, files_mutex_);

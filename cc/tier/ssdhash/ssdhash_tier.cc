@@ -385,6 +385,12 @@ Status SsdHashTier::Compact() {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Compact();
 }
+SealedFiles SsdHashTier::TakeSealedFiles() { return impl_->CheckProcess().ok() ? impl_->TakeSealedFiles() : SealedFiles(); }
+Status SsdHashTier::LinkSealedFile(const SealedFile& file, const std::string& to) {
+  MT_RETURN_IF_ERROR(impl_->CheckProcess());
+  return impl_->LinkSealedFile(file, to);
+}
+bool SsdHashTier::PrepareLinks(const std::string& to) { return impl_->CheckProcess().ok() && impl_->PrepareLinks(to); }
 TierStats SsdHashTier::stats() const { return impl_->CheckProcess().ok() ? impl_->stats() : TierStats(); }
 
 }  // namespace multitier

@@ -106,6 +106,11 @@ class SsdHashTier : public Tier {
   // Rewrites every sealed segment with at least a sixteenth of dead records. Reads all files at most once. Writers wait for at
   // most one slice of a quarter MiB. ResourceExhausted if the disk has no room for the records that must move.
   Status Compact() override;
+  // Sealed segments of which at least half of the records are held, and that have at least kLeastLinkedBytes of them.
+  SealedFiles TakeSealedFiles() override;
+  Status LinkSealedFile(const SealedFile& file, const std::string& to) override;
+  bool PrepareLinks(const std::string& to) override;
+  static constexpr uint64_t kLeastLinkedBytes = 32 << 10;
   // The columns of the widest segment.
   std::vector<ColumnSpec> recovered_columns() const override;
   TierRecovery recovery() const override;

@@ -6,8 +6,9 @@
 //   2. rewrite  sealed ones whose last sync failed (an open one is rewritten by its head)
 //   3. sync     each file, then the directory once. A file whose sync failed, here or its writer's (SegmentSet::Sync), is not
 //               trusted, and never synced again
-//   4. prove    in the trailers of sealed ones that they were synced, entry and all. A proof is never synced itself: where it
-//               is lost, or could not be written, recovery reads all records, not the footer alone
+//   4. prove    in the trailers of sealed ones that they were synced, entry and all, but not of those that a checkpoint has
+//               linked. A proof is never synced itself: where it is lost, or was not written, recovery reads all records, not
+//               the footer alone
 //   5. list     of a tier that is kept: what is synced (segment_list.h), where everything was to be synced, or a condemned
 //               segment is in the list
 //   6. delete   the condemned, if all that was to be synced is, and the list does not name them
@@ -124,6 +125,7 @@ Status SsdHashTier::Impl::SyncSegments(bool everything) {
     }
   }
   for (const std::shared_ptr<Segment>& segment : provable) {
+    if (IsLinked(*segment)) continue;
     if (!Prove(segment)) break;  // the others will not fare better; the next round tries again
   }
   return status;

@@ -1,0 +1,73 @@
+#include "cc/kernels/stale_files.h"
+
+#include <sys/stat.h>
+
+#include <regex>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cc/checkpoint/table_part.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/platform/path.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+
+namespace multitier {
+namespace {
+
+// The last change of a file or of its names, since some time; 0 if it is not there.
+int64_t ChangedAt(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  return int64_t{info.st_ctim.tv_sec} * 1'000'000'000 + info.st_ctim.tv_nsec;
+}
+
+bool IsOurs(const std::string& rest) {
+  static const std::regex* const kName = new std::regex("data-[a-z]{5}-of-[a-z]{5}");
+  return std::regex_match(rest, *kName);
+}
+
+// The files that the manifests of an index name. False if they cannot be read.
+bool ReadNamed(tensorflow::Env* env, const std::string& prefix, std::set<std::string>* named) {
+  tensorflow::BundleReader reader(env, prefix);
+  if (!reader.status().ok()) return false;
+  std::vector<std::string> keys;
+  for (reader.Seek(""); reader.Valid(); reader.Next()) keys.emplace_back(reader.key());
+  for (const std::string& key : keys) {
+    if (!absl::EndsWith(key, "/manifest") && !absl::EndsWith(key, "/delta")) continue;
+    tensorflow::DataType dtype;
+    tensorflow::TensorShape shape;
+    if (!reader.LookupDtypeAndShape(key, &dtype, &shape).ok()) return false;
+    if (dtype != tensorflow::DT_STRING || shape.dims() != 0) continue;
+    tensorflow::Tensor text(dtype, shape);
+    if (!reader.Lookup(key, &text).ok()) return false;
+    const Result<Manifest> manifest = Manifest::Parse(std::string(text.scalar<tensorflow::tstring>()()));
+    if (!manifest.ok()) return false;
+    named->insert(manifest->file);
+    for (const Manifest::Linked& linked : manifest->linked) named->insert(linked.file);
+  }
+  return true;
+}
+
+}  // namespace
+
+void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix) {
+  const int64_t index = ChangedAt(prefix + ".index");
+  if (index == 0 || absl::StrContains(prefix, "://")) return;
+  const std::string directory(tensorflow::io::Dirname(prefix)), stem = absl::StrCat(tensorflow::io::Basename(prefix), ".");
+  std::vector<std::string> names, found;
+  if (!env->GetChildren(directory.empty() ? "." : directory, &names).ok()) return;
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, stem) && IsOurs(name.substr(stem.size()))) found.push_back(name.substr(stem.size()));
+  }
+  std::set<std::string> named;
+  if (found.empty() || !ReadNamed(env, prefix, &named)) return;
+  for (const std::string& file : found) {
+    const std::string path = absl::StrCat(prefix, ".", file);
+    if (named.count(file) == 0 && ChangedAt(path) < index) env->DeleteFile(path).IgnoreError();
+  }
+}
+
+}  // namespace multitier

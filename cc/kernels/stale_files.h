@@ -1,0 +1,22 @@
+// RemoveStaleFiles: what earlier saves under the same prefix have left. A save writes new files and never changes those that
+// the index names, so two sorts of files stay: those of the save whose index was overwritten, and those of a save that was
+// killed.
+
+#ifndef CC_KERNELS_STALE_FILES_H_
+#define CC_KERNELS_STALE_FILES_H_
+
+#include <string>
+
+#include "tensorflow/core/platform/env.h"
+
+namespace multitier {
+
+// Deletes the part files and linked files of a local prefix (docs/formats/table_part.md) that its index does not name and that
+// are older than the index: newer ones may be of a save that runs now on another device. The age is that of the inode, which
+// each link or unlink renews, so linked files may stay for a later save. Does nothing without an index, or where it cannot be
+// read.
+void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix);
+
+}  // namespace multitier
+
+#endif  // CC_KERNELS_STALE_FILES_H_
