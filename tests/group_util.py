@@ -14,6 +14,11 @@ def kind(op):
     return op.type.replace("MultitierHbm", "Multitier")
 
 
+def one_op_of_each_kind(types):
+    """Whether no type of op is there twice. With HBM, variables in parts are not in the op of the others (placement.py)."""
+    return len(types) == len(set(types))
+
+
 def table(name, dim, parts=1, seed=1):
     return tf_multitier.get_embedding_variable(
         name,

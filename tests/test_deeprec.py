@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import _deeprec_command as command
 from tf_multitier import deeprec
-from tf_multitier.deeprec import __main__ as command
 from tf_multitier.deeprec import name_map
 from tf_multitier.deeprec import names
 from tf_multitier.deeprec import refused_names
@@ -23,6 +23,7 @@ v1 = tf.compat.v1
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+QUIET = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")  # conftest.py sets them
 
 
 REPORT = r"""
@@ -409,6 +410,23 @@ def test_the_command_says_how_it_is_used(capsys, arguments, status):
         len(arguments) == 2 and arguments[1] == "x" and arguments[0] != "--nonsense"
     )
     assert ("TF_USE_LEGACY_KERAS" in captured.out) == (status == 0)
+
+
+@pytest.mark.parametrize(
+    "arguments, status, message",
+    [
+        ([], 2, "the following arguments are required: SCRIPT\n"),
+        (["none.py"], 2, "SCRIPT: expected a file, found 'none.py'\n"),
+        (["--help"], 0, ""),
+    ],
+)
+def test_its_own_messages_come_without_those_of_tensorflow(arguments, status, message):
+    environ = {n: v for n, v in os.environ.items() if n not in QUIET} | {"PYTHONPATH": _ROOT}
+    line = [sys.executable, "-m", "tf_multitier.deeprec", *arguments]
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    lines = done.stderr.splitlines(keepends=True)
+    assert lines[2:] == [] and "".join(lines[1:]).endswith(message)
 
 
 def test_arguments_after_the_script_are_the_scripts():

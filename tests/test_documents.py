@@ -1,6 +1,6 @@
-"""The documents: links lead to files and headings that exist, and prose lines are short. The
-documents and the Python package: no word that readers had to read twice. No file has the marks of
-an unresolved merge."""
+"""The documents: links lead to files and headings that exist, named files exist, and prose lines are
+short. The documents and the Python package: no word that readers had to read twice. No file has the
+marks of an unresolved merge. README.md is short."""
 
 import os
 import re
@@ -76,6 +76,26 @@ def test_a_broken_link_is_found(text, complaint):
 def test_a_good_link_and_code_pass():
     text = "# One heading: `two`\n[a](#one-heading-two) [b](https://none) `[c](none.md)`\n```\n[d](none.md)\n```\n"
     assert broken_links("docs/x.md", text, lambda path: True) == []
+
+
+SOURCE_PATH = r"`((?:benchmarks|build_tools|cc|docs|examples|tests|tf_multitier)/[\w/.-]+\.\w+)`"
+
+
+def missing_files(text, exists=os.path.exists):
+    """The files of the repository that a document names and that do not exist."""
+    named = re.findall(SOURCE_PATH, text)
+    return [path for path in named if not exists(os.path.join(ROOT, path))]
+
+
+@pytest.mark.parametrize("path", documents())
+def test_files_that_a_document_names_exist(path):
+    assert missing_files(read(path)) == []
+
+
+def test_a_missing_file_is_found():
+    assert missing_files("`tests/none.py` `tests/test_documents.py` tests/a.py") == [
+        "tests/none.py"
+    ]
 
 
 # Words that readers had to read twice, and what to write instead. Only words that no sentence
@@ -166,3 +186,12 @@ def test_no_file_has_marks_of_an_unresolved_merge():
 def test_marks_of_an_unresolved_merge_are_found():
     text = "\n".join(["a", "<" * 7 + " HEAD", "b", "=" * 7, "c", ">" * 7 + " 123 (Other)"])
     assert len(merge_marks(text)) == 2 and merge_marks("a <<<<<<< b\n=======\n") == []
+
+
+# ---- the length of README.md
+
+README_LINES = 180
+
+
+def test_readme_is_short():
+    assert len(read("README.md").splitlines()) <= README_LINES

@@ -336,7 +336,7 @@ def test_joins_of_the_ops_cover_their_members(graph):
     assert [s.shape.as_list() for s in apart.sums] == [[None, 2], [None, 3]] and len(
         whole.sums
     ) == 2
-    with pytest.raises(ValueError, match="joins must cover 2 members by 1 tensors, found 3 by 1"):
+    with pytest.raises(ValueError, match="joins: expected 2 members in 1 tensors, found 3 in 1"):
         grad([3], [tf.zeros([1, 5])])
 
 

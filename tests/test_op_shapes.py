@@ -84,6 +84,14 @@ def test_shapes_of_the_other_ops():
         ):
             assert out.shape.rank == 0
         assert ops.multitier_pop_dropped(h).shape.as_list() == [None]
+        assert [t.shape.as_list() for t in ops.multitier_last_update(h)] == [[], []]
+        dropped = ops.multitier_pop_dropped_rows(h, N=1, column_names=["value"])
+        assert [t.shape.as_list() for t in tf.nest.flatten(dropped)] == [
+            [None],
+            [None, DIM],
+            [None],
+            [None],
+        ]
         exported = ops.multitier_export(h)
         assert [t.shape.as_list() for t in exported] == [[None], [None, DIM], [None], [None]]
         group = ops.multitier_save_group()
@@ -120,12 +128,15 @@ def test_shapes_of_the_other_ops():
     [
         (
             lambda h: ops.multitier_embedding_variable_handle(shape=[DIM]),
-            r"must be \[0, dim\].*found \[4\]",
+            r"expected \[0, dim\].*found \[4\]",
         ),
-        (lambda h: ops.multitier_embedding_variable_handle(shape=[0, None]), r"must be \[0, dim\]"),
+        (
+            lambda h: ops.multitier_embedding_variable_handle(shape=[0, None]),
+            r"expected \[0, dim\]",
+        ),
         (
             lambda h: ops.multitier_embedding_variable_handle(shape=[5, DIM]),
-            r"must be \[0, dim\].*found \[5,4\]",
+            r"expected \[0, dim\].*found \[5,4\]",
         ),
         (lambda h: initialize(h, matrix=tf.zeros([0, 3])), "4 and 3"),
         (lambda h: initialize(h, matrix=tf.zeros([4])), "rank 2"),
@@ -153,14 +164,14 @@ def test_shapes_of_the_other_ops():
         (lambda h: ops.multitier_gather_strings(keys64([0, 1]), np.uint8(1), [0]), "rank 1"),
         (
             lambda h: ops.multitier_check_side_by_side([[2, 3], [2, 4]], names=["a"]),
-            "names must have .*2.*found 1",
+            "names: expected 2 entries.*found 1",
         ),
         (lambda h: ops.multitier_check_side_by_side([2, 2], names=["a", "b"]), "rank 1"),
         (
             lambda h: ops.multitier_add_slots(
                 h, slot_names=["a"], slot_dims=[], slot_initial_values=[1.0]
             ),
-            "slot_dims must have one entry.*expected 1, found 0",
+            "slot_dims: expected 1 entries.*found 0",
         ),
     ],
 )

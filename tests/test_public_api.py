@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import config_pb2
 
 MODULES = [
     "checkpoint",
@@ -19,6 +20,12 @@ MODULES = [
     "feature_column",
     "engine",
     "serving",
+    "keras",
+    "lookup",
+    "options",
+    "deeprec",
+    "deeprec.estimator",
+    "deeprec.estimator.export",
 ]
 
 
@@ -71,6 +78,18 @@ def test_dir_shows_the_public_names_alone():
         [*tf_multitier.__all__, "checkpoint", "deeprec", "engine", "keras", "serving"]
     )
     assert all(getattr(tf_multitier, name) is not None for name in dir(tf_multitier))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_dir_of_a_public_module_shows_its_public_names_alone(name):
+    module = importlib.import_module("tf_multitier." + name)
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, name) is not None for name in dir(module))
+
+
+def test_dir_of_config_pb2_shows_its_values():
+    assert {"StorageType", "CacheStrategy", "DRAM_SSDHASH", "LRU"} <= set(dir(config_pb2))
+    assert not {"enum", "annotations", "_ProtoEnum"} & set(dir(config_pb2))
 
 
 @pytest.mark.parametrize(

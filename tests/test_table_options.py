@@ -36,12 +36,12 @@ from tf_multitier import engine
         (
             dict(storage_size=[0]),
             ValueError,
-            r"storage_sizes\[0\]: expected 1 to .* bytes, found 0",
+            r"storage_size\[0\]: expected 1 to .* bytes, found 0",
         ),
         (
             dict(storage_size=[64, -5]),
             ValueError,
-            r"storage_sizes\[1\]: expected 1 to .* bytes, found -5",
+            r"storage_size\[1\]: expected 1 to .* bytes, found -5",
         ),
         (
             dict(storage_size=[64, 64, 64]),
@@ -51,17 +51,17 @@ from tf_multitier import engine
         (
             dict(storage_size=["64"]),
             ValueError,
-            r"storage_sizes\[0\]: expected an integer, found '64'",
+            r"storage_size\[0\]: expected an integer, found '64'",
         ),
         (
             dict(storage_size="64"),
             ValueError,
-            r"storage_sizes\[0\]: expected an integer, found '64'",
+            "storage_size: expected an integer, found '64'",
         ),
         (
             dict(storage_size=64.5),
             ValueError,
-            r"storage_sizes\[0\]: expected an integer, found 64.5",
+            "storage_size: expected an integer, found 64.5",
         ),
         (dict(storage_size=[8]), ValueError, r"at least one row \(16 bytes\), found 8"),
         (
@@ -83,7 +83,7 @@ from tf_multitier import engine
         (
             dict(dim=2**31),
             ValueError,
-            "dim: expected an integer from -2147483648 to 2147483647, found 2147483648",
+            "dim: expected 1 to 1048576, found 2147483648",
         ),
         (
             dict(seed=-1),
@@ -100,7 +100,7 @@ from tf_multitier import engine
             ValueError,
             "dim of column 'm': expected an integer, found 2.5",
         ),
-        (dict(storage_size=[2**70]), ValueError, r"storage_sizes\[0\]: expected an integer from "),
+        (dict(storage_size=[2**70]), ValueError, r"storage_size\[0\]: expected an integer from "),
         (dict(num_shards=True), ValueError, "num_shards: expected an integer, found True"),
         (dict(keep="no"), ValueError, "keep: expected True or False, found 'no'"),
         (dict(cache_strategy=1), ValueError, "cache_strategy: expected a name, found 1"),

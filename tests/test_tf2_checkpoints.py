@@ -162,6 +162,26 @@ def test_a_save_is_one_moment_of_all_variables_while_threads_train(tmp_path):
     assert not failed
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_asynchronous_checkpoint_is_refused_and_writes_nothing(tmp_path, parts):
+    module = tf.Module()
+    module.ev, module.dense = make("ev", parts), tf.Variable([1.0])
+    options = tf.train.CheckpointOptions(enable_async=True)
+    with pytest.raises(ValueError, match="'ev': CheckpointOptions.enable_async: expected False"):
+        tf.train.Checkpoint(module).save(tmp_path / "ck", options=options)
+    assert os.listdir(tmp_path) == []
+    tf.train.Checkpoint(module).save(tmp_path / "ck")
+
+
+def test_a_checkpoint_in_many_shards_has_the_rows(tmp_path):
+    saved, other = trained(), model()
+    shards = tf.train.experimental.MaxShardSizePolicy(200)
+    options = tf.train.CheckpointOptions(experimental_sharding_callback=shards)
+    path = tf.train.Checkpoint(saved).write(tmp_path / "ck", options=options)
+    tf.train.Checkpoint(other).read(path).assert_consumed()
+    same_bits(content(other), content(saved))
+
+
 def test_a_part_alone_is_refused(tmp_path):
     with pytest.raises(
         NotImplementedError, match="partition 1 of 3.*give the checkpoint the whole"

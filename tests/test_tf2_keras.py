@@ -299,6 +299,49 @@ def test_weights_and_checkpoints_of_keras_restore(tmp_path):
         same_bits(predicted(other), expected)
 
 
+class Towers(keras.Model):
+    """Embedding and GroupEmbedding in a subclassed model."""
+
+    def __init__(self, optimizer, partitions):
+        super().__init__()
+        feature = {"output_dim": 2, "combiner": "sum", "partitions": partitions}
+        self.one = kt.Embedding(**feature, optimizer=optimizer)
+        self.group = kt.GroupEmbedding({"a": feature, "b": feature}, optimizer=optimizer)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, ids):
+        pooled = self.group({"a": ids, "b": ids + 1})
+        return self.dense(tf.concat([self.one(ids), pooled["a"], pooled["b"]], 1))
+
+    def export_rows(self):
+        return [t.export() for t in (*self.one.tables, *self.group.tables)]
+
+
+@pytest.mark.parametrize("own_optimizer", [True, False])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_training_goes_on_from_a_checkpoint_with_the_state_of_optimizers(
+    tmp_path, partitions, own_optimizer
+):
+    def towers():
+        made = Towers(optimizers.Adam(0.05) if own_optimizer else None, partitions)
+        dense = keras.optimizers.Adam(0.1)
+        made.compile(dense if own_optimizer else kt.with_rows(dense), "mse")
+        made(X)
+        return made
+
+    def fit_once(made):
+        made.fit(X, np.ones((len(X), 1)), batch_size=32, shuffle=False, verbose=0)
+
+    saved, other = towers(), towers()
+    fit_once(saved)
+    path = tf.train.Checkpoint(model=saved, optimizer=saved.optimizer).write(tmp_path / "ck")
+    fit_once(saved)
+    status = tf.train.Checkpoint(model=other, optimizer=other.optimizer).read(path)
+    fit_once(other)
+    status.assert_consumed()
+    same_bits(other.export_rows(), saved.export_rows())
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_checkpoint_has_the_rows_of_a_group(tmp_path, partitions):
     feature = {"output_dim": 4, "partitions": partitions}

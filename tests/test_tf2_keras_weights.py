@@ -5,11 +5,13 @@ import gc
 import glob
 import os
 import pickle
+import resource
 import tempfile
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_multitier
 import tf_multitier.keras as multitier_keras
@@ -119,8 +121,50 @@ def test_other_arrays_are_refused_and_change_nothing(tmp_path):
             model.set_weights([other, *dense])
     with pytest.raises(NotImplementedError, match="save_weights"):
         pickle.dumps(rows)
-    with pytest.raises(NotImplementedError, match="has no dense value"):
+    with pytest.raises(NotImplementedError, match="has no dense value for a file of HDF5 or NumPy"):
         np.asarray(layer.weights[0])
+    same_bits(content(layer), expected)
+
+
+def test_a_full_disk_fails_get_weights_and_leaves_the_model_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    expected = content(layer)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(tf.errors.OpError, match="rows"):
+            model.get_weights()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    gc.collect()
+    assert glob.glob(str(tmp_path / "tf_multitier_rows_*")) == []
+    same_bits(content(layer), expected)
+    model.set_weights(model.get_weights())
+    same_bits(content(layer), expected)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_copy_is_refused_and_changes_nothing(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, layer = build(tmp_path)
+    model.fit(IDS, LABELS, verbose=0)
+    weights = model.get_weights()
+    [path] = glob.glob(str(tmp_path / "tf_multitier_rows_*" / "rows.data-[a-z]*"))
+    model.fit(IDS + 50, LABELS, verbose=0)
+    expected = content(layer)
+    with open(path, "r+b") as file:
+        data = bytearray(file.read())
+        data[len(data) // 2] ^= 4
+        file.seek(0)
+        file.write(data)
+        if damage == "cut":
+            file.truncate(len(data) // 2)
+    if damage == "remove":
+        os.remove(path)
+    with pytest.raises(tf.errors.OpError, match=os.path.basename(path)):
+        model.set_weights(weights)
     same_bits(content(layer), expected)
 
 

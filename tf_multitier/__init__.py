@@ -9,6 +9,7 @@ tf.compat.v1 with our names added.
 """
 
 import importlib
+import typing
 
 from tf_multitier import _start  # first: before TensorFlow is imported
 from tf_multitier import _library  # refuses a TensorFlow that the ops were not built for
@@ -87,12 +88,15 @@ __all__ = [
 
 _LOADED_WHEN_USED = {"checkpoint", "deeprec", "engine", "keras", "serving"}
 
+if typing.TYPE_CHECKING:
+    from tf_multitier import checkpoint, deeprec, engine, keras, serving
+else:  # a type checker that sees __getattr__ takes every name for one that exists
 
-def __getattr__(name):
-    """`tf_multitier.checkpoint`, `deeprec`, `engine`, `keras` and `serving`, loaded when they are first used."""
-    if name in _LOADED_WHEN_USED:
-        return importlib.import_module("tf_multitier." + name)
-    raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")
+    def __getattr__(name):
+        """`tf_multitier.checkpoint`, `deeprec`, `engine`, `keras` and `serving`, loaded when they are first used."""
+        if name in _LOADED_WHEN_USED:
+            return importlib.import_module("tf_multitier." + name)
+        raise AttributeError(f"module 'tf_multitier' has no attribute {name!r}")
 
 
 def __dir__():

@@ -1,4 +1,4 @@
-"""Sets environment variables for our own programs (`python3 -m tf_multitier...`). This module must not import TensorFlow.
+"""Prepares our own programs (`python3 -m tf_multitier...`). This module must not import TensorFlow.
 
 TensorFlow reads these variables when it is imported, and `python3 -m tf_multitier.deeprec` imports `tf_multitier`, and so TensorFlow,
 before the first line of the program. So they are set here: only in the process of such a program, and only those that the user has
@@ -8,11 +8,16 @@ not set.
                          TensorFlow 1's programs need
   TF_CPP_MIN_LOG_LEVEL   for the tools: no start-up messages of TensorFlow between their lines
   TF_ENABLE_ONEDNN_OPTS  likewise; the tools do no arithmetic in TensorFlow
+
+The last two are not set for tf_multitier.deeprec: the script is the user's program, and prints what it would print without us. But its
+command line is checked here, so that `--help` and errors come without messages of TensorFlow.
 """
 
 import importlib.util
 import os
 import sys
+
+from tf_multitier import _deeprec_command
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _TOOLS = (
@@ -38,9 +43,7 @@ _module = module_run(sys.orig_argv)
 if _module in _TOOLS:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-if (
-    _module == "tf_multitier.deeprec"
-    and LEGACY_KERAS not in os.environ
-    and importlib.util.find_spec("tf_keras") is not None
-):
-    os.environ[LEGACY_KERAS] = "1"
+if _module == "tf_multitier.deeprec":
+    _deeprec_command.parse(sys.argv[1:])
+    if LEGACY_KERAS not in os.environ and importlib.util.find_spec("tf_keras") is not None:
+        os.environ[LEGACY_KERAS] = "1"

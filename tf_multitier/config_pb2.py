@@ -86,3 +86,9 @@ class CacheStrategy(_ProtoEnum):
 
 globals().update(StorageType.__members__)
 globals().update(CacheStrategy.__members__)
+
+
+def __dir__():
+    return sorted(
+        ["CacheStrategy", "StorageType", *StorageType.__members__, *CacheStrategy.__members__]
+    )

@@ -352,6 +352,13 @@ class EmbeddingVariable(
             "tf.train.Checkpoint: use tf.compat.v1.train.Saver, or give the checkpoint the whole variable, created eagerly"
         )
 
+    def _copy_trackable_to_cpu(self, object_map):
+        """ValueError: TensorFlow asks for a copy to save it in the background. It would leave out what raises NotImplementedError."""
+        raise ValueError(
+            f"embedding variable '{self.variable_name}': CheckpointOptions.enable_async: expected False, found True: an asynchronous "
+            "checkpoint saves copies of variables, and rows are not copied: save it without enable_async"
+        )
+
     # ---- SavedModel: see saved_objects.py
 
     def _write_object_proto(self, proto, options):

@@ -79,6 +79,10 @@ __all__ = [
 ]
 
 
+def __dir__():
+    return sorted(__all__)
+
+
 def shared_embedding_columns(
     categorical_columns: typing.Any, dimension: int, *args: typing.Any, **kwargs: typing.Any
 ) -> list:

@@ -353,6 +353,19 @@ def _group_lookup_grad(op, *grads):
     return group_gradient(GroupLookup.of(op), values, grads)
 
 
+def _device_of_plan(lookup):
+    """Where the gradient op must run: a plan on a GPU is not one on the CPU, and the op has no handle that would say so."""
+    if origins.is_v1_graph():
+        return colocate_with(lookup.op, ignore_existing=True)
+    if not lookup.on_hbm:
+        return contextlib.nullcontext()
+    if hasattr(lookup.plan, "numpy"):  # eagerly
+        return tf.device(lookup.plan.device)
+    if lookup.plan.op.type == "Placeholder":  # a function captured it
+        return contextlib.nullcontext()
+    return colocate_with(lookup.plan.op, ignore_existing=True)
+
+
 def group_gradient(lookup, values, grads):
     """The gradients of the inputs of a grouped lookup. Members without a gradient are not trained, as with separate lookups.
 
@@ -368,12 +381,7 @@ def group_gradient(lookup, values, grads):
         return input_grads
     grads = [tf.convert_to_tensor(grads[i]) for i in values]
     joins = [joins[i] for i in values]
-    # Place the gradient op on the device of the plan. In a function, ops are placed with the caller's anyway.
-    with (
-        colocate_with(lookup.op, ignore_existing=True)
-        if origins.is_v1_graph()
-        else contextlib.nullcontext()
-    ):
+    with _device_of_plan(lookup):
         result = placement.group_lookup_grad_op(lookup.on_hbm)(
             lookup.plan,
             grads,

@@ -22,7 +22,7 @@ def _anchor(part):
 
 
 def _is_on_hbm(member):
-    return member.source == "table" and placement.has_hbm(member.variable.storage_type)
+    return member.source == "table" and placement.may_be_on_gpu(member.parts[0])
 
 
 def _shared_rows(members, rows):

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tf_multitier import placement
 from tf_multitier.tensorflow_internals import before_finish
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
 
 # A recorded update of one variable.
@@ -111,16 +112,17 @@ def _one_op(updates):
     grads, members, joins = _gradients_of(
         first.group, {u.member for u in updates if u.sums is None}
     )
+    scope = device_scope()
     with tf.compat.v1.name_scope(
         f"update_{first.variable._shared_name}" if len(updates) == 1 else "update_group"
     ):
         with colocate_with(first.variable.handle):
-            with placement.apart_from(first.variable):
+            with placement.apart_from(first.variable, scope):
                 hyper = _hyperparameters(updates)
             with tf.control_dependencies(
                 list(dict.fromkeys(op for u in updates for op in u.before))
             ):
-                return placement.group_apply_op(placement.has_hbm(first.variable.storage_type))(
+                return placement.group_apply_op(placement.may_be_on_gpu(first.variable))(
                     [u.variable.handle for u in updates],
                     first.group.plan,
                     [u.sums for u in updates if u.sums is not None],

@@ -64,6 +64,8 @@ NEWER_ATTRS = {
     "storage_rows": [],
     "initial_rows": 0,
     "on_full": "error",
+    "dropped": "keys",
+    "dropped_bytes": 8 << 20,
 }
 
 

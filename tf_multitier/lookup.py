@@ -38,6 +38,17 @@ from tf_multitier.queries import training_attribute
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
+__all__ = [
+    "embedding_lookup",
+    "embedding_lookup_sparse",
+    "safe_embedding_lookup_sparse",
+]
+
+
+def __dir__():
+    return sorted(__all__)
+
+
 def one_variable(params):
     """The embedding variable in `params`.
 
@@ -71,7 +82,13 @@ def max_norm_attribute(max_norm):
     return value
 
 
-def embedding_lookup(variable, ids, max_norm=None, name=None, training=True):
+def embedding_lookup(
+    variable: typing.Any,
+    ids: typing.Any,
+    max_norm: float | None = None,
+    name: str | None = None,
+    training: bool = True,
+) -> typing.Any:
     """Looks up the values of keys. Source: `tf.nn.embedding_lookup`.
 
     Args:
@@ -199,8 +216,14 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
 
 
 def embedding_lookup_sparse(
-    variable, sp_ids, sp_weights=None, combiner="mean", max_norm=None, name=None, training=True
-):
+    variable: typing.Any,
+    sp_ids: typing.Any,
+    sp_weights: typing.Any = None,
+    combiner: str | None = "mean",
+    max_norm: float | None = None,
+    name: str | None = None,
+    training: bool = True,
+) -> typing.Any:
     """Looks up sparse ids and pools their embeddings by row.
 
     Source: `tf.nn.embedding_lookup_sparse`. The text at the top of this module lists the differences.
@@ -248,15 +271,15 @@ def embedding_lookup_sparse(
 
 
 def safe_embedding_lookup_sparse(
-    variable,
-    sp_ids,
-    sp_weights=None,
-    combiner="mean",
-    default_id=None,
-    max_norm=None,
-    name=None,
-    training=True,
-):
+    variable: typing.Any,
+    sp_ids: typing.Any,
+    sp_weights: typing.Any = None,
+    combiner: str | None = "mean",
+    default_id: typing.Any = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    training: bool = True,
+) -> typing.Any:
     """Looks up sparse ids of any rank, pools over the last dimension, and fills empty rows with a default key.
 
     Source: `tf.nn.safe_embedding_lookup_sparse`. Unlike there, every id is valid: negative ids are keys and are kept. A row without

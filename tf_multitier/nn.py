@@ -36,6 +36,10 @@ from tf_multitier.partitioned import StoredParts
 __all__ = ["group_embedding_lookup", "group_embedding_lookup_sparse"]
 
 
+def __dir__():
+    return sorted(__all__)
+
+
 def group_embedding_lookup_sparse(
     params: typing.Any,
     sp_ids: typing.Any,

@@ -10,6 +10,8 @@ They have the argument names and defaults of `tf.keras.optimizers`. The update r
 lazy: a step changes only the rows that have a gradient. The gradients of a key are summed first, so a step updates each row once. One
 op updates all variables of a group lookup.
 
+For Keras' optimizers with rows, see keras/optimizers.py; for v1 optimizers, rules.py.
+
 `iterations`, the hyperparameters and the beta powers are tf.Variables, so tf.train.Checkpoint saves them. An update stores
 `iterations` as the version of the rows that it changes. Slots are columns of the rows and are saved with the embedding variables.
 They have the names that the optimizers of `tf.compat.v1.train` give them (`user/Adagrad`), so each kind can restore the other's
@@ -44,6 +46,10 @@ __all__ = [
     "RowOptimizer",
     "RowwiseAdagrad",
 ]
+
+
+def __dir__():
+    return sorted(__all__)
 
 
 def _scalar(value, name):
@@ -167,8 +173,9 @@ class RowOptimizer(tf.Module):
         """Updates embedding variables.
 
         Args:
-          grads_and_vars: pairs of a gradient, as a tape gives it for the variable, and the variable. The gradient of a partitioned
-            variable is the list of the gradients of its parts. A variable whose gradient is None is not updated.
+          grads_and_vars: pairs of a gradient, as a tape gives it for the variable, and the variable, or the weight of a Keras layer
+            that has it. The gradient of a partitioned variable is the list of the gradients of its parts. A variable whose gradient
+            is None is not updated.
           name: name scope of the ops.
           learning_rate: a number or scalar tensor for this step. None: that of the optimizer.
 
@@ -177,7 +184,7 @@ class RowOptimizer(tf.Module):
 
         Raises:
           TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
-          ValueError: no variable has a gradient.
+          ValueError: no variable has a gradient, or none is trainable.
           NotImplementedError: a tf.distribute strategy has more than one replica.
         """
         _refuse_replicas(type(self).__name__)
@@ -212,7 +219,10 @@ def _refuse_replicas(optimizer):
 def _pairs(grads_and_vars, optimizer):
     """[(gradient, EmbeddingVariable)] without partitioned variables and variables without a gradient. Errors: see apply_gradients."""
     pairs: list = []
-    given = list(grads_and_vars)
+    # A weight of a Keras layer has its embedding variable.
+    given = [
+        (g, getattr(variable, "embedding_variable", variable)) for g, variable in grads_and_vars
+    ]
     for grad, variable in given:
         if not is_embedding_variable(variable):
             raise TypeError(
@@ -231,6 +241,12 @@ def _pairs(grads_and_vars, optimizer):
     trained = [(grad, variable) for grad, variable in pairs if grad is not None]
     if not trained:
         names = [variable.name for _, variable in given]
+        if given and not any(variable.trainable for _, variable in given):
+            raise ValueError(
+                f"expected trainable embedding variables, found {names}, whose lookups have no gradient: variables of a loaded "
+                "SavedModel, and those made with trainable=False, are trained only where a tape watches them, tape.watch(variable); "
+                "those of tf_multitier.serving.read_only() are read-only"
+            )
         raise ValueError(
             f"expected a gradient of at least one of the embedding variables {names}, found none: the loss does not "
             "depend on a lookup"

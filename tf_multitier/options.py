@@ -22,6 +22,22 @@ from tf_multitier.storage_option import storage_attrs
 from tf_multitier.storage_option import StorageOption
 
 
+__all__ = [
+    "CBFFilter",
+    "CounterFilter",
+    "EmbeddingVariableOption",
+    "GlobalStepEvict",
+    "InitializerOption",
+    "L2WeightEvict",
+    "ProbabilisticFilter",
+    "StorageOption",
+]
+
+
+def __dir__():
+    return sorted(__all__)
+
+
 class InitializerOption(Option):
     """How the initial value of a key is computed. Source: DeepRec's `tf.InitializerOption`.
 

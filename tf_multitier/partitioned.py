@@ -239,6 +239,9 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
     def _add_trackable_child(self, name, value):
         """The parts are there already."""
 
+    def _copy_trackable_to_cpu(self, object_map):
+        self._parts[0]._copy_trackable_to_cpu(object_map)  # raises
+
     def _export_to_saved_model_graph(
         self, object_map=None, tensor_map=None, options=None, **kwargs
     ):

@@ -1,8 +1,8 @@
-"""The ops that exist twice: with a kernel for the CPU alone, and, for storage types with HBM, with one for GPUs too.
+"""The ops that exist twice: with a kernel for the CPU alone, and, for variables with HBM, with one for GPUs too.
 
 TensorFlow puts the handle of a variable and all ops that take it on one device: a GPU, if all of them have kernels for GPUs, and
-the CPU otherwise. A variable whose rows are in the host's memory has a handle op without a kernel for GPUs. So its ops run on the
-CPU, also in `tf.device('/GPU:0')`, where TensorFlow's soft placement allows it.
+the CPU otherwise. A variable whose rows are in the host's memory, or in several parts, has a handle op without a kernel for GPUs. So
+its ops run on the CPU, also in `tf.device('/GPU:0')`, where TensorFlow's soft placement allows it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ import typing
 from tf_multitier._library import ops
 from tf_multitier.handle_attrs import HBM_HANDLE_OP_TYPE
 from tf_multitier.handle_attrs import is_handle
-from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
+from tf_multitier.tensorflow_internals import only_in
 
 GROUP_LOOKUPS = ("MultitierGroupLookup", "MultitierHbmGroupLookup")
 GROUP_LOOKUP_GRADS = ("MultitierGroupLookupGrad", "MultitierHbmGroupLookupGrad")
 
 
-def has_hbm(storage_type: str) -> bool:
-    """Whether the first tier of a storage type (its name) is HBM."""
-    return storage_type.split("_", maxsplit=1)[0] == "HBM"
+def may_be_on_gpu(variable: typing.Any) -> bool:
+    """Whether TensorFlow may place an EmbeddingVariable, which may be a part of one, on a GPU."""
+    return _may_be_on_gpu(variable.storage_type, variable.num_partitions)
+
+
+def _may_be_on_gpu(storage_type, num_partitions):
+    # The first tier is HBM. The kernels for GPUs take whole variables: keys are routed to parts on the CPU.
+    return storage_type.split("_", maxsplit=1)[0] == "HBM" and num_partitions == 1
 
 
 def handle_op(attrs: dict, **names: typing.Any) -> typing.Any:
     """A new handle op. attrs: {attribute: value} of OPTION_ATTRS. names: container, shared_name and name of the op."""
-    if has_hbm(attrs["storage_type"]):
+    if _may_be_on_gpu(attrs["storage_type"], attrs["num_partitions"]):
         return ops.multitier_hbm_embedding_variable_handle(**names, **attrs)
     return ops.multitier_embedding_variable_handle(**names, **attrs)
 
@@ -36,18 +42,22 @@ def handle_op(attrs: dict, **names: typing.Any) -> typing.Any:
 def owned_handle(name: str, attrs: dict) -> typing.Any:
     """A new handle that owns its variable, eagerly. attrs: {attribute: value} of OPTION_ATTRS."""
     make = ops.multitier_owned_embedding_variable_handle
-    if has_hbm(attrs["storage_type"]):
+    if _may_be_on_gpu(attrs["storage_type"], attrs["num_partitions"]):
         make = ops.multitier_owned_hbm_embedding_variable_handle
     return make(name, dtype=attrs["dtype"], shape=attrs["shape"])
 
 
-def apart_from(variable: typing.Any) -> typing.Any:
+def apart_from(variable: typing.Any, scope: typing.Any) -> typing.Any:
     """A context for TensorFlow's own ops in the update of a variable.
 
     An optimizer colocates all ops of an update with the variable. Some of TensorFlow's ops have no kernel for GPUs for some types,
     and one such op would keep the variable off the GPU. So with HBM, only ops that take the handle are colocated with it.
+
+    Args:
+      variable: EmbeddingVariable.
+      scope: `device_scope()` of the optimizer's caller, which then places these ops.
     """
-    return _apart(has_hbm(variable.storage_type))
+    return _apart(may_be_on_gpu(variable), scope)
 
 
 def gradient_apart(gradient: typing.Any) -> typing.Any:
@@ -55,7 +65,7 @@ def gradient_apart(gradient: typing.Any) -> typing.Any:
 
     @functools.wraps(gradient)
     def wrapped(op, *grads):
-        with _apart(any(_is_handle_with_hbm(tensor) for tensor in op.inputs)):
+        with _apart(any(_is_handle_with_hbm(tensor) for tensor in op.inputs), device_scope()):
             return gradient(op, *grads)
 
     return wrapped
@@ -67,8 +77,8 @@ def _is_handle_with_hbm(tensor):
     return is_handle(tensor) and tensor.op.type == HBM_HANDLE_OP_TYPE
 
 
-def _apart(on_hbm):
-    return colocate_with(None, ignore_existing=True) if on_hbm else contextlib.nullcontext()
+def _apart(on_hbm, scope):
+    return only_in(scope) if on_hbm else contextlib.nullcontext()
 
 
 def group_lookup_op(on_hbm: bool) -> typing.Any:

@@ -368,11 +368,12 @@ class Queries:
         return self._sum_over_parts(lambda p: ops.multitier_expire(p.handle, step), name)
 
     def prefetch(self, ids: typing.Any, timeout: float = 10.0, name: str = "prefetch") -> tf.Tensor:
-        """Reads the rows of ids into DRAM and pins them there until they are used.
+        """Reads the rows of ids into the variable's first tier, DRAM or HBM, and pins them there until they are used.
 
         Prefetching affects speed only: it changes no value and creates no key. A row stays pinned until its next lookup or update,
         until `timeout` has passed, or until `release_prefetched()`. If it is prefetched again before that, the later timeout counts.
-        At most a quarter of DRAM's rows are pinned; further ids are ignored. A variable that has DRAM only pins no row.
+        At most a quarter of DRAM's rows are pinned; further ids are ignored. With HBM, at most a quarter of its rows are pinned there,
+        and further rows in DRAM. A variable that has DRAM or HBM only pins no row.
 
         Run it for the next batch while the current one trains, or use `tf_multitier.data.prefetch_embeddings`, which does that.
 
@@ -397,21 +398,6 @@ class Queries:
     def release_prefetched(self, name: str = "release_prefetched") -> tf.Operation:
         """An op that releases all rows that `prefetch` pinned."""
         return self._each_part(lambda p: ops.multitier_release_prefetched(p.handle), name)
-
-    def pop_dropped(self, name: str = "pop_dropped") -> tf.Tensor:
-        """The keys that were dropped since the last run of this op, by `StorageOption(drop_coldest=True)` or `on_corruption="drop"`.
-
-        A table remembers the newest 1,048,576 dropped keys.
-
-        Returns:
-          int64 [n], in no particular order.
-        """
-        with tf.name_scope(name):
-            dropped = []
-            for part in self.parts:
-                with colocated(part):
-                    dropped.append(ops.multitier_pop_dropped(part.handle))
-            return dropped[0] if len(dropped) == 1 else tf.concat(dropped, 0)
 
     def stats(self, name: str = "stats") -> tf.Tensor:
         """Statistics of the table and its tiers, as JSON.
@@ -447,7 +433,7 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_flush(p.handle), name)
 
     def reserve(self, rows: typing.Any, name: str = "reserve") -> tf.Operation:
-        """An op that takes the memory of index and DRAM for this number of rows, at most for what the tiers hold.
+        """An op that makes index and addresses of DRAM for this number of rows, at most for what the tiers hold.
 
         Args:
           rows: in all, an integer or a scalar tensor, at least 0. Each of n parts takes its share.

@@ -28,6 +28,34 @@ _PART_SHIFT = 40
 _LEAST = np.iinfo(np.int64).min
 
 
+class UpdateCounts(typing.NamedTuple):
+    """What became of rows in an update: int64 scalars.
+
+    Attributes:
+      refused: new keys that got no row, because of `StorageOption.on_full` or `refuse_colder`.
+      dropped: rows that left the table while the update ran, to make room.
+    """
+
+    refused: typing.Any
+    dropped: typing.Any
+
+
+class DroppedRows(typing.NamedTuple):
+    """Rows that were dropped: tensors, or, after Session.run, arrays. A row that was damaged is NaN, frequency 0, version -1.
+
+    Attributes:
+      keys: int64 [n].
+      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding.
+      frequencies: int64 [n]: number of occurrences in training.
+      versions: int64 [n]: version of the last update.
+    """
+
+    keys: typing.Any
+    columns: dict
+    frequencies: typing.Any
+    versions: typing.Any
+
+
 class ScannedRows(typing.NamedTuple):
     """A piece of a variable's rows: tensors, or, after Session.run, arrays.
 
@@ -336,6 +364,63 @@ class RowTransfer(Queries):
         if dtype not in saver.FROZEN_DTYPES:
             raise ValueError(f"dtype: expected {', '.join(saver.FROZEN_DTYPES)}; found {dtype!r}")
         return saver.freeze_op(self.parts, self.variable_name, prefix, dtype, name)
+
+    def pop_dropped(
+        self,
+        name: str = "pop_dropped",
+        rows: bool = False,
+        columns: collections.abc.Sequence | None = None,
+    ) -> typing.Any:
+        """What was dropped since the last run of this op, by `StorageOption(drop_coldest=True)` or `on_corruption="drop"`.
+
+        Args:
+          name: name of the op.
+          rows: False: the keys. True: the rows, for `StorageOption(dropped="rows")`.
+          columns: of the rows: names of columns, or slots (`optimizer.get_slot(ev, name)`). None: ["value"].
+
+        Returns:
+          int64 [n], or `DroppedRows`, in no particular order: as many of the newest as `StorageOption.dropped_bytes` hold.
+
+        Raises:
+          tf.errors.FailedPreconditionError, when run: rows is True, and the variable does not keep them.
+          tf.errors.InvalidArgumentError, when run: no such column. Nothing is forgotten.
+        """
+        with tf.name_scope(name):
+            dropped = []
+            names = _names(columns)
+            for part in self.parts:
+                with colocated(part):
+                    dropped.append(
+                        ops.multitier_pop_dropped_rows(
+                            part.handle, N=len(names), column_names=names
+                        )
+                        if rows
+                        else ops.multitier_pop_dropped(part.handle)
+                    )
+            join = lambda tensors: tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)
+            if not rows:
+                return join(dropped)
+            return DroppedRows(
+                join([d.keys for d in dropped]),
+                {n: join([d.columns[i] for d in dropped]) for i, n in enumerate(names)},
+                join([d.frequencies for d in dropped]),
+                join([d.versions for d in dropped]),
+            )
+
+    def last_update(self, name: str = "last_update") -> UpdateCounts:
+        """What became of rows in the last update of the variable, in all its partitions.
+
+        Eagerly, ask after `apply_gradients`. With several threads it is the update that ended last. `stats` has the same numbers as
+        `last_refused` and `last_dropped`, next to those since the variable was made. Not in DeepRec.
+        """
+        with tf.name_scope(name):
+            counts = []
+            for part in self.parts:
+                with colocated(part):
+                    counts.append(ops.multitier_last_update(part.handle))
+            return UpdateCounts(
+                tf.add_n([c.refused for c in counts]), tf.add_n([c.dropped for c in counts])
+            )
 
     def clear(self, name: str = "clear") -> tf.Operation:
         """An op that removes all keys, and what filters have counted."""

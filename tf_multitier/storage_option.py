@@ -32,6 +32,8 @@ STORAGE_ATTRS = (
     "cache_strategy",
     "drop_coldest",
     "on_full",
+    "dropped",
+    "dropped_bytes",
     "refuse_colder",
     "on_corruption",
     "keep",
@@ -43,6 +45,7 @@ MAX_SIZE = 2**60  # bytes of a tier
 MAX_ROWS = 2**32  # rows of a tier
 
 _ON_FULL = ("error", "warn", "drop")
+_DROPPED = ("none", "keys", "rows")
 
 _TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
 _TIERS_THAT_KEEP = ("LEVELDB", "SSDHASH")
@@ -62,8 +65,8 @@ class StorageOption(Option):
         sizes. `tf_multitier.memory` computes the bytes of a row.
       storage_rows: rows in each tier, fastest first, in place of storage_size: an integer or a list. The number of rows stays when
         an optimizer adds slots; with storage_size, fewer of the wider rows fit. Not in DeepRec.
-      initial_rows: number of rows for which the index and DRAM are made when the variable is initialized, at most as many as the
-        tiers hold. Without it they grow with the rows. `reserve` does the same later. Not in DeepRec.
+      initial_rows: number of rows for which the index and the addresses of rows in DRAM are made when the variable is initialized,
+        at most as many as the tiers hold. Without it they grow with the rows. Pages are taken when rows are first used. `reserve` does the same later. Not in DeepRec.
       cache_strategy: a `CacheStrategy`. None: scan-resistant replacement by recency and frequency. SCORE: the rows of the lowest
         score leave first, of equals the least recently used (see EmbeddingVariableOption.score); not with HBM.
       drop_coldest: what happens when the last tier has a size and is full. False: the update fails with ResourceExhausted and
@@ -71,6 +74,10 @@ class StorageOption(Option):
       on_full: what an update does with new keys when the last tier is full. "error": it fails with ResourceExhausted. "warn": they
         get no row and their gradients are not used; a warning is logged once, and `refused` in the statistics counts them.
         "drop": as drop_coldest=True. "warn" is not for types with HBM. Not in DeepRec.
+      dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows": values, slots, frequency and version. A
+        row that leaves a file is read for that. Not in DeepRec.
+      dropped_bytes: bytes of memory for that, in each partition. The newest stay; `dropped_lost` in the statistics counts the
+        others. Not in DeepRec.
       refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row. Its
         gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
         CacheStrategy.SCORE. With more than 65,536 rows of DRAM, the lowest score is that of the last rows that left. Not in DeepRec.
@@ -91,6 +98,8 @@ class StorageOption(Option):
     storage_rows: tuple = ()
     initial_rows = 0
     on_full = "error"
+    dropped = "keys"
+    dropped_bytes = 8 << 20
 
     def __init__(
         self,
@@ -103,6 +112,8 @@ class StorageOption(Option):
         storage_rows: collections.abc.Sequence[int] | None = None,
         initial_rows: int = 0,
         on_full: str = "error",
+        dropped: str = "keys",
+        dropped_bytes: int = 8 << 20,
         refuse_colder: bool = False,
         on_corruption: str = "error",
         keep: bool = False,
@@ -145,6 +156,12 @@ class StorageOption(Option):
                 "StorageOption.on_full: expected 'drop' or 'error' with drop_coldest=True, found 'warn'"
             )
         self.on_full = on_full
+        if dropped not in _DROPPED:
+            raise ValueError(
+                f"StorageOption.dropped: expected 'none', 'keys' or 'rows', found {dropped!r}"
+            )
+        self.dropped = dropped
+        self.dropped_bytes = integer("StorageOption.dropped_bytes", dropped_bytes, 0, MAX_SIZE)
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
         if not isinstance(drop_coldest, bool):
             raise TypeError(
@@ -336,6 +353,8 @@ def storage_attrs(name, storage):
         ),
         "drop_coldest": storage.drop_coldest,
         "on_full": "drop" if storage.drop_coldest else storage.on_full,
+        "dropped": storage.dropped,
+        "dropped_bytes": storage.dropped_bytes,
         "refuse_colder": storage.refuse_colder,
         "on_corruption": storage.on_corruption,
         "keep": storage.keep,

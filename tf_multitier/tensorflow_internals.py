@@ -6,6 +6,7 @@ differences between minor versions for C++ are in cc/kernels/tensorflow_versions
 
 # ruff: noqa: F401  names for the other files of the package
 
+import contextlib
 import functools
 import inspect
 import os
@@ -215,6 +216,24 @@ def order_of(op):
 def container_of(graph):
     """The name of the current resource container; "" is the default one."""
     return graph._container or ""
+
+
+def device_scope():
+    """The caller's `tf.device` scope in a graph, for `only_in`; None eagerly."""
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    return graph, graph._device_function_stack.copy()
+
+
+@contextlib.contextmanager
+def only_in(scope):
+    """A context: new ops of the graph are placed by `scope` alone, and are colocated with nothing."""
+    with colocate_with(None, ignore_existing=True):
+        graph = tf.compat.v1.get_default_graph()
+        if scope is not None and scope[0] is graph:
+            graph._device_function_stack = scope[1].copy()  # colocate_with sets the caller's again
+        yield
 
 
 def add_control_input(op, before):

@@ -108,6 +108,8 @@ RELIED_ON = tuple(Reliance(*row) for row in (
      "gives the same tensor for the same capture"),
     ("d5a168e042f9e325", "framework.ops:colocate_with", "queries.py",
      "with ignore_existing frees ops from the caller's devices"),
+    ("a91f903ff1b05c76", "framework.ops:Graph.colocate_with", "placement.py",
+     "leaves the devices in _device_function_stack, and sets the caller's again afterwards"),
     ("10f60971a75b999f", "framework.ops:Graph._get_control_flow_context", "gradients.py",
      "the context of control flow v1; operations have one, too"),
     ("4f0c0e585108b816", "framework.ops:Graph._current_control_dependencies", "graph_state.py",

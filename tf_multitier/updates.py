@@ -25,6 +25,7 @@ from tf_multitier import rules
 from tf_multitier._library import ops
 from tf_multitier.queries import KEY_TYPES
 from tf_multitier.tensorflow_internals import colocate_with
+from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import is_gradient_gate
 from tf_multitier.tensorflow_internals import is_resource_variable
@@ -143,6 +144,7 @@ class EmbeddingProcessor(OptimizableVariable):
 
     def __init__(self, variable):
         self._variable = variable
+        self._scope = device_scope()  # an optimizer leaves it before it calls update_op
 
     def target(self):
         return self._variable.handle
@@ -175,7 +177,8 @@ class EmbeddingProcessor(OptimizableVariable):
             slot_initial_values=initial_values,
             use_locking=bool(optimizer_setting(optimizer, "use_locking")),
         )
-        made = _update_of(variable, g, _global_step(variable), hyper, names, rule)
+        step = _global_step(variable)
+        made = _update_of(variable, g, step, hyper, names, rule, self._scope)
         return (
             group_updates.later(optimizer, made) if isinstance(made, group_updates.Update) else made
         )
@@ -195,10 +198,11 @@ def update(variable, g, step, hyper, columns, rule):
     Raises:
       TypeError: see EmbeddingProcessor.update_op.
     """
-    return _update_of(variable, _checked_gradient(variable, g), step, hyper, columns, rule)
+    g = _checked_gradient(variable, g)
+    return _update_of(variable, g, step, hyper, columns, rule, device_scope())
 
 
-def _update_of(variable, g, step, hyper, columns, rule):
+def _update_of(variable, g, step, hyper, columns, rule, scope):
     handle = origins.in_this_graph(variable.handle)
     found = group_unit_of(g, handle)
     if found is not None:
@@ -215,7 +219,7 @@ def _update_of(variable, g, step, hyper, columns, rule):
             columns,
             rule,
         )
-    with placement.apart_from(variable):
+    with placement.apart_from(variable, scope):
         keys, grads, counts, before = unsummed(g, handle)
         keys = tf.cast(keys, tf.int64)
         hyper = [tf.cast(h, tf.float32) for h in hyper]

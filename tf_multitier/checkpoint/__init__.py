@@ -60,3 +60,7 @@ __all__ = [
     "save_parquet",
     "save_raw",
 ]
+
+
+def __dir__():
+    return sorted(__all__)

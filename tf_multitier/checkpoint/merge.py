@@ -54,8 +54,9 @@ def _check_files(chain):
     for table in chain.tables.values():
         for save in (table.base, *table.deltas):
             for part in save.parts:
-                if not os.path.exists(part.path):
-                    raise NotFoundError(f"checkpoint part {part.path}: expected a file, found none")
+                for path in part.files:
+                    if not os.path.exists(path):
+                        raise NotFoundError(f"checkpoint part {path}: expected a file, found none")
 
 
 class _Merged(CheckpointFiles):
@@ -93,4 +94,6 @@ def _manifest(part):
     manifest = json.loads(part.manifest)
     for name in ("since", "num_removed"):
         manifest.pop(name, None)
+    if manifest.pop("linked", None) is not None:
+        manifest["format_version"] = 2
     return manifest | {"file": part_file_name(), "num_rows": 0}

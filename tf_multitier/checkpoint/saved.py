@@ -34,6 +34,7 @@ class SavedPart:
       save_id: names the save, for deltas that continue it; 0: none may.
       since: of a delta, the save_id of the save that it continues; else 0.
       num_removed: of a delta, its number of removed keys.
+      linked: the paths of the files that have rows in addition to the part file (docs/formats/table_part.md).
     """
 
     path: str
@@ -43,11 +44,17 @@ class SavedPart:
     save_id: int = 0
     since: int = 0
     num_removed: int = 0
+    linked: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the part file and the linked files."""
+        return [self.path, *self.linked]
 
     @property
     def bytes(self) -> int:
-        """The size of the part file. FileNotFoundError if it is missing."""
-        return os.stat(self.path).st_size
+        """The size of all files. FileNotFoundError if one is missing."""
+        return sum(os.stat(path).st_size for path in self.files)
 
 
 class SavedTable(RowSource):
@@ -189,9 +196,9 @@ class Checkpoint:
             text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/{self._manifest}").decode()
             manifest = json.loads(text)
             version = manifest["format_version"]
-            if version not in (2, 3):
+            if version not in (2, 3, 4):
                 raise NotImplementedError(
-                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 or 3, found {version}"
+                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 to 4, found {version}"
                 )
             path = f"{self.path}.{manifest['file']}"
             part = SavedPart(
@@ -200,6 +207,7 @@ class Checkpoint:
                 manifest["num_rows"],
                 manifest["applies"],
                 *(manifest.get(name, 0) for name in ("save_id", "since", "num_removed")),
+                tuple(f"{self.path}.{linked['file']}" for linked in manifest.get("linked", ())),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLossError(

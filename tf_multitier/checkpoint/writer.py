@@ -81,7 +81,7 @@ class Writer(CheckpointFiles):
             raise ValueError(f"frozen: expected None, {', '.join(FROZEN_DTYPES)}; found {frozen!r}")
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
-        columns = arguments.columns(rows.columns)
+        columns = arguments.columns("columns", rows.columns)
         base = {
             "format_version": 3 if frozen else 2,
             "dim": columns[0][1],

@@ -12,3 +12,7 @@ from tf_multitier.data.parquet import read_parquet
 from tf_multitier.data.prefetch import prefetch_embeddings
 
 __all__ = ["DataFrame", "ParquetDataset", "prefetch_embeddings", "read_parquet"]
+
+
+def __dir__():
+    return sorted(__all__)

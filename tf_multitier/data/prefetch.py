@@ -34,7 +34,7 @@ def prefetch_embeddings(
 
     Make it the last stage, after batching. Elements pass through unchanged and in order.
 
-    A prefetched row stays pinned in DRAM until a lookup or an update uses it, until `timeout` has passed, or until the variable's
+    A prefetched row stays pinned in DRAM, or in HBM, until a lookup or an update uses it, until `timeout` has passed, or until the variable's
     `release_prefetched()` runs. So an abandoned iterator pins no row for longer than that. If several elements need a row, the latest
     timeout counts, and the first use releases the row. At most a quarter of a variable's rows in DRAM are pinned. If a prefetch fails
     (a disk error), the error is ignored, and the step reads the row itself.

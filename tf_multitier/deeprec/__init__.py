@@ -17,10 +17,15 @@ from tf_multitier.tensorflow_internals import deprecations_silenced
 
 __all__ = ["install"]
 
+
+def __dir__():
+    return sorted(__all__)
+
+
 _installed = False
 
 
-def install(v1_behavior=True):
+def install(v1_behavior: bool = True) -> None:
     """Adds the names that DeepRec programs use to TensorFlow. A second call changes nothing.
 
     A name is added only if `tensorflow` or `tensorflow.compat.v1` lacks it, with one exception: `tf.ones_initializer` is replaced by

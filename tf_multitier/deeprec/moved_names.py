@@ -1,7 +1,7 @@
 """Names that TensorFlow has moved from one of its modules to another since 1.15.
 
 Programs of that time import them from the old module: `array_ops.stack`, `control_flow_ops.while_loop`. `MOVED` lists the old and the
-new module of each name. The names are added to the old module; no name of an old module is replaced.
+new module of each name. name_map.py adds the names to the old module; no name of an old module is replaced.
 
 `RNN_CELL_IMPORTS` are modules that `from tensorflow.python.ops.rnn_cell import *` used to import too.
 """

@@ -49,3 +49,7 @@ __all__ = [
     "salvage",
     "update_rules",
 ]
+
+
+def __dir__():
+    return sorted(__all__)

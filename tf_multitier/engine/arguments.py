@@ -2,8 +2,13 @@
 
 import enum
 import numbers
+import os
+import reprlib
 
 import numpy as np
+
+_MOST_ELEMENTS = 2**20  # of a column in a row
+_MOST_BYTES = 2**60  # of a tier
 
 
 def integer(name, value, bits=64, signed=True):
@@ -14,6 +19,17 @@ def integer(name, value, bits=64, signed=True):
     if not least <= value < end:
         raise ValueError(f"{name}: expected an integer from {least} to {end - 1}, found {value!r}")
     return int(value)
+
+
+def dim(name, value):
+    """The number of elements of a column."""
+    return _between(name, integer(name, value), _MOST_ELEMENTS)
+
+
+def _between(name, value, most, unit=""):
+    if not 1 <= value <= most:
+        raise ValueError(f"{name}: expected 1 to {most}{unit}, found {value}")
+    return value
 
 
 def boolean(name, value):
@@ -40,10 +56,10 @@ def initializer(name, value):
     """The parameters of an initializer without a matrix, completed; None for None."""
     if value is None:
         return None
-    fields = ("kind", "a", "b", "lower", "upper", "seed")
-    if not isinstance(value, dict) or "kind" not in value or not set(value) <= set(fields):
+    others = ("a", "b", "lower", "upper", "seed")
+    if not isinstance(value, dict) or "kind" not in value or not set(value) <= {"kind", *others}:
         raise ValueError(
-            f"{name}: expected a dict with 'kind' and any of {fields}, found {value!r}"
+            f"{name}: expected a dict with 'kind' and any of {others}, found {value!r}"
         )
     if value["kind"] == "matrix":
         raise ValueError(f"{name}: expected an initializer other than 'matrix', found 'matrix'")
@@ -65,28 +81,69 @@ def text(name, value):
     return value
 
 
+def path(name, value):
+    """A str, from a path."""
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected a path, found {value!r}") from None
+
+
+def sequence(name, value, of):
+    """A list of the elements of a sequence. `of` says what they are."""
+    try:
+        if not isinstance(value, (str, bytes, dict)):
+            return list(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{name}: expected a list of {of}, found {reprlib.repr(value)}")
+
+
+def one_each(name, values, n, of):
+    """A list with one element for each of `n` tables. `of` says what they are."""
+    values = sequence(name, values, of)
+    if len(values) != n:
+        raise ValueError(f"{name}: expected one for each of {n} tables, found {len(values)}")
+    return values
+
+
 def names(name, values):
     """A list of str."""
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+    values = sequence(name, values, "names")
+    if not all(isinstance(value, str) for value in values):
         raise ValueError(f"{name}: expected a list of names, found {values!r}")
-    return list(values)
+    return values
 
 
 def sizes(name, value):
     """A list of ints, from one int, a list of ints, or None (an empty list)."""
-    values = (
-        []
-        if value is None
-        else [value]
-        if isinstance(value, (str, numbers.Number))
-        else list(value)
-    )
-    return [integer(f"{name}[{i}]", v) for i, v in enumerate(values)]
+    if value is None:
+        return []
+    if isinstance(value, (str, numbers.Number)):
+        return [integer(name, value)]
+    return [integer(f"{name}[{i}]", v) for i, v in enumerate(sequence(name, value, "integers"))]
+
+
+def bytes_of_tiers(name, value):
+    """A list of bytes of row data, one for each tier, from what `sizes` takes."""
+    return [
+        _between(f"{name}[{i}]", v, _MOST_BYTES, " bytes") for i, v in enumerate(sizes(name, value))
+    ]
+
+
+def _array(name, values):
+    """An array, from a sequence of any depth."""
+    try:
+        return np.asarray(values)
+    except ValueError:  # NumPy's own message does not name the argument
+        raise ValueError(
+            f"{name}: expected rows of one length, found {reprlib.repr(values)}"
+        ) from None
 
 
 def integers(name, values):
     """int64 [n], from a sequence of integers."""
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu" or (
@@ -100,7 +157,7 @@ def integers(name, values):
 
 def floats(name, values, shape):
     """A float32 array of the given shape."""
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name}: expected numbers, found {array.dtype}")
     if list(array.shape) != list(shape):
@@ -108,22 +165,37 @@ def floats(name, values, shape):
     return np.ascontiguousarray(array, np.float32)
 
 
-def columns(specs):
+def matrix(name, values, columns):
+    """float32 [n, columns]; None for None."""
+    if values is None:
+        return None
+    array = _array(name, values)
+    if array.ndim == 0:
+        raise ValueError(f"{name}: expected shape [n, {columns}], found {reprlib.repr(values)}")
+    return floats(name, array, [len(array), columns])
+
+
+def columns(name, specs):
     """[(name, dim, initial value)], with checked types."""
-    return [
-        (
-            text("name of a column", name),
-            integer(f"dim of column '{name}'", dim, 32),
-            real(f"initial value of column '{name}'", initial_value),
-        )
-        for name, dim, initial_value in specs
-    ]
+    of = "(name, dim, initial value)"
+    return [_column(f"{name}[{i}]", spec, of) for i, spec in enumerate(sequence(name, specs, of))]
+
+
+def _column(name, spec, of):
+    if not isinstance(spec, (tuple, list)) or len(spec) != 3:
+        raise ValueError(f"{name}: expected {of}, found {spec!r}")
+    column, elements, initial_value = spec
+    return (
+        text("name of a column", column),
+        dim(f"dim of column '{column}'", elements),
+        real(f"initial value of column '{column}'", initial_value),
+    )
 
 
 def rows(values):
     """A dict of the arrays of a `Rows`, with checked types and sizes."""
-    specs = columns(values.columns)
-    elements = sum(dim for _, dim, _ in specs)
+    specs = columns("columns", values.columns)
+    elements = sum(elements for _, elements, _ in specs)
     arrays = {
         "columns": specs,
         "data": floats("data", values.data, [len(values.keys), elements]),

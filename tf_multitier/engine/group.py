@@ -10,6 +10,7 @@ import numpy as np
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.engine import rules
+from tf_multitier.engine.table import Table
 
 
 class Group:
@@ -64,26 +65,28 @@ class Group:
         """
         if not isinstance(concat, (bool, np.bool_)):
             raise ValueError(f"concat: expected True or False, found {concat!r}")
+        train = arguments.boolean("train", train)
+        tables = arguments.sequence("tables", tables, "tables")
+        for i, table in enumerate(tables):
+            if not isinstance(table, Table):
+                raise ValueError(f"tables[{i}]: expected a Table, found {table!r}")
         n = len(tables)
-        splits: list = [None] * n if row_splits is None else list(row_splits)
-        combiners = [combiners] * n if isinstance(combiners, str) else list(combiners)
-        weights = [None] * n if weights is None else list(weights)
-        max_norms = [None] * n if max_norms is None else list(max_norms)
-        sequences = (
-            [is_sequence] * n if isinstance(is_sequence, (bool, np.bool_)) else list(is_sequence)
-        )
-        for name, values in (
-            ("keys", keys),
-            ("row_splits", splits),
-            ("combiners", combiners),
-            ("weights", weights),
-            ("max_norms", max_norms),
-            ("is_sequence", sequences),
-        ):
-            if len(values) != n:
-                raise ValueError(
-                    f"{name}: expected one for each of {n} tables, found {len(values)}"
-                )
+        one_for_all = isinstance(is_sequence, (bool, np.bool_))
+        lists = [
+            arguments.one_each(name, [given] * n if for_all else given, n, of)
+            for name, given, for_all, of in (
+                ("keys", keys, False, "arrays"),
+                ("row_splits", row_splits, row_splits is None, "arrays"),
+                ("combiners", combiners, isinstance(combiners, str), "names"),
+                ("weights", weights, weights is None, "arrays"),
+                ("max_norms", max_norms, max_norms is None, "numbers"),
+                ("is_sequence", is_sequence, one_for_all, "bools"),
+            )
+        ]
+        keys, splits, combiners, weights, max_norms, sequences = lists
+        max_norms = [
+            arguments.real_or_none(f"max_norm of member {i}", m) for i, m in enumerate(max_norms)
+        ]
         for i, combiner in enumerate(combiners):
             if combiner not in ("sum", "mean", "sqrtn"):
                 raise ValueError(
@@ -203,10 +206,7 @@ class Group:
             )
         if self._concat:
             return [arguments.floats("grads", grads, self._shapes[0])]
-        if len(grads) != len(self._shapes):
-            raise ValueError(
-                f"grads: expected one for each of {len(self._shapes)} tables, found {len(grads)}"
-            )
+        grads = arguments.one_each("grads", grads, len(self._shapes), "arrays")
         return [
             arguments.floats(f"grads of member {i}", g, shape)
             for i, (g, shape) in enumerate(zip(grads, self._shapes))

@@ -31,6 +31,8 @@ _NEWER_OPTIONS: dict = {
     "storage_rows": [],
     "initial_rows": 0,
     "on_full": "error",
+    "dropped": "keys",
+    "dropped_bytes": 8 << 20,
 }
 
 
@@ -84,7 +86,7 @@ def decode_options(path):
     options = json.loads(text)
     for name, value in _NEWER_OPTIONS.items():
         options.setdefault(name, value)
-    options["slots"] = arguments.columns(options["slots"])
+    options["slots"] = arguments.columns("slots", options["slots"])
     matrix = options.setdefault("matrix", None)
     if matrix is not None:
         name = os.path.join(path, _MATRIX_FILE)

@@ -113,6 +113,8 @@ class RowTransfer:
                 raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
         checked = arguments.integers("keys", keys)
         dims = {name: dim for name, dim, _ in self.columns}
+        if not isinstance(columns, collections.abc.Mapping):
+            raise ValueError(f"columns: expected a dict from names to values, found {columns!r}")
         data = []
         for name, values in columns.items():
             if name not in dims:
@@ -137,4 +139,6 @@ class RowTransfer:
         Raises:
           ValueError: the value column has another dim, or the sizes of the arrays do not match.
         """
+        if not isinstance(rows, Rows):
+            raise ValueError(f"rows: expected Rows, found {rows!r}")
         self._table.import_rows(arguments.rows(rows))

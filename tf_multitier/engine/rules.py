@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 
 from tf_multitier import _engine
@@ -38,13 +39,17 @@ def rule_and_hyper(rule, hyper):
       ValueError: an unknown rule, other hyperparameters than the rule's, or a value out of range.
     """
     rules = _engine.update_rules()
-    if rule not in rules:
+    if not isinstance(rule, str) or rule not in rules:
         raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
     spec = rules[rule]
-    hyper = dict(hyper or {})
-    if sorted(hyper) != sorted(spec["hyperparameters"]):
+    hyper = {} if hyper is None else hyper
+    if not isinstance(hyper, collections.abc.Mapping):
         raise ValueError(
-            f"hyper of {rule}: expected {spec['hyperparameters']}, found {sorted(hyper)}"
+            f"hyper of {rule}: expected a dict with {spec['hyperparameters']}, found {hyper!r}"
+        )
+    if set(hyper) != set(spec["hyperparameters"]):
+        raise ValueError(
+            f"hyper of {rule}: expected {spec['hyperparameters']}, found {list(hyper)}"
         )
     values = [arguments.real(f"{name} of {rule}", hyper[name]) for name in spec["hyperparameters"]]
     _engine.check_hyper(rule, values)

@@ -8,6 +8,7 @@ import os
 import numpy as np
 
 from tf_multitier import _engine
+from tf_multitier.engine import arguments
 from tf_multitier.engine.rows import Rows
 
 
@@ -53,7 +54,7 @@ def salvage(path: str) -> Salvaged:
       NotFoundError: the directory has no such files.
       FailedPreconditionError: a process uses the instance. The message names it.
     """
-    path = os.fspath(path)
+    path = arguments.path("path", path)
     below = os.path.join(path, "ssdhash")
     instance = None
     if os.path.isdir(below):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections.abc
 import json
-import os
 import typing
 import warnings
 
@@ -18,6 +17,7 @@ from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
 from tf_multitier.engine import rules
 from tf_multitier.engine.row_transfer import RowTransfer
+from tf_multitier.engine.rows import Rows
 from tf_multitier.engine.tier_control import TierControl
 
 
@@ -64,6 +64,8 @@ class Table(RowTransfer, TierControl):
         cache_strategy: str = "DEFAULT",
         drop_coldest: bool = False,
         on_full: str = "error",
+        dropped: str = "keys",
+        dropped_bytes: int = 8 << 20,
         refuse_colder: bool = False,
         keep: bool = False,
         on_corruption: str = "error",
@@ -104,12 +106,14 @@ class Table(RowTransfer, TierControl):
           storage_size: bytes of row data in each tier, fastest first: an integer or a list, each > 0. A tier without a size gets
             1 GiB; the last tier without a size has no bound. HBM on the emulated device without a size gets 1 MiB.
           storage_rows: rows of each tier, in place of storage_size. The number stays when slots are added.
-          initial_rows: number of rows for which index and DRAM are made at once.
+          initial_rows: number of rows for which the index and the addresses of rows in DRAM are made at once.
           cache_strategy: which rows leave a full tier first: "LRU", "LFU", "SCORE" (or a `CacheStrategy`), or "DEFAULT" (or None).
           drop_coldest: what happens when the last tier has a size and is full. True: its coldest rows are dropped (see
             `pop_dropped`). False: an update that needs room is refused.
           on_full: what an update does with new keys that have no room. "error": it raises ResourceExhaustedError. "warn": they get
             no row; the first time a warning is issued, and `refused` in the statistics counts them. "drop": as drop_coldest.
+          dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows" (a row that leaves a file is read).
+          dropped_bytes: bytes for that. The newest stay; `dropped_lost` in the statistics counts the others.
           refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row;
             `refused` in the statistics counts it. Needs drop_coldest and "SCORE".
           keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
@@ -129,20 +133,19 @@ class Table(RowTransfer, TierControl):
           NotFoundError: the parent of the storage path does not exist.
           EngineError: this process cannot write to the storage path.
         """
-        if matrix is not None:
-            matrix = arguments.floats("matrix", matrix, [len(matrix), dim])
+        dim = arguments.dim("dim", dim)
         self._make(
             {
                 "name": arguments.text("name", name),
-                "dim": arguments.integer("dim", dim, 32),
+                "dim": dim,
                 "initializer": arguments.text("initializer", initializer),
                 "a": arguments.real("a", a),
                 "b": arguments.real("b", b),
                 "lower": arguments.real_or_none("lower", lower),
                 "upper": arguments.real_or_none("upper", upper),
                 "seed": arguments.integer("seed", seed, signed=False),
-                "matrix": matrix,
-                "slots": arguments.columns(slots),
+                "matrix": arguments.matrix("matrix", matrix, dim),
+                "slots": arguments.columns("slots", slots),
                 "filter": arguments.text("filter", filter),
                 "filter_freq": arguments.integer("filter_freq", filter_freq, 32, signed=False),
                 "filter_max_keys": arguments.integer("filter_max_keys", filter_max_keys),
@@ -164,8 +167,10 @@ class Table(RowTransfer, TierControl):
                 "steps_to_live": arguments.integer("steps_to_live", steps_to_live),
                 "l2_weight_threshold": arguments.real("l2_weight_threshold", l2_weight_threshold),
                 "storage_type": arguments.text("storage_type", storage_type),
-                "storage_path": "" if storage_path is None else os.fspath(storage_path),
-                "storage_sizes": arguments.sizes("storage_sizes", storage_size),
+                "storage_path": ""
+                if storage_path is None
+                else arguments.path("storage_path", storage_path),
+                "storage_sizes": arguments.bytes_of_tiers("storage_size", storage_size),
                 "storage_rows": arguments.sizes("storage_rows", storage_rows),
                 "initial_rows": arguments.integer("initial_rows", initial_rows),
                 "cache_strategy": "DEFAULT"
@@ -173,6 +178,8 @@ class Table(RowTransfer, TierControl):
                 else arguments.text("cache_strategy", cache_strategy),
                 "drop_coldest": arguments.boolean("drop_coldest", drop_coldest),
                 "on_full": arguments.text("on_full", on_full),
+                "dropped": arguments.text("dropped", dropped),
+                "dropped_bytes": arguments.integer("dropped_bytes", dropped_bytes),
                 "refuse_colder": arguments.boolean("refuse_colder", refuse_colder),
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
@@ -216,7 +223,9 @@ class Table(RowTransfer, TierControl):
             raise ValueError(
                 f"open: expected recover=True, found {recover!r}: a table begins empty, or with what is recovered"
             )
-        path = os.fspath(path) if name is None else kept.instance_of_name(path, name)
+        path = arguments.path("path", path)
+        if name is not None:
+            path = kept.instance_of_name(path, arguments.text("name", name))
         instance = _engine.Instance(path)
         try:
             options = kept.decode_options(path)
@@ -382,7 +391,7 @@ class Table(RowTransfer, TierControl):
         Raises:
           AlreadyExistsError: a column of that name exists with another dim.
         """
-        self._table.add_slots(arguments.columns(slots))
+        self._table.add_slots(arguments.columns("slots", slots))
 
     def frequency(self, keys: npt.ArrayLike) -> np.ndarray:
         """The number of occurrences of each key in training: int64 [n]. Without a row: its count if a filter counts it, else 0."""
@@ -436,6 +445,16 @@ class Table(RowTransfer, TierControl):
         """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
         return json.loads(self._table.stats_json())
 
-    def pop_dropped(self) -> np.ndarray:
-        """The keys that were dropped since the last call (see drop_coldest, on_corruption): int64 [n], at most the newest 2**20."""
-        return self._table.pop_dropped()
+    def pop_dropped(self, rows: bool = False) -> typing.Any:
+        """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
+
+        Args:
+          rows: False: the keys. True: `Rows` with all columns, for dropped="rows". A damaged row is NaN, frequency 0, version -1.
+
+        Returns:
+          int64 [n], or `Rows`: as many of the newest as `dropped_bytes` hold.
+
+        Raises:
+          FailedPreconditionError: rows is True, and the table does not keep them.
+        """
+        return Rows(**self._table.pop_dropped_rows()) if rows else self._table.pop_dropped()

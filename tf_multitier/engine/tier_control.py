@@ -27,10 +27,10 @@ class TierControl:
         return self._table.lookup_tier(arguments.integers("keys", keys))
 
     def prefetch(self, keys: npt.ArrayLike, timeout: float = 10.0) -> int:
-        """Reads the rows of `keys` into DRAM and pins them there until their next use.
+        """Reads the rows of `keys` into the first tier, DRAM or HBM, and pins them there until their next use.
 
-        It creates no key, and pins at most a quarter of the rows of the DRAM budget. If a row is pinned already, the later timeout
-        counts.
+        It creates no key, and pins at most a quarter of the rows of the DRAM budget. With HBM, at most a quarter of its rows are pinned
+        there, and further rows in DRAM. If a row is pinned already, the later timeout counts.
 
         Args:
           keys: integers [n].
@@ -42,6 +42,7 @@ class TierControl:
         Raises:
           ValueError: timeout is out of range.
         """
+        timeout = arguments.real("timeout", timeout)
         if not 0 <= timeout <= 1e9:
             raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
         return self._table.prefetch(arguments.integers("keys", keys), int(timeout * 1e6))

@@ -81,7 +81,8 @@ def _table(table):
 
 
 def _files(parts):
-    sizes = {p.path: os.path.getsize(p.path) for p in parts if os.path.exists(p.path)}
+    paths = [path for part in parts for path in part.files]
+    sizes = {path: os.path.getsize(path) for path in paths if os.path.exists(path)}
     described = {
         "parts": [
             {
@@ -89,14 +90,20 @@ def _files(parts):
                 "rows": part.num_rows,
                 "bytes": sizes.get(part.path),
             }
+            | _linked(part, sizes)
             for part in parts
         ],
         "bytes": sum(sizes.values()),
     }
-    absent = [os.path.basename(p.path) for p in parts if p.path not in sizes]
+    absent = [os.path.basename(path) for path in paths if path not in sizes]
     if absent:
         described["damage"] = f"missing: {', '.join(absent)}"
     return described
+
+
+def _linked(part, sizes):
+    linked = [{"file": os.path.basename(path), "bytes": sizes.get(path)} for path in part.linked]
+    return {"linked": linked} if linked else {}
 
 
 def _delta(delta, names):

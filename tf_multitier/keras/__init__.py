@@ -22,3 +22,7 @@ from tf_multitier.keras.optimizers import with_rows
 from tf_multitier.keras.statistics import StatisticsCallback
 
 __all__ = ["Embedding", "GroupEmbedding", "StatisticsCallback", "with_rows"]
+
+
+def __dir__():
+    return sorted(__all__)

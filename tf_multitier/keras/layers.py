@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import numbers
 import re
 import typing
 
@@ -14,6 +15,7 @@ from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier import options
+from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
 from tf_multitier.keras import storing
 from tf_multitier.keras.rows import Rows
@@ -28,11 +30,15 @@ class _RowsLayer(keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
+        if "input_dim" in kwargs:  # Keras would take it for the shape of the input
+            raise TypeError(
+                f"tf_multitier.keras.{type(self).__name__} has no input_dim, because every integer is an id: leave "
+                f"input_dim={kwargs['input_dim']!r} out"
+            )
         super().__init__(**kwargs)
         self.supports_jit = False  # else Keras gives our ops to XLA
         self.autocast = False  # else ids that are floats lose digits with a half-precision policy
-        if isinstance(optimizer, dict):
-            optimizer = _optimizer_from(optimizer)
+        optimizer = optimizer_configs.from_config(optimizer, self.name)
         if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
             raise TypeError(
                 f"layer '{self.name}': optimizer: expected one of tf_multitier.optimizers or None, found {optimizer!r}"
@@ -56,6 +62,8 @@ class _RowsLayer(keras.layers.Layer):
         for part in variable.parts:
             # Keras tracks what the list has.
             self._rows.append(Rows(part, self, self.optimizer, variable))
+            # tf.train.Checkpoint tracks attributes: the steps and the state of the optimizer of each table.
+            setattr(self, f"row_optimizer_{len(self._rows) - 1}", self._rows[-1].row_optimizer)
         return variable
 
     @property
@@ -81,24 +89,8 @@ class _RowsLayer(keras.layers.Layer):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        config["optimizer"] = None if self.optimizer is None else _optimizer_config(self.optimizer)
+        config["optimizer"] = optimizer_configs.to_config(self.optimizer)
         return config
-
-
-def _optimizer_config(optimizer):
-    config = {
-        key: keras.saving.serialize_keras_object(value) if callable(value) else value
-        for key, value in optimizer.get_config().items()
-    }
-    return {"row_optimizer": type(optimizer).__name__, "arguments": config}
-
-
-def _optimizer_from(config):
-    arguments = {
-        key: keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value
-        for key, value in config["arguments"].items()
-    }
-    return getattr(row_optimizers, config["row_optimizer"])(**arguments)
 
 
 def keras_initializer(initializer: typing.Any) -> typing.Any:
@@ -134,7 +126,8 @@ class Embedding(_RowsLayer):
     Args:
       output_dim: elements of an embedding.
       embeddings_initializer: an initializer of Keras or TensorFlow, or its name.
-      mask_zero: whether id 0 is padding: the layer computes a mask, and with a combiner leaves id 0 out.
+      mask_zero: whether id 0 is padding. With a combiner, the layer leaves id 0 out of dense, ragged and sparse ids: it has no row
+        and gets no gradient. Without one, the layer computes a mask for dense ids.
       combiner: None: one embedding per id. "sum", "mean" or "sqrtn": pools the ids of each row of [batch, ids].
       ev_option: tf_multitier.EmbeddingVariableOption: storage tiers, filters, eviction.
       optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's optimizer does (`with_rows`).
@@ -166,6 +159,11 @@ class Embedding(_RowsLayer):
         if combiner not in (None, *lookup.COMBINERS):
             raise ValueError(
                 f"layer '{self.name}': combiner: expected None, 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+            )
+        if isinstance(embeddings_initializer, numbers.Number):
+            raise TypeError(
+                f"layer '{self.name}': embeddings_initializer: expected an initializer or its name, found {embeddings_initializer!r}: "
+                "Embedding has no input_dim, so the first argument is output_dim"
             )
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -261,9 +259,11 @@ def _values(variable, ids, training):
 
 
 def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
-    """Ids of [batch, ids] as a ragged or sparse tensor; dense ids without zeros if mask_zero."""
-    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
-        return ids
+    """Ids of [batch, ids] as a ragged or sparse tensor, without zeros if mask_zero."""
+    if isinstance(ids, tf.SparseTensor):
+        return tf.sparse.retain(ids, tf.not_equal(ids.values, 0)) if mask_zero else ids
+    if isinstance(ids, tf.RaggedTensor):
+        return tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0)) if mask_zero else ids
     ids = tf.convert_to_tensor(ids)
     if ids.shape.rank == 1:
         ids = ids[:, None]

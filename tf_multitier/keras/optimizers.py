@@ -177,4 +177,8 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
         raise NotImplementedError(
             f"with_rows has no rule for {name}; supported: {', '.join(sorted(_RULES))}"
         )
-    return _CLASSES[name].from_config(optimizer.get_config())
+    config = optimizer.get_config()
+    rate = optimizer._learning_rate  # the property calls a function
+    if callable(rate) and not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        config["learning_rate"] = rate  # in the configuration, a lambda is code that Keras refuses
+    return _CLASSES[name].from_config(config)

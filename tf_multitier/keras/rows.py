@@ -139,7 +139,10 @@ class Rows(keras.Variable):
             variable.assign(value)
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
-        return self.embedding_variable.numpy()  # raises: a file of NumPy or HDF5 would have no rows
+        raise NotImplementedError(
+            f"rows of layer '{self._layer_name}' are in a hash table, which has no dense value for a file of HDF5 or NumPy: save the "
+            "model to a file '.keras' or its weights with save_weights, and read rows with export() of the layer's tables"
+        )
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: typing.Any) -> dict:
         # In a checkpoint the layer has the embedding variable itself. `model.export` keeps variables without their layers.
@@ -158,11 +161,12 @@ class Rows(keras.Variable):
         object_map[self] = self
         return []
 
-    def _serialize_to_tensors(self) -> dict:
+    def _gather_saveables_for_checkpoint(self) -> dict:
+        # Not _serialize_to_tensors: `assert_consumed` expects values in the checkpoint for an object that has it.
         return {}
 
-    def _restore_from_tensors(self, restored_tensors: dict) -> None:
-        del restored_tensors
+    def _copy_trackable_to_cpu(self, object_map: typing.Any) -> None:
+        self.embedding_variable._copy_trackable_to_cpu(object_map)  # raises
 
     def __repr__(self):
         return f"<tf_multitier.keras.Rows of {self.embedding_variable!r}>"

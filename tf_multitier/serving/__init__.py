@@ -26,3 +26,7 @@ __all__ = [
     "read_only",
     "shared_tables",
 ]
+
+
+def __dir__():
+    return sorted(__all__)

@@ -26,3 +26,7 @@ __all__ = [
     "StatisticsHook",
     "resize_on_restore",
 ]
+
+
+def __dir__():
+    return sorted(__all__)

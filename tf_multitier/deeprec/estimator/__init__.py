@@ -14,6 +14,7 @@ in its own session and export with an Estimator, as DeepRec's model zoo does.
 """
 
 import types
+import typing
 
 import tensorflow as tf
 
@@ -26,6 +27,23 @@ from tf_multitier.deeprec.estimator.spec import ModeKeys
 from tf_multitier.deeprec.estimator.spec import TrainSpec
 from tf_multitier.deeprec.estimator.training import train_and_evaluate
 from tf_multitier.deeprec.estimator.wide_deep import DNNLinearCombinedClassifier
+
+__all__ = [
+    "DNNLinearCombinedClassifier",
+    "Estimator",
+    "EstimatorSpec",
+    "EvalSpec",
+    "ModeKeys",
+    "RunConfig",
+    "TrainSpec",
+    "export",
+    "train_and_evaluate",
+]
+
+
+def __dir__():
+    return sorted(__all__)
+
 
 _train = tf.compat.v1.train
 
@@ -76,10 +94,10 @@ class _Module(types.ModuleType):
         )
 
 
-def module():
+def module() -> types.ModuleType:
     """The module `tf.estimator`."""
-    made = _Module("tensorflow.estimator", __doc__)
+    made: typing.Any = _Module("tensorflow.estimator", __doc__)
     made.__dict__.update(NAMES)
     made.export = _Module("tensorflow.estimator.export", export.__doc__)
-    made.export.__dict__.update({name: getattr(export, name) for name in export.NAMES})
+    made.export.__dict__.update({name: getattr(export, name) for name in export.__all__})
     return made

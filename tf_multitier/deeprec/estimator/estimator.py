@@ -1,10 +1,15 @@
 """Estimator: trains, evaluates, predicts and exports the model that a model_fn builds."""
 
+from __future__ import annotations
+
+import collections.abc
 import inspect
 import os
 import tempfile
 import time
+import typing
 
+import numpy as np
 import tensorflow as tf
 
 from tf_multitier.deeprec.estimator import export as export_lib
@@ -30,7 +35,14 @@ class Estimator:
       TypeError, NotImplementedError: a bad argument.
     """
 
-    def __init__(self, model_fn, model_dir=None, config=None, params=None, warm_start_from=None):
+    def __init__(
+        self,
+        model_fn: collections.abc.Callable,
+        model_dir: str | os.PathLike | None = None,
+        config: RunConfig | None = None,
+        params: dict | None = None,
+        warm_start_from: None = None,
+    ) -> None:
         if not callable(model_fn):
             raise TypeError(f"Estimator: model_fn: expected a function, found {model_fn!r}")
         if warm_start_from is not None:
@@ -49,26 +61,36 @@ class Estimator:
         self._model_fn = model_fn
 
     @property
-    def model_fn(self):
+    def model_fn(self) -> collections.abc.Callable:
         """The model_fn as a function of (features, labels, mode, config)."""
         return lambda features, labels, mode, config: _call(
             self._model_fn, features, labels, mode=mode, params=self.params, config=config
         )
 
-    def latest_checkpoint(self):
+    def latest_checkpoint(self) -> str | None:
         """Path of the latest checkpoint, or None."""
         return tf.train.latest_checkpoint(self.model_dir)
 
-    def get_variable_names(self):
+    def get_variable_names(self) -> list[str]:
+        """The names of the variables in the latest checkpoint."""
         return [name for name, _ in tf.train.list_variables(self.model_dir)]
 
-    def get_variable_value(self, name):
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """The value of a variable in the latest checkpoint."""
         return tf.train.load_variable(self.model_dir, name)
 
-    def eval_dir(self, name=None):
+    def eval_dir(self, name: str | None = None) -> str:
+        """The directory for summaries of the evaluations with this name."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
-    def train(self, input_fn, hooks=None, steps=None, max_steps=None, saving_listeners=None):
+    def train(
+        self,
+        input_fn: collections.abc.Callable,
+        hooks: collections.abc.Sequence | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: collections.abc.Sequence | None = None,
+    ) -> Estimator:
         """Trains.
 
         Args:
@@ -154,7 +176,14 @@ class Estimator:
             log_step_count_steps=config.log_step_count_steps,
         )
 
-    def evaluate(self, input_fn, steps=None, hooks=None, checkpoint_path=None, name=None):
+    def evaluate(
+        self,
+        input_fn: collections.abc.Callable,
+        steps: int | None = None,
+        hooks: collections.abc.Sequence | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, typing.Any]:
         """Evaluates the latest checkpoint, or the one at `checkpoint_path`.
 
         Args:
@@ -197,12 +226,12 @@ class Estimator:
 
     def predict(
         self,
-        input_fn,
-        predict_keys=None,
-        hooks=None,
-        checkpoint_path=None,
-        yield_single_examples=True,
-    ):
+        input_fn: collections.abc.Callable,
+        predict_keys: collections.abc.Sequence[str] | None = None,
+        hooks: collections.abc.Sequence | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> collections.abc.Iterator:
         """Yields the predictions of the latest checkpoint.
 
         Args:
@@ -236,14 +265,14 @@ class Estimator:
 
     def export_saved_model(
         self,
-        export_dir_base,
-        serving_input_receiver_fn,
-        assets_extra=None,
-        as_text=False,
-        checkpoint_path=None,
-        experimental_mode=ModeKeys.PREDICT,
-        save_incr_model=False,
-    ):
+        export_dir_base: str | os.PathLike,
+        serving_input_receiver_fn: collections.abc.Callable[[], export_lib.ServingInputReceiver],
+        assets_extra: dict[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
+        save_incr_model: bool = False,
+    ) -> bytes:
         """Writes a SavedModel of the latest checkpoint into a new directory below `export_dir_base`.
 
         Args:

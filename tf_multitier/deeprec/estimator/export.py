@@ -1,17 +1,26 @@
 """`tf.estimator.export`: the inputs and outputs of an exported model. Names and arguments are TensorFlow 1's."""
 
+from __future__ import annotations
+
+import collections.abc
+import typing
+
 import tensorflow as tf
 
 _v1 = tf.compat.v1
 
-NAMES = (
+__all__ = [
     "ClassificationOutput",
     "PredictOutput",
     "RegressionOutput",
     "ServingInputReceiver",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
-)
+]
+
+
+def __dir__():
+    return sorted(__all__)
 
 
 class ServingInputReceiver:
@@ -23,7 +32,12 @@ class ServingInputReceiver:
       receiver_tensors_alternatives: {name: dict of tensors in the graph that a request may feed instead}. Each has its own signatures.
     """
 
-    def __init__(self, features, receiver_tensors, receiver_tensors_alternatives=None):
+    def __init__(
+        self,
+        features: typing.Any,
+        receiver_tensors: typing.Any,
+        receiver_tensors_alternatives: dict[str, dict] | None = None,
+    ) -> None:
         self.features = features
         self.receiver_tensors = (
             receiver_tensors if isinstance(receiver_tensors, dict) else {"input": receiver_tensors}
@@ -34,22 +48,24 @@ class ServingInputReceiver:
 class PredictOutput:
     """All predictions, by name."""
 
-    def __init__(self, outputs):
+    def __init__(self, outputs: typing.Any) -> None:
         self.outputs = outputs if isinstance(outputs, dict) else {"output": outputs}
 
-    def signature(self, inputs):
+    def signature(self, inputs: dict[str, typing.Any]) -> typing.Any:
+        """The SignatureDef of a model with these inputs."""
         return _v1.saved_model.predict_signature_def(inputs, self.outputs)
 
 
 class ClassificationOutput:
     """Classes and their scores, for TensorFlow Serving's Classify requests."""
 
-    def __init__(self, scores=None, classes=None):
+    def __init__(self, scores: typing.Any = None, classes: typing.Any = None) -> None:
         if scores is None and classes is None:
             raise ValueError("ClassificationOutput: expected scores or classes, found neither")
         self.scores, self.classes = scores, classes
 
-    def signature(self, inputs):
+    def signature(self, inputs: dict[str, typing.Any]) -> typing.Any:
+        """The SignatureDef of a model with these inputs."""
         return _v1.saved_model.classification_signature_def(
             _the_one(inputs), self.classes, self.scores
         )
@@ -58,10 +74,11 @@ class ClassificationOutput:
 class RegressionOutput:
     """One value per example, for TensorFlow Serving's Regress requests."""
 
-    def __init__(self, value):
+    def __init__(self, value: typing.Any) -> None:
         self.value = value
 
-    def signature(self, inputs):
+    def signature(self, inputs: dict[str, typing.Any]) -> typing.Any:
+        """The SignatureDef of a model with these inputs."""
         return _v1.saved_model.regression_signature_def(_the_one(inputs), self.value)
 
 
@@ -73,7 +90,9 @@ def _the_one(inputs):
     return next(iter(inputs.values()))
 
 
-def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
+def build_raw_serving_input_receiver_fn(
+    features: dict[str, typing.Any], default_batch_size: int | None = None
+) -> collections.abc.Callable[[], ServingInputReceiver]:
     """A serving_input_receiver_fn with a placeholder for each Tensor of the dict `features`, of its dtype and shape."""
 
     def receiver():
@@ -86,7 +105,9 @@ def build_raw_serving_input_receiver_fn(features, default_batch_size=None):
     return receiver
 
 
-def build_parsing_serving_input_receiver_fn(feature_spec, default_batch_size=None):
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: dict[str, typing.Any], default_batch_size: int | None = None
+) -> collections.abc.Callable[[], ServingInputReceiver]:
     """A serving_input_receiver_fn that parses serialized `tf.train.Example`s by `feature_spec`."""
 
     def receiver():

@@ -1,8 +1,12 @@
 """RunConfig: when an Estimator saves, and which task of the cluster in TF_CONFIG this process is."""
 
+from __future__ import annotations
+
+import collections.abc
 import copy
 import json
 import os
+import typing
 
 import tensorflow as tf
 
@@ -30,20 +34,20 @@ class RunConfig:
 
     def __init__(
         self,
-        model_dir=None,
-        tf_random_seed=None,
-        save_summary_steps=100,
-        save_checkpoints_steps=None,
-        save_checkpoints_secs=None,
-        session_config=None,
-        keep_checkpoint_max=5,
-        keep_checkpoint_every_n_hours=10000,
-        log_step_count_steps=100,
-        train_distribute=None,
-        device_fn=None,
-        protocol=None,
-        eval_distribute=None,
-    ):
+        model_dir: str | os.PathLike | None = None,
+        tf_random_seed: int | None = None,
+        save_summary_steps: int | None = 100,
+        save_checkpoints_steps: int | None = None,
+        save_checkpoints_secs: float | None = None,
+        session_config: typing.Any = None,
+        keep_checkpoint_max: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000,
+        log_step_count_steps: int | None = 100,
+        train_distribute: None = None,
+        device_fn: collections.abc.Callable | None = None,
+        protocol: str | None = None,
+        eval_distribute: None = None,
+    ) -> None:
         if save_checkpoints_steps is not None and save_checkpoints_secs is not None:
             raise ValueError(
                 "RunConfig: expected save_checkpoints_steps or save_checkpoints_secs, found both: "
@@ -92,7 +96,7 @@ class RunConfig:
         self.master = "" if alone else f"grpc://{cluster[self.task_type][self.task_id]}"
         self.evaluation_master = ""
 
-    def device(self):
+    def device(self) -> collections.abc.Callable | None:
         """The device function for building the model, or None."""
         if self.device_fn is not None or not self.num_ps_replicas or not self.master:
             return self.device_fn
@@ -101,7 +105,7 @@ class RunConfig:
             cluster=self.cluster_spec.as_dict(),
         )
 
-    def replace(self, **changes):
+    def replace(self, **changes: typing.Any) -> RunConfig:
         """A copy with changed settings.
 
         Raises:

@@ -1,6 +1,9 @@
 """ModeKeys, EstimatorSpec, TrainSpec and EvalSpec, the arguments of an Estimator. Names and arguments are TensorFlow 1's."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+import collections.abc
+import typing
 
 import tensorflow as tf
 
@@ -52,18 +55,18 @@ class EstimatorSpec:
 
     def __init__(
         self,
-        mode,
-        predictions=None,
-        loss=None,
-        train_op=None,
-        eval_metric_ops=None,
-        export_outputs=None,
-        training_chief_hooks=None,
-        training_hooks=None,
-        scaffold=None,
-        evaluation_hooks=None,
-        prediction_hooks=None,
-    ):
+        mode: str,
+        predictions: typing.Any = None,
+        loss: typing.Any = None,
+        train_op: typing.Any = None,
+        eval_metric_ops: dict[str, tuple] | None = None,
+        export_outputs: dict[str, typing.Any] | None = None,
+        training_chief_hooks: collections.abc.Sequence | None = None,
+        training_hooks: collections.abc.Sequence | None = None,
+        scaffold: typing.Any = None,
+        evaluation_hooks: collections.abc.Sequence | None = None,
+        prediction_hooks: collections.abc.Sequence | None = None,
+    ) -> None:
         if mode not in _NEEDED:
             raise ValueError(
                 f"EstimatorSpec: mode: expected one of {sorted(_NEEDED)}, found {mode!r}"
@@ -95,22 +98,22 @@ class EstimatorSpec:
         self.scaffold = scaffold or tf.compat.v1.train.Scaffold()
 
 
-class TrainSpec(NamedTuple):
+class TrainSpec(typing.NamedTuple):
     """The training of `train_and_evaluate`. `max_steps` is the global step at which to stop. None: at the end of the data."""
 
-    input_fn: object
+    input_fn: collections.abc.Callable
     max_steps: int | None = None
-    hooks: list | None = None
-    saving_listeners: list | None = None
+    hooks: collections.abc.Sequence | None = None
+    saving_listeners: collections.abc.Sequence | None = None
 
 
-class EvalSpec(NamedTuple):
+class EvalSpec(typing.NamedTuple):
     """The evaluations of `train_and_evaluate`. Each uses `steps` batches (None: all). At most one starts in `throttle_secs` seconds."""
 
-    input_fn: object
+    input_fn: collections.abc.Callable
     steps: int | None = 100
     name: str | None = None
-    hooks: list | None = None
+    hooks: collections.abc.Sequence | None = None
     exporters: object | None = None
     start_delay_secs: int = 120
     throttle_secs: int = 600

@@ -1,13 +1,21 @@
 """train_and_evaluate, for a single process and for one task of a cluster in TF_CONFIG."""
 
+from __future__ import annotations
+
 import time
 
 import tensorflow as tf
 
+from tf_multitier.deeprec.estimator.estimator import Estimator
+from tf_multitier.deeprec.estimator.spec import EvalSpec
+from tf_multitier.deeprec.estimator.spec import TrainSpec
+
 _v1 = tf.compat.v1
 
 
-def train_and_evaluate(estimator, train_spec, eval_spec):
+def train_and_evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[dict, list] | None:
     """Trains and evaluates. Source: `tf.estimator.train_and_evaluate` of TensorFlow 1.
 
     A single process evaluates after checkpoints, at most once in `throttle_secs` seconds, and at the end. In a cluster, "ps" tasks

@@ -1,11 +1,17 @@
 """DNNLinearCombinedClassifier: a wide and deep model over feature columns, for binary classification."""
 
+from __future__ import annotations
+
+import collections.abc
 import math
+import os
+import typing
 
 import tensorflow as tf
 
 from tf_multitier.deeprec.estimator import export
 from tf_multitier.deeprec.estimator.estimator import Estimator
+from tf_multitier.deeprec.estimator.run_config import RunConfig
 from tf_multitier.deeprec.estimator.spec import EstimatorSpec
 from tf_multitier.deeprec.estimator.spec import ModeKeys
 
@@ -34,24 +40,24 @@ class DNNLinearCombinedClassifier(Estimator):
 
     def __init__(
         self,
-        model_dir=None,
-        linear_feature_columns=None,
-        linear_optimizer=None,
-        dnn_feature_columns=None,
-        dnn_optimizer=None,
-        dnn_hidden_units=None,
-        dnn_activation_fn=tf.nn.relu,
-        dnn_dropout=None,
-        n_classes=2,
-        weight_column=None,
-        label_vocabulary=None,
-        config=None,
-        warm_start_from=None,
-        loss_reduction=_v1.losses.Reduction.SUM,
-        batch_norm=False,
-        linear_sparse_combiner="sum",
-        dnn_dtype=tf.float32,
-    ):
+        model_dir: str | os.PathLike | None = None,
+        linear_feature_columns: collections.abc.Iterable | None = None,
+        linear_optimizer: typing.Any = None,
+        dnn_feature_columns: collections.abc.Iterable | None = None,
+        dnn_optimizer: typing.Any = None,
+        dnn_hidden_units: collections.abc.Sequence[int] | None = None,
+        dnn_activation_fn: collections.abc.Callable = tf.nn.relu,
+        dnn_dropout: float | None = None,
+        n_classes: int = 2,
+        weight_column: None = None,
+        label_vocabulary: None = None,
+        config: RunConfig | None = None,
+        warm_start_from: None = None,
+        loss_reduction: typing.Any = _v1.losses.Reduction.SUM,
+        batch_norm: bool = False,
+        linear_sparse_combiner: str = "sum",
+        dnn_dtype: typing.Any = tf.float32,
+    ) -> None:
         for name, value, expected in (
             ("n_classes", n_classes, 2),
             ("weight_column", weight_column, None),

@@ -1,0 +1,97 @@
+"""Messages for uses that Keras and TensorFlow users try first, and that embedding variables do not have."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_multitier
+from worlds import needs_eager
+
+pytestmark = needs_eager
+kt = pytest.importorskip("tf_multitier.keras")
+optimizers = tf_multitier.optimizers
+IDS = tf.constant([1, 2, 3], tf.int64)
+
+
+def two_parts():
+    return tf.compat.v1.fixed_size_partitioner(2)
+
+
+def test_input_dim_is_refused():
+    for make in (
+        lambda: kt.Embedding(input_dim=1000, output_dim=16),
+        lambda: kt.GroupEmbedding({"a": {"input_dim": 1000, "output_dim": 16}}),
+        lambda: kt.GroupEmbedding({"a": {"output_dim": 16}}, input_dim=1000),
+    ):
+        with pytest.raises(TypeError, match=r"has no input_dim.*leave input_dim=1000 out"):
+            make()
+    with pytest.raises(TypeError, match=r"found 16: Embedding has no input_dim"):
+        kt.Embedding(1000, 16)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_row_optimizers_take_the_weights_of_a_layer(partitions):
+    layer = kt.Embedding(4, "ones", partitions=partitions)
+    optimizer = optimizers.SGD(1.0)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(IDS))
+    weights = layer.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    assert layer(IDS).numpy().tolist() == [[0.0] * 4] * 3
+    dense = keras.layers.Dense(1)
+    dense.build((None, 4))
+    with pytest.raises(TypeError, match="found 'kernel': train it with another optimizer"):
+        optimizer.apply_gradients(zip([None] * 2, dense.trainable_variables))
+
+
+def gradient(variable, is_watched=False):
+    with tf.GradientTape() as tape:
+        if is_watched:
+            tape.watch(getattr(variable, "parts", variable))
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(variable, IDS))
+    return tape.gradient(loss, variable)
+
+
+def loaded(variable, path):
+    module = tf.Module()
+    module.variable = variable
+    tf.saved_model.save(module, path)
+    return tf.saved_model.load(path).variable
+
+
+@pytest.mark.parametrize("partitioner", [None, two_parts])
+def test_variables_that_are_not_trainable_are_named(partitioner, tmp_path):
+    make = lambda **kwargs: tf_multitier.get_embedding_variable(
+        "u", 4, partitioner=partitioner and partitioner(), **kwargs
+    )
+    with tf_multitier.serving.read_only():
+        read_only = make()
+    for variable in (loaded(make(), str(tmp_path / "m")), read_only, make(trainable=False)):
+        pairs = [(gradient(variable), variable)]
+        with pytest.raises(ValueError, match="variables of a loaded SavedModel.* tape.watch"):
+            optimizers.SGD(1.0).apply_gradients(pairs)
+    for variable in (loaded(make(), str(tmp_path / "m")), make(trainable=False)):
+        before = tf.nn.embedding_lookup(variable, IDS)
+        optimizers.SGD(1.0).apply_gradients([(gradient(variable, is_watched=True), variable)])
+        np.testing.assert_allclose(tf.nn.embedding_lookup(variable, IDS), before - 1)
+    unused = make()
+    with pytest.raises(ValueError, match="the loss does not depend on a lookup"):
+        optimizers.SGD(1.0).apply_gradients([(None, unused)])
+
+
+def test_a_file_of_hdf5_is_refused_and_the_files_to_use_are_named(tmp_path):
+    model = keras.Sequential([kt.Embedding(4, combiner="sum"), keras.layers.Dense(1)])
+    model(np.array([[1, 2]]))
+    for name in ("m.h5", "m.hdf5"):
+        with pytest.raises(NotImplementedError, match=r"file '\.keras' or .* save_weights"):
+            model.save(tmp_path / name)
+
+
+def test_zeros_for_a_variable_that_the_loss_does_not_use_are_refused():
+    variable = tf_multitier.get_embedding_variable("u", 4)
+    with tf.GradientTape() as tape:
+        tf.nn.embedding_lookup(variable, IDS)
+        loss = tf.constant(1.0) * 2
+    with pytest.raises(NotImplementedError, match="has no dense value"):
+        tape.gradient(loss, variable, unconnected_gradients="zero")
