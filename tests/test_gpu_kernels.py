@@ -115,3 +115,57 @@ def test_instructions_have_wide_loads_and_no_local_memory(compiled):
         assert not [n for n in names if n.startswith("CCTL")], (kernel, arch)
         wide = [n for n in names if n.startswith("LDG.E.128")]
         assert len(wide) >= WIDE_LOADS.get(kernel, 0), (kernel, arch)
+
+
+# CUDA's runtime of a machine with several GPUs, without one: it prints which GPU is current at each launch.
+RUNTIME = r"""
+#include <cstddef>
+#include <cstdio>
+struct Dim3 { unsigned x, y, z; };
+int current = 0;
+extern "C" {
+int cudaGetDevice(int* gpu) { return *gpu = current, 0; }
+int cudaSetDevice(int gpu) { return current = gpu, 0; }
+int cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void*) { return std::printf("launch on %d\n", current), 0; }
+int __cudaLaunchKernel(void*, Dim3, Dim3, void**, size_t, void*) { return std::printf("launch on %d\n", current), 0; }
+int __cudaGetKernel(void**, const void*) { return 0; }
+unsigned __cudaPushCallConfiguration(Dim3, Dim3, size_t, void*) { return 0; }
+int __cudaPopCallConfiguration(Dim3*, Dim3*, size_t*, void*) { return 0; }
+void** __cudaRegisterFatBinary(void*) { return nullptr; }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*) {}
+char __cudaInitModule(void**) { return 0; }
+}
+"""
+LAUNCHES = r"""
+#include "cc/device/device_code.h"
+extern int current;
+namespace multitier::device {
+Status LaunchStatus(const char*) { return OkStatus(); }
+}  // namespace multitier::device
+__global__ void Kernel(int) {}
+int main() {
+  for (const int before : {0, 1}) {
+    for (const int gpu : {0, 1}) {
+      current = before;
+      multitier::device::Stream stream;
+      stream.gpu = gpu;
+      if (!MT_LAUNCH(stream, 1, 1, Kernel, 0).ok() || current != before) return 1;
+    }
+  }
+}
+"""
+
+
+def test_a_launch_goes_to_the_gpu_of_its_stream_and_the_thread_keeps_its_own(tmp_path):
+    (tmp_path / "runtime.cc").write_text(RUNTIME)
+    (tmp_path / "launches.cu").write_text(LAUNCHES)
+    target = tmp_path / "launches"
+    compile_(tmp_path / "launches.cu", f"{target}.o", "-c")
+    sources = [tmp_path / "runtime.cc", os.path.join(ROOT, "cc/base/status.cc")]
+    subprocess.run(
+        ["g++", "-std=c++17", "-I.", *sources, f"{target}.o", "-o", target], cwd=ROOT, check=True
+    )
+    done = subprocess.run([target], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "launch on 0\nlaunch on 1\n" * 2), done.stderr

@@ -1,4 +1,4 @@
-// The only file that calls CUDA's runtime. Host code alone: the kernels are in
+// The only file that calls CUDA's runtime, except for launches (device_code.h). Host code alone: the kernels are in
 // kernels/.
 
 #include "cc/device/cuda_device.h"
@@ -30,26 +30,6 @@ Status ToStatus(const char* call, cudaError_t error) {
 cudaStream_t Get(Stream stream) { return static_cast<cudaStream_t>(stream.native); }
 cudaEvent_t Get(Event event) { return static_cast<cudaEvent_t>(event.native); }
 
-// Calls of one thread go to the device of their CudaDevice, whichever device
-// the thread uses otherwise.
-class OnDevice {
- public:
-  explicit OnDevice(int ordinal) {
-    (void)cudaGetDevice(&before_);
-    if (before_ != ordinal) (void)cudaSetDevice(ordinal);
-    changed_ = before_ != ordinal;
-  }
-  ~OnDevice() {
-    if (changed_) (void)cudaSetDevice(before_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
 void CUDART_CB CallPoke(void* poke) {
   auto* const function = static_cast<std::function<void()>*>(poke);
   (*function)();
@@ -60,14 +40,14 @@ class CudaDevice : public Device {
  public:
   CudaDevice(int ordinal, std::string name) : ordinal_(ordinal), name_(std::move(name)) {}
   ~CudaDevice() override {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     if (pokes_ == nullptr) return;
     (void)cudaStreamSynchronize(pokes_);
     (void)cudaStreamDestroy(pokes_);
   }
 
   Status Init() {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     return MT_CUDA(cudaStreamCreateWithFlags(&pokes_, cudaStreamNonBlocking));
   }
 
@@ -76,7 +56,7 @@ class CudaDevice : public Device {
 
   Result<void*> Allocate(size_t bytes) override {
     if (bytes == 0) return static_cast<void*>(nullptr);
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaSuccess) return memory;
@@ -87,12 +67,12 @@ class CudaDevice : public Device {
     return ResourceExhaustedError(name_, ": no memory for ", bytes, " bytes; ", free, " of ", total, " bytes are free");
   }
   void Free(void* memory) override {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     (void)cudaFree(memory);
   }
   Result<void*> AllocatePinned(size_t bytes) override {
     if (bytes == 0) return static_cast<void*>(nullptr);
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     void* memory = nullptr;
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
     if (error == cudaSuccess) return memory;
@@ -103,25 +83,27 @@ class CudaDevice : public Device {
   void FreePinned(void* memory) override { (void)cudaFreeHost(memory); }
 
   Result<Stream> NewStream() override {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     cudaStream_t stream = nullptr;
     MT_RETURN_IF_ERROR(MT_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
-    return Stream{stream};
+    return Stream{stream, ordinal_};
   }
   void Delete(Stream stream) override { (void)cudaStreamDestroy(Get(stream)); }
-  Stream Wrap(void* native) override { return Stream{native}; }
+  Stream Wrap(void* native) override { return Stream{native, ordinal_}; }
 
   Status Copy(Stream stream, void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return OkStatus();
+    const OnGpu here(ordinal_);
     return MT_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Get(stream)));
   }
   Status Fill(Stream stream, void* memory, int byte, size_t bytes) override {
     if (bytes == 0) return OkStatus();
+    const OnGpu here(ordinal_);
     return MT_CUDA(cudaMemsetAsync(memory, byte, bytes, Get(stream)));
   }
 
   size_t SortScratchBytes(uint32_t n) override {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     size_t bytes = 0;
     (void)cub::DeviceRadixSort::SortKeys(nullptr, bytes, static_cast<const uint64_t*>(nullptr), static_cast<uint64_t*>(nullptr),
                                          n, 32, 64);
@@ -129,14 +111,14 @@ class CudaDevice : public Device {
   }
   Status SortByUpper(Stream stream, const uint64_t* from, uint64_t* to, uint32_t n, int bits, void* scratch) override {
     if (n == 0) return OkStatus();
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     size_t bytes = SortScratchBytes(n);
     return ToStatus("cub::DeviceRadixSort::SortKeys",
                     cub::DeviceRadixSort::SortKeys(scratch, bytes, from, to, n, 32, 32 + bits, Get(stream)));
   }
 
   Result<Event> NewEvent() override {
-    const OnDevice here(ordinal_);
+    const OnGpu here(ordinal_);
     cudaEvent_t event = nullptr;
     MT_RETURN_IF_ERROR(MT_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     return Event{event};
@@ -154,6 +136,7 @@ class CudaDevice : public Device {
   // Pokes have a stream of their own, so that the caller's stream does not wait
   // for a thread of the host.
   Status WhenHappened(Event event, std::function<void()> poke) override {
+    const OnGpu here(ordinal_);
     MT_RETURN_IF_ERROR(MT_CUDA(cudaStreamWaitEvent(pokes_, Get(event), 0)));
     auto* const function = new std::function<void()>(std::move(poke));
     const Status status = MT_CUDA(cudaLaunchHostFunc(pokes_, CallPoke, function));

@@ -42,14 +42,37 @@ struct alignas(16) FourWords {
 #define MT_UNROLL _Pragma("unroll")
 #define MT_NO_UNROLL _Pragma("unroll 1")
 #define MT_SHARED(type, name) __shared__ type name
-#define MT_LAUNCH(stream, grid, block, kernel, args) \
-  (kernel<<<grid, block, 0, static_cast<cudaStream_t>((stream).native)>>>(args), ::multitier::device::LaunchStatus(#kernel))
+#define MT_LAUNCH(stream, grid, block, kernel, args)                              \
+  [&] {                                                                           \
+    const ::multitier::device::OnGpu here((stream).gpu);                          \
+    kernel<<<grid, block, 0, static_cast<cudaStream_t>((stream).native)>>>(args); \
+    return ::multitier::device::LaunchStatus(#kernel);                            \
+  }()
 
 namespace multitier::device {
 
 enum Order { kRelaxed, kAcquire, kRelease, kAcqRel };
 
 Status LaunchStatus(const char* kernel);  // of cuda_device.cu.cc: cudaGetLastError
+
+// While it exists, the calls of this thread go to this GPU. A launch fails if the stream belongs to another GPU.
+class OnGpu {
+ public:
+  explicit OnGpu(int gpu) {
+    (void)cudaGetDevice(&before_);
+    changed_ = before_ != gpu;
+    if (changed_) (void)cudaSetDevice(gpu);
+  }
+  ~OnGpu() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
 
 template <Order order>
 __device__ constexpr cuda::std::memory_order StdOrder() {

@@ -8,6 +8,7 @@ namespace multitier::device {
 // Work on one stream runs in the order in which it was enqueued. A cudaStream_t, or a stream of the emulated device.
 struct Stream {
   void* native = nullptr;
+  int gpu = 0;  // the number of its GPU
 };
 
 // A point of a stream that other streams and the host can wait for.
