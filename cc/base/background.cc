@@ -27,7 +27,7 @@ bool BackgroundPool::StartThreads() {
 }
 
 bool BackgroundPool::Schedule(Job* job, uint64_t pause_us) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const bool left_over = job->in_round_ && !job->running_;  // the rest of the round will see the new work
   if (!job->cancelled_ && !left_over) {
     job->wanted_ = true;
@@ -41,14 +41,14 @@ bool BackgroundPool::Schedule(Job* job, uint64_t pause_us) {
 }
 
 void BackgroundPool::Work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (queue_.empty() || queue_.begin()->first.first > Clock::now()) {
       ++idle_;
       if (queue_.empty()) {
-        work_.wait(lock);
+        lock.Wait(work_);
       } else {
-        work_.wait_until(lock, Clock::time_point(queue_.begin()->first.first));
+        lock.WaitUntil(work_, Clock::time_point(queue_.begin()->first.first));
       }
       --idle_;
       continue;
@@ -56,16 +56,16 @@ void BackgroundPool::Work() {
     Job* const job = queue_.begin()->second;
     Dequeue(job);
     if (!queue_.empty()) work_.notify_one();  // another thread runs the job that is due next
-    RunStep(job, &lock);
+    RunStep(job);
   }
 }
 
-void BackgroundPool::RunStep(Job* job, std::unique_lock<std::mutex>* lock) {
+void BackgroundPool::RunStep(Job* job) {
   if (!job->in_round_) job->wanted_ = false;
   job->in_round_ = job->running_ = true;
-  lock->unlock();
+  mutex_.unlock();
   const uint64_t pause_us = job->step_();
-  lock->lock();
+  mutex_.lock();
   job->running_ = false;
   // Under the lock: a caller that cancelled may destroy the job as soon as it sees that it does not run.
   if (pause_us == kDone || job->cancelled_ || job->hurried_) done_.notify_all();
@@ -80,7 +80,7 @@ void BackgroundPool::RunStep(Job* job, std::unique_lock<std::mutex>* lock) {
 }
 
 void BackgroundPool::Wait(Job* job) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t due = job->rounds_ + (job->in_round_ ? 1 : 0) + (job->wanted_ ? 1 : 0);
   if (job->rounds_ == due) return;
   job->hurried_ = true;
@@ -90,30 +90,30 @@ void BackgroundPool::Wait(Job* job) {
   }
   while (job->rounds_ < due && !(job->cancelled_ && !job->running_)) {
     if (job->running_ || StartThreads()) {
-      done_.wait(lock);
+      lock.Wait(done_);
     } else if (job->place_.first > Clock::now()) {
-      done_.wait_until(lock, Clock::time_point(job->place_.first));
+      lock.WaitUntil(done_, Clock::time_point(job->place_.first));
     } else {
       Dequeue(job);
-      RunStep(job, &lock);
+      RunStep(job);
     }
   }
 }
 
 void BackgroundPool::Help(Job* job) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!job->queued_ || StartThreads()) return;
   Dequeue(job);
-  RunStep(job, &lock);
+  RunStep(job);
 }
 
 void BackgroundPool::Cancel(Job* job) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   job->cancelled_ = true;
   job->wanted_ = false;
   Dequeue(job);
   done_.notify_all();
-  done_.wait(lock, [&] { return !job->running_; });
+  lock.Wait(done_, [&] { return !job->running_; });
 }
 
 }  // namespace multitier

@@ -23,9 +23,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "cc/base/mutex.h"
 #include "cc/base/status.h"
 
 namespace multitier {
@@ -52,7 +52,7 @@ class BackgroundPool {
    private:
     friend class BackgroundPool;
     const std::function<uint64_t()> step_;
-    // Guarded by the pool's mutex.
+    // Guarded by the pool's mutex, which an annotation of a job cannot name.
     bool wanted_ = false;  // a round was scheduled and has not begun
     bool in_round_ = false;
     bool running_ = false;  // a step is running
@@ -83,23 +83,21 @@ class BackgroundPool {
 
  private:
   void Work();
-  // The next four methods: REQUIRES mutex_ held.
   // Starts another thread if the queue has more jobs than idle threads. Returns whether the pool has a thread.
-  bool StartThreads();
-  void Enqueue(Job* job, uint64_t pause_us);
-  void Dequeue(Job* job);
-  // Runs a step of a job that was removed from the queue.
-  void RunStep(Job* job, std::unique_lock<std::mutex>* lock);
+  bool StartThreads() MT_REQUIRES(mutex_);
+  void Enqueue(Job* job, uint64_t pause_us) MT_REQUIRES(mutex_);
+  void Dequeue(Job* job) MT_REQUIRES(mutex_);
+  // Runs a step of a job that was removed from the queue. Releases the mutex while the step runs.
+  void RunStep(Job* job) MT_REQUIRES(mutex_);
 
   const char* const name_;
   const int threads_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable work_, done_;
-  // Guarded by mutex_.
-  std::map<Place, Job*> queue_;
-  uint64_t arrivals_ = 0;
-  int started_ = 0;
-  int idle_ = 0;
+  std::map<Place, Job*> queue_ MT_GUARDED_BY(mutex_);
+  uint64_t arrivals_ MT_GUARDED_BY(mutex_) = 0;
+  int started_ MT_GUARDED_BY(mutex_) = 0;
+  int idle_ MT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace multitier

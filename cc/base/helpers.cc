@@ -5,9 +5,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <utility>
 
+#include "cc/base/mutex.h"
 #include "cc/base/thread.h"
 
 namespace multitier {
@@ -26,50 +26,49 @@ struct Batch {
   const size_t n;
   const std::function<void(size_t)>* const body;
   std::atomic<size_t> next{0};
-  int helpers_inside = 0;  // guarded by the helpers' mutex
+  int helpers_inside = 0;  // guarded by the helpers' mutex, which an annotation here cannot name
 };
 
 class Helpers {
  public:
   void Run(Batch* batch, int helpers) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       while (threads_ < helpers && StartThread("mt-helper", [this] { Help(); }).ok()) ++threads_;
       offers_.insert(offers_.end(), static_cast<size_t>(std::min(helpers, threads_)), batch);
     }
     for (int i = 0; i < helpers; ++i) has_offer_.notify_one();
     batch->Work();
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     offers_.erase(std::remove(offers_.begin(), offers_.end(), batch), offers_.end());
-    left_.wait(lock, [batch] { return batch->helpers_inside == 0; });
+    lock.Wait(left_, [batch] { return batch->helpers_inside == 0; });
   }
 
  private:
   void Help() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
-      has_offer_.wait(lock, [this] { return !offers_.empty(); });
+      lock.Wait(has_offer_, [this]() MT_REQUIRES(mutex_) { return !offers_.empty(); });
       Batch* const batch = offers_.front();
       offers_.pop_front();
       ++batch->helpers_inside;
-      lock.unlock();
+      lock.Unlock();
       batch->Work();
-      lock.lock();
+      lock.Lock();
       if (--batch->helpers_inside == 0) left_.notify_all();
     }
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable has_offer_, left_;
-  // Guarded by mutex_.
-  std::deque<Batch*> offers_;  // a batch is in it once for each helper it may have
-  int threads_ = 0;
+  std::deque<Batch*> offers_ MT_GUARDED_BY(mutex_);  // a batch is in it once for each helper it may have
+  int threads_ MT_GUARDED_BY(mutex_) = 0;
 };
 
 class ApartThreads {
  public:
   bool Run(const std::function<void()>& body) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (idle_ <= static_cast<int>(queue_.size()) && !StartThread("mt-waiting", [this] { Work(); }).ok()) return false;
     queue_.push_back(body);
     has_work_.notify_one();
@@ -78,27 +77,26 @@ class ApartThreads {
 
  private:
   void Work() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (;;) {
       ++idle_;
-      const bool found = has_work_.wait_for(lock, kIdle, [this] { return !queue_.empty(); });
+      const bool found = lock.WaitFor(has_work_, kIdle, [this]() MT_REQUIRES(mutex_) { return !queue_.empty(); });
       --idle_;
       if (!found) return;
       {
         const std::function<void()> body = std::move(queue_.front());
         queue_.pop_front();
-        lock.unlock();
+        lock.Unlock();
         body();
       }
-      lock.lock();
+      lock.Lock();
     }
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable has_work_;
-  // Guarded by mutex_.
-  std::deque<std::function<void()>> queue_;
-  int idle_ = 0;
+  std::deque<std::function<void()>> queue_ MT_GUARDED_BY(mutex_);
+  int idle_ MT_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <new>
+
+#include "cc/base/mutex.h"
 
 namespace multitier {
 namespace {
@@ -35,7 +36,10 @@ class Reserve {
  public:
   Reserve() {
     previous_ = std::get_new_handler();
-    pthread_atfork([] { The()->mutex_.lock(); }, [] { The()->mutex_.unlock(); }, [] { The()->mutex_.unlock(); });
+    // A fork happens with the lock held: three functions share it, which the analysis cannot follow.
+    pthread_atfork([]() MT_NO_THREAD_SAFETY_ANALYSIS { The()->mutex_.lock(); },
+                   []() MT_NO_THREAD_SAFETY_ANALYSIS { The()->mutex_.unlock(); },
+                   []() MT_NO_THREAD_SAFETY_ANALYSIS { The()->mutex_.unlock(); });
   }
   static Reserve* The() {
     static auto* const reserve = new Reserve;  // never destroyed: any thread may run out of memory while the process exits
@@ -52,14 +56,14 @@ class Reserve {
   void End(size_t bytes) {
     const size_t left = leased_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
     if (held_.load(std::memory_order_relaxed) <= left + MemoryLease::kBaseBytes + kUnused) return;
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const size_t enough = leased_ + MemoryLease::kBaseBytes + kSpare;
     if (held_ > enough) Resize(enough);
   }
 
   // A piece less; false where there is none.
   bool GiveBack() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return held_ != 0 && Resize(held_ > kPiece ? held_ - kPiece : 0);
   }
 
@@ -69,15 +73,14 @@ class Reserve {
  private:
   // Fills the reserve up; true where it then holds enough for all leases.
   bool Hold() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const size_t needed = leased_ + MemoryLease::kBaseBytes;
     if (held_ >= needed || Resize(needed + kSpare) || Resize(needed)) return true;
     const size_t least = leased_ + MemoryLease::kLeastBytes;
     return held_ >= least || Resize(least);
   }
 
-  // REQUIRES: mutex_ held
-  bool Resize(size_t bytes) {
+  bool Resize(size_t bytes) MT_REQUIRES(mutex_) {
     bytes = (bytes + kPiece - 1) / kPiece * kPiece;
     void* pages = nullptr;
     if (held_ == 0) {
@@ -93,8 +96,8 @@ class Reserve {
     return true;
   }
 
-  std::mutex mutex_;
-  void* pages_ = nullptr;          // guarded by mutex_
+  Mutex mutex_;
+  void* pages_ MT_GUARDED_BY(mutex_) = nullptr;
   std::atomic<size_t> held_{0};    // bytes of pages_; changed with mutex_ held
   std::atomic<size_t> leased_{0};  // bytes of all leases
   std::new_handler previous_ = nullptr;

@@ -80,6 +80,11 @@ class MT_SCOPED_CAPABILITY MutexLock {
   bool WaitUntil(std::condition_variable& changed, const Time& time) {
     return changed.wait_until(lock_, time) == std::cv_status::no_timeout;
   }
+  // Until done(), for at most `time`. Returns done().
+  template <typename Time, typename Predicate>
+  bool WaitFor(std::condition_variable& changed, const Time& time, Predicate done) MT_NO_THREAD_SAFETY_ANALYSIS {
+    return changed.wait_for(lock_, time, done);
+  }
 
  private:
   std::unique_lock<std::mutex> lock_;

@@ -4,26 +4,32 @@
 
 #include <unistd.h>
 
-#include <mutex>
-
+#include "cc/base/mutex.h"
 #include "cc/device/cuda_device.h"
 
 namespace multitier::device {
+namespace {
+
+struct Opened {
+  Mutex mutex;
+  std::shared_ptr<Device> device MT_GUARDED_BY(mutex);
+  pid_t by MT_GUARDED_BY(mutex) = 0;
+};
+
+}  // namespace
 
 Result<std::shared_ptr<Device>> DefaultDevice() {
-  static auto* const mutex = new std::mutex;
-  static auto* const opened = new std::shared_ptr<Device>;  // never closed: CUDA may end before static objects do
-  static pid_t opened_by = 0;
-  const std::lock_guard<std::mutex> lock(*mutex);
-  if (*opened == nullptr) {
-    MT_ASSIGN_OR_RETURN(*opened, OpenCudaDevice(0));
-    opened_by = getpid();
+  static auto* const opened = new Opened;  // never closed: CUDA may end before static objects do
+  MutexLock lock(opened->mutex);
+  if (opened->device == nullptr) {
+    MT_ASSIGN_OR_RETURN(opened->device, OpenCudaDevice(0));
+    opened->by = getpid();
   }
-  if (opened_by != getpid()) {
-    return FailedPreconditionError("the GPU was opened by process ", opened_by, "; a forked child (here ", getpid(),
+  if (opened->by != getpid()) {
+    return FailedPreconditionError("the GPU was opened by process ", opened->by, "; a forked child (here ", getpid(),
                                    ") cannot use it");
   }
-  return *opened;
+  return opened->device;
 }
 
 }  // namespace multitier::device

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <utility>
 
 namespace multitier {
@@ -13,7 +14,8 @@ constexpr uint64_t kSlowWriteMicros = 100, kSlowSyncMicros = 3000, kSlowEntryMic
 
 }  // namespace
 
-CrashHistory& CrashHistory::operator=(const CrashHistory& other) {
+// The analysis does not know a lock of two mutexes.
+CrashHistory& CrashHistory::operator=(const CrashHistory& other) MT_NO_THREAD_SAFETY_ANALYSIS {
   if (this == &other) return *this;
   std::scoped_lock lock(mutex_, other.mutex_);
   died_ = other.died_;
@@ -22,7 +24,7 @@ CrashHistory& CrashHistory::operator=(const CrashHistory& other) {
 }
 
 void CrashHistory::Begin(int64_t key, int64_t state) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   died_.later[key].insert(state);
   power_.later[key].insert(state);
 }
@@ -30,21 +32,21 @@ void CrashHistory::Begin(int64_t key, int64_t state) {
 void CrashHistory::Acknowledge(const States& states) { Found(states, true); }
 
 void CrashHistory::Found(const States& states, bool power_lost) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   died_ = Possible{states, {}};
   if (power_lost) power_ = died_;
 }
 
 bool CrashHistory::Allows(int64_t key, int64_t state, bool power_lost) const {
   if (state == Known(key, power_lost)) return true;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const Possible& possible = power_lost ? power_ : died_;
   const auto later = possible.later.find(key);
   return later != possible.later.end() && later->second.count(state) > 0;
 }
 
 int64_t CrashHistory::Known(int64_t key, bool power_lost) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const Possible& possible = power_lost ? power_ : died_;
   const auto known = possible.known.find(key);
   return known == possible.known.end() ? 0 : known->second;

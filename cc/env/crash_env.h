@@ -22,13 +22,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/env/memory_env.h"
 
 namespace multitier {
@@ -59,8 +59,8 @@ class CrashHistory {
     States known;
     std::map<int64_t, std::set<int64_t>> later;  // states whose operations began since
   };
-  mutable std::mutex mutex_;
-  Possible died_, power_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Possible died_ MT_GUARDED_BY(mutex_), power_ MT_GUARDED_BY(mutex_);
 };
 
 struct Crash {

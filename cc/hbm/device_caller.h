@@ -6,10 +6,10 @@
 
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "cc/base/mutex.h"
 #include "cc/device/kernels/test_memory.h"
 #include "cc/hbm/device_operations.h"
 #include "cc/hbm/hbm_test_util.h"
@@ -21,7 +21,7 @@ class Awaited {
  public:
   Done done() {
     return [this](Status status) {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       EXPECT_FALSE(called_) << "done was called twice";
       called_ = true;
       status_ = std::move(status);
@@ -29,20 +29,20 @@ class Awaited {
     };
   }
   bool called() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return called_;
   }
   Status Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return called_; });
+    MutexLock lock(mutex_);
+    lock.Wait(changed_, [this]() MT_REQUIRES(mutex_) { return called_; });
     return status_;
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable changed_;
-  bool called_ = false;
-  Status status_;
+  bool called_ MT_GUARDED_BY(mutex_) = false;
+  Status status_ MT_GUARDED_BY(mutex_);
 };
 
 class DeviceCaller {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/hbm/device_operations.h"
@@ -38,8 +39,8 @@ class KeptDevicePlan {
 
  private:
   absl::Mutex mutex_;
-  bool used_ = false;                          // guarded by mutex_
-  std::deque<std::function<void()>> waiting_;  // guarded by mutex_
+  bool used_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 class DevicePlanVariant {

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/base/span.h"
@@ -62,7 +63,7 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 
  private:
   mutable absl::Mutex mutex_;
-  std::shared_ptr<VariableState> state_;  // guarded by mutex_
+  std::shared_ptr<VariableState> state_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The options of a variable, from the attrs of an op (ops/option_attrs.h).

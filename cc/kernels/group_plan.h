@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/kernels/group_specs.h"
@@ -37,7 +38,7 @@ class PlanPool : public std::enable_shared_from_this<PlanPool> {
   void Give(std::unique_ptr<KeptPlan> plan);
 
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<KeptPlan>> free_;  // guarded by mutex_
+  std::vector<std::unique_ptr<KeptPlan>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 class GroupPlanVariant {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/device_base.h"
 
@@ -38,7 +39,7 @@ class Job {
   const std::function<void(int)>* const task_;  // valid while a task is left
   std::atomic<int> next_{0};
   absl::Mutex mutex_;
-  int done_ = 0;  // guarded by mutex_
+  int done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/env/instance_dir.h"
@@ -67,11 +68,11 @@ class KeptTable {
   const int64_t generation_;
   std::atomic<int64_t> changes_{0};
   mutable absl::Mutex mutex_;
-  KeptFacts facts_;  // guarded by mutex_, as all that follows
-  int64_t changes_at_checkpoint_ = 0;
-  bool adopted_;
-  bool discarded_ = false;
-  std::unique_ptr<InstanceDirectory> replaces_;
+  KeptFacts facts_ ABSL_GUARDED_BY(mutex_);
+  int64_t changes_at_checkpoint_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool adopted_ ABSL_GUARDED_BY(mutex_);
+  bool discarded_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<InstanceDirectory> replaces_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Opens the kept rows of a variable. *state is null if there are none. FailedPrecondition if a process uses them, or if they

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -13,7 +14,7 @@ constexpr std::chrono::seconds kBetweenLogs(10);
 
 struct Running {
   absl::Mutex mutex;
-  std::set<const RestoreProgress*> restores;  // guarded by mutex
+  std::set<const RestoreProgress*> restores ABSL_GUARDED_BY(mutex);
 };
 
 Running& AllRunning() {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/base/helpers.h"
@@ -68,9 +69,10 @@ class SaveGroup {
 
  private:
   mutable absl::Mutex mutex_;
-  std::vector<std::shared_ptr<VariableState>> states_;                    // guarded by mutex_, as all that follows
-  std::vector<std::pair<const EmbeddingTable*, std::string>> manifests_;  // of the tables that were written
-  bool written_ = false;
+  std::vector<std::shared_ptr<VariableState>> states_ ABSL_GUARDED_BY(mutex_);
+  // Of the tables that were written.
+  std::vector<std::pair<const EmbeddingTable*, std::string>> manifests_ ABSL_GUARDED_BY(mutex_);
+  bool written_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class SaveGroupVariant {

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/env/env.h"
 #include "cc/env/posix_error.h"
@@ -21,7 +22,7 @@ using FileState = std::tuple<uint64_t, uint64_t, int64_t, int64_t, int64_t>;
 
 struct Synced {
   absl::Mutex mutex;
-  std::set<FileState> files;  // guarded by mutex
+  std::set<FileState> files ABSL_GUARDED_BY(mutex);
 };
 
 Synced* Known() {

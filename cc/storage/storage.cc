@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "cc/base/memory_reserve.h"
+#include "cc/base/mutex.h"
 #include "cc/base/thread.h"
 #include "cc/device/default_device.h"
 #include "cc/device/emulated_device.h"
@@ -97,13 +97,13 @@ Status ValidateReadOnly(const std::string& type, const std::vector<std::string>&
 
 // The emulated device of this process, as long as a table uses it: as a GPU, it is shared by all tables.
 struct SharedEmulatedDevice {
-  std::mutex mutex;
-  std::weak_ptr<device::Device> device;
+  Mutex mutex;
+  std::weak_ptr<device::Device> device MT_GUARDED_BY(mutex);
 };
 
 std::shared_ptr<device::Device> EmulatedDeviceOfThisProcess() {
   auto* const shared = OfThisProcess<SharedEmulatedDevice>();
-  const std::lock_guard<std::mutex> lock(shared->mutex);
+  MutexLock lock(shared->mutex);
   if (std::shared_ptr<device::Device> device = shared->device.lock()) return device;
   device::EmulatedDevice::Options options;
   options.memory_bytes = size_t{64} << 30;
