@@ -151,6 +151,26 @@ def test_texts_have_no_unclear_words(path):
     assert unclear_words(read(path)) == []
 
 
+def comments_only(text):
+    """The C++ text with everything before `//` left out, line by line."""
+    return re.sub(r"^(?:(?!//).)*", "", text, flags=re.MULTILINE)
+
+
+def test_comments_of_cpp_have_no_unclear_words():
+    found = {}
+    for path in sources():
+        if path.endswith((".h", ".cc", ".cu")) and path.startswith("cc/"):
+            words = unclear_words(comments_only(read(path)))
+            if words:
+                found[path] = words
+    assert found == {}
+
+
+def test_only_comments_of_cpp_count():
+    text = comments_only("int gone;  // it is gone\nint told = 1;\n// nobody\n")
+    assert [line.split(":")[0] for line in unclear_words(text)] == ["line 1", "line 3"]
+
+
 @pytest.mark.parametrize("path", documents())
 def test_prose_has_short_lines(path):
     assert long_lines(read(path)) == []

@@ -80,7 +80,7 @@ TEST_F(WithoutThreads, HelpRunsOneStepOfAQueuedJob) {
   int steps = 0;
   BackgroundPool::Job job([&] { return ++steps < 2 ? 0 : BackgroundPool::kDone; });
   pool.Help(&job);
-  EXPECT_EQ(steps, 0) << "nobody has scheduled it";
+  EXPECT_EQ(steps, 0) << "it was not scheduled";
   pool.Schedule(&job);
   pool.Help(&job);
   EXPECT_EQ(steps, 1);

@@ -15,7 +15,7 @@ namespace multitier {
 
 class Turn {
  public:
-  // Waits until nobody has it.
+  // Waits until no caller has it.
   void Take() {
     MutexLock lock(mutex_);
     lock.Wait(free_, [this]() MT_REQUIRES(mutex_) { return !taken_; });

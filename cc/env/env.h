@@ -96,7 +96,7 @@ class Env {
   virtual Status DeleteDir(const std::string& path) = 0;  // REQUIRES: empty
   virtual Result<std::vector<std::string>> ListDir(const std::string& path) = 0;  // names only, sorted
   virtual Status SyncDir(const std::string& path) = 0;
-  // Syncs a file that nobody writes to. After OK, all its bytes survive a power loss.
+  // Syncs a file that is not written to any more. After OK, all its bytes survive a power loss.
   Status SyncFile(const std::string& path);
 
   // --- Memory. Page-aligned and zero-filled; nullptr if there is no memory (or a fault is injected).

@@ -10,9 +10,9 @@
 // of which only some were written has several sequence numbers: the other slot then has the contents. A sector that is not
 // whole is damage.
 //
-// Replace() makes the file anew (another file, synced and renamed, then the directory is synced) where nobody knows what is on
-// the disk: the first time, since the process that wrote it may have died before it synced it; after an error; and where the
-// contents no longer fit.
+// Replace() makes a new file, syncs it, renames it and syncs the directory. It does so when the bytes on the disk are unknown:
+// at the first write, since the process that wrote the file may have died before it synced it; and after an error. It also
+// does so when the contents no longer fit.
 //
 // Keeps the file open. Not thread-safe.
 

@@ -82,7 +82,7 @@ Status HbmTable::HandDownAll() {
     if (status.ok()) {
       first += n;
     } else if (status.code() == StatusCode::kResourceExhausted && rows_below_.status().ok() && n > 1) {
-      chunk = n / 2;  // the device has no memory for so many at a time
+      chunk = n / 2;  // the device has no memory for n rows at a time
     } else {
       maybe_dirty_ = true;
       return status;

@@ -87,7 +87,7 @@ Status DeviceQueue::CopyUp(void* to, const void* from, size_t bytes) {
   std::memcpy(at->pinned.as<void>(), from, bytes);
   MT_RETURN_IF_ERROR(device_->Copy(stream_, to, at->pinned.as<void>(), bytes));
   const Status recorded = device_->Record(stream_, at->copied);
-  // If nobody can say when the copy is done, wait for it.
+  // Without the event there is no way to ask whether the copy is done: wait for it.
   return recorded.ok() ? recorded : device_->Synchronize(stream_);
 }
 

@@ -36,8 +36,8 @@ class DeviceQueue {
 
   // What is enqueued on the queue from now on runs after what is on the other stream.
   Status Follow(device::Stream other);
-  // What is enqueued on the other stream from now on runs after what is on the queue. If the device cannot be told so, waits
-  // for the queue: an error means that the device has failed.
+  // What is enqueued on the other stream from now on runs after what is on the queue. If the device cannot order them,
+  // waits for the queue: an error means that the device has failed.
   Status Precede(device::Stream other);
 
   // Copies host memory, which may be reused at once, to the device.

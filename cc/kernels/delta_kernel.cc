@@ -1,4 +1,4 @@
-// The kernel that applies a delta to a variable: the rows that changed, and the keys that are gone, since the save before.
+// The kernel that applies a delta to a variable: the rows that changed and the keys that were removed since the save before.
 //
 // All parts are read and checked before the variable changes. An error of the table itself (a full disk) may leave it between
 // the two saves: restore it again.
@@ -81,9 +81,9 @@ class ApplyDeltaKernel : public OpKernel {
 
   static Status Take(const Rows& rows, EmbeddingTable* table) {
     // A key that is counted now may have had a row.
-    std::vector<int64_t> gone = rows.removed_keys;
-    gone.insert(gone.end(), rows.counted_keys.begin(), rows.counted_keys.end());
-    MT_RETURN_IF_ERROR(table->Remove(gone, nullptr));
+    std::vector<int64_t> removed = rows.removed_keys;
+    removed.insert(removed.end(), rows.counted_keys.begin(), rows.counted_keys.end());
+    MT_RETURN_IF_ERROR(table->Remove(removed, nullptr));
     return table->Import(rows);
   }
 

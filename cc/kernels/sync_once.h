@@ -1,5 +1,5 @@
-// SyncOnce: syncs a file of which this process knows that nobody writes to it any more, unless it did so before. A save links
-// many files that the save before has linked, too, and each sync is a wait for the device.
+// SyncOnce: syncs a file that no process writes to any more, unless this process has synced it before. A save links many
+// files that an earlier save also linked, and each sync waits for the device.
 //
 // It remembers files by device, inode, length and time of the last write. A file that was written since is another one.
 //

@@ -72,7 +72,7 @@ TEST_F(ProbationClockTest, RandomOperationsKeepTheContract) {
   for (int step = 0; step < 5000; ++step) {
     const int operation = static_cast<int>(random() % 4);
     std::vector<RowUse> rows;
-    Locations gone;
+    Locations removed;
     if (operation == 0) {
       std::shuffle(free.begin(), free.end(), random);
       for (size_t n = random() % 20; n > 0 && !free.empty(); --n, free.pop_back()) {
@@ -97,14 +97,14 @@ TEST_F(ProbationClockTest, RandomOperationsKeepTheContract) {
       for (const uint32_t victim : victims) {
         ASSERT_EQ(frequency.count(victim), 1u);
         ASSERT_FALSE(pinned(victim));
-        if (operation == 3 && random() % 4 != 0) gone.push_back(victim);  // some demotions fail
+        if (operation == 3 && random() % 4 != 0) removed.push_back(victim);  // some demotions fail
       }
     }
-    if (random() % 16 == 0 && !frequency.empty()) gone.push_back(frequency.begin()->first);
-    std::sort(gone.begin(), gone.end());
-    gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
-    policy_.Remove(gone);
-    for (const uint32_t location : gone) {
+    if (random() % 16 == 0 && !frequency.empty()) removed.push_back(frequency.begin()->first);
+    std::sort(removed.begin(), removed.end());
+    removed.erase(std::unique(removed.begin(), removed.end()), removed.end());
+    policy_.Remove(removed);
+    for (const uint32_t location : removed) {
       frequency.erase(location);
       free.push_back(location);
     }

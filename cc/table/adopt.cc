@@ -4,7 +4,7 @@
 //                they are, each with the columns it was written with
 //   2. scan      the tier gives each key once, its newest record, by header alone where it can. Keys go to their shards in
 //                small batches, so that the misses of the index overlap
-//   3. order     of a bounded tier: by frequency, or by version, since nobody kept the recency. All of them are colder than
+//   3. order     of a bounded tier: by frequency, or by version, since the recency is not stored. All of them are colder than
 //                what is used from now on
 // The table's own count of applies goes on from the newest version, so that versions never go back.
 

@@ -4,7 +4,7 @@
 // would drop its row at once, and the place of no other row would change. Its score is the version that the update will set, or
 // its occurrences. Of the rows in DRAM the order gives the coldest. Of those in a lower tier the header of the first record in
 // the order is read, before any shard's lock is taken, and only where the shard is full: the order alone may have entries whose
-// record has gone, or moved.
+// record was freed, or has moved.
 
 #include <algorithm>
 

@@ -390,8 +390,8 @@ class EmbeddingTable {
   class Impl;
   explicit EmbeddingTable(std::unique_ptr<Impl> impl);
   EmbeddingTable(TableOptions options, std::unique_ptr<TableFront> front);
-  // Calls call(table) with the front or the table, with the memory that an operation on so many keys needs held in reserve;
-  // ResourceExhausted where there is none.
+  // Calls call(table) with the front or the table. Holds in reserve the memory that an operation on `keys` keys needs;
+  // ResourceExhausted if it cannot be had.
   template <typename Call>
   auto WithMemory(size_t keys, Call call) const -> decltype(call(std::declval<Impl&>()));
   // One of the two: the table itself, or what is above it and owns it.

@@ -8,7 +8,7 @@
 //   BM_Insert/KIND         Adagrad on keys that are not, from an empty table to 4 M rows: growth and first touch included
 //   BM_Fill/ROWS           the same from an empty table to ROWS rows, uniform initializer
 //   BM_FirstTouch          what the machine charges for the memory of BM_Insert alone
-//   BM_Memory/ROWS         bytes beside the row data, per row, from the process's resident set
+//   BM_Memory/ROWS         bytes a row in addition to the row data, from the process's resident set
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -78,7 +78,7 @@ std::vector<float> SomeGradients() {
   return grads;
 }
 
-// The table of the benchmark before, where it has so many rows, or fewer and grows; else another.
+// The table of the benchmark before, if it has the rows wanted, or has fewer and grows; else another.
 std::unique_ptr<EmbeddingTable> held;
 int64_t held_rows = 0;
 bool held_tiered = false;

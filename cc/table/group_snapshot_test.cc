@@ -146,7 +146,7 @@ TEST_F(GroupSnapshotTest, AFailureEndsAllAndHoldsNothingBack) {
   Add(0, 0);
 }
 
-// Rows of tables whose turn is to come change by more than the limit: nobody waits for long, and the copies are bounded.
+// Rows of tables whose turn is to come change by more than the limit: no operation waits for long, and the copies are bounded.
 TEST(GroupSnapshot, CopiesOfManyTablesAreGivenWhileOneIsWritten) {
   constexpr int64_t kRows = 3000;
   constexpr int kDim = 1024, kMany = 12;

@@ -50,7 +50,7 @@ void Floor(benchmark::State& state, size_t index_bytes, size_t num_rows, size_t 
   };
   const auto fetch_rows = [&](size_t from) {
     for (size_t i = from; i < from + kBlock; ++i) {
-      uint64_t word = 0;  // always zero, as nobody but we know
+      uint64_t word = 0;  // always zero, which the compiler cannot know
       std::memcpy(&word, bucket(i) + (hashes[i] >> 61) * 8, sizeof(word));
       rows[i] = slab.data() + ((hashes[i] >> 32) * num_rows >> 32) * kRowBytes + word;
       for (size_t at = 0; at < read; at += 64) __builtin_prefetch(rows[i] + at, 0, 2);

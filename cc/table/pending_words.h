@@ -1,7 +1,7 @@
 // PendingWords: index words that stand aside while an operation reads the record that they name.
 //
 // In the index such a word is kPending and holds an id instead of its location; here the word is kept as it was. Until the id
-// is given back nobody else moves, frees or reads that record.
+// is given back, no other operation moves, frees or reads that record.
 //
 // Needs the shard's lock.
 

@@ -5,7 +5,8 @@
 // pin that is renewed before its use ends when the latest of its calls says. The heap holds all ends in order; an entry that
 // is not its key's end any more is skipped.
 //
-// Owns the ends and the count of flags. Needs the shard's lock; Used() also works under its shared side.
+// Owns the ends and the count of flags. Called by ShardRows alone. Needs the shard's lock; Used() also works under its shared
+// side.
 
 #ifndef CC_TABLE_PREFETCH_PINS_H_
 #define CC_TABLE_PREFETCH_PINS_H_

@@ -159,7 +159,7 @@ Status RecordMover::ReadMoving(int level, std::vector<Moving>* moving, std::vect
       one.row_data = reads[i].row_data;
       one.state = one.to == kNoLocation ? Moving::kDirty : Moving::kClean;
     } else if (base_.options.on_corruption != OnCorruption::kError && result.code() == StatusCode::kDataLoss) {
-      one.state = Moving::kDamaged;  // nobody could use it
+      one.state = Moving::kDamaged;  // no reader could use it
     } else if (status.ok()) {
       status = tiers_.Error(StrCat("demoting key ", one.leaving.header.key), level, result);
     }

@@ -13,8 +13,8 @@
 // (Relocate).
 //
 // Each step does all that belongs to it: the index word, the slab, the counts of rows, the orders of demotion, counters, and
-// what a snapshot that is being taken needs. Records that nobody names afterwards are returned in FreedRecords: the caller
-// gives them to their tiers once it holds no lock.
+// what a snapshot that is being taken needs. Records that no index word names afterwards are returned in FreedRecords:
+// the caller gives them to their tiers once it holds no lock.
 //
 // Not thread-safe: Shard::Locked gives all of it, Shard::Shared what is const. Never does I/O.
 
@@ -292,7 +292,7 @@ class ShardRows {
   void ReleaseRow(uint32_t slot);
   void ResetRow(RowHeader* row);  // value and slots as at birth
   void CommitNew(RowHeader* row);
-  // Takes a row that nobody holds out of the index and the slab.
+  // Takes a row that no operation holds out of the index and the slab.
   void EraseRow(uint64_t* word);
   // Takes a counted entry that no apply holds out of the index.
   void EraseCounted(uint64_t* word);

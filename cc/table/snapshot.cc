@@ -37,7 +37,7 @@
 //   - if at least half of their records are held (SsdHashTier::TakeSealedFiles): a link keeps the dead records, too
 //
 // A snapshot of what changed since the moment of an earlier one (SnapshotRequest::since) takes over what ChangedRows has noted:
-// 1 marks these rows of DRAM alone; 3 reads the keys that are below, or gone, wherever they are by then. A row that changes
+// 1 marks these rows of DRAM alone; 3 reads the keys that are below, or removed, wherever they are by then. A row that changes
 // first is copied, as above.
 //
 // Copies wait in memory for the next chunk. While there are many, operations that change rows wait at their start, or between
@@ -367,7 +367,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return OkStatus();
   }
 
-  // Of a snapshot of what changed: keys that were below at its moment, or gone, or were demoted since.
+  // Of a snapshot of what changed: keys that were below at its moment, were removed, or were demoted since.
   Status ChangedKeys(Shard* shard) {
     for (;;) {
       const std::vector<int64_t> keys = Shard::Locked(shard)->KeysToGive(std::min(kSliceRows, room()));

@@ -116,8 +116,8 @@ TEST_P(SnapshotCount, RecordsThatChangedPlacesFailIt) {
 
 TEST_P(SnapshotCount, DamagedRowsThatTheOptionLeavesOutAreNoDifference) {
   for (const OnCorruption option : {OnCorruption::kReinit, OnCorruption::kDrop}) {
-    // Beside it nothing happens, the damaged key is looked up, updated, or removed.
-    for (int beside = 0; beside < 4; ++beside) {
+    // During the snapshot nothing happens, or the damaged key is looked up, updated, or removed.
+    for (int during = 0; during < 4; ++during) {
       tier_ = std::make_shared<LosingTier>();
       auto table = Table(option);
       const uint32_t damaged = tier_->Locations()[1];
@@ -128,14 +128,14 @@ TEST_P(SnapshotCount, DamagedRowsThatTheOptionLeavesOutAreNoDifference) {
       bool first = true;
       MT_ASSERT_OK(Take(table.get(), 1, &found, [&] {
         if (!std::exchange(first, false)) return;
-        if (beside == 1) LookupAll(table.get(), {key});
-        if (beside == 2) MT_EXPECT_OK(Sgd({key}, 1.0f, kDim).Run(table.get()));
-        if (beside == 3) MT_EXPECT_OK(table->Remove(std::vector<int64_t>{key}, nullptr));
+        if (during == 1) LookupAll(table.get(), {key});
+        if (during == 2) MT_EXPECT_OK(Sgd({key}, 1.0f, kDim).Run(table.get()));
+        if (during == 3) MT_EXPECT_OK(table->Remove(std::vector<int64_t>{key}, nullptr));
       }));
       const std::set<int64_t> keys(found.keys.begin(), found.keys.end());
       EXPECT_EQ(keys.size(), found.keys.size());
-      EXPECT_GE(keys.size(), static_cast<size_t>(kKeys) - 1) << beside;
-      EXPECT_EQ(keys.size() + (1 - keys.count(key)), static_cast<size_t>(kKeys)) << beside;
+      EXPECT_GE(keys.size(), static_cast<size_t>(kKeys) - 1) << during;
+      EXPECT_EQ(keys.size() + (1 - keys.count(key)), static_cast<size_t>(kKeys)) << during;
     }
   }
 }
@@ -184,7 +184,7 @@ TEST(FlushCount, ARowThatIsNotInTheTierBetweenFailsIt) {
   EXPECT_EQ(last->RecoverableKeys().size(), static_cast<size_t>(kKeys));
 }
 
-// A full tier whose records are damaged takes new rows, where nobody wants the damaged ones back.
+// A full tier whose records are damaged takes new rows where the option gives the damaged ones up.
 TEST(DemotionOfDamagedRows, AFullTierOfThemMakesRoomWhereTheOptionSaysSo) {
   for (const bool drops : {false, true}) {
     auto tier = std::make_shared<LosingTier>();

@@ -265,7 +265,7 @@ TEST(SnapshotMemory, VisitorMayDrainWhatItHasTrained) {
   EXPECT_EQ(rows, static_cast<size_t>(kKeys));
 }
 
-// Nor for who closes the gate, where somebody inside waits for it.
+// Nor for an operation that closes the gate, while one inside waits for the snapshot.
 TEST(SnapshotMemory, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
   constexpr int64_t kKeys = 20000;
   TableOptions options = BasicOptions(kWide);

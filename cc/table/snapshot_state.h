@@ -205,7 +205,7 @@ struct SnapshotState {
     const size_t keys = copies.keys.size() + copies.counted_keys.size() + copies.removed_keys.size();
     return copies.data.size() * sizeof(float) + keys * kKeyBytes;
   }
-  // Adds copies by append(&copies), while somebody takes them.
+  // Adds copies by append(&copies) while the snapshot goes on.
   template <typename Append>
   void AddCopies(Append append) {
     MutexLock lock(mutex);
@@ -243,7 +243,7 @@ struct SnapshotState {
   std::atomic<bool> in_dram{true};   // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
   bool is_delta = false;          // gives what changed since an earlier moment: see SnapshotMarks::BeginDelta
-  std::atomic<bool> over{false};  // nobody takes copies any more; set with the mutex held
+  std::atomic<bool> over{false};  // copies are not taken any more; set with the mutex held
   // Of the snapshot: it cannot wait for itself.
   std::atomic<std::thread::id> thread{std::this_thread::get_id()};
   std::shared_ptr<WaitingCopies> waiting = std::make_shared<WaitingCopies>();  // replaced before the snapshot begins

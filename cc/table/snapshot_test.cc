@@ -173,8 +173,8 @@ TEST_P(SnapshotTest, OperationsGoOnAndTheSnapshotIsOfItsMoment) {
   }
 }
 
-// Every training step updates a pair of keys alike, so that a snapshot between the two would tell; beside it rows are looked
-// up, come and go.
+// Every training step updates a pair of keys alike, so that a snapshot between the two updates would show it. Other threads
+// look rows up, make and remove them.
 TEST_P(SnapshotTest, PairsAgreeWhileThreadsTrain) {
   constexpr int64_t kPairs = 300;
   TableOptions options = BasicOptions(kDim);
@@ -347,7 +347,7 @@ class SnapshotDrops : public testing::Test {
     MT_EXPECT_OK(Sgd(Range(0, 6), 1.0f, kDim).Run(table_.get()));
     EXPECT_EQ(TierOf(table_.get(), Range(0, 6)), (std::vector<int32_t>{1, 1, 1, 1, 0, 0}));
   }
-  // A snapshot beside which `visitor` runs once.
+  // A snapshot during which `visitor` runs once.
   Rows Snapshot(const std::function<void()>& visitor, StatusCode code = StatusCode::kOk) {
     Rows found;
     bool first = true;

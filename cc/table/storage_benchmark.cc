@@ -1,5 +1,5 @@
-// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone beside DRAM alone, Flush, and lookups and
-// training beside a snapshot. Rows of 128 bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
+// Tables over real tiers in the working directory: reopening one (adopt), PMEM alone and DRAM alone, Flush, and lookups and
+// training during a snapshot. Rows of 128 bytes (dim 16, Adagrad), batches of 16,384 keys, uniform.
 
 #include <benchmark/benchmark.h>
 
@@ -171,8 +171,8 @@ BENCHMARK(BM_ApplyDram)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmem)->Iterations(60)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_ApplyPmemCopied)->Iterations(60)->Unit(benchmark::kMicrosecond);
 
-// How long a lookup, and a step of training, takes at most while a snapshot is taken beside it, whose visitor takes 50 ms a
-// chunk of 64 Ki rows as a disk would. A lookup waits while the moment is marked; a step waits for the visitor, too, where it
+// How long a lookup, and a step of training, takes at most during a snapshot whose visitor takes 50 ms a chunk of 64 Ki rows,
+// as a disk would. A lookup waits while the moment is marked; a step waits for the visitor, too, where it
 // changes rows faster than those are taken. Counters: the longest without and with the snapshot, and the seconds of that.
 void SnapshotPause(benchmark::State& state, bool ssdhash) {
   constexpr int64_t kRows = 2000000;

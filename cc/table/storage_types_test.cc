@@ -30,7 +30,7 @@ class StorageTypes : public testing::TestWithParam<StorageCase> {
             return;
           }
           for (const std::string& type : storage.lower) {
-            // The last of the tables before is reopened; else they are gone by the time their directory comes again.
+            // The last of the tables before is reopened; the others were destroyed before their directory is used again.
             const bool last = options->lower_tiers.size() + 1 == storage.lower.size();
             if (last && !recover) ++made;
             const std::string name = type + std::to_string(made % 4);

@@ -287,8 +287,8 @@ int64_t EmbeddingTable::Impl::TotalCount() {
 
 Status EmbeddingTable::Impl::Drain() {
   MT_RETURN_IF_ERROR(base_.CheckProcess());
-  // Not inside the gate: a job enters it, which it cannot while somebody waits to close it. Nor by a snapshot's visitor, for
-  // which a job may wait: it does itself what is beyond the budget.
+  // Not inside the gate: a job enters it, which it cannot do while another operation waits to close it. A snapshot's visitor
+  // does not wait either, since a job may wait for it: the visitor demotes what is above the budget itself.
   if (!snapshot_.is_mine()) demoter_.AwaitJobs();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
   return demoter_.Drain();

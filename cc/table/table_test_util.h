@@ -51,7 +51,7 @@ inline TableOptions TieredOptions(int dim, int64_t rows, std::shared_ptr<Tier> l
   return options;
 }
 
-// The orders of tiers that the tests run over. A budget is so many rows of `row_bytes`; the DRAM budget is in *options.
+// The orders of tiers that the tests run over. A budget is a number of rows of `row_bytes`; the DRAM budget is in *options.
 struct ChainCase {
   const char* name;
   bool dram_named;

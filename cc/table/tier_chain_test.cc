@@ -349,7 +349,7 @@ TEST(TierChain, RowThatIsBeingReadKeepsItsPlaceInTheOrder) {
   ExpectTiersInOrder(table.get());
 }
 
-// Recencies have 32 bits. The longer a row has been below, the less can be told from it in the end, down to the opposite.
+// Recencies have 32 bits. After a row has been below for long, its recency says little, and in the end the opposite.
 class ForgetfulTier : public MemoryTier {
  public:
   Status Read(Span<ReadRecord> records) override {

@@ -14,7 +14,7 @@
 
 namespace multitier {
 
-// Gives the options new tiers, budgets in rows of so many bytes; `recover`: the last is what the last one before left.
+// Gives the options new tiers, budgets in rows of row_bytes; `recover`: the last tier opens what the last tier before left.
 using PutTiers = std::function<void(uint64_t row_bytes, uint64_t seed, bool recover, TableOptions* options)>;
 
 // One filter of each kind.

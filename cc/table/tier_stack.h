@@ -80,7 +80,7 @@ class TierStack {
   // Writes records of the writer's shard, all or none. First repeats the removals that this tier refused: where it refuses them
   // again nothing is written. The other tiers do not matter.
   Status Write(const ShardWriter& writer, int level, Span<const WriteRecord> records, uint32_t* locations);
-  // Frees records that nobody names any more.
+  // Frees records that no index word names any more.
   void Free(FreedRecords* freed);
   // The same, and their keys were removed. A removal that a tier refuses is kept and repeated before the tier is written to for
   // the shard; the error goes to `refused`, and is returned.

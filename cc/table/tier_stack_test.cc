@@ -12,7 +12,7 @@
 namespace multitier {
 namespace {
 
-// A tier that can be told to refuse removals.
+// A tier that refuses removals when a test asks for it.
 class RefusingTier : public MemoryTier {
  public:
   bool refuses = false;

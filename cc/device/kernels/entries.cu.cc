@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kBlock) EntryRowsKernel(OutputArgs args) {
     bool bad = false, bad_before = false;
     const int64_t before = i == 0 ? -1 : OutputRow(m, i - 1, &bad_before);
     const int64_t row = i == m.entries ? static_cast<int64_t>(m.num_rows) : OutputRow(m, i, &bad);
-    // Atomic, since entries out of order share rows. Nobody reads those.
+    // Atomic: entries out of order share rows. The values of such rows are not read.
     for (int64_t r = before + 1; r <= row; ++r) AtomicStore<kRelaxed>(m.splits + r, i);
     if (i == m.entries) continue;
     m.entry_rows[i] = row;

@@ -94,7 +94,7 @@ TEST_F(LevelDbFaultTest, SyncAndCompactDoNotWaitOnceTheDiskWorksAgain) {
   }
 }
 
-// What failed in the background since a write succeeded is another failure, that nobody has tried to mend.
+// What failed in the background since a write succeeded is another failure, and no call has tried to mend it.
 TEST_F(LevelDbFaultTest, AWriteThatMeetsANewFailureDoesNotWait) {
   for (int round = 0; round < 3; ++round) {
     LevelDbOptions options = SmallOptions();

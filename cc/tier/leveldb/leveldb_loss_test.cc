@@ -132,7 +132,7 @@ TEST_F(LevelDbLossTest, FilesThatGrewOrWentSinceSyncAreNoLoss) {
     EXPECT_FALSE(RefusedOrWhole({}, [](const std::string&) {})) << more;
   }
   held_.clear();
-  ASSERT_NO_FATAL_FAILURE(FillAndCopy([this] { Flush(); }));  // the listed log has gone
+  ASSERT_NO_FATAL_FAILURE(FillAndCopy([this] { Flush(); }));  // the listed log was deleted
   EXPECT_FALSE(RefusedOrWhole({}, [](const std::string&) {}));
 }
 

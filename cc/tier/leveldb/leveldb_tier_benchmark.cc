@@ -1,7 +1,7 @@
 // Rows per second of LevelDbTier: batches written, and batches read at random.
 //
-// Arguments of the reads: threads beside the calling one, and whether the page cache is dropped before (1: cold; the files'
-// pages are dropped with posix_fadvise, so each block comes from the device).
+// Arguments of the reads: threads in addition to the calling one, and whether the page cache is dropped before (1: cold; the
+// files' pages are dropped with posix_fadvise, so each block comes from the device).
 
 #include <benchmark/benchmark.h>
 #include <fcntl.h>

@@ -205,7 +205,7 @@ Status SsdHashTier::Impl::Compact() {
   FreeCompactBuffer();
   if (!disk_full_) return OkStatus();
   return ResourceExhaustedError("ssdhash tier: compaction in '", options_.directory,
-                                "': the disk has no room for the records that must move first");
+                                "': expected room on the disk for the records to be moved first, found none");
 }
 
 void SsdHashTier::Impl::CompactInBackground() {
@@ -411,7 +411,7 @@ void SsdHashTier::Impl::RelocateSlice(Slice* slice) {
         victim_->ClearTombstone(slice->slots[i]);
         continue;
       }
-      if (!victim_->is_live(slice->slots[i])) {  // a last copy, unless it has been superseded: nobody else knows of it
+      if (!victim_->is_live(slice->slots[i])) {  // a last copy, unless it has been superseded: only the segments know of it
         const int64_t key = slice->records[i].header.key;
         if (victim_->is_last(slice->slots[i])) set_.MoveLast(key, victim_.get(), slice->slots[i], to, slot);
         continue;

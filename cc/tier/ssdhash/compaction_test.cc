@@ -1,4 +1,4 @@
-// Compaction: space within its bound, nothing lost, whatever runs beside it.
+// Compaction: space within its bound, nothing lost, whatever runs at the same time.
 
 #include <atomic>
 #include <cstdio>

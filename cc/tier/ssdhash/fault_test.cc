@@ -62,7 +62,7 @@ TEST_F(FaultTest, RecordIsReadFromTheFileThatReplacesTheOneWhereItWasLookedFor) 
   ASSERT_TRUE(tier_->Read(Span<ReadRecord>(reads)).ok());
   EXPECT_TRUE(repaired);
   for (const ReadRecord& read : reads) ASSERT_TRUE(read.status.ok()) << read.status.ToString();
-  // A file that somebody took away is not a record that was freed.
+  // A file that another process deleted is not a record that was freed.
   const Result<std::vector<std::string>> names = memory_->ListDir("d");
   for (const std::string& name : *names) {
     if (name != "ssd.id") {

@@ -21,7 +21,7 @@ constexpr char kTorn[] = "d/ssd-00000000000000ff-0.seg";
 
 class HeaderTest : public RecoveryTest {
  protected:
-  // Rows of 1,600 bytes and more, so that a sector holds none whole, with a header of so many sectors.
+  // Rows of 1,600 bytes and more, so that a sector holds none whole, with a header of `sectors` sectors.
   static RowLayout LayoutWithHeaderOf(uint32_t sectors) {
     RowLayout layout = *RowLayout::Create(400, DType::kFloat32);
     for (uint32_t i = 0; sectors > 1 && i < sectors; ++i) {
@@ -203,7 +203,7 @@ TEST_F(HeaderTest, LongHeaderThatIsCutIsDataLossAndTheFileStays) {
   }
 }
 
-// A header that was acknowledged and is gone is no segment that was never written.
+// A segment whose acknowledged header is lost is not taken for one that was never written.
 TEST_F(HeaderTest, HeaderOfZerosIsReadWithTheLayoutOfAnotherSegment) {
   for (const bool sealed : {true, false}) {
     SCOPED_TRACE(sealed);

@@ -344,7 +344,7 @@ TEST_F(LossTest, DirectoryWithoutAListOpensAndGetsOne) {
   EXPECT_EQ(tier_->recovery().listed_files, tier_->recovery().files);
 }
 
-// What recovery once found damaged, of writes that nobody acknowledged, is no loss the next time.
+// What recovery once found damaged, of writes that were never acknowledged, is no loss the next time.
 TEST_F(LossTest, RecordsLostInACrashBeforeAreNoLossOnceTheyAreListed) {
   ASSERT_NO_FATAL_FAILURE(FillAndSync());
   const Files before = TakeFiles();

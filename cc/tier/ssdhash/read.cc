@@ -48,7 +48,7 @@ void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& field
 }
 
 Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* answered) {
-  std::vector<FileRead> files, gone;
+  std::vector<FileRead> files, deleted;
   std::vector<std::shared_ptr<Segment>> pinned;
   std::vector<std::shared_ptr<CachedFile>> pinned_files;  // a repair may replace a file between two look-ups
   uint64_t batch = 0;
@@ -90,15 +90,15 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
     if (batch == 0) batch = ++set_.read_batches;
     for (size_t i = from; i < to; ++i) look_up(static_cast<uint32_t>(i), nullptr);
   }
-  ReadFromFiles(records, &files, &gone, answered);
-  while (!gone.empty()) {
+  ReadFromFiles(records, &files, &deleted, answered);
+  while (!deleted.empty()) {
     files.clear();
     {
       MutexLock lock(set_.mutex);
-      for (const FileRead& read : gone) look_up(read.index, read.file);
+      for (const FileRead& read : deleted) look_up(read.index, read.file);
     }
-    gone.clear();
-    ReadFromFiles(records, &files, &gone, answered);
+    deleted.clear();
+    ReadFromFiles(records, &files, &deleted, answered);
   }
   FindKeysOfDamaged(records);
   const size_t bucket = LatencyBucket(options_.env->NowMicros() - begun);
@@ -107,7 +107,7 @@ Status SsdHashTier::Impl::Read(Span<ReadRecord> records, const Tier::Answered* a
   return OkStatus();
 }
 
-void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone,
+void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* deleted,
                                       const Tier::Answered* answered) {
   if (files->empty()) return;
   std::sort(files->begin(), files->end(), [](const FileRead& a, const FileRead& b) {
@@ -135,7 +135,7 @@ void SsdHashTier::Impl::ReadFromFiles(Span<ReadRecord> records, std::vector<File
       if (file.ok()) {
         (*files)[r].open = file->get();
       } else if (file.status().code() == StatusCode::kNotFound) {
-        gone->push_back((*files)[r]);
+        deleted->push_back((*files)[r]);
       } else {
         out.status = Status(file.status().code(), StrCat("ssdhash tier: record", OfKey(out), ": ", file.status().message()));
       }

@@ -210,8 +210,7 @@ TEST_F(RecoveryTest, FilesOfAnotherInstanceAreRefused) {
   EXPECT_EQ(Segments().size(), 1u);  // and left alone
 }
 
-// An instance of another process: refused while it lives, taken over once it is killed, and removed by the next of its name
-// if nobody does.
+// An instance of another process: refused while it lives, taken over once it is killed, or removed by the next of its name.
 TEST(InstanceTest, LiveInstanceIsRefusedAndADeadOneIsRecoveredOrRemoved) {
   const std::string storage = StrCat(testing::TempDir(), "/ssdhash_instance_test_", static_cast<int>(::getpid()));
   for (const bool take_over : {true, false}) {

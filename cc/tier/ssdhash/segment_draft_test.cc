@@ -20,7 +20,7 @@
 namespace multitier {
 namespace {
 
-// Calls back after a write, or a sync, of a file, before whoever asked for it hears of it, or before the file is cut; once.
+// Calls back once: after a write or a sync of a file and before it returns to its caller, or before the file is cut.
 class CallbackEnv : public FaultEnv {
  public:
   using FaultEnv::FaultEnv;
@@ -141,13 +141,13 @@ TEST_F(SegmentDraftTest, ErrorThatSyncAndDeleteGotIsThatOfThePieceToo) {
     SCOPED_TRACE(last);
     ASSERT_TRUE(Append(kPiece).ok());
     const std::string path = segment_->file->path();
-    Status told;
+    Status status;
     env_.after_write = [&] {
       env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
-      told = SyncAndDelete();
+      status = SyncAndDelete();
     };
     EXPECT_TRUE((last ? draft_->Finish() : draft_->Flush()).ok());
-    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_NE(segment_->file->path(), path) << "the file is not trusted";
     EXPECT_FALSE(segment_->dirty());
     ExpectAll();
@@ -159,15 +159,15 @@ TEST_F(SegmentDraftTest, ErrorThatSyncAndDeleteGotIsThatOfThePieceToo) {
 
 // The same where a piece is written behind the writer's back.
 TEST_F(SegmentDraftTest, ErrorThatSyncAndDeleteGotIsThatOfThePieceInFlight) {
-  Status told;
+  Status status;
   env_.after_write = [&] {
     env_.FailNth(FaultKind::kSync, 1, UnavailableError("cable"));
-    told = SyncAndDelete();
+    status = SyncAndDelete();
   };
   const std::string path = segment_->file->path();
   ASSERT_TRUE(Append(2 * kPiece).ok());  // more than a buffer
   ASSERT_TRUE(draft_->Flush().ok());
-  EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(segment_->file->path(), path);
   ExpectAll();
   ASSERT_TRUE(env_.DropUnsyncedData().ok());
@@ -185,10 +185,10 @@ TEST_F(SegmentDraftTest, ErrorThatThePieceGotIsThatOfSyncAndDeleteToo) {
   const Status flushed = draft_->Flush();
   EXPECT_NE(flushed.message().find("no new file"), std::string::npos) << flushed.ToString();
   for (int again = 0; again < 2; ++again) {
-    const Status told = SyncAndDelete();
-    EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+    const Status status = SyncAndDelete();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     for (const std::string& part : {segment_->file->path(), std::string("not yet rewritten"), std::string("cable")}) {
-      EXPECT_NE(told.message().find(part), std::string::npos) << told.ToString();
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.ToString();
     }
   }
   EXPECT_EQ(segment_->synced_writes, synced);
@@ -241,7 +241,7 @@ TEST_F(SegmentDraftTest, RewritingThatCannotBeDeletedIsNotInTheWayOfTheNext) {
 }
 
 // Recovery looks for the footer at the end of the file: where that is not synced, nor is the segment.
-// The footer tells nothing that the records do not: where it is gone, the segment is rewritten without one.
+// The footer holds nothing that the records do not: where it is lost, the segment is rewritten without one.
 TEST_F(SegmentDraftTest, SealedSegmentWhoseSyncLostItsFooterIsRewrittenWithoutOne) {
   ASSERT_TRUE(Append(200).ok());
   ASSERT_TRUE(draft_->Finish().ok());

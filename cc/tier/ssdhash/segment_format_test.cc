@@ -105,7 +105,7 @@ TEST(SegmentFormatTest, HeaderComesBackAndEveryFlippedBitIsRefused) {
 
 TEST(SegmentFormatTest, SectorOfAHeaderIsGoodOnlyInItsPlaceSegmentAndInstance) {
   SegmentHeader header = Example();
-  header.columns[0].name = std::string(1200, 'n');  // the second and the third sector are alike but for their places
+  header.columns[0].name = std::string(1200, 'n');  // the second and the third sector differ in their places only
   const std::string bytes = header.Encode();
   const auto* second = reinterpret_cast<const uint8_t*>(bytes.data()) + kSectorBytes;
   uint32_t sectors = 0;

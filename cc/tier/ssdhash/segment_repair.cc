@@ -155,7 +155,7 @@ Status RewriteSealed(const SegmentWriterOptions& options, SegmentSet* set, const
   if (footer_bytes > 0) {
     if (!pages.Allocate(options.env, footer_bytes, false)) return WriteBuffer::NoMemory(footer_bytes);
     MT_RETURN_IF_ERROR(from->Read(segment->footer_offset, footer_bytes, pages.data()));
-    if (!DecodeFooter(segment->geometry.seed, pages.data(), footer_bytes, &entries)) footer_bytes = 0;  // gone by that sync
+    if (!DecodeFooter(segment->geometry.seed, pages.data(), footer_bytes, &entries)) footer_bytes = 0;  // that sync lost it
   }
   const uint64_t end = footer_bytes > 0 ? segment->footer_offset : RoundUpToBlock(segment->header.EndOfRecords(slots));
   MT_ASSIGN_OR_RETURN(std::shared_ptr<CachedFile> cached, CreateNextAttempt(options, set, segment.get()));

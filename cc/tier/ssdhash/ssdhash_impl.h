@@ -94,8 +94,8 @@ class SsdHashTier::Impl {
   // --- read.cc
   struct FileRead;
   // Opens files as far as descriptors go, and reads what is in them.
-  // `gone` receives those whose file is not there.
-  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* gone,
+  // `deleted` receives those whose file was deleted.
+  void ReadFromFiles(Span<ReadRecord> records, std::vector<FileRead>* files, std::vector<FileRead>* deleted,
                      const Tier::Answered* answered);
   void ReadOpenFiles(Span<ReadRecord> records, Span<const FileRead> files, const Tier::Answered* answered);
   // Finds the keys of damaged records that were read by location alone, in the footers.
