@@ -348,7 +348,7 @@ def test_sizing_counts_rows(tmp_path):
         (
             lambda: engine.Table(4, storage_rows=[5], storage_size=[80]),
             ValueError,
-            "storage_rows: expected no storage_sizes with it, found 1 sizes",
+            "storage_rows: expected no storage_size with it, found 1 sizes",
         ),
         (
             lambda: engine.Table(4, storage_rows=[0]),

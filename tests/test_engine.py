@@ -408,6 +408,14 @@ def test_bad_arguments_are_refused_before_anything_changes(call, message):
         ),
         (dict(dim=4, storage_type="TAPE"), "storage_type: expected one of DRAM, .*; found 'TAPE'"),
         (dict(dim=4, seed=-1), "seed"),
+        (
+            dict(dim=4, not_admitted={"kind": "foo"}),
+            r"not_admitted\['kind'\]: expected one of constant, .*; found 'foo'",
+        ),
+        (
+            dict(dim=4, num_shards=2**40),
+            "num_shards: expected 0 or a power of two up to 64, found 1099511627776",
+        ),
         (dict(dim=4, storage_size=[-1]), r"storage_size\[0\]: expected 1 to .* bytes, found -1"),
         (
             dict(dim=4, slots=[("m", "bfloat16", 4, 0.0)]),

@@ -129,7 +129,7 @@ def test_containers_and_names_tell_variables_apart(session):
             errors.InvalidArgumentError,
             "cache_strategy: expected DEFAULT, LRU, LFU or SCORE; found 'FIFO'",
         ),
-        (dict(storage_sizes=[-1]), errors.InvalidArgumentError, r"storage_sizes\[0\].*found -1"),
+        (dict(storage_sizes=[-1]), errors.InvalidArgumentError, r"storage_size\[0\].*found -1"),
         (
             dict(storage_sizes=[1, 2]),
             errors.InvalidArgumentError,

@@ -125,7 +125,7 @@ absl::Status InitializerNamed(OpKernelConstruction* context, const std::string& 
   TF_RETURN_IF_ERROR(context->GetAttr(attr + "_parameters", &parameters));
   TF_RETURN_IF_ERROR(context->GetAttr(attr + "_seed", &seed));
   if (kind.empty()) return absl::OkStatus();
-  const Result<InitializerKind> parsed = ParseInitializerKind(kind);
+  const Result<InitializerKind> parsed = ParseInitializerKind(kind, attr.c_str());
   if (!parsed.ok()) return ToAbsl(parsed.status());
   if (*parsed == InitializerKind::kMatrix || parameters.size() != 4) {
     return absl::InvalidArgumentError(absl::StrCat(attr, ": expected an initializer without a matrix, and 4 parameters; found ",

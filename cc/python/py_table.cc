@@ -33,9 +33,11 @@ void SetCutOffs(const py::dict& dict, InitializerSpec* spec) {
   if (!dict["upper"].is_none()) spec->upper = Get<float>(dict, "upper");
 }
 
-InitializerSpec ToInitializer(const py::dict& dict) {
+// The initializer of the option, which is not None.
+InitializerSpec ToInitializer(const py::dict& options, const char* option) {
+  const auto dict = Get<py::dict>(options, option);
   InitializerSpec spec;
-  spec.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "kind")));
+  spec.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "kind"), StrCat(option, "['kind']").c_str()));
   spec.a = Get<float>(dict, "a");
   spec.b = Get<float>(dict, "b");
   SetCutOffs(dict, &spec);
@@ -67,8 +69,8 @@ TableOptions ToOptions(const py::dict& dict) {
   options.admission.seed = options.initializer.seed;
   options.admission.max_keys = Get<int64_t>(dict, "filter_max_keys");
   options.not_admitted.a = Get<float>(dict, "default_value_no_permission");
-  if (!dict["not_admitted"].is_none()) options.not_admitted = ToInitializer(dict["not_admitted"]);
-  if (!dict["evaluation"].is_none()) options.evaluation = ToInitializer(dict["evaluation"]);
+  if (!dict["not_admitted"].is_none()) options.not_admitted = ToInitializer(dict, "not_admitted");
+  if (!dict["evaluation"].is_none()) options.evaluation = ToInitializer(dict, "evaluation");
   options.expiry.steps_to_live = Get<int64_t>(dict, "steps_to_live");
   options.expiry.l2_weight_threshold = Get<float>(dict, "l2_weight_threshold");
   options.score = ValueOrThrow(ParseScore(Get<std::string>(dict, "score")));

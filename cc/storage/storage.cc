@@ -267,10 +267,10 @@ Status ValidateStorage(const StorageSpec& spec) {
   } else {
     MT_RETURN_IF_ERROR(DeviceOf(spec).status());
   }
-  MT_RETURN_IF_ERROR(ValidateAmounts("storage_sizes", spec.sizes, kMaxBytes, "bytes", spec, tiers.size()));
+  MT_RETURN_IF_ERROR(ValidateAmounts("storage_size", spec.sizes, kMaxBytes, "bytes", spec, tiers.size()));
   MT_RETURN_IF_ERROR(ValidateAmounts("storage_rows", spec.rows, kMaxRows, "rows", spec, tiers.size()));
   if (!spec.rows.empty() && !spec.sizes.empty()) {
-    return InvalidArgumentError("storage_rows: expected no storage_sizes with it, found ", spec.sizes.size(), " sizes");
+    return InvalidArgumentError("storage_rows: expected no storage_size with it, found ", spec.sizes.size(), " sizes");
   }
   if (spec.initial_rows < 0 || spec.initial_rows > kMaxRows) {
     return InvalidArgumentError("initial_rows: expected 0 to ", kMaxRows, ", found ", spec.initial_rows);

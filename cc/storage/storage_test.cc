@@ -323,7 +323,7 @@ TEST_F(StorageTest, ImpossibleSpecsAreRefusedByName) {
   expect(Spec("HBM_DRAM_SSDHASH"), StatusCode::kUnimplemented, "use DRAM_SSDHASH");
   expect(Spec("HBM"), StatusCode::kUnimplemented, "use DRAM");
   expect(Spec("DRAM_SSDHASH", {1024, 1024, 1024}), invalid, "expected at most 2, one for each tier of DRAM_SSDHASH; found 3");
-  expect(Spec("DRAM_SSDHASH", {0}), invalid, "storage_sizes[0]");
+  expect(Spec("DRAM_SSDHASH", {0}), invalid, "storage_size[0]");
   for (const char* type : {"DRAM", "PMEM", "DRAM_PMEM"}) {
     StorageSpec kept = Spec(type);
     kept.keep = true;

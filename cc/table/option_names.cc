@@ -23,8 +23,8 @@ Result<int> Parse(const char* option, const char* const (&names)[n], const std::
 
 const char* InitializerKindName(InitializerKind kind) { return kInitializerNames[static_cast<int>(kind)]; }
 
-Result<InitializerKind> ParseInitializerKind(const std::string& name) {
-  MT_ASSIGN_OR_RETURN(const int kind, Parse("initializer", kInitializerNames, name));
+Result<InitializerKind> ParseInitializerKind(const std::string& name, const char* option) {
+  MT_ASSIGN_OR_RETURN(const int kind, Parse(option, kInitializerNames, name));
   return static_cast<InitializerKind>(kind);
 }
 

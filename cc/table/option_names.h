@@ -15,7 +15,8 @@ namespace multitier {
 // "constant", "uniform", "normal", "truncated_normal", "matrix", "normal_between", "debug"
 const char* InitializerKindName(InitializerKind kind);
 // InvalidArgument listing the names where there is none such.
-Result<InitializerKind> ParseInitializerKind(const std::string& name);
+// option: of which it is the kind, in the error.
+Result<InitializerKind> ParseInitializerKind(const std::string& name, const char* option = "initializer");
 
 // "none", "counter", "bloom", "probabilistic"
 Result<AdmissionKind> ParseAdmissionKind(const std::string& name);

@@ -26,6 +26,13 @@ def dim(name, value):
     return _between(name, integer(name, value), _MOST_ELEMENTS)
 
 
+def shards(name, value):
+    """The number of shards of a table; 0: the table chooses it."""
+    if integer(name, value) not in (0, 1, 2, 4, 8, 16, 32, 64):
+        raise ValueError(f"{name}: expected 0 or a power of two up to 64, found {value}")
+    return value
+
+
 def _between(name, value, most, unit=""):
     if not 1 <= value <= most:
         raise ValueError(f"{name}: expected 1 to {most}{unit}, found {value}")

@@ -184,7 +184,7 @@ class Table(RowTransfer, TierControl):
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
                 "score": arguments.text("score", score),
-                "num_shards": arguments.integer("num_shards", num_shards, 32),
+                "num_shards": arguments.shards("num_shards", num_shards),
                 "device": "" if device is None else arguments.text("device", device),
             }
         )
