@@ -335,21 +335,6 @@ def test_custom_gradient_around_a_lookup_trains_the_variable(where):
     assert keys.numpy().tolist() == [1] and values.numpy().tolist() == [[2.0] * 4]
 
 
-def test_recompute_grad_around_a_lookup_is_refused_and_around_the_rest_works():
-    ev = make()
-    recomputed = tf.recompute_grad(lambda ids: tf.nn.embedding_lookup(ev, ids) ** 2)
-    with pytest.raises(
-        NotImplementedError, match="'ev' cannot be looked up inside of tf.recompute_grad"
-    ):
-        with tf.GradientTape():
-            recomputed(tf.constant([1, 2]))
-    squared = tf.recompute_grad(lambda values: values**2)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(squared(tf.nn.embedding_lookup(ev, [1, 2])))
-    gradient = tape.gradient(loss, ev)
-    np.testing.assert_allclose(gradient.values, 2 * tf.nn.embedding_lookup(ev, [1, 2]), rtol=1e-6)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_training_through_a_loop_is_refused(grouped):
     ev = make()

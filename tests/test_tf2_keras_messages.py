@@ -86,12 +86,3 @@ def test_a_file_of_hdf5_is_refused_and_the_files_to_use_are_named(tmp_path):
     for name in ("m.h5", "m.hdf5"):
         with pytest.raises(NotImplementedError, match=r"file '\.keras' or .* save_weights"):
             model.save(tmp_path / name)
-
-
-def test_zeros_for_a_variable_that_the_loss_does_not_use_are_refused():
-    variable = tf_multitier.get_embedding_variable("u", 4)
-    with tf.GradientTape() as tape:
-        tf.nn.embedding_lookup(variable, IDS)
-        loss = tf.constant(1.0) * 2
-    with pytest.raises(NotImplementedError, match="has no dense value"):
-        tape.gradient(loss, variable, unconnected_gradients="zero")

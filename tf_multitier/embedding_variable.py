@@ -34,6 +34,7 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import graph_state
 from tf_multitier import placement
+from tf_multitier import recomputed
 from tf_multitier import saved_objects
 from tf_multitier import saver
 from tf_multitier._library import ops
@@ -49,7 +50,7 @@ from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import CompositeTensor
 from tf_multitier.tensorflow_internals import container_of
 from tf_multitier.tensorflow_internals import EagerTensor
-from tf_multitier.tensorflow_internals import custom_gradient_that_asks
+from tf_multitier.tensorflow_internals import conversion_asked_by
 from tf_multitier.tensorflow_internals import name_from_scope_name
 from tf_multitier.tensorflow_internals import prepend_name_scope
 from tf_multitier.tensorflow_internals import resource_variable_ops
@@ -382,20 +383,14 @@ class EmbeddingVariable(
     # ---- dense uses
 
     def __tf_tensor__(self, dtype: typing.Any = None, name: str | None = None) -> tf.Tensor:
-        """NotImplementedError, except for tf.custom_gradient outside of v1 graphs, which passes a gradient through the tensor.
-
-        That tensor is a lookup of no keys. Its gradient is that of the variable: see gradients.py.
-        """
-        asked_by = None if self._in_graph_mode else custom_gradient_that_asks()
+        """NotImplementedError, except where TensorFlow computes gradients outside of v1 graphs: see recomputed.py."""
+        asked_by = None if self._in_graph_mode else conversion_asked_by()
         if asked_by is None:
             raise dense_use(self, CONVERSION)
-        if asked_by == "recompute_grad":
-            raise NotImplementedError(
-                f"embedding variable '{self.variable_name}' cannot be looked up inside of tf.recompute_grad, which makes gradients "
-                "dense: look up outside of it, and pass it the values"
-            )
+        if asked_by == "unconnected":
+            return tf.zeros([0, self.embedding_dim], self.dtype)
         variable_accessed(self)
-        return ops.multitier_lookup(self.handle, tf.zeros([0], tf.int64), dtype=self.dtype)
+        return recomputed.stand_in(self)
 
     __getitem__ = no_dense("slicing it")
     __iter__ = no_dense("iterating over it")

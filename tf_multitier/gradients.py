@@ -22,6 +22,7 @@ from tf_multitier import eager
 from tf_multitier import graph_state
 from tf_multitier import origins
 from tf_multitier import placement
+from tf_multitier import recomputed
 from tf_multitier._library import ops
 from tf_multitier.handle_attrs import HANDLE_OP_TYPES
 from tf_multitier.queries import partition_keys
@@ -144,11 +145,9 @@ def _order(op, part=0, is_grouped=False):
 
 
 def _lookup_grad(op, grad):
-    if isinstance(grad, tf.IndexedSlices) and op.inputs[1].shape == [0]:
-        return (
-            grad,
-            None,
-        )  # tf.custom_gradient computed the variable's gradient: EmbeddingVariable.__tf_tensor__
+    of_variable = recomputed.gradient_of_variable(op, grad)
+    if of_variable is not None:
+        return of_variable, None
     _refuse_control_flow(op)
     shape = op.outputs[0].shape  # of unknown rank if that of the ids is
     dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape.as_list()[-1]

@@ -26,6 +26,7 @@ from __future__ import annotations
 import inspect
 import typing
 
+import numpy as np
 import tensorflow as tf
 
 from tf_multitier import eager
@@ -238,7 +239,7 @@ def _pairs(grads_and_vars, optimizer):
                     f"gradients, one for each of its parts, found {type(grad).__name__}"
                 )
             pairs += zip(grad, variable.parts)
-    trained = [(grad, variable) for grad, variable in pairs if grad is not None]
+    trained = [(_without_zeros(grad), variable) for grad, variable in pairs if grad is not None]
     if not trained:
         names = [variable.name for _, variable in given]
         if given and not any(variable.trainable for _, variable in given):
@@ -252,6 +253,17 @@ def _pairs(grads_and_vars, optimizer):
             "depend on a lookup"
         )
     return trained
+
+
+def _without_zeros(grad):
+    """The zeros of tf.UnconnectedGradients.ZERO, a constant [0, dim], as IndexedSlices of no keys. Other gradients are returned unchanged.
+
+    A converted gradient has the same static shape. It is no constant.
+    """
+    zeros = tf.get_static_value(grad) if isinstance(grad, tf.Tensor) else None
+    if zeros is None or np.ndim(zeros) != 2 or np.size(zeros):
+        return grad
+    return tf.IndexedSlices(grad, tf.zeros([0], tf.int64))
 
 
 class SGD(RowOptimizer):

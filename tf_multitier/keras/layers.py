@@ -66,6 +66,12 @@ class _RowsLayer(keras.layers.Layer):
             setattr(self, f"row_optimizer_{len(self._rows) - 1}", self._rows[-1].row_optimizer)
         return variable
 
+    def rematerialized_call(
+        self, layer_call: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> typing.Any:
+        """`layer_call` as it is. In a keras.RematScope there is nothing to recompute: a lookup keeps no tensors but ids and result."""
+        return layer_call
+
     @property
     def tables(self) -> list:
         """The tables of the layer: EmbeddingVariables."""

@@ -1,0 +1,74 @@
+"""Gradients of embedding variables through tf.custom_gradient and tf.recompute_grad, outside of v1 graphs.
+
+Both convert the variables that their function reads to tensors, and return a gradient for each of these tensors:
+
+    stand_in               what a variable is converted to: a lookup of no keys
+    gradient_of_variable   the gradient of that lookup is the gradient of the variable, an IndexedSlices of keys
+
+tf.recompute_grad converts the IndexedSlices to a dense tensor on its way. An embedding variable has none: its static shape is
+[0, dim]. So its IndexedSlices is packed into one float32 tensor [n, dim + 2], a row for each entry: the values, and the bits of the
+key. The conversion is a public hook of TensorFlow, `tf.register_tensor_conversion_function`. It leaves all other IndexedSlices, and
+all other conversions, to TensorFlow.
+"""
+
+import tensorflow as tf
+
+from tf_multitier._library import ops
+from tf_multitier.tensorflow_internals import conversion_asked_by
+from tf_multitier.tensorflow_internals import EagerTensor
+from tf_multitier.tensorflow_internals import embedding_dim_of_handle
+
+_NO_KEYS = "tf_multitier_no_keys"
+_KEY_COLUMNS = 2  # float32 elements with the bits of an int64
+
+
+def stand_in(variable):
+    """A tensor that depends on a variable. In a graph its static shape is unknown, because that of a packed gradient differs."""
+    no_keys = tf.zeros([0], tf.int64)
+    if not isinstance(no_keys, EagerTensor):
+        shape = tf.TensorShape(None)
+        no_keys = tf.raw_ops.PlaceholderWithDefault(input=no_keys, shape=shape, name=_NO_KEYS)
+    return ops.multitier_lookup(variable.handle, no_keys, dtype=variable.dtype)
+
+
+def _is_stand_in(keys):
+    if isinstance(keys, EagerTensor):
+        return keys.shape == [
+            0
+        ]  # another lookup of no keys has a gradient without entries in either form
+    return keys.op.name.rpartition("/")[2].startswith(_NO_KEYS)
+
+
+def gradient_of_variable(op, grad):
+    """The IndexedSlices of keys that is the gradient of a variable, if `op` is its stand-in; None for other lookups.
+
+    Args:
+      op: a MultitierLookup.
+      grad: the gradient of its values: IndexedSlices of keys, packed or not, or zeros [0, dim].
+    """
+    if not _is_stand_in(op.inputs[1]):
+        return None
+    if isinstance(grad, tf.IndexedSlices):
+        return grad
+    shape = op.outputs[0].shape
+    dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape[-1]
+    values, bits = grad[:, :dim], grad[:, dim:]  # zeros have no columns of keys, and no rows
+    keys = tf.bitcast(tf.reshape(bits, [-1, _KEY_COLUMNS]), tf.int64)
+    values.set_shape([None, dim])
+    return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
+
+
+def _packed(slices, dtype=None, name=None, as_ref=False):
+    """The conversion of IndexedSlices: NotImplemented for those that are not of embedding variables in tf.recompute_grad."""
+    del as_ref
+    if dtype not in (None, tf.float32) or conversion_asked_by() != "recompute_grad":
+        return NotImplemented
+    shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    if shape is None or len(shape) != 2 or shape[0] != 0:
+        return NotImplemented
+    keys = tf.bitcast(tf.cast(slices.indices, tf.int64), tf.float32)
+    return tf.concat([slices.values, keys], 1, name=name or "packed_gradient")
+
+
+# TensorFlow's own conversion has the priority 100.
+tf.register_tensor_conversion_function(tf.IndexedSlices, _packed, priority=50)
