@@ -71,6 +71,22 @@ def sparse(h, keys, rows, batch, weights=(), combiner="sum", dim=DIM, **kwargs):
     )
 
 
+def sparse_grad(h, keys, rows, grad, weights=(), combiner="sum", dim=DIM, **kwargs):
+    """(entry_grads, weight_grads)"""
+    handles = h if isinstance(h, list) else [h]
+    return ops.multitier_lookup_sparse_grad(
+        handles,
+        keys64(keys),
+        keys64(rows),
+        tf.constant(weights, tf.float32, [len(weights)]),
+        tf.constant(grad, tf.float32),
+        combiner=combiner,
+        dim=dim,
+        has_weights=len(weights) > 0,
+        **kwargs,
+    )
+
+
 def initialized(session, **options):
     """The handle of a new variable."""
     h = handle(**options)

@@ -1,6 +1,6 @@
 """What TensorFlow does with embedding variables where it has a GPU: host_memory_gpu/plugin.cc gives it one whose memory is the host's.
 
-The cases of gpu_cases.py, and suites of other files, run in processes that load the plugin. HBM is on the emulated device.
+The cases of gpu_cases.py and gpu_pooling_cases.py, and suites of other files, run in processes that load the plugin. HBM is on the emulated device.
 """
 
 import os
@@ -28,10 +28,20 @@ ON_CPU_ONLY = {
 # The inputs and outputs that are in device memory on a GPU; all others are in host memory.
 IN_DEVICE_MEMORY = {
     "MultitierApply": {"keys", "grads", "counts"},
+    "MultitierHbmClipByNorm": {"values", "clipped"},
+    "MultitierHbmClipByNormGrad": {"values", "grad", "value_grads"},
     "MultitierHbmGroupApply": {"sums", "grads"},
     "MultitierHbmGroupLookup": {"matrices", "keys", "indices", "weights", "values"},
     "MultitierLookup": {"keys", "values"},
     "MultitierLookupSparse": {"keys", "indices", "weights", "pooled"},
+    "MultitierLookupSparseGrad": {
+        "keys",
+        "indices",
+        "weights",
+        "grad",
+        "entry_grads",
+        "weight_grads",
+    },
 }
 
 
@@ -72,8 +82,9 @@ def run(plugin, file, selection="", **environment):
     return done.stdout.splitlines()[-1]
 
 
-def test_the_cases_pass(plugin):
-    assert re.match(r"\d+ passed(, \d+ warnings?)? in", run(plugin, "gpu_cases.py"))
+@pytest.mark.parametrize("file", ["gpu_cases.py", "gpu_pooling_cases.py"])
+def test_the_cases_pass(file, plugin):
+    assert re.match(r"\d+ passed(, \d+ warnings?)? in", run(plugin, file))
 
 
 # Bytes of HBM: a few rows, so that rows come and go in every step.

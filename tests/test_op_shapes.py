@@ -32,27 +32,33 @@ def test_shapes_of_lookups_with_known_and_unknown_inputs():
             has_weights=True,
         )
         assert pooled.shape.as_list() == [None, 3]
-        grad = ops.multitier_lookup_sparse_grad(
-            unknown(tf.float32, [7, 4]),
-            unknown(shape=[9]),
-            unknown(tf.float32),
-            combiner="sum",
-            has_weights=True,
-        )
-        assert grad.shape.as_list() == [9, 4]
-        assert ops.multitier_lookup_sparse_grad(
-            unknown(tf.float32), unknown(), unknown(tf.float32), combiner="sum", has_weights=False
-        ).shape.as_list() == [None, None]
-        weights = ops.multitier_lookup_sparse_weights_grad(
-            [h],
-            unknown(shape=[9]),
+        for has_weights, n in ((True, 9), (False, 0)):
+            grads = ops.multitier_lookup_sparse_grad(
+                [h],
+                unknown(shape=[9]),
+                unknown(),
+                unknown(tf.float32),
+                unknown(tf.float32),
+                combiner="sum",
+                dim=DIM,
+                has_weights=has_weights,
+            )
+            assert [t.shape.as_list() for t in grads] == [[9, DIM], [n]]
+        grads = ops.multitier_lookup_sparse_grad(
+            [anonymous],
+            unknown(),
             unknown(),
             unknown(tf.float32),
-            unknown(tf.float32),
+            unknown(tf.float32, [7, 4]),
             combiner="sum",
-            dim=DIM,
+            dim=4,
+            has_weights=True,
         )
-        assert weights.shape.as_list() == [9]
+        assert [t.shape.as_list() for t in grads] == [[None, 4], [None]]
+        clipped = ops.multitier_hbm_clip_by_norm_grad(
+            h, unknown(tf.float32, [7, None]), unknown(tf.float32, [None, 4]), max_norm=1.0
+        )
+        assert clipped.shape.as_list() == [7, 4]
         filled = ops.multitier_fill_empty_rows(unknown(shape=[9]), unknown())
         assert [t.shape.as_list() for t in filled] == [[None], [None]]
         positions, parts = ops.multitier_partition_keys(unknown(shape=[9]), num_partitions=3)

@@ -11,6 +11,7 @@ from op_util import keys64
 from op_util import ops
 from op_util import sgd
 from op_util import sparse
+from op_util import sparse_grad
 from op_util import unknown
 
 tf1 = tf.compat.v1
@@ -121,18 +122,12 @@ def test_weights_of_another_number_than_the_keys_are_refused(
 ):
     weights = tf.constant(weights, tf.float32, [len(weights)])
     keys, rows, grad = keys64([1, 2, 3]), keys64([0, 0, 1]), tf.ones([2, DIM])
-    args = dict(combiner="mean", has_weights=has_weights)
+    args = dict(combiner="mean", has_weights=has_weights, dim=DIM)
     unchecked = tf1.placeholder_with_default(weights, None)
     calls = [
-        ops.multitier_lookup_sparse([ev], keys, rows, unchecked, keys64(2), dim=DIM, **args),
-        ops.multitier_lookup_sparse_grad(grad, rows, unchecked, **args),
+        ops.multitier_lookup_sparse([ev], keys, rows, unchecked, keys64(2), **args),
+        ops.multitier_lookup_sparse_grad([ev], keys, rows, unchecked, grad, **args).entry_grads,
     ]
-    if has_weights:
-        calls.append(
-            ops.multitier_lookup_sparse_weights_grad(
-                [ev], keys, rows, unchecked, grad, combiner="mean", dim=DIM
-            )
-        )
     for call in calls:
         with pytest.raises(errors.InvalidArgumentError, match=message):
             session.run(call)
@@ -158,8 +153,9 @@ def test_clip_by_norm_is_the_arithmetic_of_max_norm(session, ev):
     for wrong in (
         lambda: ops.multitier_clip_by_norm(tf.constant(1.0), max_norm=0.5),
         lambda: ops.multitier_clip_by_norm(values, max_norm=-1.0),
+        lambda: ops.multitier_clip_by_norm_grad(values, values[:2], max_norm=1.0),
     ):
-        with pytest.raises(ValueError, match="rank 1|max_norm"):
+        with pytest.raises(ValueError, match="rank 1|max_norm|must be equal"):
             wrong()
 
 
@@ -172,11 +168,7 @@ def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
     weights = random.uniform(0.1, 1.0, 6).astype(np.float32)
     grad = random.standard_normal((5, DIM)).astype(np.float32)
     w = weights if weighted else np.zeros(0, np.float32)
-    entry = session.run(
-        ops.multitier_lookup_sparse_grad(
-            tf.constant(grad), keys64(rows), tf.constant(w), combiner=combiner, has_weights=weighted
-        )
-    )
+    found = session.run(sparse_grad(ev, keys, rows, grad, w, combiner))
     values = tf.constant(session.run(ops.multitier_lookup(ev, keys64(keys))))
     factors = tf.constant(weights) if weighted else tf.ones([6])
     total = tf.math.unsorted_segment_sum(values * factors[:, None], rows, 5)
@@ -185,17 +177,6 @@ def test_sparse_gradients_equal_stock(session, ev, combiner, weighted):
     divisor = {"sum": tf.ones_like(divisor), "mean": divisor, "sqrtn": tf.sqrt(divisor)}[combiner]
     pooled = tf.math.divide_no_nan(total, divisor[:, None])
     value_grad, weight_grad = tf.gradients(pooled, [values, factors], grad)
-    np.testing.assert_allclose(entry, session.run(value_grad), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[0], session.run(value_grad), rtol=1e-5, atol=1e-6)
     if weighted:
-        found = session.run(
-            ops.multitier_lookup_sparse_weights_grad(
-                [ev],
-                keys64(keys),
-                keys64(rows),
-                tf.constant(weights),
-                tf.constant(grad),
-                combiner=combiner,
-                dim=DIM,
-            )
-        )
-        np.testing.assert_allclose(found, session.run(weight_grad), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found[1], session.run(weight_grad), rtol=1e-4, atol=1e-5)

@@ -11,7 +11,6 @@ unchanged, it passes the unsummed form to the apply op, which does the sum. Then
 Training through a lookup inside a loop is refused when the graph is built. Inside tf.cond it needs control flow v2.
 """
 
-import collections
 import contextlib
 import typing
 
@@ -24,10 +23,7 @@ from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import recomputed
 from tf_multitier._library import ops
-from tf_multitier.handle_attrs import HANDLE_OP_TYPES
 from tf_multitier.queries import partition_keys
-from tf_multitier.queries import on_device_of
-from tf_multitier.queries import route
 from tf_multitier.tensorflow_internals import a_tape_records
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import control_flow_context
@@ -39,10 +35,6 @@ from tf_multitier.tensorflow_internals import order_of
 from tf_multitier.tensorflow_internals import resource_variable_ops
 from tf_multitier.tensorflow_internals import WhileBodyFuncGraph
 from tf_multitier.tensorflow_internals import WhileCondFuncGraph
-
-_Part = collections.namedtuple("_Part", ["handle"])
-
-_VARIABLE_OPS = ("VarHandleOp", "Variable", "VariableV2", *HANDLE_OP_TYPES)
 
 
 def _refuse_loop(name):
@@ -157,81 +149,24 @@ def _lookup_grad(op, grad):
     return _slices(values, keys, dim), None
 
 
-def _depends_on_variables(tensor):
-    """True if a tensor depends on a variable, which may then be trained through it."""
-    if isinstance(tensor, EagerTensor):
-        return False  # this gradient runs before any update of the tape's caller
-    seen, queue = set(), [tensor.op]
-    while queue:
-        op = queue.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.type in _VARIABLE_OPS or isinstance(op.graph, FuncGraph):
-            return True
-        queue.extend(t.op for t in op.inputs)
-    return False
-
-
-def _read(handles, keys, dtype, dim, training):
-    read = lambda part, k: ops.multitier_lookup(part.handle, k, dtype=dtype, training=training)
-    return route([_Part(h) for h in handles], keys, read, (dim,), on_device_of)
-
-
-def _weights_grad(values, rows, weights, grad, combiner):
-    """The gradient of weights [n], given the (clipped) values [n, dim]."""
-    row_grads = tf.gather(grad, rows)
-    dots = tf.reduce_sum(row_grads * values, axis=1)
-    if combiner == "sum":
-        return dots
-    batch = tf.shape(grad, out_type=tf.int64)[0]
-    pooled = tf.math.unsorted_segment_sum(values * weights[:, None], rows, batch)
-    out_dots = lambda divisor: tf.gather(
-        tf.reduce_sum(grad * tf.math.divide_no_nan(pooled, divisor[:, None]), axis=1), rows
-    )
-    if combiner == "mean":
-        divisor = tf.math.unsorted_segment_sum(weights, rows, batch)
-        return tf.math.divide_no_nan(dots - out_dots(divisor), tf.gather(divisor, rows))
-    squares = tf.math.unsorted_segment_sum(weights * weights, rows, batch)
-    divisor = tf.sqrt(squares)
-    return tf.math.divide_no_nan(dots, tf.gather(divisor, rows)) - tf.math.divide_no_nan(
-        out_dots(divisor) * weights, tf.gather(squares, rows)
-    )
-
-
 def _lookup_sparse_grad(op, grad):
     _refuse_control_flow(op)
     num_parts, dim = op.get_attr("N"), op.get_attr("dim")
-    combiner, max_norm = _text(op.get_attr("combiner")), op.get_attr("max_norm")
     handles = list(op.inputs[:num_parts])
     keys, rows, weights, _ = op.inputs[num_parts:]
     has_weights = op.get_attr("has_weights")
-    grad = tf.convert_to_tensor(grad)
-    grads = ops.multitier_lookup_sparse_grad(
-        grad, rows, weights, combiner=combiner, has_weights=has_weights
+    grads, weights_grad = ops.multitier_lookup_sparse_grad(
+        handles,
+        keys,
+        rows,
+        weights,
+        tf.convert_to_tensor(grad),
+        combiner=_text(op.get_attr("combiner")),
+        dim=dim,
+        has_weights=has_weights,
+        max_norm=op.get_attr("max_norm"),
+        training=op.get_attr("training"),
     )
-    weights_grad = None
-    if max_norm >= 0:
-        values = _read(handles, keys, grad.dtype, dim, op.get_attr("training"))
-        clipped = ops.multitier_clip_by_norm(values, max_norm=max_norm)
-        grads = _gradient_of_clip(values, max_norm, grads)
-        if has_weights:
-            weights_grad = _weights_grad(clipped, rows, weights, grad, combiner)
-    elif has_weights:
-        weights_grad = ops.multitier_lookup_sparse_weights_grad(
-            handles,
-            keys,
-            rows,
-            weights,
-            grad,
-            combiner=combiner,
-            dim=dim,
-            training=op.get_attr("training"),
-        )
-    if weights_grad is not None and _depends_on_variables(weights):
-        # The gradient of the weights reads the table again. It must run before the update, which depends on grads.
-        with tf.control_dependencies([weights_grad]):
-            grads = tf.identity(grads)
     if num_parts == 1:
         slices = [_summed(keys, grads, dim, handles[0], op)]
     else:
@@ -240,11 +175,11 @@ def _lookup_sparse_grad(op, grad):
             _summed(k, tf.gather(grads, p), dim, h, op)
             for p, k, h in zip(positions, part_keys, handles)
         ]
-    return slices + [None, None, weights_grad, None]
+    return slices + [None, None, weights_grad if has_weights else None, None]
 
 
 def _gradient_of_clip(values, max_norm, grad):
-    """The gradient of MultitierClipByNorm, which is that of tf.clip_by_norm.
+    """The gradient of tf.clip_by_norm, which has gradients of its own.
 
     values [..., dim] are scaled by max_norm / norm where their norm is above max_norm.
     """
@@ -258,7 +193,32 @@ def _gradient_of_clip(values, max_norm, grad):
 
 
 def _clip_grad(op, grad):
-    return _gradient_of_clip(op.inputs[0], op.get_attr("max_norm"), grad)
+    return ops.multitier_clip_by_norm_grad(op.inputs[0], grad, max_norm=op.get_attr("max_norm"))
+
+
+def _hbm_clip_grad(op, grad):
+    handle, values = op.inputs
+    return None, ops.multitier_hbm_clip_by_norm_grad(
+        handle, values, grad, max_norm=op.get_attr("max_norm")
+    )
+
+
+def _clip_grad_grad(op, grad):
+    """The gradient of MultitierClipByNormGrad, and of its form with a handle."""
+    *handles, values, given = op.inputs
+    max_norm = op.get_attr("max_norm")
+    if origins.is_v1_graph():
+        sources = [tf.identity(values), tf.identity(given)]
+        found = tf.gradients(
+            _gradient_of_clip(sources[0], max_norm, sources[1]), sources, grad_ys=grad
+        )
+    else:
+        sources = [values, given]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            first = _gradient_of_clip(values, max_norm, given)
+        found = tape.gradient(first, sources, output_gradients=grad)
+    return [None] * len(handles) + found
 
 
 def _refuse_second_derivative(op, *unused_grads):
@@ -472,8 +432,10 @@ def register():
     """Registers the gradients of the other lookups. Called once, when lookup.py is imported."""
     tf.RegisterGradient("MultitierLookup")(placement.gradient_apart(_lookup_grad))
     tf.RegisterGradient("MultitierLookupSparse")(placement.gradient_apart(_lookup_sparse_grad))
+    tf.RegisterGradient("MultitierLookupSparseGrad")(_refuse_second_derivative)
     tf.RegisterGradient("MultitierClipByNorm")(_clip_grad)
-    for name in ("MultitierLookupSparseGrad", "MultitierLookupSparseWeightsGrad"):
-        tf.RegisterGradient(name)(_refuse_second_derivative)
+    tf.RegisterGradient("MultitierHbmClipByNorm")(placement.gradient_apart(_hbm_clip_grad))
+    for name in ("MultitierClipByNormGrad", "MultitierHbmClipByNormGrad"):
+        tf.RegisterGradient(name)(placement.gradient_apart(_clip_grad_grad))
     for name in ("MultitierPartitionKeys", "MultitierFillEmptyRows"):
         tf.no_gradient(name)

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tf_multitier import gradients
 from tf_multitier import lookup_routes
+from tf_multitier import placement
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import only_parts
@@ -111,7 +112,7 @@ def embedding_lookup(
     max_norm = max_norm_attribute(max_norm)
     with tf.name_scope(name or "embedding_lookup"):
         values = lookup_values(variable, ids, training)
-        return values if max_norm < 0 else ops.multitier_clip_by_norm(values, max_norm=max_norm)
+        return values if max_norm < 0 else placement.clip_by_norm(variable, values, max_norm)
 
 
 def from_ragged(ids, weights):

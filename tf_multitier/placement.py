@@ -81,6 +81,13 @@ def _apart(on_hbm, scope):
     return only_in(scope) if on_hbm else contextlib.nullcontext()
 
 
+def clip_by_norm(variable: typing.Any, values: typing.Any, max_norm: float) -> typing.Any:
+    """The values of an EmbeddingVariable or a PartitionedEmbeddingVariable, clipped where they are. max_norm: not negative."""
+    if len(variable.parts) == 1 and may_be_on_gpu(variable.parts[0]):
+        return ops.multitier_hbm_clip_by_norm(variable.parts[0].handle, values, max_norm=max_norm)
+    return ops.multitier_clip_by_norm(values, max_norm=max_norm)
+
+
 def group_lookup_op(on_hbm: bool) -> typing.Any:
     """The function that makes the op of a grouped lookup. on_hbm: whether every member is a variable with HBM."""
     return ops.multitier_hbm_group_lookup if on_hbm else ops.multitier_group_lookup

@@ -6,6 +6,7 @@
 //   GradientOnDevice   plan, gradients of the values -> the sum of each distinct key's gradients
 //   UpdateOnDevice     plan, such sums or gradients -> one optimizer step on the row of each distinct key
 //   ApplyOnDevice      keys, gradients -> one optimizer step, without a plan
+//   ClipOnDevice, EntryGradientsOnDevice    values -> clipped values; gradients of pooled or clipped values. Without a table
 //
 // A member is a lookup of one table: keys, where their values belong, and the output. One call has many members, of tables with
 // any dims; a table may occur in several members. Values, rows, frequencies and versions are those of the operations with host
@@ -149,6 +150,27 @@ struct DeviceApply {
   const int64_t* counts = nullptr;  // [n] occurrences of each entry, not negative; null: one each
   ApplyRequest request;             // as in DeviceUpdate
 };
+
+// Values that are given, not looked up: entry i has the value values[i].
+struct DeviceValues {
+  HbmTable* table = nullptr;      // whose device does the work; only its dim is read
+  std::string name;               // for error messages, as in DeviceMember
+  const float* values = nullptr;  // [entries, dim]; null: EntryGradientsOnDevice without max_norm and weight_grads
+  int64_t entries = 0;
+  float max_norm = -1.0f;            // not negative: values are clipped to this norm
+  const int64_t* indices = nullptr;  // [entries] nondecreasing: the row of each entry; null: entry i is row i
+  const float* weights = nullptr;    // [entries], or null: all are 1
+  int64_t batch = 0;                 // rows; entries, if indices is null
+  device::PoolCombiner combiner = device::PoolCombiner::kSum;
+};
+
+// out: [entries, dim]: the clipped values. REQUIRES: a max_norm; neither indices nor weights
+void ClipOnDevice(const DeviceValues& values, float* out, device::Stream stream, Done done);
+
+// The gradients of the pooled values, with respect to the value of each entry before clipping, and to its weight.
+// grad: [batch, dim]. entry_grads: out [entries, dim]. weight_grads: out [entries], or null; REQUIRES: weights
+void EntryGradientsOnDevice(const DeviceValues& values, const float* grad, float* entry_grads, float* weight_grads,
+                            device::Stream stream, Done done);
 
 // As UpdateOnDevice.
 void ApplyOnDevice(Span<const DeviceApply> applies, device::Stream stream, Done done);

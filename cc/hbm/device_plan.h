@@ -53,6 +53,10 @@ struct DevicePlan::State {
   std::shared_ptr<Scratch> scratch;  // of what was enqueued behind the lookup
 };
 
+// The launches of the gradients of members, at least one. given_values: every entry has a value of its own (GradientMember).
+Status EnqueueMemberGradients(DeviceQueue* queue, const device::DeviceKernels& kernels, Scratch* scratch,
+                              const std::vector<device::GradientMember>& gradients, bool given_values);
+
 struct DevicePlan::State::Remaining {
   HbmTable* table;
   DeviceKeys keys;

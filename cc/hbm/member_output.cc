@@ -48,6 +48,7 @@ Status MemberOutput::Describe(const Keys& keys, bool training, Scratch* scratch)
   const auto rows = static_cast<uint32_t>(this->rows());
   device::OutputMember& d = described_;
   d = device::OutputMember{};
+  d.values = keys.values;
   d.rows = keys.rows;
   d.first = keys.first;
   d.num_keys = keys.num_keys;
@@ -103,8 +104,10 @@ Status OutputGroup::Upload(const std::vector<const MemberOutput*>& members, Scra
 
 Status OutputGroup::EnqueueRows() const { return rows_.items == 0 ? OkStatus() : kernels_->entry_rows(stream_, rows_); }
 
+Status OutputGroup::EnqueueScales() const { return scales_.items == 0 ? OkStatus() : kernels_->scales(stream_, scales_); }
+
 Status OutputGroup::EnqueueValues() const {
-  if (scales_.items > 0) MT_RETURN_IF_ERROR(kernels_->scales(stream_, scales_));
+  MT_RETURN_IF_ERROR(EnqueueScales());
   return values_.items == 0 ? OkStatus() : kernels_->values(stream_, values_);
 }
 

@@ -6,7 +6,8 @@
 // OutputGroup: the launches for several members, one for each step.
 //
 //   EnqueueRows     the row of each entry    before the keys are looked for
-//   EnqueueValues   plain or pooled          behind find
+//   EnqueueScales   what values are divided by, behind find
+//   EnqueueValues   scales, and the values: plain or pooled
 //
 // Thread-compatible.
 
@@ -31,6 +32,7 @@ class MemberOutput {
     const uint32_t* inverse;
     uint32_t* first_bad;
     uint32_t n;
+    const float* values = nullptr;  // [n, dim]: the value of each entry; then all others but first_bad and n are null
   };
 
   explicit MemberOutput(const DeviceMember& member) : m_(member) {}
@@ -61,6 +63,7 @@ class OutputGroup {
   // Copies what the members have described to memory of the scratch. REQUIRES: at least one member
   Status Upload(const std::vector<const MemberOutput*>& members, Scratch* scratch);
   Status EnqueueRows() const;
+  Status EnqueueScales() const;
   Status EnqueueValues() const;
 
  private:

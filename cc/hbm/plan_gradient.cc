@@ -46,18 +46,22 @@ Status DevicePlan::State::Describe(const DeviceGradient& gradient, device::Gradi
   return OkStatus();
 }
 
+Status EnqueueMemberGradients(DeviceQueue* queue, const device::DeviceKernels& kernels, Scratch* scratch,
+                              const std::vector<device::GradientMember>& gradients, bool given_values) {
+  const device::GradientMember* on_device = nullptr;
+  device::GradientArgs sums{}, corrections{};
+  MT_RETURN_IF_ERROR(CopyMembersUp(queue, scratch, gradients, &on_device));
+  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, gradients, on_device, device::GradientItems, &sums));
+  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch, gradients, on_device, device::CorrectionItems, &corrections));
+  sums.given_values = given_values;
+  if (sums.items > 0) MT_RETURN_IF_ERROR(kernels.gradients(queue->stream(), sums));
+  return corrections.items == 0 ? OkStatus() : kernels.corrections(queue->stream(), corrections);
+}
+
 Status DevicePlan::State::EnqueueGradients(const std::vector<device::GradientMember>& gradients) {
   if (gradients.empty()) return OkStatus();
   HbmTable* const table = members[0].output->table();
-  DeviceQueue* const queue = table->queue();
-  const device::DeviceKernels& kernels = table->device()->kernels();
-  const device::GradientMember* on_device = nullptr;
-  device::GradientArgs sums{}, corrections{};
-  MT_RETURN_IF_ERROR(CopyMembersUp(queue, scratch.get(), gradients, &on_device));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch.get(), gradients, on_device, device::GradientItems, &sums));
-  MT_RETURN_IF_ERROR(DescribeLaunch(queue, scratch.get(), gradients, on_device, device::CorrectionItems, &corrections));
-  if (sums.items > 0) MT_RETURN_IF_ERROR(kernels.gradients(queue->stream(), sums));
-  return corrections.items == 0 ? OkStatus() : kernels.corrections(queue->stream(), corrections);
+  return EnqueueMemberGradients(table->queue(), table->device()->kernels(), scratch.get(), gradients, /*given_values=*/false);
 }
 
 }  // namespace multitier::hbm

@@ -66,10 +66,7 @@ class DeviceLookupKernel : public DeviceReadKernel {
 class DeviceLookupSparseKernel : public DeviceReadKernel {
  public:
   explicit DeviceLookupSparseKernel(OpKernelConstruction* context) : DeviceReadKernel(context) {
-    int handles;
-    OP_REQUIRES_OK(context, context->GetAttr("N", &handles));
-    OP_REQUIRES(context, handles == 1,
-                absl::UnimplementedError(absl::StrCat("MultitierLookupSparse on a GPU: expected one part, found ", handles)));
+    OP_REQUIRES_OK(context, CheckOneHandle(context, "MultitierLookupSparse"));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
     OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
@@ -78,19 +75,9 @@ class DeviceLookupSparseKernel : public DeviceReadKernel {
 
  private:
   absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const override {
-    if (table.dim() != dim_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sparse lookup in '", table.options().name, "': expected dim ", dim_, ", found ", table.dim()));
-    }
     const Tensor& indices = context->input(2);
     const Tensor& weights = context->input(3);
-    TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "indices", indices, 1));
-    TF_RETURN_IF_ERROR(CheckWeights(context, weights, has_weights_, member->keys.n));
-    if (indices.NumElements() != member->keys.n) {
-      return absl::InvalidArgumentError(absl::StrCat("sparse lookup: expected one row index for each of ", member->keys.n,
-                                                     " keys, found ", indices.NumElements()));
-    }
+    TF_RETURN_IF_ERROR(CheckPooledInputs(context, table, context->input(1), indices, weights, has_weights_, dim_));
     Tensor* out = nullptr;
     TF_RETURN_IF_ERROR(AllocatePooled(context, context->input(4), dim_, &out));
     member->batch = out->dim_size(0);

@@ -1,5 +1,6 @@
 #include "cc/kernels/lookup_inputs.h"
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,27 @@ absl::Status CheckWeights(OpKernelContext* context, const Tensor& weights, bool 
                                                  weights.NumElements()));
 }
 
+absl::Status CheckOneHandle(OpKernelConstruction* context, const char* op) {
+  int handles;
+  TF_RETURN_IF_ERROR(context->GetAttr("N", &handles));
+  if (handles == 1) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(op, " on a GPU: expected one part, found ", handles));
+}
+
+absl::Status CheckPooledInputs(OpKernelContext* context, const EmbeddingTable& table, const Tensor& keys, const Tensor& indices,
+                               const Tensor& weights, bool has_weights, int dim) {
+  if (table.dim() != dim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sparse lookup in '", table.options().name, "': expected dim ", dim, ", found ", table.dim()));
+  }
+  TF_RETURN_IF_ERROR(CheckRank(context, "keys", keys, 1));
+  TF_RETURN_IF_ERROR(CheckRank(context, "indices", indices, 1));
+  TF_RETURN_IF_ERROR(CheckWeights(context, weights, has_weights, keys.NumElements()));
+  if (indices.NumElements() == keys.NumElements()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sparse lookup: expected one row index for each of ", keys.NumElements(),
+                                                 " keys, found ", indices.NumElements()));
+}
+
 absl::Status AllocatePooled(OpKernelContext* context, const Tensor& batch, int dim, Tensor** out) {
   TF_RETURN_IF_ERROR(CheckRank(context, "batch", batch, 0));
   const int64_t rows = batch.scalar<int64_t>()();
@@ -40,6 +62,28 @@ absl::Status AllocatePooled(OpKernelContext* context, const Tensor& batch, int d
   TensorShape shape;
   TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({rows, dim}, &shape));
   return context->allocate_output(0, shape, out);
+}
+
+absl::Status CheckPooledGrad(OpKernelContext* context, int input, int dim) {
+  const Tensor& grad = context->input(input);
+  TF_RETURN_IF_ERROR(CheckRank(context, "grad", grad, 2));
+  if (grad.dim_size(1) == dim) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("grad: expected shape [batch,", dim, "], found ", grad.shape().DebugString()));
+}
+
+absl::Status CheckClipped(OpKernelContext* context, bool gradient, int* dim) {
+  const Tensor& values = context->input(context->num_inputs() - (gradient ? 2 : 1));
+  const int rank = values.dims();
+  if (rank < 1) return absl::InvalidArgumentError("values: expected rank 1 or more, found a scalar");
+  const int64_t last = values.dim_size(rank - 1);
+  if (last > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("values: expected a last dimension below 2^31, found ", last));
+  }
+  *dim = static_cast<int>(last);
+  const TensorShape& grad = context->input(context->num_inputs() - 1).shape();
+  if (grad == values.shape()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("grad: expected the shape of values, ", values.shape().DebugString(), ", found ", grad.DebugString()));
 }
 
 }  // namespace multitier

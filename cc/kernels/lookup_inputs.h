@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "cc/lookup/pooling.h"
 #include "cc/table/absent_values.h"
+#include "cc/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace multitier {
@@ -21,9 +22,23 @@ absl::Status CombinerAttr(tensorflow::OpKernelConstruction* context, Combiner* c
 absl::Status CheckWeights(tensorflow::OpKernelContext* context, const tensorflow::Tensor& weights, bool has_weights,
                           int64_t entries);
 
+// A kernel for GPUs takes one handle. op: its name
+absl::Status CheckOneHandle(tensorflow::OpKernelConstruction* context, const char* op);
+
+// Checks the sizes of a pooled lookup in one table. Does not read the tensors.
+absl::Status CheckPooledInputs(tensorflow::OpKernelContext* context, const EmbeddingTable& table,
+                               const tensorflow::Tensor& keys, const tensorflow::Tensor& indices,
+                               const tensorflow::Tensor& weights, bool has_weights, int dim);
+
 // Allocates output 0 of a pooled lookup: [batch, dim]. batch: a scalar in host memory.
 absl::Status AllocatePooled(tensorflow::OpKernelContext* context, const tensorflow::Tensor& batch, int dim,
                             tensorflow::Tensor** out);
+
+// Input `input` is the gradient of pooled values: [batch, dim].
+absl::Status CheckPooledGrad(tensorflow::OpKernelContext* context, int input, int dim);
+
+// The op's last inputs are values to clip and, if `gradient`, their gradients of the same shape. *dim: their last dimension.
+absl::Status CheckClipped(tensorflow::OpKernelContext* context, bool gradient, int* dim);
 
 }  // namespace multitier
 

@@ -134,76 +134,51 @@ class LookupSparseKernel : public OpKernel {
   Combiner combiner_ = Combiner::kSum;
 };
 
-class LookupSparseWeightsGradKernel : public OpKernel {
+class LookupSparseGradKernel : public OpKernel {
  public:
-  explicit LookupSparseWeightsGradKernel(OpKernelConstruction* context) : OpKernel(context) {
+  explicit LookupSparseGradKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
     OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
     OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
   }
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
-    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, /*has_weights=*/true));
-    inputs.lookup.reason = reason_;
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, has_weights_));
+    OP_REQUIRES_OK(context, CheckPooledGrad(context, num_handles_ + 3, dim_));
     const Tensor& grad = context->input(num_handles_ + 3);
-    OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
-    OP_REQUIRES(context, grad.dim_size(1) == dim_,
-                absl::InvalidArgumentError(
-                    absl::StrCat("grad: expected shape [batch,", dim_, "], found ", grad.shape().DebugString())));
-    inputs.lookup.batch.batch = grad.dim_size(0);
-    inputs.lookup.batch.dim = dim_;
-    inputs.lookup.batch.combiner = combiner_;
-    Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(num_handles_).shape(), &out));
+    SparseLookup* lookup = &inputs.lookup;
+    lookup->reason = reason_;
+    lookup->max_norm = max_norm_;
+    lookup->batch.batch = grad.dim_size(0);
+    lookup->batch.dim = dim_;
+    lookup->batch.combiner = combiner_;
+    const int64_t n = context->input(num_handles_).NumElements();
+    Tensor *entries = nullptr, *weights = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n, dim_}), &entries));
+    if (context->output_required(1)) {
+      OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({has_weights_ ? n : 0}), &weights));
+    }
+    float* const weight_grads = has_weights_ && weights != nullptr ? weights->flat<float>().data() : nullptr;
     IntraOpExecutor executor(context);
-    OP_REQUIRES_OK(context, ToAbsl(LookupSparseWeightsGradient(inputs.lookup, grad.flat<float>().data(),
-                                                               out->flat<float>().data(), &executor)));
+    OP_REQUIRES_OK(context, ToAbsl(LookupSparseGradient(*lookup, grad.flat<float>().data(), entries->flat<float>().data(),
+                                                        weight_grads, &executor)));
   }
 
  private:
   int num_handles_ = 0;
   int dim_ = 0;
+  bool has_weights_ = false;
+  float max_norm_ = -1.0f;
   ReadFor reason_ = ReadFor::kTraining;
   Combiner combiner_ = Combiner::kSum;
 };
 
-class LookupSparseGradKernel : public OpKernel {
- public:
-  explicit LookupSparseGradKernel(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
-    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& grad = context->input(0);
-    const Tensor& indices = context->input(1);
-    const Tensor& weights = context->input(2);
-    OP_REQUIRES_OK(context, CheckRank(context, "grad", grad, 2));
-    OP_REQUIRES_OK(context, CheckRank(context, "indices", indices, 1));
-    OP_REQUIRES_OK(context, CheckWeights(context, weights, has_weights_, indices.NumElements()));
-    OP_REQUIRES(context, grad.dim_size(1) >= 1 && grad.dim_size(1) <= (1 << 20),
-                absl::InvalidArgumentError(
-                    absl::StrCat("grad: expected shape [batch,dim] with dim at least 1, found ", grad.shape().DebugString())));
-    SparseBatch batch;
-    batch.indices = Elements<int64_t>(indices);
-    batch.weights = Elements<float>(weights);
-    batch.batch = grad.dim_size(0);
-    batch.dim = static_cast<int>(grad.dim_size(1));
-    batch.combiner = combiner_;
-    OP_REQUIRES_OK(context, ToAbsl(ValidateSparseBatch(batch)));
-    Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({indices.dim_size(0), grad.dim_size(1)}), &out));
-    IntraOpExecutor executor(context);
-    PoolGradient(batch, grad.flat<float>().data(), out->flat<float>().data(), &executor);
-  }
-
- private:
-  bool has_weights_ = false;
-  Combiner combiner_ = Combiner::kSum;
-};
-
+// The last inputs are those of the arithmetic; a handle before them says where the op runs, and is not read.
+template <bool kGradient>
 class ClipByNormKernel : public OpKernel {
  public:
   explicit ClipByNormKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -211,20 +186,24 @@ class ClipByNormKernel : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& values = context->input(0);
-    const int rank = values.dims();
-    OP_REQUIRES(context, rank >= 1, absl::InvalidArgumentError("values: expected rank 1 or more, found a scalar"));
-    const int64_t dim = values.dim_size(rank - 1);
-    OP_REQUIRES(context, dim <= std::numeric_limits<int>::max(),
-                absl::InvalidArgumentError(absl::StrCat("values: expected a last dimension below 2^31, found ", dim)));
+    int dim;
+    OP_REQUIRES_OK(context, CheckClipped(context, kGradient, &dim));
+    const int changed = context->num_inputs() - 1;
+    const Tensor& given = context->input(changed);
     Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, values.shape(), &out));
-    float* clipped = out->flat<float>().data();
-    const float* given = values.flat<float>().data();
-    if (clipped != given) std::copy(given, given + values.NumElements(), clipped);
-    if (values.NumElements() == 0) return;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({changed}, 0, given.shape(), &out));
+    float* const to = out->flat<float>().data();
+    const float* const from = given.flat<float>().data();
+    if (to != from) std::copy(from, from + given.NumElements(), to);
+    if (given.NumElements() == 0) return;
     IntraOpExecutor executor(context);
-    ClipByNorm(clipped, values.NumElements() / dim, static_cast<int>(dim), max_norm_, &executor);
+    const int64_t n = given.NumElements() / dim;
+    if constexpr (kGradient) {
+      const EntryValues values{context->input(changed - 1).flat<float>().data(), nullptr};
+      ClipByNormGradient(values, n, dim, max_norm_, to, &executor);
+    } else {
+      ClipByNorm(to, n, dim, max_norm_, &executor);
+    }
   }
 
  private:
@@ -268,11 +247,12 @@ class PartitionKeysKernel : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(DEVICE_CPU), LookupKernel);
 MULTITIER_HOST_KERNEL("MultitierPeek", PeekKernel, "handle", "keys", "values");
 REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparse").Device(DEVICE_CPU), LookupSparseKernel);
-REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
-                        LookupSparseGradKernel);
-MULTITIER_HOST_KERNEL("MultitierLookupSparseWeightsGrad", LookupSparseWeightsGradKernel, "handles", "keys", "indices",
-                      "weights", "grad", "weight_grads");
-REGISTER_KERNEL_BUILDER(Name("MultitierClipByNorm").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ClipByNormKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierLookupSparseGrad").Device(DEVICE_CPU), LookupSparseGradKernel);
+REGISTER_KERNEL_BUILDER(Name("MultitierClipByNorm").Device(DEVICE_CPU).TypeConstraint<float>("dtype"), ClipByNormKernel<false>);
+REGISTER_KERNEL_BUILDER(Name("MultitierClipByNormGrad").Device(DEVICE_CPU).TypeConstraint<float>("dtype"),
+                        ClipByNormKernel<true>);
+REGISTER_KERNEL_BUILDER(Name("MultitierHbmClipByNorm").Device(DEVICE_CPU), ClipByNormKernel<false>);
+REGISTER_KERNEL_BUILDER(Name("MultitierHbmClipByNormGrad").Device(DEVICE_CPU), ClipByNormKernel<true>);
 REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int64_t>("Tkeys"),
                         PartitionKeysKernel<int64_t>);
 REGISTER_KERNEL_BUILDER(Name("MultitierPartitionKeys").Device(DEVICE_CPU).TypeConstraint<int32_t>("Tkeys"),

@@ -89,24 +89,6 @@ MT_MULTIVERSION void SumPlain(const PieceGradient& piece) { SumTermsOf<Scale::kN
 MT_MULTIVERSION void SumScaled(const PieceGradient& piece) { SumTermsOf<Scale::kFactor>(piece); }
 MT_MULTIVERSION void SumWeighted(const PieceGradient& piece) { SumTermsOf<Scale::kWeight>(piece); }
 
-// In place: the gradients of n values from those of the values clipped. c = v m / max(|v|, m), so that where |v| >= m
-// dc = (g - v (v.g) / |v|^2) m / |v|.
-MT_MULTIVERSION void ClipGradient(const float* values, size_t n, int dim, float max_norm, float* grads) {
-  for (size_t i = 0; i < n; ++i) {
-    const float* v = values + i * static_cast<size_t>(dim);
-    float* g = grads + i * static_cast<size_t>(dim);
-    float squares = 0.0f, dot = 0.0f;
-    for (int d = 0; d < dim; ++d) {
-      squares += v[d] * v[d];
-      dot += v[d] * g[d];
-    }
-    const float norm = std::sqrt(squares);
-    if (norm < max_norm || norm == 0.0f) continue;
-    const float scale = max_norm / norm, along = dot / squares;
-    for (int d = 0; d < dim; ++d) g[d] = (g[d] - v[d] * along) * scale;
-  }
-}
-
 }  // namespace group_internal
 
 using namespace group_internal;  // NOLINT: of this file alone
@@ -244,7 +226,8 @@ class GroupGradient {
       SumPlain(g);
     }
     if (m.max_norm < 0.0f) return;
-    ClipGradient(m.unclipped.get() + piece.first * static_cast<size_t>(m.dim), piece.distinct, m.dim, m.max_norm, sums);
+    const EntryValues values{m.unclipped.get() + piece.first * static_cast<size_t>(m.dim), nullptr};
+    ClipByNormGradient(values, static_cast<int64_t>(piece.distinct), m.dim, m.max_norm, sums);
   }
 };
 

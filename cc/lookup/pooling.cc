@@ -200,6 +200,24 @@ MT_MULTIVERSION void ClipRows(float* values, int64_t begin, int64_t end, int dim
   }
 }
 
+// c = v m / max(|v|, m), so that where |v| >= m   dc = (g - v (v.g) / |v|^2) m / |v|
+MT_MULTIVERSION void ClipGradientRows(const EntryValues& values, int64_t begin, int64_t end, int dim, float max_norm,
+                                      float* grads) {
+  for (int64_t i = begin; i < end; ++i) {
+    const float* v = Value(values, static_cast<size_t>(i), dim);
+    float* g = grads + i * dim;
+    float squares = 0.0f, dot = 0.0f;
+    for (int d = 0; d < dim; ++d) {
+      squares += v[d] * v[d];
+      dot += v[d] * g[d];
+    }
+    const float norm = std::sqrt(squares);
+    if (norm < max_norm || norm == 0.0f) continue;
+    const float scale = max_norm / norm, along = dot / squares;
+    for (int d = 0; d < dim; ++d) g[d] = (g[d] - v[d] * along) * scale;
+  }
+}
+
 }  // namespace pooling_internal
 
 Result<Combiner> ParseCombiner(const std::string& name) {
@@ -261,6 +279,14 @@ void ClipByNorm(float* values, int64_t n, int dim, float max_norm, Executor* exe
   ParallelFor(executor, tasks, [&](int task) {
     const ScopedIeeeArithmetic ieee;
     pooling_internal::ClipRows(values, n * task / tasks, n * (task + 1) / tasks, dim, max_norm);
+  });
+}
+
+void ClipByNormGradient(const EntryValues& values, int64_t n, int dim, float max_norm, float* grads, Executor* executor) {
+  const int tasks = pooling_internal::NumTasks(n * dim, n);
+  ParallelFor(executor, tasks, [&](int task) {
+    const ScopedIeeeArithmetic ieee;
+    pooling_internal::ClipGradientRows(values, n * task / tasks, n * (task + 1) / tasks, dim, max_norm, grads);
   });
 }
 

@@ -71,6 +71,11 @@ void PoolWeightsGradient(const SparseBatch& batch, const EntryValues& values, co
 // values: [n, dim]; REQUIRES: max_norm >= 0
 void ClipByNorm(float* values, int64_t n, int dim, float max_norm, Executor* executor = nullptr);
 
+// In place: makes the gradients of n clipped values the gradients of the values before clipping.
+// grads: [n, dim]; REQUIRES: max_norm >= 0
+void ClipByNormGradient(const EntryValues& values, int64_t n, int dim, float max_norm, float* grads,
+                        Executor* executor = nullptr);
+
 }  // namespace multitier
 
 #endif  // CC_LOOKUP_POOLING_H_

@@ -216,6 +216,29 @@ TEST(PoolingTest, ClipScalesOnlyLongValues) {
   EXPECT_EQ(values, std::vector<float>(6, 0.0f));
 }
 
+TEST(PoolingTest, TheGradientOfClippingEqualsFiniteDifferencesWhereverTheValuesAre) {
+  constexpr int kDim = 3, kValues = 4;
+  constexpr float kStep = 1e-3f, kMaxNorm = 1.5f;
+  const std::vector<float> values = {2.0f, -1.0f, 0.5f, 0.1f, 0.2f, 0.3f, 0.0f, 0.0f, 0.0f, -1.0f, 2.0f, 2.0f};
+  const std::vector<int32_t> places = {3, 0, 2, 1};
+  std::vector<float> given = {1.0f, 2.0f, -1.0f, 0.5f, 0.25f, 1.0f, 1.0f, 1.0f, 1.0f, -2.0f, 0.5f, 1.0f}, grads = given;
+  ClipByNormGradient(EntryValues{values.data(), places.data()}, kValues, kDim, kMaxNorm, grads.data());
+  for (int entry = 0; entry < kValues; ++entry) {
+    const float* const g = &given[entry * kDim];
+    for (int d = 0; d < kDim && places[entry] != 2; ++d) {  // not at zero, where a step leaves the norm below
+      float loss[2];
+      for (int side = 0; side < 2; ++side) {
+        std::vector<float> v(&values[places[entry] * kDim], &values[places[entry] * kDim] + kDim);
+        v[d] += side == 0 ? kStep : -kStep;
+        ClipByNorm(v.data(), 1, kDim, kMaxNorm);
+        loss[side] = v[0] * g[0] + v[1] * g[1] + v[2] * g[2];
+      }
+      EXPECT_NEAR(grads[entry * kDim + d], (loss[0] - loss[1]) / (2 * kStep), 2e-3) << entry << " " << d;
+    }
+  }
+  EXPECT_EQ(grads[2 * kDim], 1.0f);
+}
+
 TEST(PoolingTest, CombinersAreKnownByName) {
   EXPECT_EQ(*ParseCombiner("sqrtn"), Combiner::kSqrtN);
   EXPECT_EQ(ParseCombiner("max").status().code(), StatusCode::kInvalidArgument);

@@ -94,15 +94,24 @@ Status LookupSparse(const SparseLookup& lookup, float* out, Executor* executor) 
   return OkStatus();
 }
 
-Status LookupSparseWeightsGradient(const SparseLookup& lookup, const float* grad, float* out, Executor* executor) {
+Status LookupSparseGradient(const SparseLookup& lookup, const float* grad, float* entry_grads, float* weight_grads,
+                            Executor* executor) {
   MT_RETURN_IF_ERROR(Validate(lookup));
-  if (lookup.batch.weights.size() != lookup.keys.size()) {
+  if (weight_grads != nullptr && lookup.batch.weights.size() != lookup.keys.size()) {
     return InvalidArgumentError("gradient of sparse lookup weights: expected ", lookup.keys.size(), " weights, found ",
                                 lookup.batch.weights.size());
   }
+  PoolGradient(lookup.batch, grad, entry_grads, executor);
+  const bool clips = lookup.max_norm >= 0.0f;
+  if (!clips && weight_grads == nullptr) return OkStatus();
   Gathered gathered;
   MT_RETURN_IF_ERROR(Gather(lookup, executor, &gathered));
-  PoolWeightsGradient(lookup.batch, gathered.values(), grad, out, executor);
+  if (clips) {
+    const int64_t n = static_cast<int64_t>(lookup.keys.size());
+    ClipByNormGradient(gathered.values(), n, lookup.batch.dim, lookup.max_norm, entry_grads, executor);
+    if (weight_grads != nullptr) ClipByNorm(gathered.data.get(), n, lookup.batch.dim, lookup.max_norm, executor);
+  }
+  if (weight_grads != nullptr) PoolWeightsGradient(lookup.batch, gathered.values(), grad, weight_grads, executor);
   return OkStatus();
 }
 

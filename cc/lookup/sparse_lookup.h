@@ -31,9 +31,12 @@ struct SparseLookup {
 // another dim. Other errors are those of EmbeddingTable::Lookup.
 Status LookupSparse(const SparseLookup& lookup, float* out, Executor* executor = nullptr);
 
-// The gradient of LookupSparse with respect to the weights (max_norm is ignored). grad: [batch, dim]. out: [nnz].
-// InvalidArgument: see LookupSparse; also if there are no weights.
-Status LookupSparseWeightsGradient(const SparseLookup& lookup, const float* grad, float* out, Executor* executor = nullptr);
+// The gradients of LookupSparse with respect to the value of each entry, before clipping, and to its weight. Reads the tables
+// again if there is a max_norm or weight_grads is wanted.
+// grad: [batch, dim]. entry_grads: out [nnz, dim]. weight_grads: out [nnz], or null.
+// InvalidArgument: see LookupSparse; also if weight_grads is wanted and there are no weights.
+Status LookupSparseGradient(const SparseLookup& lookup, const float* grad, float* entry_grads, float* weight_grads,
+                            Executor* executor = nullptr);
 
 }  // namespace multitier
 

@@ -100,7 +100,7 @@ TEST(SparseLookupTest, MaxNormClipsBeforePooling) {
   EXPECT_EQ(expected, found);
 }
 
-TEST(SparseLookupTest, WeightsGradientRoutesPartitions) {
+TEST(SparseLookupTest, GradientsRoutePartitions) {
   const auto whole = MakeTable();
   const auto a = MakeTable(), b = MakeTable();
   Input input;
@@ -108,9 +108,15 @@ TEST(SparseLookupTest, WeightsGradientRoutesPartitions) {
   const std::vector<float> grad(4 * kDim, 0.5f);
   std::vector<float> expected(5), found(5);
   const std::vector<EmbeddingTable*> one = {whole.get()}, two = {a.get(), b.get()};
-  ASSERT_TRUE(LookupSparseWeightsGradient(input.view(one), grad.data(), expected.data()).ok());
-  ASSERT_TRUE(LookupSparseWeightsGradient(input.view(two), grad.data(), found.data()).ok());
-  EXPECT_EQ(expected, found);
+  for (const float max_norm : {-1.0f, 0.25f}) {
+    std::vector<float> expected_entries(5 * kDim), found_entries(5 * kDim);
+    SparseLookup from_one = input.view(one), from_two = input.view(two);
+    from_one.max_norm = from_two.max_norm = max_norm;
+    ASSERT_TRUE(LookupSparseGradient(from_one, grad.data(), expected_entries.data(), expected.data()).ok());
+    ASSERT_TRUE(LookupSparseGradient(from_two, grad.data(), found_entries.data(), found.data()).ok());
+    EXPECT_EQ(expected, found);
+    EXPECT_EQ(expected_entries, found_entries);
+  }
 }
 
 TEST(SparseLookupTest, InputsThatDoNotFitAreRefused) {
@@ -124,7 +130,10 @@ TEST(SparseLookupTest, InputsThatDoNotFitAreRefused) {
   EXPECT_NE(LookupSparse(Input().view(tables), out.data()).message().find("expected dim 4, found 5"), std::string::npos);
   EXPECT_EQ(LookupSparse(Input().view({}), out.data()).code(), StatusCode::kInvalidArgument);
   tables = {table.get()};
-  EXPECT_NE(LookupSparseWeightsGradient(Input().view(tables), out.data(), out.data()).message().find("expected 5 weights"),
+  std::vector<float> entries(5 * kDim), weights(5);
+  EXPECT_NE(LookupSparseGradient(Input().view(tables), out.data(), entries.data(), weights.data())
+                .message()
+                .find("expected 5 weights"),
             std::string::npos);
 }
 

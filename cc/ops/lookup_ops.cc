@@ -54,29 +54,25 @@ absl::Status LookupSparseShape(InferenceContext* c) {
 }
 
 absl::Status LookupSparseGradShape(InferenceContext* c) {
-  ShapeHandle grad, indices, weights;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &grad));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &weights));
-  c->set_output(0, c->Matrix(c->Dim(indices, 0), c->Dim(grad, 1)));
-  return absl::OkStatus();
-}
-
-absl::Status LookupSparseWeightsGradShape(InferenceContext* c) {
   int grad_input;
   DimensionHandle dim, n, unused;
+  bool has_weights;
   TF_RETURN_IF_ERROR(SparseInputs(c, &grad_input, &dim, &n));
-  TF_RETURN_IF_ERROR(c->Merge(n, c->Dim(c->input(grad_input - 1), 0), &n));
+  TF_RETURN_IF_ERROR(c->GetAttr("has_weights", &has_weights));
   ShapeHandle grad;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(grad_input), 2, &grad));
   TF_RETURN_IF_ERROR(c->Merge(dim, c->Dim(grad, 1), &unused));
-  c->set_output(0, c->Vector(n));
+  if (has_weights) TF_RETURN_IF_ERROR(c->Merge(n, c->Dim(c->input(grad_input - 1), 0), &n));
+  c->set_output(0, c->Matrix(n, dim));
+  c->set_output(1, c->Vector(has_weights ? n : c->MakeDim(0)));
   return absl::OkStatus();
 }
 
-absl::Status ClipByNormShape(InferenceContext* c) {
+// Of ops whose last inputs are values and, if `gradient`, their gradients.
+absl::Status ClipShape(InferenceContext* c, bool gradient) {
   ShapeHandle values;
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &values));
+  TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(c->num_inputs() - (gradient ? 2 : 1)), 1, &values));
+  if (gradient) TF_RETURN_IF_ERROR(c->Merge(values, c->input(c->num_inputs() - 1), &values));
   float max_norm;
   TF_RETURN_IF_ERROR(c->GetAttr("max_norm", &max_norm));
   if (!(max_norm >= 0.0f)) {
@@ -85,6 +81,8 @@ absl::Status ClipByNormShape(InferenceContext* c) {
   c->set_output(0, values);
   return absl::OkStatus();
 }
+absl::Status ClipByNormShape(InferenceContext* c) { return ClipShape(c, /*gradient=*/false); }
+absl::Status ClipByNormGradShape(InferenceContext* c) { return ClipShape(c, /*gradient=*/true); }
 
 absl::Status PartitionKeysShape(InferenceContext* c) {
   ShapeHandle keys;
@@ -170,47 +168,32 @@ training: false: a key without a row reads the variable's eval_initializer, if i
 )doc");
 
 REGISTER_OP("MultitierLookupSparseGrad")
-    .Input("grad: dtype")
-    .Input("indices: int64")
-    .Input("weights: dtype")
-    .Output("entry_grads: dtype")
-    .Attr("dtype: {float} = DT_FLOAT")
-    .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
-    .Attr("has_weights: bool")
-    .SetShapeFn(LookupSparseGradShape)
-    .Doc(R"doc(
-Gradient of MultitierLookupSparse with respect to the value of each entry (without max_norm).
-
-grad: [batch, dim] gradient of pooled.
-indices: [nnz], as in MultitierLookupSparse.
-weights: [nnz] or [0], has_weights: as in MultitierLookupSparse.
-entry_grads: [nnz, dim].
-)doc");
-
-REGISTER_OP("MultitierLookupSparseWeightsGrad")
     .Input("handles: N * resource")
     .Input("keys: Tkeys")
     .Input("indices: int64")
     .Input("weights: dtype")
     .Input("grad: dtype")
+    .Output("entry_grads: dtype")
     .Output("weight_grads: dtype")
     .Attr("N: int >= 1")
     .Attr("dtype: {float} = DT_FLOAT")
     .Attr("Tkeys: {int64, int32} = DT_INT64")
     .Attr("combiner: {'sum', 'mean', 'sqrtn'}")
     .Attr("dim: int >= 1")
+    .Attr("has_weights: bool")
+    .Attr("max_norm: float = -1.0")
     .Attr("training: bool = true")
     .SetIsStateful()
-    .SetShapeFn(LookupSparseWeightsGradShape)
+    .SetShapeFn(LookupSparseGradShape)
     .Doc(R"doc(
-Gradient of MultitierLookupSparse with respect to its weights (without max_norm).
+Gradients of MultitierLookupSparse with respect to the value of each entry, and to its weights.
 
-Looks up the values again: run it before the variable is updated.
+Looks up the values again if there is a max_norm, or if weight_grads is used: run it before the variable is updated.
 
-handles, keys, indices, weights: as in MultitierLookupSparse; weights: [nnz].
+handles, keys, indices, weights: as in MultitierLookupSparse, and all attrs.
 grad: [batch, dim] gradient of pooled.
-weight_grads: [nnz].
-training: as in MultitierLookupSparse.
+entry_grads: [nnz, dim].
+weight_grads: [nnz] if has_weights, else [0].
 )doc");
 
 REGISTER_OP("MultitierClipByNorm")
@@ -225,6 +208,51 @@ Scales values whose Euclidean norm is above max_norm to that norm, with the arit
 values: any shape except a scalar; each vector along the last dimension is one value.
 clipped: the same shape.
 max_norm: >= 0.
+)doc");
+
+REGISTER_OP("MultitierClipByNormGrad")
+    .Input("values: dtype")
+    .Input("grad: dtype")
+    .Output("value_grads: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("max_norm: float")
+    .SetShapeFn(ClipByNormGradShape)
+    .Doc(R"doc(
+Gradient of MultitierClipByNorm.
+
+values, max_norm: as in MultitierClipByNorm.
+grad: gradient of clipped.
+value_grads: the same shape.
+)doc");
+
+REGISTER_OP("MultitierHbmClipByNorm")
+    .Input("handle: resource")
+    .Input("values: dtype")
+    .Output("clipped: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("max_norm: float")
+    .SetIsStateful()
+    .SetShapeFn(ClipByNormShape)
+    .Doc(R"doc(
+MultitierClipByNorm where the variable is, on a GPU or on the CPU.
+
+handle: a variable with HBM; only its place is used. On a GPU, the last dimension of values is its dim.
+values, clipped, max_norm: as in MultitierClipByNorm.
+)doc");
+
+REGISTER_OP("MultitierHbmClipByNormGrad")
+    .Input("handle: resource")
+    .Input("values: dtype")
+    .Input("grad: dtype")
+    .Output("value_grads: dtype")
+    .Attr("dtype: {float} = DT_FLOAT")
+    .Attr("max_norm: float")
+    .SetIsStateful()
+    .SetShapeFn(ClipByNormGradShape)
+    .Doc(R"doc(
+Gradient of MultitierHbmClipByNorm.
+
+handle: as in MultitierHbmClipByNorm. The rest: as in MultitierClipByNormGrad.
 )doc");
 
 REGISTER_OP("MultitierFillEmptyRows")

@@ -216,7 +216,11 @@ struct SumArgs {
 enum class PoolCombiner : int { kSum = 0, kMean = 1, kSqrtN = 2 };
 
 // One member of a lookup: its keys, the row of each entry, and its output. An entry is a key and its weight.
+//
+// If `values` is not null, every entry has a value of its own: max_keys is the number of entries, and rows, first, num_keys,
+// misses and inverse are null.
 struct OutputMember {
+  const float* values;       // [entries, dim] or null
   uint8_t* const* rows;      // [first + distinct keys] of the batch
   const uint32_t* first;     // the number of its first distinct key in it; null: 0
   const uint32_t* num_keys;  // distinct keys
@@ -265,7 +269,8 @@ struct BeginsArgs {
   uint32_t* begins;  // out, by distinct key
 };
 
-// The gradients of one member, summed by distinct key.
+// The gradients of one member, summed by distinct key. If every entry has a value of its own (`values`), the gradient of each:
+// entries, begins, counts and keys are null, and num_keys is the number of entries.
 struct GradientMember {
   OutputMember output;      // of the lookup
   const uint64_t* entries;  // of the batch, ascending
@@ -288,6 +293,7 @@ struct GradientArgs {
   const uint32_t* ends;
   uint32_t num_members;
   uint32_t items;
+  bool given_values = false;  // of all members: see GradientMember
 };
 
 enum class DeviceRule {

@@ -15,10 +15,11 @@
 namespace multitier::device {
 namespace {
 
-// The gradient of element d of the value of an entry. sorted: its place among the batch's entries.
+// The gradient of element d of the value of an entry. sorted: its place among the batch's entries. kGiven: see GradientMember.
+template <bool kGiven>
 __device__ __forceinline__ float EntryGradient(const GradientMember& g, uint32_t sorted, uint32_t d) {
   const OutputMember& m = g.output;
-  const uint32_t entry = static_cast<uint32_t>(g.entries[sorted]) - g.first_entry;
+  const uint32_t entry = kGiven ? sorted : static_cast<uint32_t>(g.entries[sorted]) - g.first_entry;
   if (!m.pooled) return g.grads[static_cast<size_t>(entry) * g.stride + d];
   const auto row = static_cast<size_t>(m.entry_rows[entry]);
   const float x = g.grads[row * g.stride + d];
@@ -26,12 +27,13 @@ __device__ __forceinline__ float EntryGradient(const GradientMember& g, uint32_t
   return Divided(x, m.divisors[row]) * m.weights[entry];
 }
 
+template <bool kGiven>
 __device__ __forceinline__ void SumKey(const GradientMember& g, uint32_t key, uint32_t lane) {
-  const uint32_t begin = g.begins[key], count = g.counts[key], dim = g.output.dim;
+  const uint32_t begin = kGiven ? key : g.begins[key], count = kGiven ? 1 : g.counts[key], dim = g.output.dim;
   if (g.sums != nullptr) {
     for (uint32_t d = lane; d < dim; d += 32) {
-      float sum = EntryGradient(g, begin, d);
-      for (uint32_t i = begin + 1; i < begin + count; ++i) sum += EntryGradient(g, i, d);
+      float sum = EntryGradient<kGiven>(g, begin, d);
+      for (uint32_t i = begin + 1; i < begin + count; ++i) sum += EntryGradient<kGiven>(g, i, d);
       g.sums[static_cast<size_t>(key) * dim + d] = sum;
     }
   }
@@ -40,10 +42,11 @@ __device__ __forceinline__ void SumKey(const GradientMember& g, uint32_t key, ui
 }
 
 // The product of its row's gradient and its value, in the order of the elements.
+template <bool kGiven>
 __device__ __forceinline__ float WeightProduct(const GradientMember& g, uint32_t entry) {
   const OutputMember& m = g.output;
-  const uint32_t key = m.inverse[entry];
-  const float* const value = m.unclipped + static_cast<size_t>(key) * m.dim;
+  const uint32_t key = kGiven ? entry : m.inverse[entry];
+  const float* const value = (kGiven ? m.values : m.unclipped) + static_cast<size_t>(key) * m.dim;
   const float* const grad = g.grads + static_cast<size_t>(m.entry_rows[entry]) * g.stride;
   const bool clips = m.norms != nullptr && m.norms[key] != 0.0f;
   float sum = 0.0f;
@@ -54,6 +57,7 @@ __device__ __forceinline__ float WeightProduct(const GradientMember& g, uint32_t
   return sum;
 }
 
+template <bool kGiven>
 __global__ void __launch_bounds__(kBlock) GradientsKernel(GradientArgs args) {
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, warps = gridDim.x * blockDim.x / 32;
   const uint32_t lane = threadIdx.x % 32;
@@ -61,10 +65,10 @@ __global__ void __launch_bounds__(kBlock) GradientsKernel(GradientArgs args) {
     const uint32_t member = MemberOf(args.ends, args.num_members, item), i = item - BeginOf(args.ends, member);
     const GradientMember& g = args.members[member];
     if (i < g.num_keys) {
-      SumKey(g, i, lane);
+      SumKey<kGiven>(g, i, lane);
     } else {
       const uint32_t entry = (i - g.num_keys) * 32 + lane;
-      if (entry < g.output.entries) g.weight_grads[entry] = WeightProduct(g, entry);
+      if (entry < g.output.entries) g.weight_grads[entry] = WeightProduct<kGiven>(g, entry);
     }
   }
 }
@@ -73,7 +77,8 @@ __global__ void __launch_bounds__(kBlock) GradientsKernel(GradientArgs args) {
 __device__ __forceinline__ void CorrectClipped(const GradientMember& g, uint32_t key) {
   const uint32_t dim = g.output.dim;
   const float max_norm = g.output.max_norm;
-  const float* const v = g.output.unclipped + static_cast<size_t>(key) * dim;
+  const float* const unclipped = g.output.values != nullptr ? g.output.values : g.output.unclipped;
+  const float* const v = unclipped + static_cast<size_t>(key) * dim;
   float* const sums = g.sums + static_cast<size_t>(key) * dim;
   float squares = 0.0f, dot = 0.0f;
   for (uint32_t d = 0; d < dim; ++d) {
@@ -114,7 +119,9 @@ __global__ void __launch_bounds__(kBlock) CorrectionsKernel(GradientArgs args) {
 namespace MT_KERNELS_NAMESPACE {
 
 Status Gradients(Stream stream, const GradientArgs& args) {
-  return MT_LAUNCH(stream, Grid(args.items, kBlock / 32), kBlock, GradientsKernel, args);
+  const unsigned grid = Grid(args.items, kBlock / 32);
+  if (args.given_values) return MT_LAUNCH(stream, grid, kBlock, GradientsKernel<true>, args);
+  return MT_LAUNCH(stream, grid, kBlock, GradientsKernel<false>, args);
 }
 
 Status Corrections(Stream stream, const GradientArgs& args) {

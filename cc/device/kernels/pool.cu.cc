@@ -20,6 +20,7 @@ __device__ __forceinline__ bool IsSkipped(const OutputMember& m) {
 }
 
 __device__ __forceinline__ const float* ValueOf(const OutputMember& m, uint32_t key) {
+  if (m.values != nullptr) return m.values + static_cast<size_t>(key) * m.dim;
   const uint32_t first = m.first != nullptr ? *m.first : 0;
   return reinterpret_cast<const float*>(m.rows[first + key] + sizeof(DeviceRowHeader));
 }
@@ -58,13 +59,13 @@ __global__ void __launch_bounds__(kBlock) ScalesKernel(OutputArgs args) {
     const uint32_t member = MemberOf(args.ends, args.num_members, item), i = item - BeginOf(args.ends, member);
     const OutputMember& m = args.members[member];
     if (IsSkipped(m)) continue;
-    if (m.norms != nullptr && i < *m.num_keys) m.norms[i] = NormOf(m, i);
+    if (m.norms != nullptr && i < (m.num_keys != nullptr ? *m.num_keys : m.max_keys)) m.norms[i] = NormOf(m, i);
     if (i < m.num_rows) ScaleRow(m, i);
   }
 }
 
 __device__ __forceinline__ float EntryValue(const OutputMember& m, uint32_t entry, uint32_t d) {
-  const uint32_t key = m.inverse[entry];
+  const uint32_t key = m.inverse != nullptr ? m.inverse[entry] : entry;
   float x = ValueOf(m, key)[d];
   if (m.norms != nullptr && m.norms[key] != 0.0f) x = x * m.max_norm / m.norms[key];
   return m.weights != nullptr ? x * m.weights[entry] : x;
