@@ -140,7 +140,7 @@ struct DeviceUpdate {
 };
 
 // Each table is updated completely or not at all. If one fails, the others are still updated, and the first error is given.
-// REQUIRES: each table occurs once
+// The updates of a table that occurs more than once run one after the other.
 void UpdateOnDevice(const DevicePlan& plan, Span<const DeviceUpdate> updates, device::Stream stream, Done done);
 
 struct DeviceApply {

@@ -88,6 +88,28 @@ TEST(DeviceOperations, AnUpdateAfterItsRowsWereForgottenGivesTheSameBits) {
   }
 }
 
+// In one launch, two warps would read and write a row at the same time.
+TEST(DeviceOperations, ATableThatIsInAGroupTwiceGetsBothUpdates) {
+  for (const bool has_rows : {false, true}) {
+    Pair pair(4, 64, 1);
+    DeviceCaller caller(pair.device);
+    const auto other = MakeHbmTable(TieredOptions(4, 64, std::make_shared<MemoryTier>()), 64, pair.device);
+    const Training first = Sgd(Range(0, 24), 0.5f, 4), second = Sgd({3, 30, 4, 5, 3, 6, 7, 8, 23}, 2.0f, 4);
+    if (has_rows) {
+      MT_ASSERT_OK(first.Run(pair.plain.get()));
+      MT_ASSERT_OK(caller.Apply(first, pair.table.get()));
+    }
+    DevicePlan plan;
+    MT_ASSERT_OK(caller.Lookup({caller.Plain(pair.table.get(), first.keys), caller.Plain(other.get(), first.keys),
+                                caller.Plain(pair.table.get(), second.keys)},
+                               &plan));
+    MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(first, 0), caller.UpdateOf(first, 1), caller.UpdateOf(second, 2)}));
+    MT_ASSERT_OK(first.Run(pair.plain.get()));
+    MT_ASSERT_OK(second.Run(pair.plain.get()));
+    ExpectSameTables(pair.plain.get(), pair.table.get());
+  }
+}
+
 TEST(DeviceOperations, RowsOfAPlanStayUntilItIsDropped) {
   Pair pair(4, 8, 1);
   DeviceCaller caller(pair.device);

@@ -34,14 +34,16 @@ Status Repeated(Call call) {
   return status;
 }
 
-// One launch for each rule. An error: nothing was enqueued.
+// One launch for each rule, of tables that differ. A table that is there again is updated in a later launch: two updates of
+// one row must not run at the same time. An error: nothing was enqueued.
 Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, const KeptUpdates& kept) {
-  std::map<device::DeviceRule, std::vector<const Kept*>> by_rule;
-  for (const Kept& one : kept.updates) by_rule[one.rule].push_back(&one);
+  std::map<std::pair<int, device::DeviceRule>, std::vector<const Kept*>> by_rule;
+  std::map<const HbmTable*, int> before;  // updates of the table
+  for (const Kept& one : kept.updates) by_rule[{before[one.op->table]++, one.rule}].push_back(&one);
   std::vector<device::UpdateArgs> args;
   std::vector<uint32_t> ends;
   std::vector<device::UpdateMembersArgs> launches;
-  for (const auto& [rule, updates] : by_rule) {
+  for (const auto& [turn, updates] : by_rule) {
     const size_t begin = args.size();
     uint32_t end = 0;
     for (const Kept* one : updates) {
@@ -54,9 +56,9 @@ Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, c
   MT_RETURN_IF_ERROR(Repeated([&] { return queue->CopyUp(kept.ends, ends.data(), ends.size() * sizeof(uint32_t)); }));
   MutexLock lock(queue->enqueue());
   size_t at = 0;
-  for (const auto& [rule, updates] : by_rule) {
+  for (const auto& [turn, updates] : by_rule) {
     const device::UpdateMembersArgs& launch = launches[at++];
-    const Status status = Repeated([&, rule = rule] { return kernels.update_members(queue->stream(), rule, launch); });
+    const Status status = Repeated([&, rule = turn.second] { return kernels.update_members(queue->stream(), rule, launch); });
     for (const Kept* one : updates) one->op->table->NoteUpdate(*one, status);
   }
   return OkStatus();
