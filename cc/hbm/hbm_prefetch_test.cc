@@ -1,6 +1,7 @@
 // Prefetched rows come into HBM and stay there: until they are used, until their time is over, or until they are released.
 
 #include <atomic>
+#include <thread>
 
 #include "cc/env/fault_env.h"
 #include "cc/hbm/hbm_test_util.h"
@@ -101,6 +102,53 @@ TEST_F(HbmPrefetch, AQuarterOfHbmIsKeptAndTheRestWaitsBelow) {
   EXPECT_EQ(TierOf(table_.get(), Range(0, 4)), (std::vector<int32_t>{0, 0, 1, 1}));
   EXPECT_EQ(Prefetch({0, 1}), 0);
   ExpectSameTables(plain_.get(), table_.get());
+}
+
+TEST_F(HbmPrefetch, ThreadsTogetherKeepAQuarterOfHbmAtMost) {
+  TableOptions options = TieredOptions(4, 64, std::make_shared<MemoryTier>());
+  options.env = &env_;
+  table_ = MakeHbmTable(options, 64, NewEmulatedDevice());
+  MT_ASSERT_OK(Train(Sgd(Range(0, 200), 1.0f, 4), table_.get()));
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([this, t, round] { Prefetch(Range(40 * t + round, 40 * t + round + 12)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const int64_t kept = table_->Stats().prefetched;
+    EXPECT_LE(kept, 16 + 64 / 4) << round;  // of HBM, and of DRAM below it
+    int64_t in_hbm = 0;
+    for (int i = 0; i < 3; ++i) {
+      for (int64_t key = 160; key < 200; key += 20) LookupAll(table_.get(), Range(key, key + 20));
+    }
+    for (int64_t key = 0; key < 160; ++key) in_hbm += InHbm(key) ? 1 : 0;
+    EXPECT_GE(in_hbm, 12) << round;
+    table_->ReleasePrefetched();
+    EXPECT_EQ(table_->Stats().prefetched, 0);
+  }
+}
+
+TEST_F(HbmPrefetch, ARowThatIsPrefetchedAgainIsKeptForTheLongerTime) {
+  Make(Replacement::kLru);
+  EXPECT_EQ(Prefetch({1, 2}, 10), 2);
+  EXPECT_EQ(Prefetch({1, 2, 3}, 1000), 1);  // HBM has no room for another; 3 waits below
+  EXPECT_EQ(Prefetch({1, 2}, 10), 0);
+  env_.now = 100;
+  UseOthers();
+  EXPECT_TRUE(InHbm(1) && InHbm(2));
+  env_.now = 10000;
+  UseOthers();
+  EXPECT_FALSE(InHbm(1) || InHbm(2));
+}
+
+TEST_F(HbmPrefetch, AReleasedRowLeavesBeforeThoseThatWereUsedSinceItsPrefetch) {
+  Make(Replacement::kLru);
+  EXPECT_EQ(Prefetch({1, 2}), 2);
+  LookupAll(table_.get(), Range(10, 16));  // the other six places
+  table_->ReleasePrefetched();
+  LookupAll(table_.get(), {20, 21});
+  EXPECT_EQ(TierOf(table_.get(), {10, 11, 12, 13, 14, 15}), std::vector<int32_t>(6, 0));
+  EXPECT_FALSE(InHbm(1) || InHbm(2));
 }
 
 TEST_F(HbmPrefetch, AbsentAndRemovedKeysAreNotKept) {

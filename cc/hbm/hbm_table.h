@@ -47,8 +47,7 @@
 //
 // Prefetch brings rows into HBM and pins them. A pin stamps the row with an operation number far above all running ones
 // (kPinAhead). So the row is no victim until it is used, its time is over, or it is released. Pins take a quarter of the rows
-// of HBM at most, where prefetches do not run at the same time. What does not fit is prefetched into the first tier of the
-// table below.
+// of HBM at most: a prefetch reserves what it may pin. What does not fit is prefetched into the first tier of the table below.
 //
 // Values, facts and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not used; rules
 // without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty.
@@ -255,6 +254,9 @@ class HbmTable : public TableFront {
 
   // --- prefetch.cc
   class Pins;
+  struct Reservation;
+  device::PinArgs PinsOf(const Operation& operation) const;
+  Status RenewPins(Span<const int64_t> keys, uint64_t until) MT_REQUIRES(turn_);
   Status FinishPrefetch(Operation* operation, uint64_t until, int64_t* pinned);
   Status DescribePins(Operation* operation, uint64_t until, device::PinArgs* pin);
   // The next rows may take the place of those whose time is over.

@@ -18,12 +18,18 @@ class HbmTable::Pins {
   explicit Pins(HbmTable* table) : table_(table) {}
 
   uint64_t Now() const;
-  // A prefetch is about to pin rows. Returns the operations of those that end later.
+  // Gives the number of rows, of `wanted`, that a prefetch may pin: with it, at most `most` are pinned or reserved by all
+  // prefetches. It stays reserved until Unreserve. Looks through the table if it must. REQUIRES: as Sweep
+  Result<int64_t> Reserve(int64_t wanted, int64_t most);
+  void Unreserve(int64_t rows);
+  // A prefetch is about to pin rows. Returns the operations of those that end later, ascending.
   std::vector<uint32_t> Add(uint32_t operation, uint64_t until);
+  // It has pinned rows that were not pinned.
+  void Pinned(int64_t rows);
   // Whether the time of a prefetch is over.
   bool AnyOver() const;
-  // Releases the rows of prefetches whose time is over, or of all. Returns how many stay pinned. REQUIRES: inside the
-  // gate; turn_, or the pins of a prefetch that is under way would be forgotten
+  // Releases the rows of prefetches whose time is over, or of all, and forgets prefetches without pinned rows. Returns how many
+  // rows stay pinned. REQUIRES: inside the gate; turn_, or the pins of a prefetch that is under way would be forgotten
   Result<int64_t> Sweep(bool all);
   // How many rows are pinned; while the gate is closed or the device fails, how many there were before.
   int64_t Count();
@@ -33,12 +39,15 @@ class HbmTable::Pins {
     uint32_t operation;
     uint64_t until;  // microseconds
   };
-  Result<int64_t> SweepDevice(const std::vector<uint32_t>& kept);
+  static bool IsBefore(const Pin& a, const Pin& b) { return a.operation < b.operation; }
+  // Gives the number of pinned rows of each kept operation.
+  Result<std::vector<uint32_t>> SweepDevice(const std::vector<uint32_t>& kept);
 
   HbmTable* const table_;
   mutable Mutex mutex_;
   std::vector<Pin> pins_ MT_GUARDED_BY(mutex_);
-  int64_t counted_ MT_GUARDED_BY(mutex_) = 0;
+  int64_t counted_ MT_GUARDED_BY(mutex_) = 0;   // rows that are pinned, or were and have been used since
+  int64_t reserved_ MT_GUARDED_BY(mutex_) = 0;  // rows that running prefetches may pin
 };
 
 }  // namespace multitier::hbm

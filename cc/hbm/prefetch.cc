@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -13,9 +12,37 @@ namespace multitier::hbm {
 
 using device::DeviceRowHeader;
 
+// Rows that a prefetch may pin.
+struct HbmTable::Reservation {
+  explicit Reservation(Pins* pins) : pins(pins) {}
+  ~Reservation() { pins->Unreserve(rows); }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  Pins* const pins;
+  int64_t rows = 0;
+};
+
 uint64_t HbmTable::Pins::Now() const {
   Env* const env = table_->options().env;
   return (env != nullptr ? env : Env::Posix())->NowMicros();
+}
+
+Result<int64_t> HbmTable::Pins::Reserve(int64_t wanted, int64_t most) {
+  bool sweeps = AnyOver();
+  {
+    MutexLock lock(mutex_);
+    sweeps = sweeps || (counted_ > 0 && counted_ + reserved_ + wanted > most);
+  }
+  if (sweeps) MT_RETURN_IF_ERROR(Sweep(/*all=*/false).status());
+  MutexLock lock(mutex_);
+  const int64_t rows = std::clamp<int64_t>(most - counted_ - reserved_, 0, wanted);
+  reserved_ += rows;
+  return rows;
+}
+
+void HbmTable::Pins::Unreserve(int64_t rows) {
+  MutexLock lock(mutex_);
+  reserved_ -= rows;
 }
 
 std::vector<uint32_t> HbmTable::Pins::Add(uint32_t operation, uint64_t until) {
@@ -24,8 +51,14 @@ std::vector<uint32_t> HbmTable::Pins::Add(uint32_t operation, uint64_t until) {
   for (const Pin& pin : pins_) {
     if (pin.until > until) later.push_back(pin.operation);
   }
-  pins_.push_back(Pin{operation, until});
+  const Pin added{operation, until};
+  pins_.insert(std::upper_bound(pins_.begin(), pins_.end(), added, IsBefore), added);
   return later;
+}
+
+void HbmTable::Pins::Pinned(int64_t rows) {
+  MutexLock lock(mutex_);
+  counted_ += rows;
 }
 
 bool HbmTable::Pins::AnyOver() const {
@@ -44,20 +77,24 @@ Result<int64_t> HbmTable::Pins::Sweep(bool all) {
     running.push_back(pin);
     kept.push_back(pin.operation);
   }
-  MT_ASSIGN_OR_RETURN(counted_, SweepDevice(kept));
-  if (counted_ == 0 && kept.size() < pins_.size()) running.clear();
-  pins_ = std::move(running);
+  MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> rows, SweepDevice(kept));
+  pins_.clear();
+  counted_ = 0;
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (rows[i] > 0) pins_.push_back(running[i]);
+    counted_ += rows[i];
+  }
   return counted_;
 }
 
-Result<int64_t> HbmTable::Pins::SweepDevice(const std::vector<uint32_t>& kept) {
+Result<std::vector<uint32_t>> HbmTable::Pins::SweepDevice(const std::vector<uint32_t>& kept) {
   DeviceQueue* const queue = table_->queue();
   device::Device* const device = table_->device();
   const device::Stream stream = queue->stream();
   Scratch scratch(table_->pool_);
   auto* const kept_on_device = scratch.OnDevice<uint32_t>(kept.size());
-  auto* const count_on_device = scratch.OnDevice<uint32_t>(1);
-  auto* const count = scratch.Pinned<uint32_t>(1);
+  auto* const rows_on_device = scratch.OnDevice<uint32_t>(kept.size());
+  auto* const rows = scratch.Pinned<uint32_t>(kept.size());
   MT_RETURN_IF_ERROR(scratch.status());
   if (!kept.empty()) {
     MT_RETURN_IF_ERROR(queue->CopyUp(kept_on_device, kept.data(), kept.size() * sizeof(uint32_t)));
@@ -70,17 +107,17 @@ Result<int64_t> HbmTable::Pins::SweepDevice(const std::vector<uint32_t>& kept) {
                                       number,
                                       kept_on_device,
                                       static_cast<uint32_t>(kept.size()),
-                                      count_on_device};
-    MT_RETURN_IF_ERROR(device->Fill(stream, count_on_device, 0, sizeof(uint32_t)));
+                                      rows_on_device};
+    MT_RETURN_IF_ERROR(device->Fill(stream, rows_on_device, 0, kept.size() * sizeof(uint32_t)));
     MT_RETURN_IF_ERROR(device->kernels().sweep_pins(stream, sweep));
   }
-  Status status = device->Copy(stream, count, count_on_device, sizeof(uint32_t));
+  Status status = device->Copy(stream, rows, rows_on_device, kept.size() * sizeof(uint32_t));
   if (status.ok()) status = device->Synchronize(stream);
   if (!status.ok()) {
     scratch.Bury();
     return status;
   }
-  return int64_t{*count};
+  return std::vector<uint32_t>(rows, rows + kept.size());
 }
 
 int64_t HbmTable::Pins::Count() {
@@ -109,6 +146,17 @@ Status HbmTable::DescribePins(Operation* op, uint64_t until, device::PinArgs* pi
   return later.empty() ? OkStatus() : queue_->CopyUp(on_device, later.data(), later.size() * sizeof(uint32_t));
 }
 
+device::PinArgs HbmTable::PinsOf(const Operation& op) const {
+  device::PinArgs pin{};
+  pin.table = table_->on_device();
+  pin.rows = op.find.rows;
+  pin.num_keys = op.find.num_keys;
+  pin.max_keys = op.n;
+  pin.operation = static_cast<uint32_t>(op.number);
+  pin.pinned = &op.counted_on_device->pinned;
+  return pin;
+}
+
 // Rows that the table below has come up; absent keys stay absent.
 Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) {
   const uint32_t misses = op->counted->misses;
@@ -120,13 +168,7 @@ Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) 
     if (AsksForRows(op, /*creates=*/false)) return OkStatus();
     MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   }
-  device::PinArgs pin{};
-  pin.table = table_->on_device();
-  pin.rows = op->find.rows;
-  pin.num_keys = op->find.num_keys;
-  pin.max_keys = op->n;
-  pin.operation = static_cast<uint32_t>(op->number);
-  pin.pinned = &op->counted_on_device->pinned;
+  device::PinArgs pin = PinsOf(*op);
   if (!grows_) MT_RETURN_IF_ERROR(DescribePins(op, until, &pin));
   {
     MutexLock lock(enqueue_);
@@ -140,7 +182,23 @@ Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) 
   ComeDown(op);
   if (misses > 0) brought_up_ += op->counted->to_place;
   *pinned = op->counted->pinned;
+  pins_->Pinned(*pinned);
   return broken();
+}
+
+// Rows that are pinned already stay pinned until the later time.
+Status HbmTable::RenewPins(Span<const int64_t> keys, uint64_t until) {
+  Operation op(this);
+  MT_RETURN_IF_ERROR(FindKeys(&op, keys, /*stamp=*/false));
+  device::PinArgs pin = PinsOf(op);
+  pin.renews = true;
+  MT_RETURN_IF_ERROR(DescribePins(&op, until, &pin));
+  op.busy = true;
+  {
+    MutexLock lock(enqueue_);
+    MT_RETURN_IF_ERROR(kernels_.pin(stream_, pin));
+  }
+  return Synchronize(&op);
 }
 
 Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned) {
@@ -148,28 +206,30 @@ Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t
   int64_t in_hbm = 0, below = 0;
   if (pinned != nullptr) *pinned = 0;
   if (keys.empty()) return OkStatus();
-  std::vector<int64_t> up, rest, elsewhere;
+  std::vector<int64_t> up, elsewhere;
+  std::unordered_set<int64_t> seen;
+  for (const int64_t key : keys) {
+    if (seen.insert(key).second) up.push_back(key);
+  }
+  const uint64_t now = pins_->Now(), until = now + std::min(timeout_us, ~uint64_t{0} - now);
+  Reservation reservation(pins_.get());
   {
     Inside inside(this);
-    int64_t room = std::numeric_limits<int64_t>::max();
     if (!grows_) {
       MutexLock turn(turn_);
-      MT_ASSIGN_OR_RETURN(const int64_t kept, pins_->Sweep(/*all=*/false));
-      room = static_cast<int64_t>(table_->view().capacity / 4) - kept;
-    }
-    std::unordered_set<int64_t> seen;
-    for (const int64_t key : keys) {
-      if (seen.insert(key).second) (static_cast<int64_t>(up.size()) < room ? up : rest).push_back(key);
-    }
-    if (!rest.empty()) {
-      std::vector<size_t> positions;
-      MutexLock turn(turn_);
-      const auto report = [](size_t, const DeviceRowHeader&, bool) {};
-      MT_RETURN_IF_ERROR(Facts(rest, report, &elsewhere, &positions));
+      const auto wanted = static_cast<int64_t>(up.size());
+      MT_ASSIGN_OR_RETURN(reservation.rows, pins_->Reserve(wanted, int64_t{table_->view().capacity / 4}));
+      const Span<const int64_t> rest(up.data() + reservation.rows, static_cast<size_t>(wanted - reservation.rows));
+      if (!rest.empty()) {
+        std::vector<size_t> positions;
+        const auto report = [](size_t, const DeviceRowHeader&, bool) {};
+        MT_RETURN_IF_ERROR(Facts(rest, report, &elsewhere, &positions));
+        MT_RETURN_IF_ERROR(RenewPins(rest, until));
+      }
+      up.resize(static_cast<size_t>(reservation.rows));
     }
     MT_RETURN_IF_ERROR(below_->Prefetch(elsewhere, timeout_us, &below));
   }
-  const uint64_t now = pins_->Now(), until = now + std::min(timeout_us, ~uint64_t{0} - now);
   if (!up.empty()) {
     MT_RETURN_IF_ERROR(RunGrowing(
         Span<const int64_t>(up), nullptr, [&](Operation* op) { return FinishPrefetch(op, until, &in_hbm); },

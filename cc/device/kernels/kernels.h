@@ -398,19 +398,20 @@ struct PinArgs {
   const uint32_t* num_keys;
   uint32_t max_keys;
   uint32_t operation;
-  const uint32_t* later;  // [num_later] operations whose pins end later: their rows stay theirs
+  const uint32_t* later;  // [num_later] ascending: operations whose pins end later. Their rows stay theirs
   uint32_t num_later;
   uint32_t* pinned;  // added to: rows that were not pinned
+  bool renews;       // true: rows that are not pinned stay so
 };
 
-// Releases pinned rows.
+// Releases pinned rows. A released row was last used when it was prefetched.
 struct SweepPinsArgs {
   const Table* table;
   uint32_t buckets;
   uint32_t operation;
-  const uint32_t* kept;  // [num_kept] operations whose pins stay
+  const uint32_t* kept;  // [num_kept] ascending: operations whose pins stay
   uint32_t num_kept;
-  uint32_t* pinned;  // added to: rows that stay pinned
+  uint32_t* pinned;  // [num_kept] added to: rows that stay pinned, of each operation
 };
 
 // Last operations more than 2^30 operations ago become 2^30 operations ago, so that ages compare in 32 bits.

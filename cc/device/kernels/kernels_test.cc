@@ -401,5 +401,55 @@ TEST(KernelsTest, APrefixSumCrossesManyTiles) {
   tables.CheckAccounts();
 }
 
+// A table of one bucket whose slots have these last operations; 0 in `used`: empty.
+class PinnedSlots {
+ public:
+  PinnedSlots(const std::vector<uint32_t>& last, const std::vector<uint8_t>& used) : n_(last.size()) {
+    std::vector<Slot> slots(kBucketSlots, Slot{0, kNone, 0});
+    std::vector<uint8_t> digests(kBucketSlots, 0);
+    for (size_t i = 0; i < n_; ++i) {
+      slots[i] = Slot{static_cast<int64_t>(i), static_cast<uint32_t>(i), last[i]};
+      digests[i] = used[i];
+    }
+    Table table{};
+    table.slots = slots_ = memory_.Up(slots);
+    table.digests = memory_.Up(digests);
+    table_ = memory_.Up(std::vector<Table>{table});
+  }
+  // The rows that stay pinned, of each kept operation. *last: of the slots afterwards.
+  std::vector<uint32_t> Sweep(uint32_t operation, const std::vector<uint32_t>& kept, std::vector<uint32_t>* last) {
+    auto* const pinned = memory_.Filled<uint32_t>(kept.size(), 0);
+    const SweepPinsArgs args{table_, 1, operation, memory_.Up(kept), static_cast<uint32_t>(kept.size()), pinned};
+    MT_CHECK(device_->kernels().sweep_pins(stream_, args).ok());
+    for (const Slot& slot : memory_.Down(slots_, n_)) last->push_back(slot.last_operation);
+    return memory_.Down(pinned, kept.size());
+  }
+
+ private:
+  const std::shared_ptr<Device> device_ = std::make_shared<EmulatedDevice>(EmulatedDevice::Options(), &EmulatedKernels());
+  const Stream stream_ = *device_->NewStream();
+  TestMemory memory_{device_, stream_};
+  const size_t n_;
+  Slot* slots_ = nullptr;
+  Table* table_ = nullptr;
+};
+
+TEST(KernelsTest, ASweepCountsThePinsThatStayAndReleasesTheOthersToTheTimeOfTheirPrefetch) {
+  for (const uint32_t now : {1000u, 5u}) {  // in the second, numbers have wrapped
+    const uint32_t a = now - 90, b = now - 50, c = now - 20;
+    const std::vector<uint32_t> before = {a + kPinAhead, b + kPinAhead, c + kPinAhead, b + kPinAhead, now - 1, c + kPinAhead};
+    PinnedSlots slots(before, {1, 2, 3, 4, 5, 0});
+    std::vector<uint32_t> kept = {a - 1, b, c + 1}, last;
+    std::sort(kept.begin(), kept.end());
+    std::vector<uint32_t> expected;
+    for (const uint32_t operation : kept) expected.push_back(operation == b ? 2 : 0);
+    EXPECT_EQ(slots.Sweep(now, kept, &last), expected);
+    EXPECT_EQ(last, (std::vector<uint32_t>{a, before[1], c, before[3], now - 1, before[5]}));
+    last.clear();
+    EXPECT_EQ(slots.Sweep(now, {}, &last), std::vector<uint32_t>());
+    EXPECT_EQ(last, (std::vector<uint32_t>{a, b, c, b, now - 1, before[5]}));
+  }
+}
+
 }  // namespace
 }  // namespace multitier::device

@@ -5,6 +5,20 @@
 namespace multitier::device {
 namespace {
 
+// The place of an operation in an ascending list; kNone if it is not there.
+__device__ __forceinline__ uint32_t PlaceIn(const uint32_t* operations, uint32_t n, uint32_t operation) {
+  uint32_t low = 0, high = n;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (operations[middle] < operation) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < n && operations[low] == operation ? low : kNone;
+}
+
 __global__ void __launch_bounds__(kBlock) PinKernel(PinArgs args) {
   const Table& table = *args.table;
   const uint32_t n = *args.num_keys;
@@ -14,10 +28,10 @@ __global__ void __launch_bounds__(kBlock) PinKernel(PinArgs args) {
     if ((reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowUnborn) != 0) continue;
     Slot* const slot = table.slots + table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
     const bool is_pinned = IsPinned(slot->last_operation, args.operation);
+    if (!is_pinned && args.renews) continue;
     if (!is_pinned) AtomicAdd<kRelaxed>(args.pinned, 1u);
-    bool keeps = false;
-    for (uint32_t k = 0; k < args.num_later; ++k) keeps |= args.later[k] + kPinAhead == slot->last_operation;
-    if (!keeps) slot->last_operation = args.operation + kPinAhead;
+    if (is_pinned && PlaceIn(args.later, args.num_later, slot->last_operation - kPinAhead) != kNone) continue;
+    slot->last_operation = args.operation + kPinAhead;
   }
 }
 
@@ -27,12 +41,11 @@ __global__ void __launch_bounds__(kBlock) SweepPinsKernel(SweepPinsArgs args) {
   for (uint64_t s = blockIdx.x * blockDim.x + threadIdx.x; s < slots; s += step) {
     Slot* const slot = args.table->slots + s;
     if (args.table->digests[s] == 0 || !IsPinned(slot->last_operation, args.operation)) continue;
-    bool stays = false;
-    for (uint32_t k = 0; k < args.num_kept; ++k) stays |= args.kept[k] + kPinAhead == slot->last_operation;
-    if (stays) {
-      AtomicAdd<kRelaxed>(args.pinned, 1u);
+    const uint32_t prefetch = slot->last_operation - kPinAhead, place = PlaceIn(args.kept, args.num_kept, prefetch);
+    if (place != kNone) {
+      AtomicAdd<kRelaxed>(args.pinned + place, 1u);
     } else {
-      slot->last_operation = args.operation;
+      slot->last_operation = prefetch;
     }
   }
 }
