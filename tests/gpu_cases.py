@@ -344,10 +344,11 @@ def test_a_table_without_hbm_is_refused_by_a_kernel_for_gpus(graph):
             session.run(values)
 
 
-def test_a_table_takes_the_memory_of_tensorflow(graph):
+@pytest.mark.parametrize("device", ["/GPU:0", "/CPU:0"])
+def test_a_table_takes_the_memory_of_tensorflow(device, graph):
     storage = tf_multitier.StorageOption(storage_type="HBM_DRAM", storage_size=[2**30])
     option = tf_multitier.EmbeddingVariableOption(storage_option=storage)
-    with tf.device("/GPU:0"):
+    with tf.device(device):
         ev = make("ev", ev_option=option)
     with soft_session(graph) as session:
         with pytest.raises(tf.errors.ResourceExhaustedError, match="_bfc has no memory for"):

@@ -7,7 +7,10 @@
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/tensorflow_gpu.h"
 #include "cc/storage/storage.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/function.h"
 
 namespace multitier {
 namespace {
@@ -30,11 +33,8 @@ bool TablesAreEmulated() {
   return device != nullptr && *device != '\0';
 }
 
-}  // namespace
-
-std::shared_ptr<const hbm::MemorySource> HbmMemoryOf(OpKernelConstruction* context) {
-  if (context->device_type() != tensorflow::DEVICE_GPU) return nullptr;
-  tensorflow::DeviceBase* const device = context->device();
+// Null if tables are not in the memory of this device.
+std::shared_ptr<const hbm::MemorySource> MemoryOf(tensorflow::DeviceBase* device) {
   const std::optional<TensorFlowGpu> gpu = GpuOf(*device);
   if (!gpu || gpu->is_plugin != TablesAreEmulated()) return nullptr;
   if (!gpu->is_plugin && gpu->ordinal != kGpuOfTables) return nullptr;
@@ -44,6 +44,19 @@ std::shared_ptr<const hbm::MemorySource> HbmMemoryOf(OpKernelConstruction* conte
   source->free = [allocator](void* memory) { allocator->DeallocateRaw(memory); };
   source->stream.native = gpu->stream;
   return source;
+}
+
+}  // namespace
+
+std::shared_ptr<const hbm::MemorySource> HbmMemoryOf(OpKernelConstruction* context) {
+  if (context->device_type() == tensorflow::DEVICE_GPU) return MemoryOf(context->device());
+  const tensorflow::FunctionLibraryRuntime* const library = context->function_library();
+  const tensorflow::DeviceMgr* const devices = library == nullptr ? nullptr : library->device_mgr();
+  if (devices == nullptr) return nullptr;
+  for (tensorflow::Device* device : devices->ListDevices()) {
+    if (std::shared_ptr<const hbm::MemorySource> source = MemoryOf(device)) return source;
+  }
+  return nullptr;
 }
 
 }  // namespace multitier

@@ -1,5 +1,5 @@
 // HbmMemoryOf: TensorFlow's memory of a GPU as the memory of tables in HBM. TensorFlow takes nearly all memory of a GPU when it
-// starts, so the tables of a variable on a GPU get theirs from its allocator.
+// starts, so tables get theirs from its allocator, also those of a variable that TensorFlow has placed on the CPU.
 
 #ifndef CC_KERNELS_HBM_MEMORY_H_
 #define CC_KERNELS_HBM_MEMORY_H_
@@ -13,8 +13,9 @@ namespace multitier {
 
 inline constexpr int kGpuOfTables = 0;  // TensorFlowGpu::ordinal; see device::DefaultDevice
 
-// The memory of the kernel's device. Null if it is no GPU, or if tables are not in its memory: tables are on the first GPU, or
-// emulated (TF_MULTITIER_DEVICE). The allocator and the stream are the process's, so a table may live longer than a session.
+// The memory of the GPU that tables are on: the first one, or, if they are emulated (TF_MULTITIER_DEVICE), one of a plugin.
+// Null if the kernel is on another GPU, or on the CPU of a process in which TensorFlow has no such GPU. The allocator and the
+// stream are the process's, so a table may live longer than a session.
 std::shared_ptr<const hbm::MemorySource> HbmMemoryOf(tensorflow::OpKernelConstruction* context);
 
 }  // namespace multitier
