@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/apply_rule.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/group_apply_attrs.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
@@ -52,13 +53,10 @@ class ApplyKernel : public OpKernel {
   absl::Status ParseRequest(OpKernelContext* context, const EmbeddingTable& table, const KeyInput& keys,
                             ApplyRequest* request) const {
     const Tensor& counts = context->input(3);
-    TF_RETURN_IF_ERROR(CheckRank(context, "keys", context->input(1), 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
+    TF_RETURN_IF_ERROR(ApplyRule::CheckShapes(context, table, &request->grads));
     request->keys = keys.keys();
     request->counts = Elements<int64_t>(counts);
-    TF_RETURN_IF_ERROR(ApplyRule::ParseGradients(context, 2, table, keys.keys().size(), &request->grads));
     TF_RETURN_IF_ERROR(rule_.ParseStep(context, 4, table, 0, request));
-    TF_RETURN_IF_ERROR(ApplyRule::CheckShapeOfCounts(table, context->input(1), counts));
     for (size_t i = 0; i < request->counts.size(); ++i) {
       if (request->counts[i] < 0) {
         return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
@@ -75,56 +73,47 @@ class ApplyKernel : public OpKernel {
 class GroupApplyKernel : public OpKernel {
  public:
   explicit GroupApplyKernel(OpKernelConstruction* context) : OpKernel(context) {
-    int num_sums, num_grads;
-    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
-    OP_REQUIRES_OK(context, context->GetAttr("summed", &summed_));
-    OP_REQUIRES_OK(context, context->GetAttr("S", &num_sums));
-    OP_REQUIRES_OK(context, context->GetAttr("G", &num_grads));
-    OP_REQUIRES_OK(context, inputs_.Init(context, num_grads));
-    OP_REQUIRES_OK(context, rule_.Init(context, units_.size()));
-    plan_input_ = static_cast<int>(units_.size());
-    grads_input_ = plan_input_ + 1 + num_sums;
-    step_input_ = grads_input_ + num_grads;
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void Compute(OpKernelContext* context) override {
     std::shared_ptr<const KeptPlan> kept;
-    OP_REQUIRES_OK(context, GetPlan(context, plan_input_, &kept));
+    OP_REQUIRES_OK(context, GetPlan(context, attrs_.plan_input, &kept));
     std::vector<const float*> grads;
     std::vector<int64_t> strides;
-    OP_REQUIRES_OK(context, inputs_.Point(context, grads_input_, ValuesOf(kept->plan), &grads, &strides));
-    std::vector<std::shared_ptr<VariableState>> states(units_.size());
-    std::vector<UnitUpdate> updates(units_.size());
-    int sums = plan_input_ + 1;
-    for (size_t i = 0; i < units_.size(); ++i) {
+    OP_REQUIRES_OK(context, attrs_.gradients.Point(context, attrs_.grads_input, ValuesOf(kept->plan), &grads, &strides));
+    std::vector<std::shared_ptr<VariableState>> states(attrs_.units.size());
+    std::vector<UnitUpdate> updates(attrs_.units.size());
+    int sums = attrs_.sums_input;
+    for (size_t i = 0; i < attrs_.units.size(); ++i) {
       OP_REQUIRES_OK(context, GetStateToChange(context, static_cast<int>(i), &states[i]));
       updates[i].table = states[i]->table.get();
-      OP_REQUIRES_OK(context, rule_.ParseStep(context, step_input_, *updates[i].table, i, &updates[i].request));
+      OP_REQUIRES_OK(context, attrs_.rule.ParseStep(context, attrs_.step_input, *updates[i].table, i, &updates[i].request));
       OP_REQUIRES_OK(context, Parse(context, kept->plan, strides, i, *updates[i].table, &sums, &updates[i]));
     }
-    std::vector<int64_t> refused(units_.size(), 0);
-    for (size_t i = 0; i < units_.size(); ++i) {
+    std::vector<int64_t> refused(attrs_.units.size(), 0);
+    for (size_t i = 0; i < attrs_.units.size(); ++i) {
       updates[i].request.refused = &refused[i];
-      OP_REQUIRES_OK(context, rule_.FindSlots(updates[i].table, i, &updates[i].request));
+      OP_REQUIRES_OK(context, attrs_.rule.FindSlots(updates[i].table, i, &updates[i].request));
     }
     GroupGradients gradients;
     gradients.grads = Span<const float* const>(grads.data(), grads.size());
     gradients.strides = strides;
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(UpdateGroup(kept->plan, gradients, &updates, &executor)));
-    for (size_t i = 0; i < units_.size(); ++i) WarnOfRefused(states[i].get(), refused[i]);
+    for (size_t i = 0; i < attrs_.units.size(); ++i) WarnOfRefused(states[i].get(), refused[i]);
   }
 
  private:
   // The update of variable number `which`. sums: the next input that is a sum
   absl::Status Parse(OpKernelContext* context, const GroupPlan& plan, const std::vector<int64_t>& strides, size_t which,
                      const EmbeddingTable& table, int* sums, UnitUpdate* update) const {
-    const int unit = update->unit = units_[which];
+    const int unit = update->unit = attrs_.units[which];
     if (unit < 0 || unit >= plan.num_units()) {
       return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
                                                      "': expected a part below ", plan.num_units(), ", found ", unit));
     }
-    if (summed_[which]) {
+    if (attrs_.summed[which]) {
       return ApplyRule::ParseGradients(context, (*sums)++, table, plan.keys(unit).size(), &update->request.grads);
     }
     if (strides[static_cast<size_t>(plan.member_of_unit(unit))] != 0 && plan.dim_of_unit(unit) == table.dim()) {
@@ -134,11 +123,7 @@ class GroupApplyKernel : public OpKernel {
                                                    "': expected a gradient of dim ", table.dim(), " of part ", unit));
   }
 
-  ApplyRule rule_;
-  GradientInputs inputs_;
-  std::vector<int> units_;
-  std::vector<bool> summed_;
-  int plan_input_ = 0, grads_input_ = 0, step_input_ = 0;
+  GroupApplyAttrs attrs_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupApply").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),

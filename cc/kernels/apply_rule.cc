@@ -59,7 +59,11 @@ absl::Status ApplyRule::ParseGradients(OpKernelContext* context, int input, cons
   return absl::OkStatus();
 }
 
-absl::Status ApplyRule::CheckShapeOfCounts(const EmbeddingTable& table, const Tensor& keys, const Tensor& counts) {
+absl::Status ApplyRule::CheckShapes(OpKernelContext* context, const EmbeddingTable& table, const float** grads) {
+  const Tensor &keys = context->input(1), &counts = context->input(3);
+  TF_RETURN_IF_ERROR(CheckRank(context, "keys", keys, 1));
+  TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
+  TF_RETURN_IF_ERROR(ParseGradients(context, 2, table, static_cast<size_t>(keys.NumElements()), grads));
   if (counts.NumElements() == keys.NumElements() || counts.NumElements() == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
                                                  "': expected counts of shape [", keys.NumElements(), "] or [0], found ",

@@ -28,9 +28,9 @@ class ApplyRule {
   static absl::Status ParseGradients(tensorflow::OpKernelContext* context, int input, const EmbeddingTable& table, size_t n,
                                      const float** grads);
 
-  // InvalidArgument unless there is one count for each key, or none. Does not read them.
-  static absl::Status CheckShapeOfCounts(const EmbeddingTable& table, const tensorflow::Tensor& keys,
-                                         const tensorflow::Tensor& counts);
+  // Checks the shapes of the inputs of an update of one table: handle, keys, grads, counts. Gives the address of the gradients.
+  // Reads none of them.
+  static absl::Status CheckShapes(tensorflow::OpKernelContext* context, const EmbeddingTable& table, const float** grads);
 
   // The slots of the table that is number `which` of the op. The first apply of an optimizer whose slots were not declared
   // widens the rows.

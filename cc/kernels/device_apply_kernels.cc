@@ -14,6 +14,7 @@
 #include "cc/kernels/device_call.h"
 #include "cc/kernels/device_plan.h"
 #include "cc/kernels/embedding_variable.h"
+#include "cc/kernels/group_apply_attrs.h"
 #include "cc/kernels/group_specs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
@@ -24,10 +25,7 @@ namespace {
 class DeviceGroupLookupGradKernel : public AsyncOpKernel {
  public:
   explicit DeviceGroupLookupGradKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    OP_REQUIRES_OK(context, inputs_.Init(context, context->num_inputs() - 1));
-    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
-    OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
-    OP_REQUIRES_OK(context, context->GetAttr("U", &num_units_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -49,13 +47,14 @@ class DeviceGroupLookupGradKernel : public AsyncOpKernel {
     const hbm::DevicePlan& plan = kept->plan;
     std::vector<const float*> grads;
     std::vector<int64_t> strides;
-    TF_RETURN_IF_ERROR(inputs_.Point(context, 1, ValuesOf(plan), &grads, &strides));
+    TF_RETURN_IF_ERROR(attrs_.inputs.Point(context, 1, ValuesOf(plan), &grads, &strides));
     std::vector<hbm::DeviceGradient> wanted;
-    int weights_out = 3 * num_units_;
-    for (size_t g = 0; g < inputs_.members().size(); ++g) {
-      const int member = inputs_.members()[g], out = static_cast<int>(g);
-      if (units_[g] != 1) {
-        return absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected 1 parts, found ", units_[g]));
+    int weights_out = 3 * attrs_.num_units;
+    for (size_t g = 0; g < attrs_.inputs.members().size(); ++g) {
+      const int member = attrs_.inputs.members()[g], out = static_cast<int>(g);
+      if (attrs_.units[g] != 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("gradient of member ", member, ": expected 1 parts, found ", attrs_.units[g]));
       }
       const int64_t distinct = plan.distinct(member);
       hbm::DeviceGradient gradient;
@@ -63,9 +62,10 @@ class DeviceGroupLookupGradKernel : public AsyncOpKernel {
       gradient.grad = grads[static_cast<size_t>(member)];
       gradient.stride = strides[static_cast<size_t>(member)];
       TF_RETURN_IF_ERROR(Give(context, out, TensorShape({distinct}), &gradient.keys));
-      TF_RETURN_IF_ERROR(Give(context, num_units_ + out, TensorShape({distinct, plan.table(member)->dim()}), &gradient.sums));
-      TF_RETURN_IF_ERROR(Give(context, 2 * num_units_ + out, TensorShape({distinct}), &gradient.counts));
-      if (weighted_[g]) {
+      TF_RETURN_IF_ERROR(
+          Give(context, attrs_.num_units + out, TensorShape({distinct, plan.table(member)->dim()}), &gradient.sums));
+      TF_RETURN_IF_ERROR(Give(context, 2 * attrs_.num_units + out, TensorShape({distinct}), &gradient.counts));
+      if (attrs_.weighted[g]) {
         float** const to = kept->weighted[static_cast<size_t>(member)] ? &gradient.weight_grads : nullptr;
         TF_RETURN_IF_ERROR(Give(context, weights_out++, TensorShape({plan.entries(member)}), to));
       }
@@ -87,35 +87,23 @@ class DeviceGroupLookupGradKernel : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  GradientInputs inputs_;
-  std::vector<int> units_;
-  std::vector<bool> weighted_;
-  int num_units_ = 0;
+  GroupGradAttrs attrs_;
 };
 
 class DeviceGroupApplyKernel : public AsyncOpKernel {
  public:
   explicit DeviceGroupApplyKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
-    int num_sums, num_grads;
-    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
-    OP_REQUIRES_OK(context, context->GetAttr("summed", &summed_));
-    OP_REQUIRES_OK(context, context->GetAttr("S", &num_sums));
-    OP_REQUIRES_OK(context, context->GetAttr("G", &num_grads));
-    OP_REQUIRES_OK(context, inputs_.Init(context, num_grads));
-    OP_REQUIRES_OK(context, rule_.Init(context, units_.size()));
-    plan_input_ = static_cast<int>(units_.size());
-    grads_input_ = plan_input_ + 1 + num_sums;
-    step_input_ = grads_input_ + num_grads;
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     auto call = std::make_shared<DeviceCall>(context, std::move(done));
     std::shared_ptr<KeptDevicePlan> kept;
-    const absl::Status found = GetDevicePlan(context, plan_input_, &kept);
+    const absl::Status found = GetDevicePlan(context, attrs_.plan_input, &kept);
     if (!found.ok()) return call->End(found);
     KeptDevicePlan* const plan = kept.get();
     plan->Use([this, context, call = std::move(call), kept = std::move(kept)]() mutable {
-      std::vector<hbm::DeviceUpdate> updates(units_.size());
+      std::vector<hbm::DeviceUpdate> updates(attrs_.units.size());
       const absl::Status parsed = Parse(context, call.get(), kept->plan, &updates);
       if (!parsed.ok()) {
         kept->Release();
@@ -138,22 +126,22 @@ class DeviceGroupApplyKernel : public AsyncOpKernel {
                      std::vector<hbm::DeviceUpdate>* updates) const {
     std::vector<const float*> grads;
     std::vector<int64_t> strides;
-    TF_RETURN_IF_ERROR(inputs_.Point(context, grads_input_, ValuesOf(plan), &grads, &strides));
-    int sums = plan_input_ + 1;
-    for (size_t i = 0; i < units_.size(); ++i) {
+    TF_RETURN_IF_ERROR(attrs_.gradients.Point(context, attrs_.grads_input, ValuesOf(plan), &grads, &strides));
+    int sums = attrs_.sums_input;
+    for (size_t i = 0; i < attrs_.units.size(); ++i) {
       std::shared_ptr<VariableState> state;
       TF_RETURN_IF_ERROR(GetStateToChange(context, static_cast<int>(i), &state));
       const EmbeddingTable& table = *state->table;
       hbm::HbmTable* its = nullptr;
       TF_RETURN_IF_ERROR(call->Add(std::move(state), &its));
       hbm::DeviceUpdate& update = (*updates)[i];
-      const int unit = update.member = units_[i];
-      TF_RETURN_IF_ERROR(rule_.ParseStep(context, step_input_, table, i, &update.request));
+      const int unit = update.member = attrs_.units[i];
+      TF_RETURN_IF_ERROR(attrs_.rule.ParseStep(context, attrs_.step_input, table, i, &update.request));
       if (unit < 0 || unit >= plan.num_members() || plan.table(unit) != its) {
         return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", table.options().name,
                                                        "': expected its part, below ", plan.num_members(), ", found ", unit));
       }
-      if (summed_[i]) {
+      if (attrs_.summed[i]) {
         const auto distinct = static_cast<size_t>(plan.distinct(unit));
         TF_RETURN_IF_ERROR(ApplyRule::ParseGradients(context, sums++, table, distinct, &update.sums));
         continue;
@@ -165,17 +153,13 @@ class DeviceGroupApplyKernel : public AsyncOpKernel {
                                                        "': expected a gradient of dim ", table.dim(), " of part ", unit));
       }
     }
-    for (size_t i = 0; i < units_.size(); ++i) {
-      TF_RETURN_IF_ERROR(rule_.FindSlots(call->states()[i]->table.get(), i, &(*updates)[i].request));
+    for (size_t i = 0; i < attrs_.units.size(); ++i) {
+      TF_RETURN_IF_ERROR(attrs_.rule.FindSlots(call->states()[i]->table.get(), i, &(*updates)[i].request));
     }
     return absl::OkStatus();
   }
 
-  ApplyRule rule_;
-  GradientInputs inputs_;
-  std::vector<int> units_;
-  std::vector<bool> summed_;
-  int plan_input_ = 0, grads_input_ = 0, step_input_ = 0;
+  GroupApplyAttrs attrs_;
 };
 
 class DeviceApplyKernel : public AsyncOpKernel {
@@ -198,15 +182,10 @@ class DeviceApplyKernel : public AsyncOpKernel {
     TF_RETURN_IF_ERROR(GetStateToChange(context, 0, &state));
     EmbeddingTable* const table = state->table.get();
     TF_RETURN_IF_ERROR(call->Add(std::move(state), &apply->table));
-    const Tensor& keys = context->input(1);
     const Tensor& counts = context->input(3);
-    TF_RETURN_IF_ERROR(CheckRank(context, "keys", keys, 1));
-    TF_RETURN_IF_ERROR(CheckRank(context, "counts", counts, 1));
-    const auto n = static_cast<size_t>(keys.NumElements());
-    TF_RETURN_IF_ERROR(ApplyRule::ParseGradients(context, 2, *table, n, &apply->grads));
+    TF_RETURN_IF_ERROR(ApplyRule::CheckShapes(context, *table, &apply->grads));
     TF_RETURN_IF_ERROR(rule_.ParseStep(context, 4, *table, 0, &apply->request));
-    TF_RETURN_IF_ERROR(ApplyRule::CheckShapeOfCounts(*table, keys, counts));
-    apply->keys = KeysOf(keys);
+    apply->keys = KeysOf(context->input(1));
     apply->counts = counts.NumElements() == 0 ? nullptr : counts.flat<int64_t>().data();
     return rule_.FindSlots(table, 0, &apply->request);
   }

@@ -129,9 +129,7 @@ class DeviceGroupLookupKernel : public AsyncOpKernel {
       call->kept->weighted.push_back(spec.weighted);
       if (spec.weighted) {
         const Tensor& its = context->input(weights++);
-        if (its.dims() != 1 || its.NumElements() != given.NumElements()) {
-          return RefuseMember(spec, absl::StrCat(given.NumElements(), " weights (one per id)"), its);
-        }
+        TF_RETURN_IF_ERROR(CheckMemberWeights(spec, given, its));
         member->weights = its.flat<float>().data();
         call->kept->inputs.push_back(its);
       }
@@ -146,48 +144,25 @@ class DeviceGroupLookupKernel : public AsyncOpKernel {
         TF_RETURN_IF_ERROR(shapes[i].AddDimWithStatus(spec.dim));
       }
     }
-    size_t first = 0;
-    for (size_t v = 0; v < joins_.size(); first += static_cast<size_t>(joins_[v++])) {
-      TF_RETURN_IF_ERROR(
-          Allocate(context, static_cast<int>(v), &specs_[first], &shapes[first], joins_[v], &call->members[first]));
-    }
-    return absl::OkStatus();
+    return AllocateValues(context, specs_, joins_, shapes, &call->members);
   }
 
   // The rows of a member that is not dense. dense: the dense shape, of a sparse one.
   static absl::Status Rows(const OpStream& stream, const MemberSpec& spec, const Tensor& keys, const Tensor& rows,
                            const Tensor* dense, DeviceMember* member) {
-    if (keys.dims() != 1) return RefuseMember(spec, "ids of rank 1", keys);
+    TF_RETURN_IF_ERROR(CheckRows(spec, keys, rows, dense));
     member->indices = rows.flat<int64_t>().data();
     if (spec.is_ragged()) {
-      if (rows.dims() != 1 || rows.NumElements() < 1) return RefuseMember(spec, "row splits [batch + 1]", rows);
       member->form = hbm::EntryForm::kRagged;
       member->batch = rows.NumElements() - 1;
       return spec.is_sequence() ? ReadSteps(stream, spec, rows, member) : absl::OkStatus();
     }
-    if (rows.dims() != 2 || rows.dim_size(1) != 2) return RefuseMember(spec, "indices [ids, 2]", rows);
     if (rows.dim_size(0) != keys.NumElements()) {
       return RefuseMember(spec, absl::StrCat("indices [", keys.NumElements(), ", 2]"), rows);
     }
-    if (dense->dims() != 1 || dense->NumElements() != 2) return RefuseMember(spec, "a dense shape of two numbers", *dense);
     member->form = hbm::EntryForm::kSparse;
     member->batch = dense->flat<int64_t>()(0);
     if (spec.is_sequence()) member->steps = dense->flat<int64_t>()(1);
-    return absl::OkStatus();
-  }
-
-  // Allocates an output for members side by side. shapes: of their values.
-  static absl::Status Allocate(OpKernelContext* context, int output, const MemberSpec* specs, const TensorShape* shapes,
-                               int count, DeviceMember* members) {
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(ShapeSideBySide(specs, shapes, count, &shape));
-    Tensor* values = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &values));
-    float* to = values->flat<float>().data();
-    for (int i = 0; i < count; to += specs[i++].dim) {
-      members[i].out = to;
-      members[i].stride = shape.dim_size(shape.dims() - 1);
-    }
     return absl::OkStatus();
   }
 

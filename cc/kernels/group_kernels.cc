@@ -197,35 +197,13 @@ class GroupLookupKernel : public OpKernel {
       member.keys = call->keys.back()->keys();
       if (spec.weighted) {
         const Tensor& w = context->input(weights++);
-        if (w.dims() != 1 || w.NumElements() != given.NumElements()) {
-          return RefuseMember(spec, absl::StrCat(given.NumElements(), " weights (one per id)"), w);
-        }
+        TF_RETURN_IF_ERROR(CheckMemberWeights(spec, given, w));
         member.weights = Elements<float>(w);
         call->weights.push_back(w);
       }
       TF_RETURN_IF_ERROR(Rows(context, spec, given, &indices, &shape, &member, &shapes[i]));
     }
-    size_t first = 0;
-    for (size_t v = 0; v < joins_.size(); first += static_cast<size_t>(joins_[v++])) {
-      TF_RETURN_IF_ERROR(
-          Allocate(context, static_cast<int>(v), &specs_[first], &shapes[first], joins_[v], &call->members[first]));
-    }
-    return absl::OkStatus();
-  }
-
-  // Allocates an output for members side by side. shapes: of their values.
-  static absl::Status Allocate(OpKernelContext* context, int output, const MemberSpec* specs, const TensorShape* shapes,
-                               int count, GroupMember* members) {
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(ShapeSideBySide(specs, shapes, count, &shape));
-    Tensor* values = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(output, shape, &values));
-    float* to = values->flat<float>().data();
-    for (int i = 0; i < count; to += specs[i++].dim) {
-      members[i].out = to;
-      members[i].stride = shape.dim_size(shape.dims() - 1);
-    }
-    return absl::OkStatus();
+    return AllocateValues(context, specs_, joins_, shapes, &call->members);
   }
 
   // The rows of a member, and the shape of its values.
@@ -237,20 +215,17 @@ class GroupLookupKernel : public OpKernel {
       return out->AddDimWithStatus(spec.dim);
     }
     const Tensor& rows = context->input((*indices)++);
-    if (keys.dims() != 1) return RefuseMember(spec, "ids of rank 1", keys);
+    const Tensor* const dense = spec.has_shape() ? &context->input((*shape)++) : nullptr;
+    TF_RETURN_IF_ERROR(CheckRows(spec, keys, rows, dense));
     member->indices = Elements<int64_t>(rows);
     if (spec.is_ragged()) {
-      if (rows.dims() != 1 || rows.NumElements() < 1) return RefuseMember(spec, "row splits [batch + 1]", rows);
       const Result<int64_t> steps = RaggedSteps(spec.name, member->indices, member->keys.size());
       TF_RETURN_IF_ERROR(ToAbsl(steps.status()));
       member->batch = rows.NumElements() - 1;
       if (spec.is_sequence()) member->steps = *steps;
     } else {
-      if (rows.dims() != 2 || rows.dim_size(1) != 2) return RefuseMember(spec, "indices [ids, 2]", rows);
-      const Tensor& dense = context->input((*shape)++);
-      if (dense.dims() != 1 || dense.NumElements() != 2) return RefuseMember(spec, "a dense shape of two numbers", dense);
-      member->batch = dense.flat<int64_t>()(0);
-      if (spec.is_sequence()) member->steps = dense.flat<int64_t>()(1);
+      member->batch = dense->flat<int64_t>()(0);
+      if (spec.is_sequence()) member->steps = dense->flat<int64_t>()(1);
     }
     return ShapeOfRows(spec, member->batch, member->steps, out);
   }
@@ -265,10 +240,7 @@ class GroupLookupKernel : public OpKernel {
 class GroupLookupGradKernel : public OpKernel {
  public:
   explicit GroupLookupGradKernel(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, inputs_.Init(context, context->num_inputs() - 1));
-    OP_REQUIRES_OK(context, context->GetAttr("units", &units_));
-    OP_REQUIRES_OK(context, context->GetAttr("weighted", &weighted_));
-    OP_REQUIRES_OK(context, context->GetAttr("U", &num_units_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -279,24 +251,25 @@ class GroupLookupGradKernel : public OpKernel {
     std::vector<int64_t> strides;
     std::vector<float*> sums(static_cast<size_t>(plan.num_units()), nullptr);
     std::vector<float*> weights_gradients(static_cast<size_t>(plan.num_members()), nullptr);
-    OP_REQUIRES_OK(context, inputs_.Point(context, 1, ValuesOf(plan), &grads, &strides));
-    int out = 0, weights_out = 3 * num_units_;
-    for (size_t g = 0; g < inputs_.members().size(); ++g) {
-      const int member = inputs_.members()[g], dim = plan.dim(member), first = plan.first_unit(member);
+    OP_REQUIRES_OK(context, attrs_.inputs.Point(context, 1, ValuesOf(plan), &grads, &strides));
+    int out = 0, weights_out = 3 * attrs_.num_units;
+    for (size_t g = 0; g < attrs_.inputs.members().size(); ++g) {
+      const int member = attrs_.inputs.members()[g], dim = plan.dim(member), first = plan.first_unit(member);
       const int end = member + 1 < plan.num_members() ? plan.first_unit(member + 1) : plan.num_units();
-      OP_REQUIRES(context, units_[g] == end - first,
-                  absl::InvalidArgumentError(
-                      absl::StrCat("gradient of member ", member, ": expected ", end - first, " parts, found ", units_[g])));
+      OP_REQUIRES(context, attrs_.units[g] == end - first,
+                  absl::InvalidArgumentError(absl::StrCat("gradient of member ", member, ": expected ", end - first,
+                                                          " parts, found ", attrs_.units[g])));
       for (int u = first; u < end; ++u, ++out) {
         OP_REQUIRES_OK(context, GiveList(context, out, plan.keys(u)));
-        OP_REQUIRES_OK(context, GiveList(context, 2 * num_units_ + out, plan.counts(u)));
-        if (!context->output_required(num_units_ + out)) continue;
+        OP_REQUIRES_OK(context, GiveList(context, 2 * attrs_.num_units + out, plan.counts(u)));
+        if (!context->output_required(attrs_.num_units + out)) continue;
         Tensor* summed = nullptr;
-        OP_REQUIRES_OK(context, context->allocate_output(
-                                    num_units_ + out, TensorShape({static_cast<int64_t>(plan.keys(u).size()), dim}), &summed));
+        OP_REQUIRES_OK(context,
+                       context->allocate_output(attrs_.num_units + out,
+                                                TensorShape({static_cast<int64_t>(plan.keys(u).size()), dim}), &summed));
         sums[static_cast<size_t>(u)] = summed->flat<float>().data();
       }
-      if (!weighted_[g]) continue;
+      if (!attrs_.weighted[g]) continue;
       if (context->output_required(weights_out)) {
         Tensor* gradient = nullptr;
         OP_REQUIRES_OK(context, context->allocate_output(weights_out, TensorShape({plan.entries(member)}), &gradient));
@@ -322,10 +295,7 @@ class GroupLookupGradKernel : public OpKernel {
     return absl::OkStatus();
   }
 
-  GradientInputs inputs_;
-  std::vector<int> units_;
-  std::vector<bool> weighted_;
-  int num_units_ = 0;
+  GroupGradAttrs attrs_;
 };
 
 // A tape around a tf.function asks for zeros of each output of the function, also of the plan. The gradient does not read them.

@@ -84,6 +84,22 @@ absl::Status ShapeSideBySide(const MemberSpec* specs, const TensorShape* shapes,
   return count > 1 ? shape->SetDimWithStatus(last, stride) : absl::OkStatus();
 }
 
+absl::Status CheckRows(const MemberSpec& spec, const Tensor& ids, const Tensor& rows, const Tensor* shape) {
+  if (ids.dims() != 1) return RefuseMember(spec, "ids of rank 1", ids);
+  if (spec.is_ragged()) {
+    if (rows.dims() != 1 || rows.NumElements() < 1) return RefuseMember(spec, "row splits [batch + 1]", rows);
+    return absl::OkStatus();
+  }
+  if (rows.dims() != 2 || rows.dim_size(1) != 2) return RefuseMember(spec, "indices [ids, 2]", rows);
+  if (shape->dims() != 1 || shape->NumElements() != 2) return RefuseMember(spec, "a dense shape of two numbers", *shape);
+  return absl::OkStatus();
+}
+
+absl::Status CheckMemberWeights(const MemberSpec& spec, const Tensor& ids, const Tensor& weights) {
+  if (weights.dims() == 1 && weights.NumElements() == ids.NumElements()) return absl::OkStatus();
+  return RefuseMember(spec, absl::StrCat(ids.NumElements(), " weights (one per id)"), weights);
+}
+
 absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins) {
   TF_RETURN_IF_ERROR(context->GetAttr("joins", joins));
   if (joins->empty()) joins->assign(members, 1);
@@ -97,6 +113,13 @@ absl::Status GetJoins(OpKernelConstruction* context, size_t members, int tensors
 absl::Status GradientInputs::Init(OpKernelConstruction* context, int inputs) {
   TF_RETURN_IF_ERROR(context->GetAttr("members", &members_));
   return GetJoins(context, members_.size(), inputs, &joins_);
+}
+
+absl::Status GroupGradAttrs::Init(OpKernelConstruction* context) {
+  TF_RETURN_IF_ERROR(inputs.Init(context, context->num_inputs() - 1));
+  TF_RETURN_IF_ERROR(context->GetAttr("units", &units));
+  TF_RETURN_IF_ERROR(context->GetAttr("weighted", &weighted));
+  return context->GetAttr("U", &num_units);
 }
 
 absl::Status GradientInputs::Point(OpKernelContext* context, int first_input, const std::vector<MemberValues>& plan,

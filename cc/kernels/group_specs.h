@@ -50,6 +50,35 @@ absl::Status ShapeSideBySide(const MemberSpec* specs, const tensorflow::TensorSh
 // Reads the attr `joins`: the number of members in each of `tensors` tensors.
 absl::Status GetJoins(tensorflow::OpKernelConstruction* context, size_t members, int tensors, std::vector<int>* joins);
 
+// Checks the ids, the indices or row splits, and the dense shape of a member that is not dense. Does not read them. shape: null
+// if the form has none.
+absl::Status CheckRows(const MemberSpec& spec, const tensorflow::Tensor& ids, const tensorflow::Tensor& rows,
+                       const tensorflow::Tensor* shape);
+
+// Checks that there is one weight for each id.
+absl::Status CheckMemberWeights(const MemberSpec& spec, const tensorflow::Tensor& ids, const tensorflow::Tensor& weights);
+
+// Allocates the outputs: output v has the values of joins[v] members side by side. shapes: of each member's values. Sets `out`
+// and `stride` of the members.
+template <typename Member>
+absl::Status AllocateValues(tensorflow::OpKernelContext* context, const std::vector<MemberSpec>& specs,
+                            const std::vector<int>& joins, const std::vector<tensorflow::TensorShape>& shapes,
+                            std::vector<Member>* members) {
+  size_t first = 0;
+  for (size_t v = 0; v < joins.size(); first += static_cast<size_t>(joins[v++])) {
+    tensorflow::TensorShape shape;
+    TF_RETURN_IF_ERROR(ShapeSideBySide(&specs[first], &shapes[first], joins[v], &shape));
+    tensorflow::Tensor* values = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(v), shape, &values));
+    float* to = values->flat<float>().data();
+    for (size_t i = first; i < first + static_cast<size_t>(joins[v]); to += specs[i++].dim) {
+      (*members)[i].out = to;
+      (*members)[i].stride = shape.dim_size(shape.dims() - 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The values of one member of a plan.
 struct MemberValues {
   int64_t rows;  // each step of a sequence counts as a row
@@ -72,6 +101,16 @@ class GradientInputs {
 
  private:
   std::vector<int> members_, joins_;
+};
+
+// The attrs of the gradient of a grouped lookup. Outputs: keys, sums and counts of each unit, then the gradients of weights.
+struct GroupGradAttrs {
+  absl::Status Init(tensorflow::OpKernelConstruction* context);
+
+  GradientInputs inputs;
+  std::vector<int> units;      // of each member
+  std::vector<bool> weighted;  // whether its weights get a gradient
+  int num_units = 0;
 };
 
 }  // namespace multitier
