@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from engine_util import files_of
 from engine_util import flip
-from storage_util import Model
-from storage_util import started
+from storage_util import WorldModel
 from variable_util import make
 
 import tf_multitier
@@ -133,30 +132,25 @@ def test_a_damaged_row_is_known_by_its_key_alone(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.usefixtures("graph")
-def test_a_session_gets_dropped_rows_with_their_slots(parts):
+def test_dropped_rows_have_their_slots(world, parts):
     storage = StorageOption(storage_rows=[2], on_full="drop", dropped="rows", cache_strategy="LRU")
-    model = Model(storage, parts=parts, optimizer=lambda step: v1.train.MomentumOptimizer(0.5, 0.9))
-    pop = model.ev.pop_dropped(rows=True, columns=["value", "ev/Momentum"])
-    with started() as session:
-        values = model.look_up(session, np.arange(100))
-        model.run(session, np.arange(100))
-        dropped = session.run(pop)
-        assert len(dropped.keys) == 100 - 2 * parts
-        np.testing.assert_array_equal(
-            dropped.columns["value"], values[dropped.keys] - np.float32(0.5)
-        )
-        np.testing.assert_array_equal(
-            dropped.columns["ev/Momentum"], np.ones((len(dropped.keys), 4))
-        )
-        assert set(dropped.frequencies.tolist()) == {1}
-        model.run(session, np.arange(100, 110))
-        with pytest.raises(
-            errors.InvalidArgumentError,
-            match="expected columns of 'value', 'ev/Momentum', found 'm'",
-        ):
-            session.run(model.ev.pop_dropped(rows=True, columns=["m"]))
-        assert len(session.run(pop).keys) > 0
+    model = WorldModel(world, storage, parts=parts, rule="momentum")
+    pop = lambda: model.ev.pop_dropped(rows=True, columns=["value", "ev/Momentum"])
+    values = model.look_up(np.arange(100))
+    model.run(np.arange(100))
+    dropped = world.run(pop)
+    assert len(dropped.keys) == 100 - 2 * parts
+    steps = np.float32(0.5 * 1.9)  # nesterov
+    np.testing.assert_allclose(dropped.columns["value"], values[dropped.keys] - steps, rtol=1e-5)
+    np.testing.assert_array_equal(dropped.columns["ev/Momentum"], np.ones((len(dropped.keys), 4)))
+    assert set(dropped.frequencies.tolist()) == {1}
+    model.run(np.arange(100, 110))
+    with pytest.raises(
+        errors.InvalidArgumentError,
+        match="expected columns of 'value', 'ev/Momentum', found 'm'",
+    ):
+        world.run(lambda: model.ev.pop_dropped(rows=True, columns=["m"]))
+    assert len(world.run(pop).keys) > 0
 
 
 def test_dropped_rows_eagerly():

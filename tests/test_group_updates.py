@@ -10,6 +10,10 @@ from tf_multitier import nn
 from tf_multitier import updates as our_optimizer
 from tf_multitier._library import ops
 from group_util import RandomMember, initialized, kind, one_op_of_each_kind, sparse, table, v1
+from worlds import make_world
+from worlds import needs_eager
+from worlds import same_bits
+from worlds import WORLDS
 
 OPTIMIZERS = {
     "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
@@ -342,13 +346,67 @@ def test_the_gate_of_all_gradients_is_waited_for(session):
     assert "tuple/group_deps" in {gate.name for gate in op.control_inputs}
 
 
-def test_a_hyperparameter_out_of_range_is_refused_before_anything_changes(session):
-    variables, loss = group()
-    rate = v1.placeholder(tf.float32, [])
-    train = v1.train.AdagradOptimizer(rate).minimize(loss)
-    initialized(session)
+def test_a_hyperparameter_out_of_range_is_refused_before_anything_changes(world):
+    variables, ids = [table(name, 4) for name in "abc"], sparse([[1, 2], [3]])
+
+    def loss():
+        out = nn.group_embedding_lookup_sparse(variables, [ids] * 3, "sum")
+        return tf.add_n([tf.reduce_sum(tf.square(o)) for o in out])
+
+    counts = lambda: [v.total_count() for v in variables]
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="learning_rate: expected a finite number"
     ):
-        session.run(train, {rate: np.nan})
-    assert session.run([v.total_count() for v in variables]) == [0] * 3
+        world.step(loss, variables, "adagrad", np.nan)()
+    assert world.run(counts) == [0] * 3
+    world.step(loss, variables, "adagrad")()
+    assert world.run(counts) == [3] * 3
+
+
+def _clipped(pairs):
+    grads, variables = zip(*pairs)
+    return list(zip(tf.clip_by_global_norm(grads, 0.5)[0], variables))
+
+
+def _some_halved(pairs):
+    halved = lambda g: tf.IndexedSlices(g.values * 0.5, g.indices, g.dense_shape)
+    return [(g if i % 2 else halved(g), v) for i, (g, v) in enumerate(pairs)]
+
+
+@needs_eager
+@pytest.mark.parametrize(
+    ("rule", "change"), [("momentum", None), ("ftrl", _clipped), ("adadelta", _some_halved)]
+)
+def test_a_group_is_trained_as_in_a_session(rule, change):
+    rng = np.random.default_rng(11)
+    members = [RandomMember(rng, number) for number in range(4)]
+    for member in members:
+        member.kind = "table"
+    batches = [[array for m in members for array in m.arrays(rng, 6)] for _ in range(8)]
+    results = []
+    for name in WORLDS:
+        with make_world(name) as world:
+            variables = [member.variable("v") for member in members]
+
+            def loss(*fed, variables=variables):
+                given = [m.ids_and_weights(*fed[3 * i : 3 * i + 3]) for i, m in enumerate(members)]
+                ids, weights = zip(*given)
+                combiners = [m.combiner for m in members]
+                norms = [m.max_norm for m in members]
+                out = nn.group_embedding_lookup_sparse(
+                    variables, ids, combiners, weights, max_norms=norms
+                )
+                return sum(tf.reduce_sum(tf.square(o - 0.5)) for o in out)
+
+            step = world.step(loss, variables, rule, 0.1, change)
+            for batch in batches:
+                step(*batch)
+            parts = [part for variable in variables for part in variable.parts]
+            export = lambda parts=parts: [part.export_rows()[1:5] for part in parts]
+            results.append(world.run(export))
+    session, *others = results
+    assert sum(keys.size for keys, *_ in session) > 20
+    for other in others:
+        for (keys, rows, *counts), (its_keys, its_rows, *its_counts) in zip(session, other):
+            same_bits([keys, counts], [its_keys, its_counts])
+            np.testing.assert_allclose(its_rows, rows, rtol=1e-4, atol=1e-6)

@@ -9,8 +9,8 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from storage_util import Model
 from storage_util import started
+from storage_util import WorldModel
 from variable_util import make
 
 import tf_multitier
@@ -269,21 +269,16 @@ def variable(score, parts=1, storage=None, **options):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.usefixtures("graph")
-def test_a_session_sets_custom_scores(parts):
-    model = Model(None, parts=parts, score="custom")
-    number = v1.placeholder(tf.int64, [])
-    set_score = model.ev.set_score(number)
-    score = model.ev.get_score(model.ids)
+def test_custom_scores_are_the_versions_of_rows(world, parts):
+    model = WorldModel(world, None, parts=parts, score="custom")
     keys = np.arange(-5, 5)
-    with started() as session:
-        with pytest.raises(errors.FailedPreconditionError, match="expected a score"):
-            model.run(session, keys)
-        for n in (7, -3, -4):
-            session.run(set_score, {number: n})
-            model.run(session, keys)
-            assert session.run(score, {model.ids: keys}).tolist() == [n] * 10
-            assert session.run(model.version, {model.ids: keys}).tolist() == [n] * 10
+    with pytest.raises(errors.FailedPreconditionError, match="expected a score"):
+        model.run(keys)
+    for n in (7, -3, -4):
+        model.ask("set_score", n)
+        model.run(keys)
+        assert model.ask("get_score", keys).tolist() == [n] * 10
+        assert model.ask("get_version", keys).tolist() == [n] * 10
 
 
 _WARNS = """
@@ -322,7 +317,7 @@ def test_each_warning_is_logged_once():
 
 @pytest.mark.parametrize("in_function", [False, True])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_scores_without_a_session(parts, in_function):
+def test_a_step_may_set_the_score_that_its_update_uses(parts, in_function):
     ev = variable("custom", parts)
     optimizer = tf_multitier.optimizers.SGD(0.5)
 
@@ -339,35 +334,29 @@ def test_scores_without_a_session(parts, in_function):
     assert run(ids, tf.constant(-2, tf.int64)).numpy().tolist() == [-2] * 3
 
 
-@pytest.mark.usefixtures("graph")
-def test_a_full_variable_refuses_colder_keys():
+def test_a_full_variable_refuses_colder_keys(world):
     storage = tf_multitier.StorageOption(
         storage_size=[2 * ROW], cache_strategy="SCORE", drop_coldest=True, refuse_colder=True
     )
-    model = Model(storage, score="frequency")
-    with started() as session:
-        model.run(session, [1, 1, 2, 2])
-        model.run(session, [3])
-        assert session.run(model.frequency, {model.ids: [1, 2, 3]}).tolist() == [2, 2, 0]
-        assert model.stats(session)["refused"] == 1
-        model.run(session, [3, 3, 3])
-        assert session.run(model.frequency, {model.ids: [1, 2, 3]}).tolist() == [0, 2, 3]
+    model = WorldModel(world, storage, score="frequency")
+    model.run([1, 1, 2, 2])
+    model.run([3])
+    assert model.ask("get_frequency", [1, 2, 3]).tolist() == [2, 2, 0]
+    assert model.stats()["refused"] == 1
+    model.run([3, 3, 3])
+    assert model.ask("get_frequency", [1, 2, 3]).tolist() == [0, 2, 3]
 
 
-@pytest.mark.usefixtures("graph")
-def test_rows_expire_by_time():
+def test_rows_expire_by_time(world):
     evict = tf_multitier.GlobalStepEvict(datetime.timedelta(seconds=1000))
-    model = Model(None, score="time", evict_option=evict)
-    at = v1.placeholder(tf.int64, [])
-    expire_now, expire_at = model.ev.expire(), model.ev.expire(at)
-    old = model.ev.upsert([8], np.ones((1, 4)), versions=[5])
-    with started() as session:
-        session.run(old)
-        model.run(session, [1, 2])
-        newest = session.run(model.version, {model.ids: [1]})[0]
-        assert session.run(expire_now) == 1
-        assert session.run(expire_at, {at: newest + 10**9}) == 0
-        assert session.run(expire_at, {at: newest + 10**9 + 1}) == 2
+    model = WorldModel(world, None, score="time", evict_option=evict)
+    world.run(lambda: model.ev.upsert([8], np.ones((1, 4)), versions=[5]))
+    model.run([1, 2])
+    [newest] = model.ask("get_version", [1])
+    assert model.ask("expire") == 1
+    expire_at = lambda second: model.ev.expire(second)
+    assert world.run(expire_at, newest + 10**9) == 0
+    assert world.run(expire_at, newest + 10**9 + 1) == 2
 
 
 @pytest.mark.usefixtures("graph")

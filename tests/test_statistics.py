@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_multitier
 from tf_multitier import engine
 from tf_multitier import statistics
+from variable_util import make
 
 v1 = tf.compat.v1
 
@@ -78,6 +79,18 @@ def test_an_engine_table_is_written(tmp_path):
     assert 0 <= found["dram_hit_rate/user"][-1][1] < 1
     assert found["ssdhash_read_p99_us/user"][-1][1] >= 1
     assert set(written) <= set(found)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_a_variable_answers_is_written(world, parts, tmp_path):
+    ev = make(parts=parts)
+    step = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev])
+    writer = tf_multitier.StatisticsWriter(tmp_path)
+    for number in range(3):
+        step(np.arange(10 * (number + 1)))
+        writer.write(number, {"user": world.run(ev.stats)})
+    writer.close()
+    assert events(tmp_path)["rows/user"] == [(0, 10), (1, 20), (2, 30)]
 
 
 def train(hook, steps, parts=1):
