@@ -6,8 +6,8 @@ r"""Compares the ways to run TensorFlow 2: Session, tf.function, eager execution
 
 Parts:
 
-  grouped   --features tables, Adagrad, --batch examples with Zipf ids: a step in a Session, in a tf.function and eagerly; with
-            --fbgemm_python, FBGEMM's step on the same ids
+  grouped   --features tables, Adagrad, --batch examples with Zipf ids: a step in a Session, in a tf.function, by its concrete
+            function and eagerly; with --fbgemm_python, FBGEMM's step on the same ids
   fit       the same tables: Model.fit with GroupEmbedding, and a loop of a tf.function over the same dataset
   stock     Model.fit with one Embedding, and with keras.layers.Embedding of --rows rows and Keras' Adagrad
   lookup    --lookup_ids uniform ids: an embedding variable and tf.gather on a tf.Variable, each in a Session and in a tf.function
@@ -119,7 +119,9 @@ def session_step():
     with tf.Graph().as_default():
         ids = v1.placeholder(tf.int64, [FLAGS.features, FLAGS.batch * FLAGS.hot])
         loss = group_loss(tables("session"), ids)
-        train = v1.train.AdagradOptimizer(FLAGS.learning_rate).minimize(loss)
+        # It counts its steps, as the optimizer of TensorFlow 2 does.
+        steps = v1.train.get_or_create_global_step()
+        train = v1.train.AdagradOptimizer(FLAGS.learning_rate).minimize(loss, global_step=steps)
         session = v1.Session()
         session.run(v1.global_variables_initializer())
         return session.make_callable([train, loss], feed_list=[ids])
@@ -147,11 +149,13 @@ def measure_grouped():
         tf.function(eager_step("function")),
         eager_step("eager"),
     )
+    concrete = function.get_concrete_function(tensors[0])
     for array, tensor in zip(arrays, tensors):
         session(array), function(tensor)
     systems = {
         "Session": each(lambda i: session(arrays[i % count])),
         "tf.function": each(lambda i: function(tensors[i % count])),
+        "concrete function": each(lambda i: concrete(tensors[i % count])),
         "eager": each(lambda i: eager(tensors[i % count])),
     }
     worker = None
@@ -161,6 +165,7 @@ def measure_grouped():
     seconds = turns(systems, FLAGS.steps_per_round)
     found = [
         ratio("grouped", seconds, "tf.function", "Session", "at most 1.1"),
+        ratio("grouped", seconds, "concrete function", "Session", "at most 1.1"),
         ratio("grouped", seconds, "eager", "tf.function", "at most 12"),
     ]
     if worker:
