@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "cc/checkpoint/linked_rows.h"
+#include "cc/table/group_snapshot.h"
 #include "cc/table/storage_test_util.h"
 #include "cc/table/table_snapshot.h"
 
@@ -199,6 +202,7 @@ TEST_F(LinkedSnapshotTest, ThreadsTrainWhileItIsTaken) {
   for (int round = 0; round < 5; ++round) {
     Taken taken;
     MT_EXPECT_OK(Take(&taken));
+    EXPECT_GT(taken.linked_rows, 0);
     const Rows all = taken.All();
     std::vector<int64_t> frequencies(kKeys, -1);
     for (size_t i = 0; i < all.keys.size(); ++i) frequencies[static_cast<size_t>(all.keys[i])] = all.frequencies[i];
@@ -207,6 +211,56 @@ TEST_F(LinkedSnapshotTest, ThreadsTrainWhileItIsTaken) {
   }
   over = true;
   for (std::thread& thread : threads) thread.join();
+}
+
+// Links wait for the device. Meanwhile rows of all tables of the save change: what is copied first is given between two links,
+// so that updates go on, and the copies are of the moment.
+TEST_F(LinkedSnapshotTest, UpdatesGoOnWhileFilesOfAGroupAreLinked) {
+  constexpr int kWide = 1024, kBatch = 256, kBatches = 48;  // 48 MiB, more than may wait
+  Make();
+  Fill();
+  const Rows expected = *table_->Export(true);
+  TableOptions options = BasicOptions(kWide);
+  options.name = "wide";
+  const std::unique_ptr<EmbeddingTable> wide = MakeTable(std::move(options));
+  for (int b = 0; b < kBatches; ++b) MT_ASSERT_OK(Sgd(Range(b * kBatch, (b + 1) * kBatch), 1.0f, kWide).Run(wide.get()));
+  const Rows expected_wide = *wide->Export(true);
+
+  std::atomic<int> changed{0}, files{0};
+  std::atomic<bool> gives_up{false};
+  std::thread trainer;
+  Taken taken;
+  Rows rows_wide;
+  std::vector<TableInGroup> group;
+  group.push_back(TableInGroup{table_.get(), [&](Rows* some) { return Append(&taken.rows, *some), OkStatus(); },
+                               [] { return OkStatus(); }});
+  group.push_back(
+      TableInGroup{wide.get(), [&](Rows* some) { return Append(&rows_wide, *some), OkStatus(); }, [] { return OkStatus(); }});
+  group[0].link_name = directory_.path() + "/saved/trial";
+  group[0].take_file = [&](const SealedFile& file, const SnapshotRequest::LinkTo& link) -> Status {
+    const std::string path = directory_.path() + "/saved/" + std::to_string(++links_);
+    MT_RETURN_IF_ERROR(link(path));
+    taken.files.push_back({path, Content(path), LinkedRecords{0, file.header, file.slots, file.held}});
+    if (files++ == 0) {
+      trainer = std::thread([&] {
+        for (int b = 0; b < kBatches && !gives_up; ++b) {
+          MT_EXPECT_OK(Sgd(Range(b * kBatch, (b + 1) * kBatch), 1.0f, kWide).Run(wide.get()));
+          changed = b + 1;
+        }
+      });
+    }
+    const int due = std::min(kBatches, 12 * files.load());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (changed < due && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_GE(changed.load(), due) << "updates wait for links";
+    gives_up = changed < due;
+    return gives_up ? UnavailableError("no update for a while") : OkStatus();
+  };
+  MT_EXPECT_OK(SnapshotTogether(group));
+  EXPECT_GE(files.load(), 5) << "more than the copies of four may wait";
+  if (trainer.joinable()) trainer.join();
+  ExpectSameRows(taken.All(), expected);
+  ExpectSameRows(rows_wide, expected_wide);
 }
 
 TEST_F(LinkedSnapshotTest, NothingWritesToALinkedFile) {

@@ -14,8 +14,7 @@
 namespace multitier {
 namespace {
 
-constexpr char kMagic[] = "MTPART2\n";
-constexpr size_t kMagicBytes = 8;
+constexpr size_t kMagicBytes = kPartFileMagic.size();
 constexpr size_t kHeadBytes = 16;            // of a block
 constexpr size_t kRowHeadBytes = 8 + 8 + 4;  // of a row: key, version, frequency
 constexpr size_t kCountedBytes = 8 + 8 + 4;  // of a counted key: key, version, count
@@ -92,7 +91,7 @@ Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string pay
 }
 
 Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
-  MT_RETURN_IF_ERROR(append_(std::string(kMagic, kMagicBytes)));
+  MT_RETURN_IF_ERROR(append_(std::string(kPartFileMagic)));
   bytes_ = kMagicBytes;
   if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
   const size_t row = static_cast<size_t>(dim), at_once = std::max<size_t>(1, kPayloadBytes / (row * sizeof(float)));
@@ -231,7 +230,7 @@ Status PartFileReader::CheckPayload(const Block& block, size_t entry_bytes) cons
 Status PartFileReader::Begin(InitializerSpec* initializer) {
   char magic[kMagicBytes];
   MT_RETURN_IF_ERROR(read_at_(0, kMagicBytes, magic));
-  if (std::memcmp(magic, kMagic, kMagicBytes) != 0) return Damaged(0, "not a part file");
+  if (std::string_view(magic, kMagicBytes) != kPartFileMagic) return Damaged(0, "not a part file");
   offset_ = kMagicBytes;
   if (!manifest_.has_initializer) return OkStatus();
   *initializer = manifest_.initializer;

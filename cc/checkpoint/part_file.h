@@ -27,6 +27,9 @@
 
 namespace multitier {
 
+// A part file begins with it, and no linked file does.
+constexpr std::string_view kPartFileMagic = "MTPART2\n";
+
 class PartFileWriter {
  public:
   using Append = std::function<Status(const std::string& bytes)>;

@@ -229,7 +229,10 @@ class FaultPositionedFile : public PositionedFile {
     const bool extend = kind == FaultKind::kExtend;
     if (extend && bytes > inode_->bytes.size() && env_->space_bytes_ > 0) {
       uint64_t used = bytes - inode_->bytes.size();
-      for (const auto& file : env_->live_.files) used += file.second->bytes.size();
+      std::set<const FaultEnv::Inode*> counted;  // a file may have several names
+      for (const auto& [name, inode] : env_->live_.files) {
+        if (counted.insert(inode.get()).second) used += inode->bytes.size();
+      }
       if (used > env_->space_bytes_) return PosixError("allocate", path_, ENOSPC);
     }
     MT_RETURN_IF_ERROR(extend ? file_->Allocate(bytes) : file_->Truncate(bytes));

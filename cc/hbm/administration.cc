@@ -270,7 +270,7 @@ class HbmTable::Snapshot : public TableSnapshot {
     const auto held = std::chrono::steady_clock::now() - held_since_;
     table_->snapshot_held_us_ = std::chrono::duration_cast<std::chrono::microseconds>(held).count();
   }
-  Status GiveFiles() override { return below_->GiveFiles(); }
+  Result<bool> GiveFile() override { return below_->GiveFile(); }
   Status Run() override {
     table_->snapshot_thread_ = std::this_thread::get_id();
     const Status status = below_->Run();

@@ -33,15 +33,22 @@ bool IsNoPlaceForLinks(const Status& status) {
   return error == EXDEV || error == EPERM || error == EACCES || error == EMLINK || error == EOPNOTSUPP || error == ENOSYS;
 }
 
-// Matches data-?????-of-?????, and is never a name that TensorFlow uses.
-std::string NewPartFileName() {
+constexpr int kMostNames = 100;  // that are tried for a link
+
+// Letters in place of the dots of a name.
+std::string Fill(std::string name) {
   std::random_device random;
-  std::string name = "data-.....-of-.....";
   for (char& c : name) {
     if (c == '.') c = static_cast<char>('a' + random() % 26);
   }
   return name;
 }
+
+// Matches data-?????-of-?????, and is never a name that TensorFlow uses.
+std::string NewPartFileName() { return Fill("data-.....-of-....."); }
+
+// As its part file up to the last five letters: stale_files.cc finds the age of the save by them.
+std::string NewLinkedName(const std::string& part_file) { return Fill(part_file.substr(0, part_file.size() - 5) + "....."); }
 
 // Not 0, and new in every save.
 int64_t NewSaveId() {
@@ -109,14 +116,19 @@ Status PartWriter::Add(const Rows& rows) {
 
 std::string PartWriter::LinkName() const {
   const bool local = !absl::StrContains(prefix_, "://");
-  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", NewPartFileName()) : "";
+  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", NewLinkedName(manifest_.file)) : "";
 }
 
 Status PartWriter::TakeFile(const SealedFile& file, const SnapshotRequest::LinkTo& link) {
   if (!made_) MT_RETURN_IF_ERROR(Open());
   LinkedRecords records{static_cast<uint32_t>(manifest_.linked.size()), file.header, file.slots, file.held};
-  const std::string name = NewPartFileName();
-  const Status linked = link(absl::StrCat(prefix_, ".", name));
+  std::string name;
+  Status linked;
+  for (int i = 0; i < kMostNames; ++i) {
+    name = NewLinkedName(manifest_.file);
+    linked = link(absl::StrCat(prefix_, ".", name));
+    if (linked.code() != StatusCode::kAlreadyExists) break;
+  }
   if (!linked.ok()) return IsNoPlaceForLinks(linked) ? WriteRowsOf(file, records) : linked;
   manifest_.linked.push_back(Manifest::Linked{name, 0, file.rows});
   uint64_t bytes = 0;
@@ -152,10 +164,10 @@ Status PartWriter::Finish() {
 
 void PartWriter::Remove() {
   file_.reset();
-  if (made_) env_->DeleteFile(path_).IgnoreError();
   for (const Manifest::Linked& linked : manifest_.linked) {
     env_->DeleteFile(absl::StrCat(prefix_, ".", linked.file)).IgnoreError();
   }
+  if (made_) env_->DeleteFile(path_).IgnoreError();  // last: it tells the age of the others
 }
 
 void PartWriter::NoteSaved() const {

@@ -2,13 +2,19 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <regex>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cc/checkpoint/part_file.h"
 #include "cc/checkpoint/table_part.h"
+#include "cc/env/env.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/path.h"
@@ -27,6 +33,15 @@ int64_t ChangedAt(const std::string& path) {
 bool IsOurs(const std::string& rest) {
   static const std::regex* const kName = new std::regex("data-[a-z]{5}-of-[a-z]{5}");
   return std::regex_match(rest, *kName);
+}
+
+// The part file of a save and its linked files have these first letters in common (part_writer.cc).
+std::string SaveOf(const std::string& file) { return file.substr(0, file.size() - 5); }
+
+bool IsPartFile(const std::string& path) {
+  const Result<std::unique_ptr<RandomAccessFile>> file = Env::Posix()->NewRandomAccessFile(path);
+  char head[kPartFileMagic.size()];
+  return file.ok() && (*file)->Read(0, sizeof(head), head).ok() && std::string_view(head, sizeof(head)) == kPartFileMagic;
 }
 
 // The files that the manifests of an index name. False if they cannot be read.
@@ -64,9 +79,23 @@ void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix) {
   }
   std::set<std::string> named;
   if (found.empty() || !ReadNamed(env, prefix, &named)) return;
+  const auto path_of = [&prefix](const std::string& file) { return absl::StrCat(prefix, ".", file); };
+  std::map<std::string, int64_t> saved_at;  // by what the names of one save begin with
+  std::set<std::string> parts;
   for (const std::string& file : found) {
-    const std::string path = absl::StrCat(prefix, ".", file);
-    if (named.count(file) == 0 && ChangedAt(path) < index) env->DeleteFile(path).IgnoreError();
+    if (!IsPartFile(path_of(file))) continue;
+    parts.insert(file);
+    int64_t& newest = saved_at[SaveOf(file)];
+    newest = std::max(newest, ChangedAt(path_of(file)));
+  }
+  // Part files last: where this is cut short, the next save still knows the age of the others.
+  for (const bool are_parts : {false, true}) {
+    for (const std::string& file : found) {
+      if (named.count(file) > 0 || (parts.count(file) > 0) != are_parts) continue;
+      const auto save = saved_at.find(SaveOf(file));
+      const int64_t changed = save == saved_at.end() ? ChangedAt(path_of(file)) : save->second;
+      if (changed < index) env->DeleteFile(path_of(file)).IgnoreError();
+    }
   }
 }
 

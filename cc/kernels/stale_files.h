@@ -12,9 +12,9 @@
 namespace multitier {
 
 // Deletes the part files and linked files of a local prefix (docs/formats/table_part.md) that its index does not name and that
-// are older than the index: newer ones may be of a save that runs now on another device. The age is that of the inode, which
-// each link or unlink renews, so linked files may stay for a later save. Does nothing without an index, or where it cannot be
-// read.
+// are older than the index: newer ones may be of a save that runs now on another device. A linked file is as old as the part
+// file with the same first letters: its own inode becomes newer with each link and unlink of other names. Does nothing without
+// an index, or where it cannot be read.
 void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix);
 
 }  // namespace multitier

@@ -61,7 +61,12 @@ class GroupSnapshot {
   }
 
   Status GiveFiles() {
-    for (const auto& member : members_) MT_RETURN_IF_ERROR(member->snapshot->GiveFiles());
+    for (const auto& member : members_) {
+      for (bool more = true; more;) {
+        MT_ASSIGN_OR_RETURN(more, member->snapshot->GiveFile());
+        MT_RETURN_IF_ERROR(Relieve());
+      }
+    }
     return OkStatus();
   }
 

@@ -28,7 +28,7 @@
 // Files in place of rows (SnapshotRequest::take_file). A save need not write again what stands in a file that never changes. So
 // at the moment, while the gate is closed, the last tier gives its sealed files, each with the bits of the records that are
 // held in it. All their locations are marked as given at once: 3 does not come to them, no operation copies their rows, and a
-// row of DRAM whose clean copy is there is given with it. After the moment, before 2, the taker links the files (GiveFiles);
+// row of DRAM whose clean copy is there is given with it. After the moment, before 2, the taker links the files (GiveFile);
 // until then the tier neither compacts nor deletes them. Afterwards the tier does with its records what it likes: the link
 // keeps the file. The bits are right because no operation is inside the gate, so that the tier holds exactly the records that
 // the table names. That is counted: where a removal is pending, no file is taken. Files are taken
@@ -165,21 +165,19 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     table_->snapshot_.set_held_us(std::chrono::duration_cast<std::chrono::microseconds>(held).count());
   }
 
-  Status GiveFiles() override {
-    int64_t linked_bytes = 0;
-    for (SealedFile& file : files_) {
-      const auto link = [&](const std::string& to) {
-        const Status linked = table_->tiers_.LinkSealedFile(0, file, to);
-        if (linked.ok()) linked_bytes += static_cast<int64_t>(file.bytes);
-        return linked;
-      };
-      MT_RETURN_IF_ERROR(take_file_(file, link));
-      rows_given_ += file.rows;
-      file.hold = nullptr;
-    }
-    if (!files_.empty()) table_->snapshot_.set_linked_bytes(linked_bytes);
-    files_.clear();
-    return OkStatus();
+  Result<bool> GiveFile() override {
+    if (files_.empty()) return false;
+    const SealedFile file = std::move(files_.back());
+    files_.pop_back();
+    const auto link = [&](const std::string& to) {
+      const Status linked = table_->tiers_.LinkSealedFile(0, file, to);
+      if (linked.ok()) linked_bytes_ += static_cast<int64_t>(file.bytes);
+      return linked;
+    };
+    MT_RETURN_IF_ERROR(take_file_(file, link));
+    rows_given_ += file.rows;
+    if (files_.empty()) table_->snapshot_.set_linked_bytes(linked_bytes_);
+    return true;
   }
 
   Status GiveCopies() override {
@@ -468,6 +466,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   const std::function<Status(const SealedFile&, const SnapshotRequest::LinkTo&)> take_file_;  // null: none
   std::vector<SealedFile> files_;                                                             // to be given
   const int64_t since_, track_as_;
+  int64_t linked_bytes_ = 0;
   bool holds_ = false;  // the gate is closed
   bool marked_ = false, succeeded_ = false;
   bool knows_changes_ = true;

@@ -4,9 +4,9 @@
 //   Hold        waits until running operations have ended; new ones wait
 //   Mark        the moment: works only on memory and cannot fail
 //   Release     operations continue
-//   GiveFiles   gives files of the last tier, if the request takes them
+//   GiveFile    gives a file of the last tier, if the request takes files; called until none is left
 //   Run         gives every row as of the moment to the visitor; a row that changes before is copied first
-//   GiveCopies  gives the copies that wait; may be called between GiveFiles and Run
+//   GiveCopies  gives the copies that wait; may be called between Release and Run
 // The destructor ends the snapshot, after any step.
 //
 // The steps are called in this order, one at a time, from any threads. The table must outlive it.
@@ -55,7 +55,7 @@ class TableSnapshot {
   virtual Status Hold() = 0;
   virtual void Mark() = 0;
   virtual void Release() = 0;
-  virtual Status GiveFiles() { return OkStatus(); }
+  virtual Result<bool> GiveFile() { return false; }  // false: none was left
   virtual Status Run() = 0;
   virtual Status GiveCopies() = 0;
   // Hold to Run: a snapshot of this table alone.
@@ -63,7 +63,9 @@ class TableSnapshot {
     MT_RETURN_IF_ERROR(Hold());
     Mark();
     Release();
-    MT_RETURN_IF_ERROR(GiveFiles());
+    for (bool more = true; more;) {
+      MT_ASSIGN_OR_RETURN(more, GiveFile());
+    }
     return Run();
   }
   // Bytes of copies that wait.

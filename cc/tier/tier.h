@@ -232,8 +232,8 @@ class Tier {
     (void)file;
     return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
   }
-  // Seals the files that are full. Returns whether files can get names like `to`, found out by giving one of the tier's files
-  // this name for a moment. Does I/O.
+  // Seals the files that are full, and syncs them. Returns whether files can get names like `to`, found out by giving one of
+  // the tier's files this name for a moment. Does I/O.
   virtual bool PrepareLinks(const std::string& to) {
     (void)to;
     return false;

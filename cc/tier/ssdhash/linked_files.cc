@@ -1,7 +1,8 @@
 // Sealed segments in checkpoints: a save gives a segment's file a second name, in place of writing its rows again
 // (checkpoint/linked_rows.h).
 //
-//   0. seal   Full segments whose end is not written yet are sealed first, on the thread that asks.
+//   0. seal   Full segments whose end is not written yet are sealed first, on the thread that asks. Sealed files are synced, so
+//             that step 2 rarely has to: operations that change rows may have to wait until all files are linked.
 //   1. take   Under the set's mutex: the bits of the held records are copied. Until the taker lets go of the file, the segment
 //             counts as used: it is neither compacted nor deleted.
 //   2. link   After a sync. Under files_mutex_, so that no proof is being written to the file, and a file that is rewritten
@@ -9,7 +10,9 @@
 // Nothing else is needed afterwards: the only write to a sealed file is that of its proof, which a linked file does not get.
 // Compaction copies records into other files, and deleting a segment removes the tier's name alone.
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
@@ -65,8 +68,19 @@ Status SsdHashTier::Impl::LinkSealedFile(const SealedFile& file, const std::stri
 bool SsdHashTier::Impl::PrepareLinks(const std::string& to) {
   if (options_.read_only || !options_.env->LinkFile(options_.directory + "/ssd.id", to).ok()) return false;
   if (!options_.env->DeleteFile(to).ok()) return false;
-  MutexLock compact(compact_mutex_);
-  (void)FlushFullSegments();  // what cannot be written is not sealed, and the next Write or Sync meets the error
+  {
+    MutexLock compact(compact_mutex_);
+    (void)FlushFullSegments();  // what cannot be written is not sealed, and the next Write or Sync meets the error
+  }
+  std::vector<std::shared_ptr<Segment>> unsynced;
+  {
+    MutexLock lock(set_.mutex);
+    for (const auto& [segment, owner] : set_.segments) {
+      const bool wanted = segment->sealed && !segment->condemned && !segment->sync_failed;
+      if (wanted && segment->synced_writes != segment->writes) unsynced.push_back(owner);
+    }
+  }
+  for (const std::shared_ptr<Segment>& segment : unsynced) (void)set_.Sync(segment.get());  // one that fails is not taken
   return true;
 }
 
