@@ -48,6 +48,75 @@ def test_rows_that_cannot_be_opened_are_read_from_the_checkpoint(tmp_path):
         np.testing.assert_array_equal(second.table(KEYS), trained)
 
 
+def _damaged(folder, how):
+    """Damages the largest file with rows of a kept directory. Returns its path."""
+    names = [
+        os.path.join(below, name)
+        for below, _, names in os.walk(folder)
+        for name in names
+        if name.endswith((".seg", ".ldb", ".log"))
+    ]
+    path = max(names, key=os.path.getsize)
+    if how == "lost":
+        os.remove(path)
+    elif how == "cut":
+        os.truncate(path, os.path.getsize(path) // 2)
+    else:
+        with open(path, "r+b") as file:
+            file.seek(os.path.getsize(path) // 3)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 4]))
+    return path
+
+
+def _kept_and_saved(tmp_path, kind, how):
+    """Rows that were saved and closed, and then damaged. Returns (prefix, values, the damaged file)."""
+    with Program(tmp_path / "rows", kind) as first:
+        first.session.run(first.init)
+        first.run(first.train, KEYS)
+        saved = first.save(str(tmp_path / "model"))
+        trained = first.table(KEYS)
+    (instance,) = instances(tmp_path / "rows")
+    return saved, trained, _damaged(tmp_path / "rows" / instance, how)
+
+
+KINDS = ["DRAM_SSDHASH", "SSDHASH", "LEVELDB", "DRAM_LEVELDB"]
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_or_cut_file_is_named_and_a_restore_reads_the_checkpoint(tmp_path, kind, how):
+    saved, trained, path = _kept_and_saved(tmp_path, kind, how)
+    with Program(tmp_path / "rows", kind) as second:
+        with pytest.raises(tf.errors.DataLossError, match=os.path.basename(path)):
+            second.session.run(second.init)
+    with Program(tmp_path / "rows", kind) as third:
+        third.restore(saved)
+        np.testing.assert_array_equal(third.table(KEYS), trained)
+        assert third.session.run(third.count) == len(KEYS)
+
+
+@pytest.mark.parametrize("again", ["in the same session", "in the next session"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_in_which_damage_was_met_are_read_from_the_checkpoint(tmp_path, kind, again):
+    saved, trained, path = _kept_and_saved(tmp_path, kind, "flipped")
+    with Program(tmp_path / "rows", kind) as second:
+        second.restore(saved)
+        if kind.endswith("LEVELDB"):  # found when it was opened, which reads the log
+            np.testing.assert_array_equal(second.table(KEYS), trained)
+        else:  # in place: opening does not read all records
+            with pytest.raises(tf.errors.DataLossError, match=os.path.basename(path)):
+                second.table(KEYS)
+        if again == "in the same session":
+            second.restore(saved)
+            np.testing.assert_array_equal(second.table(KEYS), trained)
+    with Program(tmp_path / "rows", kind) as third:
+        third.restore(saved)
+        np.testing.assert_array_equal(third.table(KEYS), trained)
+        assert third.session.run(third.count) == len(KEYS)
+
+
 _KILLED = """
     import sys
     sys.path.insert(0, {tests!r})
