@@ -1,4 +1,5 @@
-// A table part: the data of one table, or of one partition of a partitioned variable, in a full checkpoint.
+// A table part: the data of one table, or of one partition of a partitioned variable, in a full checkpoint. All parts of a save
+// are as of one moment: cc/table/group_snapshot.h.
 //
 //   manifest         describes the part: JSON that people can read (docs/formats/table_part.md), in TensorFlow's bundle
 //   part file        all data (part_file.h): rows with keys, values, slots, frequencies and versions; counted keys; the initial

@@ -1,5 +1,5 @@
 // Budget: how much a tier may hold, as bytes of row data or as rows. With bytes, fewer rows fit once an optimizer adds slots; a
-// number of rows stays. budgets.h says who keeps tiers within it.
+// number of rows stays. demoter.h keeps tiers within it.
 
 #ifndef CC_TABLE_BUDGET_H_
 #define CC_TABLE_BUDGET_H_

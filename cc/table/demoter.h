@@ -2,7 +2,7 @@
 //
 //   demoter.cc         when, and how many: the background's jobs, the sticky error and its retry
 //   demoter_flush.cc   what Flush writes
-//   RowMover, RecordMover   how: a slice of one shard
+//   RowMover, RecordMover   how: a slice, which is a limited number of rows of one shard
 //
 // Owns four things:
 //   ceiling        after SetDramBudget has lowered the budget, operations demote to the ceiling, not to the budget. It falls
@@ -12,7 +12,8 @@
 //   dropped keys   those that no tier could hold, or whose record was damaged
 //
 // Its callers:
-//   - operations that have entered the gate (operation_scope.h) and hold no shard's lock, no pin on a row, and no word of the
+//   - operations that have entered the gate (operation_scope.h), except to AwaitJobs and Stop, and hold no shard's lock, no pin
+//   on a row, and no word of the
 //     index that says "being read" (pending_words.h);
 //   - the pool's threads;
 //   - TierStack, which hands over the error of a refused removal.
@@ -38,7 +39,8 @@ class Demoter {
   Demoter(const Demoter&) = delete;
   Demoter& operator=(const Demoter&) = delete;
 
-  // Makes the jobs of a table with lower tiers. in_background: the pool demotes; else operations do, exactly at the budget.
+  // Makes the jobs of a table with lower tiers. in_background: the pool demotes; else operations do, exactly at the
+  // budget. After SetDramBudget has lowered the budget, the pool demotes in both cases.
   Status Start(bool in_background);
   // Ends the jobs; operations demote from then on. REQUIRES: called before the destructor, except in a forked process
   void Stop();
@@ -89,7 +91,8 @@ class Demoter {
   Status TrimTo(int percent);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();
-  // A step of a shard's job: demotes one slice, not below the low watermark.
+  // A step of a shard's job: demotes one slice, as long as DRAM holds more than 95 % of the budget (small tables: more than
+  // the budget).
   uint64_t DemoteInBackground(size_t shard);
   // A step of the retry job: one slice of Retry.
   uint64_t RetryInBackground();
@@ -97,10 +100,10 @@ class Demoter {
   void LowerCeiling(int64_t budget);
   // The number of errors that were remembered so far.
   uint64_t error_count() const;
-  // Forgets the sticky error, unless another one was remembered since error_count() was `errors`.
+  // Forgets the sticky error, unless another has come since a call of error_count() returned `errors`.
   void ForgetUpTo(uint64_t errors);
   // Demotes rows of a shard until it holds no more than target_rows in DRAM, or no more can go.
-  // At most max_slices slices of them; *more: the last of them moved rows.
+  // Stops after max_slices slices. *more: whether the last slice moved a row.
   Status TrimShard(Shard* shard, size_t target_rows, size_t slice_rows, int max_slices = 0x7fffffff, bool* more = nullptr);
 
   std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }

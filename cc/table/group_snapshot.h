@@ -1,11 +1,11 @@
 // SnapshotTogether: takes a snapshot of several tables as of one moment.
 //
 //   1. Prepare the snapshot of each table, in the order of their addresses. So two groups never wait for each other.
-//   2. Wait until running updates of several tables (UpdateOfSeveral) have ended, then the running operations of each table.
-//      New ones wait.
+//   2. Wait until each running call that updates more than one table (UpdateOfSeveral) has ended. Then wait until the running
+//      operations of each table have ended. New ones wait.
 //   3. Mark every table. This is the moment.
-//   4. Let all operations continue. They waited only during steps 2 and 3.
-//   5. Give the files of the tables that are taken in place of rows.
+//   4. Let all operations continue. Until here they waited only during steps 2 and 3.
+//   5. Pass sealed files to their visitors (take_file), in place of the rows that are in them.
 //   6. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
 //      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables.
 //

@@ -1,14 +1,15 @@
-// TierReader: finds keys that memory could not answer: in the lower tiers, or in memory after all, or nowhere.
+// TierReader: looks for keys that a first look in memory did not find. A key may be in a lower tier, may have come into memory
+// in the meantime, or may be nowhere.
 //
-//   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. Otherwise the first record whose
-//               tag matches is marked as being read (ShardRows::BeginRead). No other thread moves, frees or reads it until
-//               step 3, so one read serves every operation that needs the key.
+//   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. Otherwise the first index
+//               word whose tag (bits of the key's hash) matches is marked: its record is being read (ShardRows::BeginRead).
+//               No other thread moves, frees or reads it until step 3.
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for, the
 //               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. When a row
-//               is installed whose record is in an unbounded last tier, the record stays as the row's clean copy. A record of
-//               another tier is then freed.
+//               is installed, its record stays if it is in an unbounded last tier: it is the row's clean copy. In any other
+//               tier the record is freed.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
@@ -20,7 +21,8 @@
 // RecordVisitor::OnDamage decide. If the tier does not know the key of a damaged record, the record counts as that of the key
 // that was asked for.
 //
-// Owns nothing between two calls. Its callers are operations inside the gate that hold no shard's lock. Thread-safe.
+// Owns nothing between two calls. A caller has entered the table's gate (operation_scope.h) and holds no shard's lock.
+// Thread-safe.
 
 #ifndef CC_TABLE_TIER_READER_H_
 #define CC_TABLE_TIER_READER_H_
@@ -52,7 +54,7 @@ struct TierKey {
   friend class TierReader;
   std::vector<uint64_t> excluded;  // places (PlaceOf) that hold another key
   uint32_t id = 0;                 // of ShardRows::BeginRead
-  uint32_t record = 0;             // of those being read
+  uint32_t record = 0;             // its place among the records of the read
   // The shard's count of finished reads, taken while another operation read this key's record. Step 4 waits until it changes.
   uint64_t seen_resolutions = 0;
 };
@@ -106,7 +108,7 @@ class RecordVisitor {
   virtual ~RecordVisitor() = default;
   // Whether row data are read.
   virtual bool NeedsRow() const = 0;
-  // Memory answers: with a row, a counted key, or nothing.
+  // Memory has the answer: a row, a key that a filter counts and has not admitted, or nothing.
   virtual Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) = 0;
   // The key's record. key->row has all columns where rows are needed.
   virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;
@@ -124,8 +126,9 @@ class TierReader {
  public:
   TierReader(TableBase* base, Demoter* demoter) : base_(*base), demoter_(*demoter) {}
 
-  // Answers every key. After an error every record that this call marked is as it was before; the visitor must undo what it
-  // did itself. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys' shards
+  // Answers every key. After an error no record is marked by this call any more, and keys that were answered before it stay
+  // answered. The visitor undoes its own changes. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys'
+  // shards
   Status Read(TierKeys* keys, RecordVisitor* visitor);
 
  private:

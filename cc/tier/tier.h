@@ -1,20 +1,21 @@
 // Tier: storage for rows below the first tier. A tier stores a row as a record at a location.
 //
-// A tier stores records and knows nothing of the table: it gets (key, location) and does not know where the owner stores a
-// location. All calls take batches. A record is readable at its location from the moment that Write returns OK until it is
-// freed; a tier with a write buffer serves reads from that buffer. A tier does not evict: capacity is the table's decision.
-// A tier that cannot store a batch (the disk is full, or the tier's own bound is reached) refuses the whole batch with
-// ResourceExhausted and keeps the records that it had.
+// The table that uses a tier is its owner. The tier knows nothing of it: the owner passes (key, location), and the tier does
+// not know where the owner stores a location. All calls take batches. A record is readable at its location from the moment that
+// Write returns OK until it is freed; a tier with a write buffer serves reads from that buffer. A tier does not evict: capacity
+// is the table's decision. A tier that cannot store a batch (the disk is full, or the tier's own bound is reached) refuses the
+// whole batch with ResourceExhausted and keeps the records that it had.
 //
-// Life of a record: Write -> location -> Read, any number of times -> Free. A freed location may be used again.
+// Life of a record: Write -> location -> Read, any number of times -> Free. Until then it is held. A freed location may be used
+// again.
 // Remove deletes the key: a durable tier ensures that no record of the key returns after a restart.
 //
-// A tier with the capability `middle` may have another tier below it. It also stores the three fields of the record header
-// that describe the row in the chain: the location of its clean copy in the tier below, its recency and its flags. The last
-// tier of a chain need not store them.
+// A tier with the capability `middle` may have another tier below it. It also stores the fields `below`, `recency` and
+// `flags` of the record header. `below` is the location of the row's clean copy, a record of the tier below. The last tier
+// need not store them.
 //
-// A row may have been written with fewer columns than the table has now: a record states its number of columns, and the
-// reader widens it.
+// A row may have been written with fewer columns than the table has now: a record states its number of columns.
+// Read returns only these; its caller fills in the others.
 //
 // Order. The contents of a durable tier after recovery follow the order of the calls: the last write or removal of a key
 // decides. Therefore the owner calls Remove for a key only if no Write of that key is in progress, and writes a later row of
@@ -25,15 +26,16 @@
 //   1. choose   The tier chooses records that are held and copies each to a new location. From now on both locations read as
 //               the record; Scan and stats count only the old one.
 //   2. ask      The tier calls the relocator with a batch of (key, from, to). It holds no lock that Read, Free or stats take.
-//   3. switch   The owner takes its own lock of each key. If it refers to `from` and no thread reads `from`, it changes its
-//               reference to `to` and sets `moved`. Else (freed, being written, pending, in use) it changes nothing.
+//   3. switch   The owner takes its own lock of each key. If its reference is `from` and no thread reads there, it
+//               replaces `from` by `to` and sets `moved`. Otherwise it changes nothing: the record was freed, or its key is
+//               being written, moved or read.
 //   4. release  Moved: `to` is held and `from` no longer is. Not moved: `to` is discarded, `from` is unchanged, and the tier
 //               tries again later.
-// A location that got a reference in step 3 may be freed at once, before step 4. If the owner frees a record between steps 1
-// and 3, it does so at `from`: it no longer refers to `from` in step 3, and the record is not moved.
+// A location that got a reference in step 3 may be freed at once, before step 4. The owner may free the record between
+// steps 1 and 3. It then frees `from`. In step 3 it no longer refers to `from`, so it does not set `moved`.
 // Locks: the tier calls the relocator from Write, Sync, Remove and Compact, or from a thread of its own. The relocator may
-// take the owner's locks; therefore the owner must not hold them when it calls Write, Sync, Remove, Compact, Scan or
-// SetRelocator. The relocator may call Read, Free and stats, and no other method of the tier.
+// take the owner's locks; therefore the owner must not hold them when it calls Write, Sync, Remove, Compact, Scan,
+// PrepareLinks or SetRelocator. The relocator may call Read, Free and stats, and no other method of the tier.
 // A caller that collects locations with Scan in order to free them must ensure that none moves in between: drop the references
 // first, or call SetRelocator(nullptr).
 //
@@ -79,8 +81,8 @@ struct WriteRecord {
 struct ReadRecord {
   int64_t key = 0;  // the expected key; a record of another key is returned too
   uint32_t location = 0;
-  // In: true if the caller knows only the location. Out: set to false if the record is damaged and the tier learned its key
-  // from the record or from another file. The tier puts that key into `key`; the caller must check it.
+  // In: true if the caller does not know the key. If the record is damaged and the tier finds its key, in the record or in
+  // another file, the tier sets `key` and clears any_key. The caller must then check the key.
   bool any_key = false;
   uint8_t* row_data = nullptr;  // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
   RecordHeader header;          // out; after DataLoss only its key is set, and only if the tier knows the key
@@ -136,13 +138,13 @@ struct TierStats {
 // The contents of a tier's files when it opened them.
 struct TierRecovery {
   int64_t files = 0;            // files with records
-  int64_t listed_files = 0;     // of these, the files in the tier's list of synced files, as it describes them
-  int64_t unsealed_files = 0;   // of these, the files read record by record, up to the last good record
-  int64_t lost_headers = 0;     // of these, the files read with the layout of another file
+  int64_t listed_files = 0;     // of `files`: those that the tier's list of synced files names and that match it
+  int64_t unsealed_files = 0;   // of `files`: those without a usable footer, read record by record
+  int64_t lost_headers = 0;     // of `files`: those with a lost header, read with the layout of another file
   int64_t records = 0;          // records in the files, including older ones and removals
-  int64_t damaged_records = 0;  // of these, the unacknowledged records that cannot be read: lost in a crash, or damaged
+  int64_t damaged_records = 0;  // records that no Sync had covered and that cannot be read
   std::string first_damage;     // file and offset of the first damaged record or header; empty: none
-  int64_t rows = 0;             // rows held now
+  int64_t rows = 0;             // rows held after recovery
 };
 
 // A file whose records never change, and the records of it that are held. A snapshot can take the file in place of its rows
@@ -169,7 +171,7 @@ struct TierCapabilities {
   bool durable = false;    // records survive the process
   bool relocates = false;  // moves records; without a relocator it never reclaims their space
   bool middle = false;     // stores below, recency and flags of a record: may have a tier below it
-  bool keyed = false;      // files by key: what Free leaves there stays until the key is written again or removed
+  bool keyed = false;      // stores entries by key: what Free released stays in its files until the key is written or removed
 };
 
 class Tier {
@@ -187,20 +189,21 @@ class Tier {
   virtual void SetRelocator(Relocator relocator) { (void)relocator; }
 
   // Writes all records or none. A key may be written again before its older record is freed. locations: [records.size()].
-  // InvalidArgument if a record's num_columns is 0 or more than the layout's. After an error no record of the batch is held,
-  // but recovery may find some of them: such a key counts as written and must be removed with Remove.
+  // InvalidArgument if a record's num_columns is 0 or more than the layout's. After an error no record of the batch is held.
+  // Recovery may still find some of them: each key of the batch counts as written, until Remove deletes it.
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status. The returned Status is for errors of the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
-  // As Read. It also calls answered(i), on the calling thread and with no lock of the tier held, for some of the records that
-  // are complete while others are still being read. The tier chooses these records; it reports each at most once.
+  // As Read. While reads are still running, it may call answered(i) for a record that is complete: on the calling thread, with
+  // no lock of the tier held, at most once for each record.
   using Answered = std::function<void(size_t)>;
   virtual Status ReadAndTell(Span<ReadRecord> records, const Answered& answered) {
     (void)answered;
     return Read(records);
   }
-  // Frees records. REQUIRES: each location holds a record of that key. A record that is `newest` is the one that recovery would
-  // find for its key: a durable tier whose files are kept retains it until a newer record or a removal is written.
+  // Frees records. REQUIRES: each location holds a record of that key. Recovery must find the newest record of a key, freed or
+  // not. So a tier whose files last keeps a freed record that is `newest` in them, until a newer record or a removal of the key
+  // is written.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free; in addition the key must not return after recovery. Location kNoLocation: the key has no record that is held, but
   // had one before. After an error no record of the batch was freed.
@@ -220,20 +223,20 @@ class Tier {
   // After this returns OK, all records written before it survive a crash. A no-op for a tier that is not durable.
   virtual Status Sync() = 0;
   // Returns the space of freed and superseded records to the device. Reclaims more than the tier does by itself, at the cost of
-  // I/O and within the tier's own bounds. Reads and writes may run meanwhile. After an error every record is still held,
-  // perhaps at another location. A no-op for a tier that uses freed space again without copying.
+  // I/O. Meanwhile the files stay within the tier's bound. Reads and writes may run meanwhile. After an error every record is
+  // still held, perhaps at another location. A no-op for a tier that uses freed space again without copying.
   virtual Status Compact() { return OkStatus(); }
-  // The files that are worth taking, as of now: a file of which half of the records are dead is not. Changes memory only. What
-  // it gives must not outlive the tier.
+  // The sealed files that are worth linking now: not those of which more than half of the records are dead. Changes memory
+  // only. What it returns must not outlive the tier.
   virtual SealedFiles TakeSealedFiles() { return {}; }
-  // Gives such a file a second name, also after the tier has replaced it by one with the same records. The records under that
-  // name are as durable as the file.
+  // Gives the file a second name. If the tier has replaced it by a file with the same records, that one gets the name. The
+  // records under that name are as durable as the file.
   virtual Status LinkSealedFile(const SealedFile& file, const std::string& to) {
     (void)file;
     return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
   }
-  // Seals the files that are full, and syncs them. Returns whether files can get names like `to`, found out by giving one of
-  // the tier's files this name for a moment. Does I/O.
+  // To test whether links work, links one of its files to `to` and deletes the link. If that worked, seals the files that are
+  // full, syncs them, and returns true. Does I/O.
   virtual bool PrepareLinks(const std::string& to) {
     (void)to;
     return false;
