@@ -50,6 +50,7 @@ TABLE_PARTS = [
         "event",
         "pending_words",
         "prefetch_pins",
+        "removed_keys",
         "row_export",
         "tier_levels",
     ),

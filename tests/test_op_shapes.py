@@ -90,6 +90,7 @@ def test_shapes_of_the_other_ops():
         ):
             assert out.shape.rank == 0
         assert ops.multitier_pop_dropped(h).shape.as_list() == [None]
+        assert ops.multitier_removed_since(h, version=0).shape.as_list() == [None]
         assert [t.shape.as_list() for t in ops.multitier_last_update(h)] == [[], []]
         dropped = ops.multitier_pop_dropped_rows(h, N=1, column_names=["value"])
         assert [t.shape.as_list() for t in tf.nest.flatten(dropped)] == [

@@ -46,6 +46,7 @@ def test_uninitialised_use_names_the_variable_and_what_to_run(session):
         ops.multitier_prefetch(h, keys64([1])),
         ops.multitier_release_prefetched(h),
         ops.multitier_pop_dropped(h),
+        ops.multitier_removed_since(h, version=0),
         ops.multitier_pop_dropped_rows(h, N=1, column_names=["value"]),
         ops.multitier_last_update(h),
         ops.multitier_peek(h, keys64([1])),

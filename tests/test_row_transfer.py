@@ -182,9 +182,21 @@ def test_bad_input_of_upsert_changes_nothing(world):
     with pytest.raises((ValueError, errors.InvalidArgumentError)):
         world.run(lambda: ev.upsert([1, 2], ones))
     for message, arguments in (
+        (r"versions: expected shape \(1,\), found \(2,\)", dict(versions=[1, 2])),
+        (r"frequencies: expected shape \(1,\), found \(0,\)", dict(frequencies=[])),
+        ("frequencies: expected integers, found float32", dict(frequencies=[1.5])),
+        ("versions: expected integers, found bool", dict(versions=[True])),
+        (
+            "slots: expected each slot once, and not 'value'",
+            dict(values=ones, slots={"value": ones}),
+        ),
+        ("slots: expected a dict from slots to rows, found list", dict(slots=[ones])),
+    ):
+        with pytest.raises(ValueError, match=message):
+            world.run(lambda arguments=arguments: ev.upsert([1], **arguments))
+    for message, arguments in (
         ("expected columns of 'value', found 'm'", dict(slots={"m": ones})),
         (r"expected frequencies in \[0, 2\^32\), found -1", dict(frequencies=[-1])),
-        ("expected 1 versions, found 2", dict(versions=[1, 2])),
         (
             "expected finite numbers in column 'value', found nan for key 1",
             dict(values=ones * np.nan, check_finite=True),
@@ -193,6 +205,81 @@ def test_bad_input_of_upsert_changes_nothing(world):
         with pytest.raises(errors.InvalidArgumentError, match=message):
             world.run(lambda arguments=arguments: ev.upsert([1], **arguments))
     assert world.run(ev.total_count) == 0
+
+
+PARTS = 3
+SPREAD = [3, 1, 4, 5]  # keys of all three parts; the last one is in another part than the first
+
+
+@pytest.mark.parametrize(
+    "error, message, arguments",
+    [
+        (
+            errors.InvalidArgumentError,
+            r"frequencies in \[0, 2\^32\), found -1",
+            dict(frequencies=[1, 1, 1, -1]),
+        ),
+        (
+            errors.InvalidArgumentError,
+            "finite numbers in column 'value', found nan for key 5",
+            dict(check_finite=True),
+        ),
+        (errors.AlreadyExistsError, "found a row of key 5", dict(if_exists="error")),
+        (
+            errors.InvalidArgumentError,
+            "distinct keys, found key 5 twice",
+            dict(keys=[3, 1, 4, 5, 5]),
+        ),
+        (errors.InvalidArgumentError, "upsert: value: expected one for each key", dict(rows=3)),
+        (errors.InvalidArgumentError, "upsert: value: expected one for each key", dict(rows=9)),
+    ],
+)
+def test_no_part_writes_where_another_refuses(world, error, message, arguments):
+    ev = make("ev", parts=PARTS)
+    assert len({key % PARTS for key in SPREAD}) == PARTS
+    arguments = dict(arguments)
+    keys = np.array(arguments.pop("keys", SPREAD))
+    rows = np.ones((arguments.pop("rows", len(keys)), 4), np.float32)
+    if "check_finite" in arguments:
+        rows[3] = np.nan
+    if "if_exists" in arguments:
+        world.run(lambda: ev.upsert([5], np.ones((1, 4), np.float32)))
+    before = world.run(ev.total_count)
+    with pytest.raises((error, ValueError) if "rows" in message else error, match=message):
+        world.run(lambda k, r: ev.upsert(k, r, **arguments), keys, rows)
+    assert world.run(ev.total_count) == before
+
+
+def test_a_negative_reservation_is_refused_by_every_number_of_parts(world):
+    for ev in (make("one"), make("three", parts=3)):
+        with pytest.raises(errors.InvalidArgumentError, match="found -1"):
+            world.run(lambda ev=ev: ev.reserve(-1))
+
+
+def test_rows_in_a_finalized_graph_says_what_to_do():
+    with tf.Graph().as_default() as graph:
+        ev = make("ev")
+        with tf.compat.v1.Session() as session:
+            session.run(ev.initializer)
+            graph.finalize()
+            with pytest.raises(RuntimeError, match="found a finalized one: build `scan"):
+                next(ev.rows(session))
+
+
+@pytest.mark.parametrize("strategy", ["DEFAULT", "LRU", "LFU"])
+def test_the_hottest_rows_of_a_batch_are_in_the_first_tier(strategy, tmp_path):
+    table = engine.Table(
+        4,
+        storage_type="DRAM_SSDHASH",
+        storage_path=str(tmp_path),
+        storage_rows=[10],
+        cache_strategy=strategy,
+    )
+    frequencies = np.random.default_rng(3).permutation(100) + 1
+    table.upsert(np.arange(100), {}, frequencies=frequencies)
+    table.drain()
+    in_dram = np.flatnonzero(table.lookup_tier(np.arange(100)) == 0)
+    assert sorted(frequencies[in_dram]) == list(range(91, 101))
 
 
 def test_clear_empties_a_variable(world, tmp_path):
@@ -229,3 +316,9 @@ def test_engine_upsert_and_scan():
         table.scan(columns=[])
     with pytest.raises(engine.AlreadyExistsError, match="found a row of key 4"):
         table.upsert([4], {}, if_exists="error")
+    with pytest.raises(ValueError, match="m: expected finite numbers, found infinities or NaN"):
+        table.upsert([4], {"m": [[np.inf]]}, check_finite=True)
+    with pytest.raises(ValueError, match="min_frequency: expected at least 0, found -1"):
+        table.scan(min_frequency=-1)
+    with pytest.raises(ValueError, match="rows: expected True or False, found 'x'"):
+        table.pop_dropped(rows="x")

@@ -66,6 +66,7 @@ NEWER_ATTRS = {
     "on_full": "error",
     "dropped": "keys",
     "dropped_bytes": 8 << 20,
+    "removed_bytes": 1 << 20,
 }
 
 

@@ -446,7 +446,8 @@ class Queries:
         """
         rows = self._scalar(rows, "rows")
         parts = len(self.parts)
-        share = rows if parts == 1 else (rows + parts - 1) // parts
+        # A negative number stays one: each part refuses it.
+        share = rows if parts == 1 else tf.where(rows < 0, rows, (rows + parts - 1) // parts)
         return self._each_part(lambda p: ops.multitier_reserve(p.handle, share), name)
 
     def compact(self, name: str = "compact") -> tf.Operation:

@@ -83,12 +83,39 @@ def column_name(column):
 
 
 def _names(columns):
-    if isinstance(columns, str):
+    if columns is None:
+        return ["value"]
+    if isinstance(columns, str) or not isinstance(columns, collections.abc.Iterable):
         raise TypeError(f"columns: expected a list of names, found {columns!r}")
-    return ["value"] if columns is None else [column_name(column) for column in columns]
+    return [column_name(column) for column in columns]
 
 
-def _upsert_part(part, rows, names, if_exists, repeats, check_finite):
+def _facts(name, given, keys):
+    """int64 [n], one for each key; [0] for None."""
+    if given is None:
+        return tf.zeros([0], tf.int64)
+    if isinstance(given, (list, tuple)) and not given:
+        given = np.zeros([0], np.int64)  # TensorFlow would take it for float32
+    fact = tf.convert_to_tensor(given)
+    if not fact.dtype.is_integer:
+        raise ValueError(f"{name}: expected integers, found {fact.dtype.name}")
+    if not fact.shape.is_compatible_with(keys.shape):
+        raise ValueError(f"{name}: expected shape {keys.shape}, found {fact.shape}")
+    return tf.cast(fact, tf.int64)
+
+
+def _check_sizes(keys, columns, facts):
+    """Ops that fail where rows or facts are not one for each key. A part could not tell: it gets those at the places of its keys."""
+    checks = [
+        tf.debugging.assert_equal(
+            tf.shape(given)[0], tf.size(keys), f"upsert: {name}: expected one for each key"
+        )
+        for name, given in (columns | facts).items()
+    ]
+    return [op for op in checks if op is not None]
+
+
+def _upsert_part(part, rows, check_only=False, **options):
     keys, data, facts = rows
     with colocated(part):
         return ops.multitier_upsert(
@@ -96,10 +123,8 @@ def _upsert_part(part, rows, names, if_exists, repeats, check_finite):
             keys,
             data,
             *facts,
-            column_names=names,
-            if_exists=if_exists,
-            repeats=repeats,
-            check_finite=check_finite,
+            check_only=check_only,
+            **options,
         )
 
 
@@ -214,13 +239,20 @@ class RowTransfer(Queries):
 
         Raises:
           ValueError: there is no session.
+          RuntimeError: the graph is finalized, as in a MonitoredSession: build `scan` before the session is made.
         """
         ask = self._asker(session)
         cursor: typing.Any = 0
         if tf.executing_eagerly():
             step = None
         else:
-            with self.parts[0].handle.graph.as_default():
+            graph = self.parts[0].handle.graph
+            if graph.finalized:
+                raise RuntimeError(
+                    f"embedding variable '{self.variable_name}': rows(): expected a graph that takes ops, found a finalized one: build "
+                    "`scan(cursor)` with a placeholder before the session is made"
+                )
+            with graph.as_default():
                 cursor = tf.compat.v1.placeholder(tf.int64, [])
                 step = self.scan(cursor, max_rows, columns, min_version, min_frequency, "rows")
                 count = self._count_rows()
@@ -272,8 +304,8 @@ class RowTransfer(Queries):
         """Writes rows. Keys without a row get one, whatever an admission filter says.
 
         In a row that exists, what is not given stays as it is. In a new row, it is the initial value, frequency 0 (or the count that
-        a filter has), and the newest global step that the table knows. All rows are written, or none; in a partitioned variable this
-        holds for each part. All rows of the batch are in DRAM at the same time, even if they exceed its size. If another thread
+        a filter has), and the newest global step that the table knows. All rows are written, or none. A partitioned variable checks
+        all of the request before it writes; only an error of storage, such as a full disk, may then leave rows of other parts written. All rows of the batch are in DRAM at the same time, even if they exceed its size. If another thread
         trains a new key at the same time, the order of the two is not defined.
 
         Args:
@@ -303,30 +335,46 @@ class RowTransfer(Queries):
             if found not in expected:
                 raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
         columns = {} if values is None else {"value": values}
+        if slots is not None and not isinstance(slots, collections.abc.Mapping):
+            raise ValueError(
+                f"slots: expected a dict from slots to rows, found {type(slots).__name__}"
+            )
         columns.update((column_name(slot), data) for slot, data in (slots or {}).items())
+        if len(columns) != (values is not None) + len(slots or {}):
+            raise ValueError(
+                f"slots: expected each slot once, and not 'value', found {[column_name(s) for s in slots or {}]}"
+            )
         with tf.name_scope(name):
             keys = as_keys(self, keys, "keys")
             keys.shape.assert_has_rank(1)
             data = [tf.convert_to_tensor(column, tf.float32) for column in columns.values()]
             facts = [
-                tf.zeros([0], tf.int64)
-                if given is None
-                else tf.cast(tf.convert_to_tensor(given), tf.int64)
-                for given in (frequencies, versions)
+                _facts(what, given_fact, keys)
+                for what, given_fact in (("frequencies", frequencies), ("versions", versions))
             ]
             if values is not None:
                 data[0].shape.assert_is_compatible_with([None, self.parts[0].embedding_dim])
             given = (frequencies is not None, versions is not None)
-            written = [
-                _upsert_part(part, rows, list(columns), if_exists, repeats, bool(check_finite))
-                for part, rows in self._split(keys, data, facts, given)
-            ]
-            return written[0] if len(written) == 1 else tf.add_n(written)
+            options: dict = dict(column_names=list(columns), if_exists=if_exists, repeats=repeats)
+            options["check_finite"] = bool(check_finite)
+            if len(self.parts) == 1:
+                return _upsert_part(self.parts[0], (keys, data, facts), **options)
+            # All parts look at their rows before the first one writes.
+            sizes = {
+                n: f
+                for n, f, is_given in zip(("frequencies", "versions"), facts, given)
+                if is_given
+            }
+            with tf.control_dependencies(_check_sizes(keys, dict(zip(columns, data)), sizes)):
+                split = self._split(tf.identity(keys), data, facts, given)
+            checks = [_upsert_part(part, rows, check_only=True, **options) for part, rows in split]
+            with tf.control_dependencies(
+                [check.op for check in checks] if not tf.executing_eagerly() else []
+            ):
+                return tf.add_n([_upsert_part(part, rows, **options) for part, rows in split])
 
     def _split(self, keys, data, facts, given):
-        """[(part, (its keys, its rows of each column, its facts))]."""
-        if len(self.parts) == 1:
-            return [(self.parts[0], (keys, data, facts))]
+        """[(part, (its keys, its rows of each column, its facts))], of several parts."""
         positions, part_keys = partition_keys(keys, len(self.parts))
         return [
             (
@@ -406,6 +454,30 @@ class RowTransfer(Queries):
                 join([d.frequencies for d in dropped]),
                 join([d.versions for d in dropped]),
             )
+
+    def removed_since(self, version: typing.Any, name: str = "removed_since") -> tf.Tensor:
+        """Keys without a row that had one at this version of the variable or later: removed, expired or dropped since.
+
+        What a copy must delete, after it has taken the rows of that version and later (`rows` with min_version). Not in DeepRec.
+
+        Args:
+          version: int64 scalar: the newest version (`get_version`) of the rows when the copy was made.
+          name: name of the op.
+
+        Returns:
+          int64 [n], each key once. Sorted within a partition.
+
+        Raises:
+          tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was initialized, cleared
+            or restored since, more keys left than `StorageOption.removed_bytes` and the file hold, or removed_bytes is 0.
+        """
+        with tf.name_scope(name):
+            version = tf.convert_to_tensor(version, tf.int64, name="version")
+            removed = []
+            for part in self.parts:
+                with colocated(part):
+                    removed.append(ops.multitier_removed_since(part.handle, version))
+            return removed[0] if len(removed) == 1 else tf.concat(removed, 0)
 
     def last_update(self, name: str = "last_update") -> UpdateCounts:
         """What became of rows in the last update of the variable, in all its partitions.

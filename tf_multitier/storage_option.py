@@ -34,6 +34,7 @@ STORAGE_ATTRS = (
     "on_full",
     "dropped",
     "dropped_bytes",
+    "removed_bytes",
     "refuse_colder",
     "on_corruption",
     "keep",
@@ -78,6 +79,8 @@ class StorageOption(Option):
         row that leaves a file is read for that. Not in DeepRec.
       dropped_bytes: bytes of memory for that, in each partition. The newest stay; `dropped_lost` in the statistics counts the
         others. Not in DeepRec.
+      removed_bytes: bytes of memory, in each partition, for `removed_since`, which notes 16 bytes for each key that leaves. Beyond
+        it the notes go to a file in storage_path; a variable without files forgets the oldest. 0: none. Not in DeepRec.
       refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row. Its
         gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
         CacheStrategy.SCORE. With more than 65,536 rows of DRAM, the lowest score is that of the last rows that left. Not in DeepRec.
@@ -100,6 +103,7 @@ class StorageOption(Option):
     on_full = "error"
     dropped = "keys"
     dropped_bytes = 8 << 20
+    removed_bytes = 1 << 20
 
     def __init__(
         self,
@@ -114,6 +118,7 @@ class StorageOption(Option):
         on_full: str = "error",
         dropped: str = "keys",
         dropped_bytes: int = 8 << 20,
+        removed_bytes: int = 1 << 20,
         refuse_colder: bool = False,
         on_corruption: str = "error",
         keep: bool = False,
@@ -162,6 +167,7 @@ class StorageOption(Option):
             )
         self.dropped = dropped
         self.dropped_bytes = integer("StorageOption.dropped_bytes", dropped_bytes, 0, MAX_SIZE)
+        self.removed_bytes = integer("StorageOption.removed_bytes", removed_bytes, 0, MAX_SIZE)
         self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
         if not isinstance(drop_coldest, bool):
             raise TypeError(
@@ -355,6 +361,7 @@ def storage_attrs(name, storage):
         "on_full": "drop" if storage.drop_coldest else storage.on_full,
         "dropped": storage.dropped,
         "dropped_bytes": storage.dropped_bytes,
+        "removed_bytes": storage.removed_bytes,
         "refuse_colder": storage.refuse_colder,
         "on_corruption": storage.on_corruption,
         "keep": storage.keep,

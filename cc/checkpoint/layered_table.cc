@@ -128,6 +128,7 @@ class LayeredTable : public TableFront {
 
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
+  Result<std::vector<int64_t>> RemovedSince(int64_t) override { return Refuse("a question about removed keys"); }
   UpdateCounts LastUpdate() const override { return below_->LastUpdate(); }
   int64_t TotalCount() const override {
     return below_->TotalCount() - hidden_ + layer_->TotalCount() - static_cast<int64_t>(removed_.size());

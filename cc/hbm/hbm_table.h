@@ -132,6 +132,7 @@ class HbmTable : public TableFront {
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
   UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // it refuses the options that refuse or drop rows
   Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
+  Result<std::vector<int64_t>> RemovedSince(int64_t version) override { return below_->RemovedSince(version); }
   int64_t TotalCount() const override {
     AwaitSettled();
     return below_->TotalCount() + rows_below_.new_rows();

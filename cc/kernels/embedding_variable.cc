@@ -54,6 +54,7 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   TF_RETURN_IF_ERROR(context->GetAttr("on_full", &on_full));
   TF_RETURN_IF_ERROR(context->GetAttr("dropped", &dropped));
   TF_RETURN_IF_ERROR(context->GetAttr("dropped_bytes", &storage->dropped_bytes));
+  TF_RETURN_IF_ERROR(context->GetAttr("removed_bytes", &storage->removed_bytes));
   TF_RETURN_IF_ERROR(context->GetAttr("cache_strategy", &strategy));
   TF_RETURN_IF_ERROR(context->GetAttr("drop_coldest", &storage->drop_coldest));
   TF_RETURN_IF_ERROR(context->GetAttr("refuse_colder", &storage->refuse_colder));

@@ -141,6 +141,7 @@ class UpsertKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("if_exists", &if_exists));
     OP_REQUIRES_OK(context, context->GetAttr("repeats", &repeats));
     OP_REQUIRES_OK(context, context->GetAttr("check_finite", &check_finite_));
+    OP_REQUIRES_OK(context, context->GetAttr("check_only", &check_only_));
     if_exists_ = if_exists == "keep" ? IfExists::kKeep : if_exists == "error" ? IfExists::kError : IfExists::kReplace;
     last_of_repeats_ = repeats == "last";
   }
@@ -157,6 +158,7 @@ class UpsertKernel : public OpKernel {
     request.keys = input.keys();
     request.if_exists = if_exists_;
     request.last_of_repeats = last_of_repeats_;
+    request.check_only = check_only_;
     TF_RETURN_IF_ERROR(Columns(context, request.keys, &request.columns));
     TF_RETURN_IF_ERROR(Facts(context, "frequencies", &request.frequencies));
     TF_RETURN_IF_ERROR(Facts(context, "versions", &request.versions));
@@ -207,6 +209,7 @@ class UpsertKernel : public OpKernel {
   IfExists if_exists_ = IfExists::kReplace;
   bool last_of_repeats_ = false;
   bool check_finite_ = false;
+  bool check_only_ = false;
 };
 
 class ClearKernel : public OpKernel {

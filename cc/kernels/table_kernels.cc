@@ -161,6 +161,20 @@ class PopDroppedKernel : public TableKernel {
   }
 };
 
+class RemovedSinceKernel : public TableKernel {
+ public:
+  using TableKernel::TableKernel;
+  absl::Status Run(OpKernelContext* context, EmbeddingTable* table) override {
+    TF_RETURN_IF_ERROR(CheckRank(context, "version", context->input(1), 0));
+    const Result<std::vector<int64_t>> keys = table->RemovedSince(context->input(1).scalar<int64_t>()());
+    if (!keys.ok()) return ToAbsl(keys.status());
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tensorflow::TensorShape({static_cast<int64_t>(keys->size())}), &out));
+    std::copy(keys->begin(), keys->end(), out->flat<int64_t>().data());
+    return absl::OkStatus();
+  }
+};
+
 // A kernel that may wait for a long time. It runs on its own thread, or on the calling thread if no thread can be started.
 class WaitingKernel : public AsyncOpKernel {
  public:
@@ -262,6 +276,7 @@ MULTITIER_HOST_KERNEL("MultitierPrefetch", PrefetchKernel, "handle", "keys", "pi
 MULTITIER_HOST_KERNEL("MultitierReleasePrefetched", ReleasePrefetchedKernel, "handle");
 MULTITIER_HOST_KERNEL("MultitierLastUpdate", LastUpdateKernel, "handle", "refused", "dropped");
 MULTITIER_HOST_KERNEL("MultitierPopDropped", PopDroppedKernel, "handle", "keys");
+MULTITIER_HOST_KERNEL("MultitierRemovedSince", RemovedSinceKernel, "handle", "version", "keys");
 MULTITIER_HOST_KERNEL("MultitierDrain", DrainKernel, "handle");
 MULTITIER_HOST_KERNEL("MultitierFlush", FlushKernel, "handle");
 MULTITIER_HOST_KERNEL("MultitierReserve", ReserveKernel, "handle", "rows");

@@ -41,6 +41,7 @@
       .Attr("on_full: string = 'error'")                 \
       .Attr("dropped: string = 'keys'")                  \
       .Attr("dropped_bytes: int = 8388608")              \
+      .Attr("removed_bytes: int = 1048576")              \
       .Attr("refuse_colder: bool = false")               \
       .Attr("score: string = 'step'")                    \
       .Attr("on_corruption: string = 'error'")           \

@@ -133,6 +133,7 @@ REGISTER_OP("MultitierUpsert")
     .Attr("if_exists: {'replace', 'keep', 'error'} = 'replace'")
     .Attr("repeats: {'error', 'last'} = 'error'")
     .Attr("check_finite: bool = false")
+    .Attr("check_only: bool = false")
     .SetIsStateful()
     .SetShapeFn(UpsertShape)
     .Doc(R"doc(
@@ -149,6 +150,7 @@ column_names: 'value', and names of slots.
 if_exists: for a key that has a row: replace what is given, keep the row, or fail with AlreadyExists.
 repeats: for a key that is there twice: fail, or the last one counts.
 check_finite: fail if a column has an infinity or a NaN.
+check_only: write nothing; fail where the op without it would fail now.
 )doc");
 
 REGISTER_OP("MultitierClear")

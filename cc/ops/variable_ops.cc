@@ -79,6 +79,12 @@ absl::Status ApplyShape(InferenceContext* c) {
   return SameLength("slot_names", names.size(), "slot_initial_values", initial_values.size());
 }
 
+absl::Status RemovedSinceShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  return HandleToVector(c);
+}
+
 absl::Status ExpireShape(InferenceContext* c) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
@@ -137,6 +143,7 @@ on_full: what an update does with new keys that have no room: error (it fails), 
   once), drop (as drop_coldest).
 dropped: what is kept of rows that are dropped, until MultitierPopDropped: none, keys, or rows.
 dropped_bytes: bytes for that; the newest stay.
+removed_bytes: memory for MultitierRemovedSince; 0: removed keys are not noted.
 refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
   drop_coldest and SCORE.
 score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
@@ -396,6 +403,19 @@ REGISTER_OP("MultitierPopDropped")
         "Keys that a full last tier has dropped, or that were damaged and dropped, since the last call, as many of the newest "
         "as "
         "dropped_bytes hold (see drop_coldest, on_corruption).");
+
+REGISTER_OP("MultitierRemovedSince")
+    .Input("handle: resource")
+    .Input("version: int64")
+    .Output("keys: int64")
+    .SetIsStateful()
+    .SetShapeFn(RemovedSinceShape)
+    .Doc(R"doc(
+Keys without a row that had one at this version of the variable or later: removed, expired or dropped since. Each once, sorted.
+
+FailedPrecondition where removals of that version are not known: before the variable was cleared, restored or opened, or beyond
+removed_bytes.
+)doc");
 
 REGISTER_OP("MultitierDrain")
     .Input("handle: resource")

@@ -121,6 +121,7 @@ PYBIND11_MODULE(_engine, module) {
       .def("prefetch", &PyTable::Prefetch)
       .def("release_prefetched", &PyTable::ReleasePrefetched)
       .def("pop_dropped", &PyTable::PopDropped)
+      .def("removed_since", &PyTable::RemovedSince)
       .def("pop_dropped_rows", &PyTable::PopDroppedRows);
 }
 

@@ -89,6 +89,7 @@ StorageSpec ToStorage(const py::dict& dict) {
   storage.drop_coldest = Get<bool>(dict, "drop_coldest");
   storage.keep_dropped = ValueOrThrow(ParseKeepDropped(Get<std::string>(dict, "dropped")));
   storage.dropped_bytes = Get<int64_t>(dict, "dropped_bytes");
+  storage.removed_bytes = Get<int64_t>(dict, "removed_bytes");
   ThrowIfError(ParseOnFull(Get<std::string>(dict, "on_full"), &storage));
   storage.refuse_colder = Get<bool>(dict, "refuse_colder");
   storage.keep = Get<bool>(dict, "keep");
@@ -99,9 +100,10 @@ StorageSpec ToStorage(const py::dict& dict) {
 }
 
 // Moves the value out of the result of an operation.
-Status Take(Result<Rows> result, Rows* rows) {
+template <typename Value>
+Status Take(Result<Value> result, Value* value) {
   MT_RETURN_IF_ERROR(result.status());
-  *rows = *std::move(result);
+  *value = *std::move(result);
   return OkStatus();
 }
 
@@ -312,6 +314,12 @@ py::array PyTable::PopDropped() {
     keys = table_->PopDropped();
     return OkStatus();
   });
+  return Own(std::move(keys));
+}
+
+py::array PyTable::RemovedSince(int64_t version) {
+  std::vector<int64_t> keys;
+  Run([&] { return Take(table_->RemovedSince(version), &keys); });
   return Own(std::move(keys));
 }
 

@@ -91,6 +91,7 @@ class PyTable {
   void ReleasePrefetched();
   py::array PopDropped();
   py::dict PopDroppedRows();
+  py::array RemovedSince(int64_t version);
   void Close();
 
   // Runs operation() and keeps all tables open meanwhile. A table may occur more than once.

@@ -81,6 +81,11 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
     return InvalidArgumentError("drop_coldest: expected a storage_type without HBM, found ", spec.type,
                                 ": the tiers below HBM would drop rows that are hot in HBM");
   }
+  const std::vector<int64_t>& amounts = spec.rows.empty() ? spec.sizes : spec.rows;
+  if (tiers > 1 && amounts.size() >= tiers) {
+    return InvalidArgumentError(spec.rows.empty() ? "storage_size" : "storage_rows", ": expected none for the last tier of ",
+                                spec.type, ", found ", amounts.back(), ": rows that are new in HBM must find room below it");
+  }
   return OkStatus();
 }
 
@@ -278,6 +283,9 @@ Status ValidateStorage(const StorageSpec& spec) {
   if (spec.dropped_bytes < 0 || spec.dropped_bytes > kMaxBytes) {
     return InvalidArgumentError("dropped_bytes: expected 0 to ", kMaxBytes, ", found ", spec.dropped_bytes);
   }
+  if (spec.removed_bytes < 0 || spec.removed_bytes > kMaxBytes) {
+    return InvalidArgumentError("removed_bytes: expected 0 to ", kMaxBytes, ", found ", spec.removed_bytes);
+  }
   if (spec.on_full == OnFull::kRefuse && tiers[0] == "HBM") {
     return InvalidArgumentError("on_full warn: expected a storage_type without HBM, found ", spec.type);
   }
@@ -363,6 +371,8 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->on_full = spec.on_full;
   options->keep_dropped = spec.keep_dropped;
   options->dropped_bytes = static_cast<uint64_t>(spec.dropped_bytes);
+  options->removed_bytes = static_cast<uint64_t>(spec.read_only ? 0 : spec.removed_bytes);
+  if (directory != nullptr) options->removed_folder = directory->path();
   options->row_memory = std::move(row_memory);
   options->keep = spec.keep;
   options->adopt = spec.recover != nullptr;

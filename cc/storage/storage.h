@@ -57,6 +57,7 @@ struct StorageSpec {
   bool drop_coldest = false;
   KeepDropped keep_dropped = KeepDropped::kKeys;
   int64_t dropped_bytes = static_cast<int64_t>(kDroppedBytes);
+  int64_t removed_bytes = static_cast<int64_t>(kRemovedBytes);
   // Of updates whose new keys have no room. "drop" is drop_coldest: ParseOnFull.
   OnFull on_full = OnFull::kError;
   // See TableOptions. Needs drop_coldest, and kScore.

@@ -92,6 +92,7 @@ Status EmbeddingTable::Impl::Adopt() {
     most = std::max<uint64_t>(most, all[s].size());
   }
   RaiseTo(&newest_step_, newest);
+  base_.removed.Forget();
   RaiseTo(&applies_, std::max<int64_t>(newest, 0));
   if (!ordered) return OkStatus();
   common_.accesses += most;

@@ -135,6 +135,21 @@ UpdateCounts EmbeddingTable::LastUpdate() const { return front_ ? front_->LastUp
 Result<Rows> EmbeddingTable::PopDroppedRows() {
   return WithMemory(0, [&](auto& table) { return table.PopDroppedRows(); });
 }
+Result<std::vector<int64_t>> EmbeddingTable::RemovedSince(int64_t version) {
+  MT_ASSIGN_OR_RETURN(std::vector<int64_t> keys, WithMemory(0, [&](auto& table) { return table.RemovedSince(version); }));
+  size_t without = 0;
+  std::vector<int32_t> tiers;
+  for (size_t from = 0; from < keys.size(); from += kChunkKeys) {
+    const Span<const int64_t> some = Span<const int64_t>(keys).subspan(from, std::min(kChunkKeys, keys.size() - from));
+    tiers.resize(some.size());
+    MT_RETURN_IF_ERROR(LookupTier(some, tiers.data()));
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (tiers[i] < 0) keys[without++] = some[i];
+    }
+  }
+  keys.resize(without);
+  return keys;
+}
 int64_t EmbeddingTable::ChangesSince() const { return front_ ? front_->ChangesSince() : impl_->ChangesSince(); }
 int64_t EmbeddingTable::TotalCount() const { return front_ ? front_->TotalCount() : impl_->TotalCount(); }
 int64_t EmbeddingTable::NewestStep() const { return front_ ? front_->NewestStep() : impl_->NewestStep(); }

@@ -139,6 +139,10 @@ struct TableOptions {
   // What PopDropped lists, and in how many bytes. The newest are kept.
   KeepDropped keep_dropped = KeepDropped::kKeys;
   uint64_t dropped_bytes = kDroppedBytes;
+  // Memory for RemovedSince; 0: removed keys are not noted. What is beyond it goes to a file in the folder; without one it is
+  // forgotten, the oldest first.
+  uint64_t removed_bytes = kRemovedBytes;
+  std::string removed_folder;
   // Of a last tier that is full and drops nothing, in applies. REQUIRES: kError with drop_coldest, and with `above`
   OnFull on_full = OnFull::kError;
   // Takes over the rows that the last tier recovered; its other columns join `slots`, in their order. FailedPrecondition where
@@ -356,6 +360,11 @@ class EmbeddingTable {
   // The same with all columns, frequencies and versions; NaN, 0 and -1 for a damaged row. FailedPrecondition unless
   // options().keep_dropped is kRows.
   Result<Rows> PopDroppedRows();
+
+  // Keys without a row that had one at this version of the table (NewestStep) or later: removed, expired or dropped since.
+  // Each once, sorted. FailedPrecondition where removals of that version are not known: before the table was cleared, restored
+  // or opened, or beyond options().removed_bytes. The error of its file.
+  Result<std::vector<int64_t>> RemovedSince(int64_t version);
 
   // Of the last apply that ended. Zero in a table in HBM.
   UpdateCounts LastUpdate() const;

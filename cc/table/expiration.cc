@@ -84,6 +84,7 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
       }
     }
     (void)tiers_.Remove(writer, &freed);  // a refused removal is repeated
+    base_.removed.Spill();
   }
   const bool counts = options_.expiry.steps_to_live != 0 && options_.admission.kind == AdmissionKind::kCounter;
   for (uint32_t from = 0, end = counts ? 1 : 0; from < end; from += kExpireSlice) {
@@ -140,6 +141,7 @@ Status EmbeddingTable::Impl::ExpireBelowOf(const KeyBatch& batch, int s, int64_t
   Shard::Locked(shard)->counters.expired += visitor.rows();
   *expired += visitor.rows();
   (void)tiers_.Remove(writer, visitor.removed());  // a refused removal is repeated
+  base_.removed.Spill();
   return status;
 }
 

@@ -27,10 +27,12 @@ class OperationScope {
   // FailedPrecondition in a forked process. Nothing is held then.
   static Result<OperationScope> Enter(TableBase* base) {
     MT_RETURN_IF_ERROR(base->CheckProcess());
+    base->removed.Spill();
     return OperationScope(&base->gate);
   }
   static Result<OperationScope> EnterToChange(TableBase* base) {
     MT_RETURN_IF_ERROR(base->CheckProcess());
+    base->removed.Spill();
     base->snapshot.Await();
     return OperationScope(&base->gate);
   }

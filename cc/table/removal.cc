@@ -81,6 +81,7 @@ Status EmbeddingTable::Impl::RemoveOf(const KeyBatch& batch, int s, int64_t* rem
   Shard::Locked(shard)->counters.removed += visitor.rows();
   *removed += visitor.rows();
   (void)tiers_.Remove(writer, visitor.removed());  // the keys are out of the table; a refused removal is repeated
+  base_.removed.Spill();
   return status;
 }
 
@@ -90,6 +91,7 @@ Status EmbeddingTable::Impl::Clear() {
   base_.changes_since = 0;
   for (auto& shard : shards_) Shard::Locked(shard)->Clear(&freed);
   common_.dram_rows = 0;
+  base_.removed.Forget();
   if (bloom_ != nullptr) std::memset(bloom_->Counters().data(), 0, bloom_->bytes());
   Status status = tiers_.RetryAllRemovals();  // a refused removal is repeated later
   demoter_.Forget();
@@ -106,6 +108,13 @@ Status EmbeddingTable::Impl::Clear() {
   }
   const Status removed = tiers_.Remove(TableWriter(shards_), &freed);
   return status.ok() ? removed : status;
+}
+
+Result<std::vector<int64_t>> EmbeddingTable::Impl::RemovedSince(int64_t version) {
+  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  Result<std::vector<int64_t>> keys = base_.removed.Since(version);
+  if (!keys.ok()) return base_.OfThisTable(keys.status());
+  return keys;
 }
 
 }  // namespace multitier

@@ -20,6 +20,7 @@ enum class KeepDropped {
   kRows,  // with values, slots, frequency and version. A row that leaves a tier of files is read first
 };
 constexpr uint64_t kDroppedBytes = uint64_t{8} << 20;
+constexpr uint64_t kRemovedBytes = uint64_t{1} << 20;
 
 // Rows outside a table: what Export gives and Import takes.
 struct Rows {
@@ -89,6 +90,7 @@ struct UpsertRequest {
   Span<const int64_t> versions;     // [n], or empty: not given
   IfExists if_exists = IfExists::kReplace;
   bool last_of_repeats = false;  // false: a key that is there twice is InvalidArgument
+  bool check_only = false;       // nothing is written: only what would be refused now is
 };
 
 }  // namespace multitier

@@ -11,6 +11,7 @@
 #include "cc/index/shard_index.h"
 #include "cc/policy/replacement.h"
 #include "cc/row/initializer.h"
+#include "cc/table/removed_keys.h"
 #include "cc/table/tier_levels.h"
 
 namespace multitier {
@@ -20,7 +21,8 @@ struct ShardCommon {
   Env* env = nullptr;
   TierLevels levels;
   const Initializer* initializer = nullptr;
-  bool evicts = false;  // rows leave DRAM: for a tier below, or dropped
+  RemovedKeys* removed = nullptr;  // null: not noted
+  bool evicts = false;             // rows leave DRAM: for a tier below, or dropped
   Replacement strategy = Replacement::kDefault;
   bool by_score = false;                    // see VictimOrder
   bool exact = false;                       // see VictimOrder

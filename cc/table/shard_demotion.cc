@@ -18,7 +18,7 @@ std::vector<uint32_t> ShardRows::ChooseVictims(size_t n) {
 void ShardRows::Drop(const std::vector<uint32_t>& slots) {
   for (const uint32_t slot : slots) {
     const int64_t key = dram_.Header(slot)->key;
-    marks_.RowGoes(slot);
+    RowGoes(slot);
     EraseRow(Find(key, HashKey(key)).word.word_);
     --common_->dram_rows;
   }

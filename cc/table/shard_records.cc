@@ -133,6 +133,7 @@ void ShardRows::RecordGoes(int level, uint32_t location, int64_t key, const Reco
   } else {
     marks_.RecordLost(level, location, key);
   }
+  if (common_->removed != nullptr) common_->removed->Note(key);
 }
 
 void ShardRows::EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,

@@ -114,10 +114,15 @@ void ShardRows::EraseRow(uint64_t* word) {
   index_.Erase(word);
 }
 
+void ShardRows::RowGoes(uint32_t slot) {
+  marks_.RowGoes(slot);
+  if (common_->removed != nullptr) common_->removed->Note(dram_.Header(slot)->key);
+}
+
 void ShardRows::Erase(const Found& found, FreedRecords* freed) {
   RowHeader* row = found.row;
   if (!row->has(kRowUncommitted)) {
-    marks_.RowGoes(found.slot);
+    RowGoes(found.slot);
     const bool ever_below = row->has(kRowEverBelow) || common_->any_key_below;
     for (int level = 0; level < levels_.count; ++level) {
       const uint32_t location = level == levels_.last() ? row->below : kNoLocation;

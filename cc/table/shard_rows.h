@@ -1,6 +1,6 @@
 // ShardRows: the keys of one shard, and every step of a row's life.
 //
-//                 CreateUncommitted             FinishChange                MoveToRecord
+//                 CreateUncommitted                Commit                   MoveToRecord
 //     absent -----------------------> uncommitted --------> row in DRAM <----------------> record below
 //        ^                                |                  |       ^      Install            |    ^
 //        +-- Unpin (an apply is undone) --+                  |       |                         |    | EndRead
@@ -8,15 +8,16 @@
 //        +-- EraseRecord, DropRecord --------------------------------+------------------ being read
 //
 // A key under a counter filter may first be counted: it has an entry of 24 bytes and no row (CreateCounted, Count), until
-// CreateFromCounted makes a row of it. A row in DRAM may have a clean copy, a record of the last tier that holds the same
-// (AttachCopy, until FinishChange or DetachCopy). A record may go from one tier to the next (MoveDown), or be moved by its tier
-// (Relocate).
+// CreateFromCounted makes a row of it. A row in DRAM may have a clean copy: a record of the last tier with
+// the same bytes (from Install or EndWrite until FinishChange or DetachCopy). A record may go from one tier to the next
+// (MoveDown), or be moved by its tier (Relocate).
 //
 // Each step does all that belongs to it: the index word, the slab, the counts of rows, the orders of demotion, counters, and
 // what a snapshot that is being taken needs. Records that no index word names afterwards are returned in FreedRecords:
 // the caller gives them to their tiers once it holds no lock.
 //
-// Not thread-safe: Shard::Locked gives all of it, Shard::Shared what is const. Never does I/O.
+// Not thread-safe: the caller holds the shard's lock. Shard::Locked gives all methods, Shard::Shared the const ones. Never does
+// I/O.
 
 #ifndef CC_TABLE_SHARD_ROWS_H_
 #define CC_TABLE_SHARD_ROWS_H_
@@ -40,7 +41,7 @@
 
 namespace multitier {
 
-// A word of the index. Valid until a key is created. Only the shard's rows look inside.
+// A word of the index. Valid until a key is created. Only ShardRows can read it.
 class KeyWord {
  public:
   KeyWord() = default;
@@ -57,7 +58,7 @@ struct Found {
   RowHeader* row = nullptr;
   CountedKey* counted = nullptr;
   uint32_t slot = kNoLocation;  // of the row or counted key
-  bool maybe_below = false;     // a word of the same tag points below memory or is pending
+  bool maybe_below = false;     // a word with the key's tag names a record, or is being read
   KeyWord word;
 };
 
@@ -82,8 +83,8 @@ class ShardRows {
 
   // --- Probes.
   void Prefetch(uint64_t hash) const { index_.Prefetch(hash); }
-  // Slot of the first row whose tag matches in the key's home bucket; ShardIndex::kNone where there is none. Nearly every key
-  // that is there is found so; the caller verifies the key and calls Find where it is another's.
+  // Slot of the first row whose tag matches in the key's home bucket; ShardIndex::kNone where there is none. This finds
+  // nearly every key that is present. The caller compares the row's key, and calls Find if it is another key.
   uint32_t FindHomeRow(uint64_t hash) const { return index_.FindHomeDram(hash); }
   // The key's row in DRAM or its counted entry, verified.
   Found Find(int64_t key, uint64_t hash) const;
@@ -93,9 +94,9 @@ class ShardRows {
   uint32_t counted_slots() const { return counted_.end(); }
   const std::shared_ptr<const RowLayout>& layout() const { return dram_.layout(); }
   void PrefetchRow(uint32_t slot) const { dram_.Prefetch(slot); }
-  // A lookup's use of a row ended its prefetch pin (NoteUse). Other lookups may do so at the same time.
+  // A lookup has ended the prefetch pin of a row (NoteUse). Several lookups may call this at once.
   void NotePinUsed() const { prefetch_pins_->Used(); }
-  // Whether the record at `location` is the key's row or its clean copy, also while it is being read.
+  // True if the record at `location` is the row of `key`, or the clean copy of its row in DRAM. The record may be being read.
   bool Names(int level, int64_t key, uint32_t location) const;
 
   // --- Rows of an apply.
@@ -103,18 +104,18 @@ class ShardRows {
   Status ReserveWords(size_t n);
   Status ReserveRows(size_t n) { return dram_.Reserve(n); }
   bool ReserveCounted(size_t n) { return counted_.Reserve(n); }
-  // Makes a pinned row with its initial value for each of the batch's `entries`, in rows[entry]. *created: of how many; fewer
-  // only on an error. Lookups may read the rows before they are committed. REQUIRES: they are absent; ReserveWords,
-  // ReserveRows; ShardCommon::dram_rows has them all
+  // Makes a pinned row with its initial value for each of the batch's `entries`, in rows[entry]. *created: the
+  // number of rows made, less than entries.size() only after an error. Lookups may read the rows before they are committed.
+  // REQUIRES: the keys are absent; ReserveWords, ReserveRows; the caller has added the rows to ShardCommon::dram_rows
   Status CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock, RowHeader** rows,
                            size_t* created);
-  // A counted key becomes a row with its initial value. It remembers the entry, so that Unpin can put it back, and takes over
-  // the entry's pins. REQUIRES: as CreateUncommitted
+  // A counted key becomes a row with its initial value. The row remembers the entry, so that Unpin can restore it, and
+  // takes over its pins. REQUIRES: as CreateUncommitted
   RowHeader* CreateFromCounted(const Found& found, uint64_t clock);
   void Pin(RowHeader* row) { ++row->pins; }
-  // The last pin of an uncommitted row takes it away again.
+  // Removes one pin. If it was the last pin of an uncommitted row, removes the row.
   void Unpin(RowHeader* row);
-  // Must come before the row's data or header change. Returns the data. REQUIRES: the row is pinned
+  // Call it before the row's data or header change. Returns the data. REQUIRES: the row is pinned
   uint8_t* BeginChange(RowHeader* row, uint64_t hash) {
     if (!marks_.ignores_rows()) marks_.RowChanges(SlotOf(row->key, hash));
     return RowSlab::Data(row);
@@ -123,12 +124,13 @@ class ShardRows {
   void Commit(RowHeader* row) {
     if (row->has(kRowUncommitted)) CommitNew(row);
   }
-  // The row has changed, and counts as used at access `touched` (0: does not count) by a batch of `batch` keys. Gives up its
-  // clean copy, and unpins it. REQUIRES: BeginChange, Commit
+  // Call it after a change. Records a use at access `touched` by a batch of `batch` keys; touched 0: no use. Frees the row's
+  // clean copy and removes one pin. REQUIRES: BeginChange, Commit
   void FinishChange(RowHeader* row, uint64_t touched, size_t batch, FreedRecords* freed);
   // A row's frequency, version or recency may have become less.
   void Reorder(RowHeader* row, uint64_t hash, uint64_t clock);
-  // Takes a row out of the table. One that an apply holds becomes uncommitted again. Counts nothing.
+  // Takes a row out of the table. A row that an apply holds becomes uncommitted again. The caller counts it
+  // as removed, expired or dropped.
   void Erase(const Found& found, FreedRecords* freed);
 
   // --- Counted keys.
@@ -137,7 +139,7 @@ class ShardRows {
   void PinCounted(const Found& found) { ++found.counted->pins; }
   void UnpinCounted(int64_t key, uint64_t hash);
   void SetCount(const Found& found, uint32_t frequency, int64_t version);
-  // Takes the count away, and the entry where no apply holds it.
+  // Removes the count. Also removes the entry, unless an apply holds it.
   void EraseCount(const Found& found);
 
   // --- Demotion.
@@ -148,12 +150,13 @@ class ShardRows {
   void PrefetchWordOf(uint32_t slot) const { index_.Prefetch(HashKey(dram_.Header(slot)->key)); }
   // Takes rows out of the table for good.
   void Drop(const std::vector<uint32_t>& slots);
-  // A row whose clean copy is right below becomes that record.
+  // Removes a row from DRAM. Its clean copy in the tier directly below becomes the row.
   void MoveToCopy(uint32_t slot);
-  // Copies the row to be written to a tier; it stays where it is, readable and writable. Returns the record's header.
+  // Copies the row into `row_data`, for a write to a tier. The row itself stays readable and writable. Returns the record's
+  // header.
   RecordHeader BeginWrite(uint32_t slot, int level, uint8_t* row_data);
   enum class Written {
-    kStale,   // the row changed or went since BeginWrite: the record is free
+    kStale,   // the row changed or left since BeginWrite, or must stay and its tier keeps no copies: the record is free
     kCopied,  // the record is the row's clean copy
     kMoved,   // the record is the row
   };
@@ -163,25 +166,25 @@ class ShardRows {
   void CancelWrite(int64_t key);
 
   // --- Records that are read.
-  // Looks for a key. Where memory does not answer, the first record whose tag matches is marked as being read, except those at
-  // `excluded` places.
+  // Looks for a key. If it is not in memory: marks the first record with a matching tag as being read. Skips records at the
+  // places in `excluded`.
   ReadProbe BeginRead(int64_t key, uint64_t hash, const std::vector<uint64_t>& excluded);
-  // The record's word is what it was. REQUIRES: the caller's id
+  // Ends the read: restores the index word that BeginRead replaced. REQUIRES: the caller's id
   KeyWord EndRead(uint64_t hash, uint32_t id);
   // Whether some record is being read.
   bool reading() const { return pending_.any(); }
-  // A row comes into DRAM from its record: as cold as it was, or used at access `touched` where that is not 0. `idle`: see
-  // RowUse. REQUIRES: ReserveRows
+  // Copies a record into DRAM as a row. touched != 0: the row counts as used at that access. touched == 0: it is as cold as its
+  // record says, or coldest if its tier does not store that. `idle`: see RowUse. REQUIRES: ReserveRows
   RowHeader* Install(KeyWord word, int level, uint32_t location, const RecordHeader& header, const uint8_t* row_data,
                      uint64_t touched, uint64_t idle, FreedRecords* freed);
-  // The row is not what its clean copy says.
+  // Frees the clean copy of a row, because the two differ.
   void DetachCopy(KeyWord word, FreedRecords* freed);
   // Takes a key whose row is a record out of the table. row_data: of the record; null where it cannot be read, or no snapshot
   // is being taken.
   void EraseRecord(KeyWord word, int level, uint32_t location, const RecordHeader& header, uint8_t* row_data,
                    FreedRecords* freed);
 
-  // --- Records that leave their tier, coldest first, in a bounded tier.
+  // --- Moving the coldest records out of a bounded tier.
   struct Leaving {
     RecordHeader header;
     uint32_t location = 0;
@@ -192,7 +195,7 @@ class ShardRows {
   std::vector<LowerOrder::Entry> PopColdest(int level, size_t n);
   enum class Leave {
     kBegun,      // *leaving; its word is pending
-    kReadNow,    // an operation reads it: for later
+    kReadNow,    // an operation is reading it: try again later
     kNotColdest  // stale, or warmer than the order knew
   };
   // header: of the record, or null where it is damaged. clock: ShardCommon::accesses when the choice began.
@@ -201,7 +204,7 @@ class ShardRows {
   void CancelLeave(int level, const Leaving& leaving);
   // The record is in tier `to` now.
   void MoveDown(int level, const Leaving& leaving, const RecordHeader& header, int to, uint32_t location, FreedRecords* freed);
-  // The key leaves the table. row_data: as of EraseRecord; needed only where wants_record().
+  // The key leaves the table. row_data: as in EraseRecord. Needed only if wants_record() is true.
   void DropRecord(int level, const Leaving& leaving, const RecordHeader& header, uint8_t* row_data, FreedRecords* freed);
   // Puts a record into the order of its tier.
   void Order(int level, const RecordHeader& header, uint32_t location);
@@ -209,33 +212,34 @@ class ShardRows {
   // --- Records that are copied, moved by their tier, or found in it.
   // Locations of all records of a level; false where some are being read now.
   bool RecordsOf(int level, std::vector<uint32_t>* locations) const;
-  // How many of these locations, sorted, are those of records.
+  // The number of these locations at which the index names a record. REQUIRES: they are sorted
   int64_t CountNamed(int level, const std::vector<uint32_t>& locations) const;
   enum class Attached { kDone, kReadNow, kNotThere };
-  // The record at `location` of the middle tier has the record `copy` of the last tier as its clean copy.
+  // Makes record `copy` of the last tier the clean copy of the record at `location` of the middle tier.
   Attached AttachCopy(int64_t key, uint32_t location, uint32_t copy);
   void Relocate(int level, Relocation* relocation);
-  // A key whose row is a record that the tier recovered. REQUIRES: ReserveWords
+  // Adds an index word for a record that the tier recovered. REQUIRES: ReserveWords
   Status Adopt(uint64_t hash, int level, uint32_t location);
 
   // --- Scans: see transfer.cc.
   int log2_homes() const { return index_.log2_buckets(); }
   bool ReadingAt(uint32_t home) const;
-  // Calls on_row(const RowHeader&), on_counted(const CountedKey&), or on_record(level, location, id), of which each is marked
-  // as being read, for the keys of a home. REQUIRES: !ReadingAt(home)
+  // Visits the keys of one home bucket of the index. Calls on_row(const RowHeader&), on_counted(const CountedKey&), or
+  // on_record(level, location, id) for each. A record is marked as being read first. REQUIRES: !ReadingAt(home)
   template <typename OnRow, typename OnCounted, typename OnRecord>
   void VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnRecord on_record);
-  // EndRead of a record that was at `home` among 2^log2 homes.
+  // As EndRead, for a record that VisitHome marked at `home` when the index had 2^log2 homes.
   void EndReadAt(uint32_t home, int log2, uint32_t id);
 
   // --- Snapshots.
   void BeginSnapshot(std::shared_ptr<SnapshotState> state) { marks_.Begin(std::move(state)); }
   bool BeginDelta(std::shared_ptr<SnapshotState> state) { return marks_.BeginDelta(std::move(state)); }
   void EndSnapshot() { marks_.End(); }
-  // From now on changes are noted for the next BeginDelta; or no longer.
+  // Start and stop noting changes for the next BeginDelta.
   void TrackChanges() { marks_.TrackChanges(); }
   void ForgetChanges() { marks_.ForgetChanges(); }
-  // Of a snapshot of what changed: keys that were not in DRAM at its moment and are still to be given. At most n; all counts.
+  // For a delta: at most n keys that it has still to give and must look up, because their rows were removed, or are or were in
+  // lower tiers.
   std::vector<int64_t> KeysToGive(size_t n) const {
     std::vector<int64_t> keys;
     for (auto key = marks_.keys().begin(); key != marks_.keys().end() && keys.size() < n; ++key) keys.push_back(*key);
@@ -243,15 +247,17 @@ class ShardRows {
   }
   bool TakeKeyToGive(int64_t key) { return marks_.TakeKey(key); }
   bool wants_record(int level, uint32_t location) const { return marks_.wants_record(level, location); }
-  // Calls visit for rows that the snapshot has still to give, at most `most` of them and `looked` slots, from *slot on. False
-  // where there are no more. The same for counted keys.
+  // Looks at slots from *slot on. Calls visit for each row that the snapshot has still to give. Stops after `most` rows or
+  // `looked` slots. False if there are no more slots. The same for counted keys.
   template <typename Visit>
   bool GiveRows(uint32_t* slot, size_t most, uint32_t looked, Visit visit);
   template <typename Visit>
   bool GiveCounted(uint32_t* slot, size_t most, uint32_t looked, Visit visit);
-  // Whether the record is its key's row and has still to be given. The snapshot gives it then. `mark`: from before it was read.
+  // Whether the snapshot has still to give the record, as its key's row or as the clean copy of it. If true, it counts as
+  // given, and the caller gives it. `mark`: from before it was read.
   bool GiveRecord(int level, const ReadRecord& record, const SnapshotState::MoveMark& mark);
-  // Of a record that cannot be read: whether the snapshot lacks its row. One that is also in memory is copied from there.
+  // For an unreadable record: true if the snapshot still needs its row. If the row is also in DRAM, copies it from there and
+  // returns false.
   bool NeedsRecord(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark);
 
   // --- Prefetch pins: see PrefetchPins.
@@ -260,16 +266,16 @@ class ShardRows {
   int64_t prefetched() const { return prefetch_pins_->pinned(); }
 
   // --- All of it.
-  // Removes every key. `freed` gets the keys that may have records in durable tiers.
+  // Removes every key. `freed` gets the keys of rows in DRAM that may have records in durable tiers.
   void Clear(FreedRecords* freed);
-  // More columns: a slab with room for every row, and the move into it, which cannot fail.
+  // To add columns: RoomFor makes a wider slab with room for every row. MoveInto moves the rows there and cannot fail.
   Result<std::unique_ptr<RowSlab>> RoomFor(std::shared_ptr<const RowLayout> layout) const {
     return dram_.RoomFor(std::move(layout));
   }
   void MoveInto(std::unique_ptr<RowSlab> room) { dram_.MoveInto(std::move(room)); }
   int64_t rows() const { return rows_; }                        // keys that have a row, over all tiers
   int64_t rows_in(int level) const { return rows_in_[level]; }  // of those, as records of a lower tier
-  // Rows in DRAM that have a clean copy, a record of the last tier or of one that a record of the middle tier had.
+  // Rows in DRAM that have a clean copy in the last tier.
   int64_t copies() const { return copies_; }
   size_t dram_rows() const { return dram_.rows(); }       // uncommitted ones included
   int64_t counted_rows() const { return counted_rows_; }  // counted keys with a count
@@ -299,7 +305,8 @@ class ShardRows {
   // A row becomes a record.
   void MoveToRecord(uint64_t* word, int level, uint32_t location);
   void Push(int level, const LowerOrder::Entry& entry);
-  // Keeps what a snapshot needs of a record that is about to be freed.
+  // Keeps what a snapshot, and a copy of the table, need of a row or a record that is about to leave the table.
+  void RowGoes(uint32_t slot);
   void RecordGoes(int level, uint32_t location, int64_t key, const RecordHeader& header, uint8_t* row_data);
   // Whether the record is the key's row or its copy, and has still to be given. *slot: of the row that it is a copy of.
   bool IsToGive(int level, int64_t key, uint32_t location, const SnapshotState::MoveMark& mark, uint32_t* slot);

@@ -47,6 +47,8 @@ class TableFront {
   virtual Result<int64_t> Upsert(const UpsertRequest& request) = 0;
   virtual std::vector<int64_t> PopDropped() = 0;
   virtual Result<Rows> PopDroppedRows() = 0;
+  // Keys that have a row again included.
+  virtual Result<std::vector<int64_t>> RemovedSince(int64_t version) = 0;
   virtual UpdateCounts LastUpdate() const = 0;
   virtual int64_t TotalCount() const = 0;
   virtual int64_t ChangesSince() const = 0;

@@ -40,6 +40,7 @@ struct TableBase {
         budgets(&options, &common.levels, &shards),
         tiers(options.name, &common.levels, &shards, [this](Status status) { on_refusal(std::move(status)); }) {
     common.env = env;
+    if (removed.notes()) common.removed = &removed;
     common.levels.dram_named = options.dram_named;
     common.by_score = options.cache_strategy == Replacement::kScore;
     common.strategy = common.by_score && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
@@ -79,6 +80,7 @@ struct TableBase {
   const TableOptions options;
   Env* const env;
   ShardCommon common;
+  RemovedKeys removed{env, options.removed_bytes, options.removed_folder, &common.newest_version};
   ShardSet shards;
   Budgets budgets;
   std::function<void(Status)> on_refusal;  // of a removal, by a tier

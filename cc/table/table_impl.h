@@ -88,6 +88,7 @@ class EmbeddingTable::Impl {
   std::shared_ptr<const RowLayout> layout() const { return base_.layout(); }
   std::vector<int64_t> PopDropped() { return demoter_.PopDropped(); }
   Result<Rows> PopDroppedRows();
+  Result<std::vector<int64_t>> RemovedSince(int64_t version);
   UpdateCounts LastUpdate() const { return UpdateCounts{last_refused_, last_dropped_}; }
 
  private:
@@ -138,7 +139,9 @@ class EmbeddingTable::Impl {
   // InvalidArgument, AlreadyExists: entries that the request does not allow. REQUIRES: they are gathered; so below
   Status CheckEntries(const UpsertRequest& request, ApplyOperation* operation);
   // Writes the entries of one shard. Returns their number.
-  int64_t UpsertShard(const UpsertRequest& request, int shard, ApplyOperation* operation, FreedRecords* freed);
+  // touched: when each entry counts as used.
+  int64_t UpsertShard(const UpsertRequest& request, int shard, const std::vector<uint64_t>& touched, ApplyOperation* operation,
+                      FreedRecords* freed);
   Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns, Executor* executor);
   // The rows of one shard, which are at `from` and after it.
   void ImportShard(const Rows& rows, size_t from, const std::vector<int>& columns, int s, ApplyOperation* operation,

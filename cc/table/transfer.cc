@@ -138,6 +138,10 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
   if (request.max_rows < 1) {
     return InvalidArgumentError("table '", options_.name, "': scan: max_rows: expected at least 1, found ", request.max_rows);
   }
+  if (request.min_frequency < 0) {
+    return InvalidArgumentError("table '", options_.name, "': scan: min_frequency: expected at least 0, found ",
+                                request.min_frequency);
+  }
   if (request.cursor >> kCursorShardShift >= shards_.size()) {
     return InvalidArgumentError("table '", options_.name, "': scan: expected a cursor that an earlier scan returned, found ",
                                 request.cursor);
@@ -197,6 +201,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
   }
   RaiseTo(&applies_, rows.applies);
   for (const int64_t version : rows.versions) RaiseTo(&newest_step_, version);
+  base_.removed.Forget();  // a restore: what was removed before the save is not known
   MT_RETURN_IF_ERROR(ImportCounted(rows));
   if (bloom_ == nullptr || rows.filter_counters.empty()) return OkStatus();
   MT_ASSIGN_OR_RETURN(const ExclusiveScope alone, ExclusiveScope::Enter(&base_));

@@ -5,7 +5,9 @@
 //   refuse    looks for repeated keys and keys that have rows; if they are not allowed, undoes gather
 //   write     works only on memory and cannot fail
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "cc/table/apply_operation.h"
 #include "cc/table/table_impl.h"
@@ -20,6 +22,29 @@ size_t LastPosition(const KeyBatch& batch, uint32_t entry) {
   uint32_t last = batch.first_position(entry);
   for (uint32_t p = last; p != KeyBatch::kEnd; p = batch.next(p)) last = p;
   return last;
+}
+
+// When each entry counts as used. With frequencies, the hottest row counts as used last: those that stay in the first tier are
+// the hottest of the batch.
+std::vector<uint64_t> UsesByHeat(const UpsertRequest& request, int shards, ApplyOperation* operation) {
+  const KeyBatch& batch = operation->batch();
+  std::vector<uint64_t> touched(batch.num_keys());
+  std::vector<uint32_t> entries;
+  for (int s = 0; s < shards; ++s) {
+    for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
+      touched[e] = operation->Touched(e);
+      entries.push_back(e);
+    }
+  }
+  if (request.frequencies.empty()) return touched;
+  std::vector<uint64_t> uses;
+  for (const uint32_t e : entries) uses.push_back(touched[e]);
+  std::sort(uses.begin(), uses.end());
+  std::stable_sort(entries.begin(), entries.end(), [&](uint32_t a, uint32_t b) {
+    return request.frequencies[LastPosition(batch, a)] < request.frequencies[LastPosition(batch, b)];
+  });
+  for (size_t i = 0; i < entries.size(); ++i) touched[entries[i]] = uses[i];
+  return touched;
 }
 
 }  // namespace
@@ -75,21 +100,25 @@ Result<int64_t> EmbeddingTable::Impl::Upsert(const UpsertRequest& request) {
   keys.keys = request.keys;
   keys.admits_all = true;
   MT_RETURN_IF_ERROR(operation.Gather(keys, nullptr));
-  if (Status refused = CheckEntries(request, &operation); !refused.ok()) {
+  const Status refused = CheckEntries(request, &operation);
+  if (!refused.ok() || request.check_only) {
     operation.Abandon();
     demoter_.TrimAndRemember();  // gather brought rows into DRAM
-    return refused;
+    if (!refused.ok()) return refused;
+    return 0;
   }
   FreedRecords freed;
+  const std::vector<uint64_t> touched = UsesByHeat(request, static_cast<int>(shards_.size()), &operation);
   int64_t written = 0;
-  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) written += UpsertShard(request, s, &operation, &freed);
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) written += UpsertShard(request, s, touched, &operation, &freed);
   for (const int64_t version : request.versions) RaiseTo(&newest_step_, version);
   tiers_.Free(&freed);
   demoter_.TrimAndRemember();
   return written;
 }
 
-int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, ApplyOperation* operation, FreedRecords* freed) {
+int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, const std::vector<uint64_t>& touched,
+                                          ApplyOperation* operation, FreedRecords* freed) {
   const KeyBatch& batch = operation->batch();
   const int64_t version_of_new = base_.score.OfNewRow();
   if (base_.score.kind() == Score::kTime) RaiseTo(&newest_step_, version_of_new);
@@ -115,7 +144,7 @@ int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, A
     }
     if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
     if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? version_of_new : request.versions[i];
-    lock->FinishChange(row, operation->Touched(e), batch.num_keys(), freed);
+    lock->FinishChange(row, touched[e], batch.num_keys(), freed);
     lock->Reorder(row, batch.hash(e), operation->stamp());  // its frequency or version may be lower now
     ++written;
   }

@@ -33,6 +33,7 @@ _NEWER_OPTIONS: dict = {
     "on_full": "error",
     "dropped": "keys",
     "dropped_bytes": 8 << 20,
+    "removed_bytes": 1 << 20,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import typing
 
+import numpy as np
 import numpy.typing as npt
 
 from tf_multitier.engine import arguments
@@ -83,6 +84,7 @@ class RowTransfer:
         versions: npt.ArrayLike | None = None,
         if_exists: str = "replace",
         repeats: str = "error",
+        check_finite: bool = False,
     ) -> int:
         """Writes rows: all of them, or none. Keys without a row get one, whatever the filter says.
 
@@ -96,6 +98,7 @@ class RowTransfer:
           versions: integers [n], or None.
           if_exists: for a key that has a row: "replace" what is given, "keep" the row, or "error".
           repeats: for a key that `keys` has twice: "error", or "last", which writes the last of its rows.
+          check_finite: True: infinities and NaN are an error.
 
         Returns:
           The number of rows written.
@@ -120,6 +123,11 @@ class RowTransfer:
             if name not in dims:
                 raise ValueError(f"columns: expected names among {list(dims)}, found {name!r}")
             data.append((name, arguments.floats(name, values, [len(checked), dims[name]])))
+            if (
+                arguments.boolean("check_finite", check_finite)
+                and not np.isfinite(data[-1][1]).all()
+            ):
+                raise ValueError(f"{name}: expected finite numbers, found infinities or NaN")
         facts = [
             arguments.integers(what, () if given is None else given)
             for what, given in (("frequencies", frequencies), ("versions", versions))

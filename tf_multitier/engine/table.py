@@ -66,6 +66,7 @@ class Table(RowTransfer, TierControl):
         on_full: str = "error",
         dropped: str = "keys",
         dropped_bytes: int = 8 << 20,
+        removed_bytes: int = 1 << 20,
         refuse_colder: bool = False,
         keep: bool = False,
         on_corruption: str = "error",
@@ -114,6 +115,8 @@ class Table(RowTransfer, TierControl):
             no row; the first time a warning is issued, and `refused` in the statistics counts them. "drop": as drop_coldest.
           dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows" (a row that leaves a file is read).
           dropped_bytes: bytes for that. The newest stay; `dropped_lost` in the statistics counts the others.
+          removed_bytes: bytes of memory for `removed_since`: 16 for each key that leaves. Beyond it they go to a file in the
+            storage path; a table without files forgets the oldest. 0: none.
           refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row;
             `refused` in the statistics counts it. Needs drop_coldest and "SCORE".
           keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
@@ -180,6 +183,7 @@ class Table(RowTransfer, TierControl):
                 "on_full": arguments.text("on_full", on_full),
                 "dropped": arguments.text("dropped", dropped),
                 "dropped_bytes": arguments.integer("dropped_bytes", dropped_bytes),
+                "removed_bytes": arguments.integer("removed_bytes", removed_bytes),
                 "refuse_colder": arguments.boolean("refuse_colder", refuse_colder),
                 "keep": arguments.boolean("keep", keep),
                 "on_corruption": arguments.text("on_corruption", on_corruption),
@@ -445,6 +449,23 @@ class Table(RowTransfer, TierControl):
         """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
         return json.loads(self._table.stats_json())
 
+    def removed_since(self, version: int) -> typing.Any:
+        """Keys without a row that had one at this version of the table or later: removed, expired or dropped since.
+
+        What a copy of the table must delete, after it has taken the rows of that version and later (`scan` with min_version).
+
+        Args:
+          version: the newest version at which the copy was made.
+
+        Returns:
+          int64 [n], sorted, each key once.
+
+        Raises:
+          FailedPreconditionError: removals of that version are not known: the table was cleared, filled by `import_rows`, or opened
+            since, more keys left than `removed_bytes` and the table's file hold, or `removed_bytes` is 0.
+        """
+        return self._table.removed_since(arguments.integer("version", version))
+
     def pop_dropped(self, rows: bool = False) -> typing.Any:
         """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
 
@@ -457,4 +478,6 @@ class Table(RowTransfer, TierControl):
         Raises:
           FailedPreconditionError: rows is True, and the table does not keep them.
         """
-        return Rows(**self._table.pop_dropped_rows()) if rows else self._table.pop_dropped()
+        if arguments.boolean("rows", rows):
+            return Rows(**self._table.pop_dropped_rows())
+        return self._table.pop_dropped()
