@@ -219,3 +219,40 @@ def test_rematerialized_keras_models_train_as_others():
     for keys, counts, losses in results.values():
         same_bits([keys, counts], results["plain"][:2])
         np.testing.assert_allclose(losses, results["plain"][2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["function", "cond"])
+def test_a_function_or_a_branch_that_looks_up_is_recomputed_in_a_function(kind):
+    ev = make()
+    ids = tf.constant([1, 2, 1], tf.int64)
+    forward = lambda x: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)) * x
+    inner = {
+        "function": tf.function(forward),
+        "cond": lambda x: tf.cond(x > 0, lambda: forward(x), lambda: -forward(x)),
+    }[kind]
+    recomputed = tf.recompute_grad(inner)
+
+    def gradients(of):
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = of(tf.constant(2.0))
+            gradient = tape.gradient(loss, ev)
+            return gradient.indices, gradient.values
+
+        return [tensor.numpy().tolist() for tensor in step()]
+
+    found, expected = (sorted(zip(*gradients(of))) for of in (recomputed, inner))
+    assert found == expected and len(found) > 0
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.float64])
+def test_variables_of_others_without_rows_stay_as_they_are(dtype):
+    other = tf.Variable(tf.zeros([0, 4], dtype))
+    recomputed = tf.recompute_grad(
+        lambda x: tf.reduce_sum(tf.gather(other, tf.zeros([0], tf.int32))) * x
+    )
+    with tf.GradientTape() as tape:
+        loss = recomputed(tf.constant(2, dtype))
+    gradient = tf.convert_to_tensor(tape.gradient(loss, other))
+    assert (gradient.shape, gradient.dtype) == ([0, 4], dtype)

@@ -14,16 +14,18 @@ all other conversions, to TensorFlow.
 import tensorflow as tf
 
 from tf_multitier._library import ops
-from tf_multitier.tensorflow_internals import conversion_asked_by
 from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import embedding_dim_of_handle
+from tf_multitier.tensorflow_internals import variable_of_recomputed_gradient
 
 _NO_KEYS = "tf_multitier_no_keys"
 _KEY_COLUMNS = 2  # float32 elements with the bits of an int64
+_converted_types: set = set()  # types of the variables that stand_in has converted
 
 
 def stand_in(variable):
     """A tensor that depends on a variable. In a graph its static shape is unknown, because that of a packed gradient differs."""
+    _converted_types.add(type(variable))
     no_keys = tf.zeros([0], tf.int64)
     if not isinstance(no_keys, EagerTensor):
         shape = tf.TensorShape(None)
@@ -61,10 +63,9 @@ def gradient_of_variable(op, grad):
 def _packed(slices, dtype=None, name=None, as_ref=False):
     """The conversion of IndexedSlices: NotImplemented for those that are not of embedding variables in tf.recompute_grad."""
     del as_ref
-    if dtype not in (None, tf.float32) or conversion_asked_by() != "recompute_grad":
+    if dtype not in (None, tf.float32):
         return NotImplemented
-    shape = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
-    if shape is None or len(shape) != 2 or shape[0] != 0:
+    if type(variable_of_recomputed_gradient(slices)) not in _converted_types:
         return NotImplemented
     keys = tf.bitcast(tf.cast(slices.indices, tf.int64), tf.float32)
     return tf.concat([slices.values, keys], 1, name=name or "packed_gradient")

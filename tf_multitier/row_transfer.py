@@ -94,7 +94,7 @@ def _facts(name, given, keys):
     """int64 [n], one for each key; [0] for None."""
     if given is None:
         return tf.zeros([0], tf.int64)
-    if isinstance(given, (list, tuple)) and not given:
+    if isinstance(given, (list, tuple, np.ndarray)) and len(given) == 0:
         given = np.zeros([0], np.int64)  # TensorFlow would take it for float32
     fact = tf.convert_to_tensor(given)
     if not fact.dtype.is_integer:
@@ -461,15 +461,15 @@ class RowTransfer(Queries):
         What a copy must delete, after it has taken the rows of that version and later (`rows` with min_version). Not in DeepRec.
 
         Args:
-          version: int64 scalar: the newest version (`get_version`) of the rows when the copy was made.
+          version: int64 scalar: the global step when the last update of the copy began; with score="time", the time in microseconds.
           name: name of the op.
 
         Returns:
-          int64 [n], each key once. Sorted within a partition.
+          int64 [n], each key once, with some that left a little before that version. Sorted within a partition.
 
         Raises:
-          tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was initialized, cleared
-            or restored since, more keys left than `StorageOption.removed_bytes` and the file hold, or removed_bytes is 0.
+          tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was cleared or restored
+            at that version or later, more keys left than `StorageOption.removed_bytes` holds and there is no file, or it is 0.
         """
         with tf.name_scope(name):
             version = tf.convert_to_tensor(version, tf.int64, name="version")

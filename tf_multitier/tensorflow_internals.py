@@ -335,6 +335,28 @@ def conversion_asked_by():
     return None
 
 
+def variable_of_recomputed_gradient(slices):
+    """The variable whose gradient is `slices`, if tf.recompute_grad asked the caller's caller to convert it; else None.
+
+    tf.recompute_grad makes a function f of the variables that its function reads. Its decorator gets the gradients as the second
+    result of f's gradient function.
+    """
+    folder = os.path.dirname(tf.__file__)
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(folder):
+        if frame.f_code.co_name in ("_eager_mode_decorator", "_graph_mode_decorator"):
+            f, result = frame.f_locals.get("f"), frame.f_locals.get("result")
+            code = getattr(f, "__code__", None)
+            if code is None or code.co_filename != custom_gradient.__file__ or result is None:
+                return None
+            cells = dict(zip(code.co_freevars, f.__closure__ or ()))
+            variables = cells["variables"].cell_contents if "variables" in cells else None
+            pairs = zip(variables or (), result[1])
+            return next((variable for variable, grad in pairs if grad is slices), None)
+        frame = frame.f_back
+    return None
+
+
 def a_tape_records():
     """Whether a tf.GradientTape of this thread records now."""
     return tape_record.could_possibly_record()

@@ -310,7 +310,7 @@ Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());
-    MT_RETURN_IF_ERROR(Empty());
+    if (!request.check_only) MT_RETURN_IF_ERROR(Empty());
   }
   return below_->Upsert(request);
 }

@@ -1,16 +1,16 @@
 // SnapshotTogether: takes a snapshot of several tables as of one moment.
 //
-//   1. Prepare the snapshot of each table, in the order of their addresses. So two groups never wait for each other.
+//   1. Prepare the snapshot of each table, in the order of their addresses. This order prevents a deadlock of two groups.
 //   2. Wait until each running call that updates more than one table (UpdateOfSeveral) has ended. Then wait until the running
 //      operations of each table have ended. New ones wait.
 //   3. Mark every table. This is the moment.
 //   4. Let all operations continue. Until here they waited only during steps 2 and 3.
-//   5. Pass sealed files to their visitors (take_file), in place of the rows that are in them.
+//   5. Pass the sealed files of each table to its take_file. The rows in them are not visited.
 //   6. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
 //      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables.
 //
 // Memory does not grow with the number of tables: kMaxStreams chunks and reads, the copies of all tables (WaitingCopies), and
-// the marks of each snapshot. A Bloom filter's counters are copied at the moment.
+// the marks of each snapshot. Step 3 copies the counters of Bloom filters.
 //
 // Thread-safe: plain functions.
 
@@ -59,7 +59,7 @@ class UpdateOfSeveral {
   const InsideGate inside_;
 };
 
-// Non-blocking variant: check `inside()`. Another thread may destroy it.
+// Non-blocking variant: check `inside()`. The object may be destroyed on another thread.
 class MaybeUpdateOfSeveral {
  public:
   MaybeUpdateOfSeveral();

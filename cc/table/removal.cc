@@ -111,7 +111,7 @@ Status EmbeddingTable::Impl::Clear() {
 }
 
 Result<std::vector<int64_t>> EmbeddingTable::Impl::RemovedSince(int64_t version) {
-  MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::Enter(&base_));
+  MT_RETURN_IF_ERROR(base_.CheckProcess());  // and not into the gate: reading the file may take long
   Result<std::vector<int64_t>> keys = base_.removed.Since(version);
   if (!keys.ok()) return base_.OfThisTable(keys.status());
   return keys;

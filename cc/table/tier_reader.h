@@ -13,9 +13,9 @@
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
-// An operation gives keys and implements RecordVisitor next to its own code. Keys come in the order of their shards. Steps 1
-// and 3 each lock a shard once for a run of up to a thousand keys. Meanwhile the buckets of the next keys are prefetched into
-// the processor's cache.
+// An operation passes keys and a RecordVisitor, which its own source file defines. Keys come in the order of their shards.
+// Steps 1 and 3 each lock a shard once for a run of up to a thousand keys. Meanwhile the buckets of the next keys are
+// prefetched into the processor's cache.
 //
 // A damaged record (DataLoss) is an error, or its key starts anew, or its key is dropped: on_corruption and
 // RecordVisitor::OnDamage decide. If the tier does not know the key of a damaged record, the record counts as that of the key
@@ -126,8 +126,8 @@ class TierReader {
  public:
   TierReader(TableBase* base, Demoter* demoter) : base_(*base), demoter_(*demoter) {}
 
-  // Answers every key. After an error no record is marked by this call any more, and keys that were answered before it stay
-  // answered. The visitor undoes its own changes. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys'
+  // Answers every key. After an error it has removed all its marks; keys that were answered before stay answered. The
+  // visitor undoes its own changes. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys'
   // shards
   Status Read(TierKeys* keys, RecordVisitor* visitor);
 

@@ -195,6 +195,7 @@ Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
   std::vector<int> columns{0};
   for (size_t c = 1; c < rows.columns.size(); ++c) columns.push_back(layout->Find(rows.columns[c].name));
   const size_t chunk = base_.chunk_rows();
+  base_.removed.Forget();  // and again at the end, when the versions are known
   for (size_t from = 0; from < n; from += chunk) {
     MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
     MT_RETURN_IF_ERROR(ImportChunk(rows, from, std::min(n, from + chunk), columns, executor));

@@ -128,7 +128,7 @@ struct TierStats {
   int64_t appended_bytes = 0;        // bytes of records passed to Write and Remove; written / appended: write amplification
   int64_t segments = 0;
   int64_t relocated_rows = 0;           // records moved by relocation
-  int64_t dead_bytes = 0;               // bytes of records in files that are no longer held, if the tier counts them
+  int64_t dead_bytes = 0;               // bytes in files of records no longer held; 0 if it does not count them
   int64_t compaction_debt_bytes = 0;    // bytes above the tier's target size
   const char* read_backend = "";        // "io_uring", "pread", ...
   LatencyHistogram read_latency = {};   // of calls of Read
@@ -202,8 +202,8 @@ class Tier {
     return Read(records);
   }
   // Frees records. REQUIRES: each location holds a record of that key. Recovery must find the newest record of a key, freed or
-  // not. So a tier whose files last keeps a freed record that is `newest` in them, until a newer record or a removal of the key
-  // is written.
+  // not. So a tier whose files last does not delete a freed record that is `newest`: its files keep it until a newer record or
+  // a removal of the key is written.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free; in addition the key must not return after recovery. Location kNoLocation: the key has no record that is held, but
   // had one before. After an error no record of the batch was freed.
@@ -235,8 +235,8 @@ class Tier {
     (void)file;
     return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
   }
-  // To test whether links work, links one of its files to `to` and deletes the link. If that worked, seals the files that are
-  // full, syncs them, and returns true. Does I/O.
+  // Tests whether hard links work: makes a link `to` to one of its files and deletes it. If that worked, seals the files that
+  // are full, syncs them, and returns true. Does I/O.
   virtual bool PrepareLinks(const std::string& to) {
     (void)to;
     return false;

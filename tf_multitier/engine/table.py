@@ -455,10 +455,10 @@ class Table(RowTransfer, TierControl):
         What a copy of the table must delete, after it has taken the rows of that version and later (`scan` with min_version).
 
         Args:
-          version: the newest version at which the copy was made.
+          version: the newest version (`global_step` of updates) when the last update of the copy began.
 
         Returns:
-          int64 [n], sorted, each key once.
+          int64 [n], sorted, each key once, with those that left at the newest version before it.
 
         Raises:
           FailedPreconditionError: removals of that version are not known: the table was cleared, filled by `import_rows`, or opened

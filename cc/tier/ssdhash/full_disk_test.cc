@@ -156,7 +156,7 @@ TEST_F(FaultTest, WantOfDescriptorsOrMemoryIsNoFullDisk) {
     EXPECT_EQ(env_->calls(FaultKind::kRead) > reads, full);
     const Status compacted = tier_->Compact();
     EXPECT_EQ(compacted.code(), StatusCode::kResourceExhausted);
-    EXPECT_EQ(compacted.message().find("the disk has no room") != std::string::npos, full) << compacted.ToString();
+    EXPECT_EQ(compacted.message().find("expected room on the disk") != std::string::npos, full) << compacted.ToString();
     EXPECT_EQ(owner_->Wrong(), std::vector<int64_t>());
     env_->Disarm();
     EXPECT_TRUE(owner_->Put(Range(kKeys, 2 * kKeys), 3).ok());
