@@ -81,11 +81,6 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
     return InvalidArgumentError("drop_coldest: expected a storage_type without HBM, found ", spec.type,
                                 ": the tiers below HBM would drop rows that are hot in HBM");
   }
-  const std::vector<int64_t>& amounts = spec.rows.empty() ? spec.sizes : spec.rows;
-  if (tiers > 1 && amounts.size() >= tiers) {
-    return InvalidArgumentError(spec.rows.empty() ? "storage_size" : "storage_rows", ": expected none for the last tier of ",
-                                spec.type, ", found ", amounts.back(), ": rows that are new in HBM must find room below it");
-  }
   return OkStatus();
 }
 

@@ -121,11 +121,6 @@ TEST_F(StorageTest, HbmIsOnTheDeviceOfTheSpecOrOfTheEnvironment) {
   spec.drop_coldest = true;
   spec.sizes = {64, 64, 64};
   EXPECT_THAT(Compose(spec).message(), HasSubstr("without HBM, found HBM_DRAM_SSDHASH"));
-  for (const bool rows : {false, true}) {
-    spec = Spec("HBM_DRAM_SSDHASH", {64, 64, 64});
-    if (rows) spec.rows.swap(spec.sizes);
-    EXPECT_THAT(Compose(spec).message(), HasSubstr("expected none for the last tier of HBM_DRAM_SSDHASH, found 64"));
-  }
   spec = Spec("HBM", {1 << 20});
   ASSERT_TRUE(Compose(spec, &options).ok());
   EXPECT_EQ(options.hbm_budget_bytes, uint64_t{1} << 20);
