@@ -411,7 +411,8 @@ REGISTER_OP("MultitierRemovedSince")
     .SetIsStateful()
     .SetShapeFn(RemovedSinceShape)
     .Doc(R"doc(
-Keys without a row that had one at this version of the variable or later: removed, expired or dropped since. Each once, sorted.
+Keys without a row that had one at this version of the variable or later, and those that left at the newest version before it:
+removed, expired or dropped. Each once, sorted.
 
 FailedPrecondition where removals of that version are not known: before the variable was cleared, restored or opened, or beyond
 removed_bytes.

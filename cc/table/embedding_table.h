@@ -361,9 +361,9 @@ class EmbeddingTable {
   // options().keep_dropped is kRows.
   Result<Rows> PopDroppedRows();
 
-  // Keys without a row that had one at this version of the table (NewestStep) or later: removed, expired or dropped since.
-  // Each once, sorted. FailedPrecondition where removals of that version are not known: before the table was cleared, restored
-  // or opened, or beyond options().removed_bytes. The error of its file.
+  // Keys without a row that had one at this version of the table (NewestStep) or later, and those that left at the newest
+  // version before it: removed, expired or dropped. Each once, sorted. FailedPrecondition where removals of that version are
+  // not known: before the table was cleared, restored or opened, or beyond options().removed_bytes. The error of its file.
   Result<std::vector<int64_t>> RemovedSince(int64_t version);
 
   // Of the last apply that ended. Zero in a table in HBM.
