@@ -60,7 +60,7 @@ def leveldb_page(folder):
     return {"directory": directory}
 
 
-def operations_page(unused_folder):
+def session_page(unused_folder):
     users = tf_multitier.get_embedding_variable("users", 4)
     loss = tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2]))
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
@@ -132,8 +132,11 @@ NEEDS = {
     "docs/checkpoints.md": checkpoints_page,
     "docs/deeprec.md": None,
     "docs/formats/leveldb.md": leveldb_page,
-    "docs/operations.md": operations_page,
+    "docs/kept_rows.md": None,
+    "docs/operations.md": None,
     "docs/options.md": None,
+    "docs/rows.md": session_page,
+    "docs/saving.md": session_page,
     "docs/serving.md": serving_page,
 }
 

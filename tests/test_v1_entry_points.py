@@ -434,7 +434,7 @@ except IndexError:
 def test_the_op_library_alone_serves_a_saved_model_and_python_loaders_need_the_package(
     graph, tmp_path, parts
 ):
-    """The statements of docs/operations.md about serving."""
+    """The statements of docs/serving.md about processes without the package."""
     ev, ids = make(parts=parts), v1.placeholder(tf.int64, [None], "ids")
     out = tf.identity(tf.nn.embedding_lookup(ev, ids), name="out")
     step = trained(ev)
