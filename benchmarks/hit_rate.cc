@@ -24,7 +24,7 @@
 
 #include "cc/base/hash.h"
 #include "cc/table/embedding_table.h"
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {
 namespace {

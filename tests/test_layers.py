@@ -24,9 +24,10 @@ LAYERS = [
     "table",
     "device",
     "hbm",
-    "storage",
-    "lookup",
-    "checkpoint",
+    "storage_types",
+    "partition",
+    "group_lookup",
+    "checkpoint_files",
     "ops",
     "kernels",
     "python",
@@ -80,7 +81,7 @@ TABLE_PARTS = [
         "transfer",
         "upsert",
     ),
-    ("stats_json", "group_snapshot"),
+    ("stats_json", "snapshot_together"),
 ]
 
 # Only these may include TensorFlow's headers, and nothing outside them may include theirs.

@@ -1,6 +1,6 @@
 """PartitionedEmbeddingVariable: several tables as one variable. `embedding_variables` finds the variables of a graph.
 
-cc/lookup/partition.h says which part owns a key. `partition_keys` (queries.py) divides keys by their parts.
+cc/partition/partition.h says which part owns a key. `partition_keys` (queries.py) divides keys by their parts.
 """
 
 from __future__ import annotations

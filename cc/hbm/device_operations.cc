@@ -7,7 +7,7 @@
 #include "cc/hbm/device_plan.h"
 #include "cc/hbm/group_find.h"
 #include "cc/hbm/workers.h"
-#include "cc/table/group_snapshot.h"
+#include "cc/table/snapshot_together.h"
 #include "cc/table/table_above.h"
 
 namespace multitier::hbm {

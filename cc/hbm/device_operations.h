@@ -10,7 +10,7 @@
 //
 // A member is a lookup of one table: keys, where their values belong, and the output. One call has many members, of tables with
 // any dims; a table may occur in several members. Values, rows, frequencies and versions are those of the operations with host
-// memory (HbmTable, cc/lookup), bit for bit.
+// memory (HbmTable, cc/group_lookup), bit for bit.
 //
 // Order. `stream` is the caller's (Device::Wrap). An operation reads and writes the caller's memory after the work that the
 // caller enqueued on the stream before the call. Work that the caller enqueues after `done` was called runs after the

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "cc/hbm/hbm_test_util.h"
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm {
 namespace {

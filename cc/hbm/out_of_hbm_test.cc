@@ -2,7 +2,7 @@
 // much was free. It changes nothing, and the table stays usable.
 
 #include "cc/hbm/hbm_test_util.h"
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier::hbm {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"

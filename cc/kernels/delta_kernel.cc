@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/saved_chain.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/partition.h"
+#include "cc/partition/partition.h"
 
 namespace multitier {
 namespace {

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cc/group_lookup/pooling.h"
 #include "cc/hbm/device_operations.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/op_stream.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/pooling.h"
 
 namespace multitier {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/group_lookup/group_lookup.h"
 #include "cc/hbm/workers.h"
 #include "cc/kernels/device_call.h"
 #include "cc/kernels/device_plan.h"
@@ -17,7 +18,6 @@
 #include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/group_lookup.h"
 
 namespace multitier {
 namespace {

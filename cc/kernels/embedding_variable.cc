@@ -8,7 +8,7 @@
 #include "cc/kernels/hbm_memory.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/partition.h"
+#include "cc/partition/partition.h"
 #include "cc/table/option_names.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/platform/logging.h"

@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "cc/base/span.h"
-#include "cc/storage/storage.h"
+#include "cc/storage_types/storage.h"
 #include "cc/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"

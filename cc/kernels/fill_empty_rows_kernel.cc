@@ -1,9 +1,9 @@
 // The kernel of MultitierFillEmptyRows.
 
+#include "cc/group_lookup/fill_empty_rows.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/fill_empty_rows.h"
 
 namespace multitier {
 namespace {

@@ -1,4 +1,4 @@
-// The kernels of the grouped lookup and of its gradient. They parse the inputs, call lookup/group_lookup.h and return the
+// The kernels of the grouped lookup and of its gradient. They parse the inputs, call group_lookup/group_lookup.h and return the
 // outputs.
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/group_lookup/group_lookup.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/group_plan.h"
 #include "cc/kernels/group_specs.h"
@@ -15,7 +16,6 @@
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/group_lookup.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
 

@@ -6,7 +6,7 @@
 #include "cc/base/status.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/tensorflow_gpu.h"
-#include "cc/storage/storage.h"
+#include "cc/storage_types/storage.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device.h"

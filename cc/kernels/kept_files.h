@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "cc/base/status.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 
 namespace multitier {

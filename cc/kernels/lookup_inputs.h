@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cc/lookup/pooling.h"
+#include "cc/group_lookup/pooling.h"
 #include "cc/table/absent_values.h"
 #include "cc/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"

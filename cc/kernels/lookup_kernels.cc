@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/group_lookup/pooling.h"
+#include "cc/group_lookup/sparse_lookup.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/lookup_inputs.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/partition.h"
-#include "cc/lookup/partition_keys.h"
-#include "cc/lookup/pooling.h"
-#include "cc/lookup/sparse_lookup.h"
+#include "cc/partition/partition.h"
+#include "cc/partition/partition_keys.h"
 
 namespace multitier {
 namespace {

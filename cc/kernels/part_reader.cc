@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "cc/checkpoint/read_ahead.h"
+#include "cc/checkpoint_files/read_ahead.h"
 #include "cc/env/stream_reader.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/kernels/tensorflow_versions.h"
-#include "cc/lookup/partition.h"
+#include "cc/partition/partition.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

@@ -1,8 +1,8 @@
 // PartReader: the parts of one variable in a TensorFlow checkpoint.
 //
 // A variable that was saved as n partitions (n = 1: not partitioned) has n tensors `<name>/part_<i>-of-<n>/manifest` in the
-// bundle (checkpoint/table_part.h). Each manifest names a part file next to the bundle (checkpoint/part_file.h). A reader keeps
-// a few blocks of rows in memory (checkpoint/read_ahead.h).
+// bundle (checkpoint_files/table_part.h). Each manifest names a part file next to the bundle (checkpoint_files/part_file.h). A
+// reader keeps a few blocks of rows in memory (checkpoint_files/read_ahead.h).
 //
 // Not thread-safe.
 
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cc/checkpoint/part_file.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/part_file.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 

@@ -12,7 +12,7 @@
 #include "cc/kernels/stale_files.h"
 #include "cc/kernels/status_bridge.h"
 #include "cc/kernels/sync_once.h"
-#include "cc/table/group_snapshot.h"
+#include "cc/table/snapshot_together.h"
 #include "tensorflow/core/platform/path.h"
 
 namespace multitier {

@@ -1,11 +1,13 @@
-// PartWriter: the file of one part of a checkpoint that is being saved, next to TensorFlow's files (checkpoint/part_file.h).
+// PartWriter: the file of one part of a checkpoint that is being saved (checkpoint_files/part_file.h). It is next to
+// TensorFlow's files.
 //
-// WriteParts: the files of several parts, as of one moment (table/group_snapshot.h). When it returns OK, every file is complete
-// and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards, and with
-// it the checkpoint exists.
+// WriteParts: the files of several parts, as of one moment (table/snapshot_together.h). When it returns OK, every file is
+// complete and synced, and so is the directory. On an error it removes all of them. TensorFlow's index is written afterwards,
+// and with it the checkpoint exists.
 //
-// Rows of an SSDHASH tier are not written again where they can be linked (checkpoint/linked_rows.h): the tier's directory and
-// the checkpoint are on one file system that has hard links, SSDHASH is the only tier below DRAM, and on_corruption is "error".
+// Rows of an SSDHASH tier are not written again where they can be linked (checkpoint_files/linked_rows.h). Three conditions:
+// the tier's directory and the checkpoint are on one file system that has hard links, SSDHASH is the only tier below DRAM, and
+// on_corruption is "error".
 // A segment is linked if at least half of its records are rows (SsdHashTier::TakeSealedFiles), so that the checkpoint is at
 // most about twice as large as its rows. The other rows are written. Linked files belong to the save as the part file does:
 // their names match data-?????-of-?????, they are synced before the directory, and a save that fails removes them. The
@@ -25,8 +27,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cc/checkpoint/part_file.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/part_file.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/env/early_writeback.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/table/table_snapshot.h"

@@ -1,8 +1,8 @@
 // Kernels that save variables: the rows go to part files next to TensorFlow's files, and TensorFlow's Saver gets the manifests,
 // which have the names of the files. The checkpoint is complete once TensorFlow has written its index.
 //
-// All variables of one save on one device are saved as of one moment (cc/table/group_snapshot.h). A Saver asks for one variable
-// after the other while it builds its graph, so the ops of a save are
+// All variables of one save on one device are saved as of one moment (cc/table/snapshot_together.h). A Saver asks for one
+// variable after the other while it builds its graph, so the ops of a save are
 //
 //   MultitierSaveGroup --+--> MultitierJoinSaveGroup (one for each part)
 //                        +--> MultitierWriteSaveGroup, after all joins: the moment, and the files

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/part_reader.h"
 #include "tensorflow/core/platform/env.h"
 

@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cc/checkpoint/part_file.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/part_file.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/env/env.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"

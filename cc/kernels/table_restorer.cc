@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "cc/checkpoint/layered_table.h"
+#include "cc/checkpoint_files/layered_table.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/status_bridge.h"
-#include "cc/lookup/partition.h"
+#include "cc/partition/partition.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace multitier {

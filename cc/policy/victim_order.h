@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "cc/policy/probation_clock.h"
-#include "cc/policy/replacement.h"
+#include "cc/policy/replacement_kind.h"
 #include "cc/row/row_slab.h"
 
 namespace multitier {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cc/env/instance_dir.h"
-#include "cc/lookup/partition.h"
 #include "cc/optimizer/update_rule.h"
+#include "cc/partition/partition.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
 #include "cc/python/py_group.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/lookup/group_lookup.h"
+#include "cc/group_lookup/group_lookup.h"
 #include "cc/python/arrays.h"
 #include "cc/python/py_table.h"
 

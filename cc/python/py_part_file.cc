@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "cc/lookup/partition.h"
+#include "cc/partition/partition.h"
 #include "cc/python/exceptions.h"
 
 namespace multitier {

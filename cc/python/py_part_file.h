@@ -1,4 +1,5 @@
-// tf_multitier._engine.PartReader and PartWriter: part files of checkpoints (cc/checkpoint/part_file.h) without TensorFlow.
+// tf_multitier._engine.PartReader and PartWriter: part files of checkpoints (cc/checkpoint_files/part_file.h) without
+// TensorFlow.
 //
 // A reader and a writer keep one block in memory. Not thread-safe: the GIL is released while they work, so a caller with
 // several threads takes a lock.
@@ -12,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/checkpoint/part_file.h"
-#include "cc/checkpoint/table_part.h"
+#include "cc/checkpoint_files/part_file.h"
+#include "cc/checkpoint_files/table_part.h"
 #include "cc/env/env.h"
 #include "cc/python/arrays.h"
 

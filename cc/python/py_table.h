@@ -16,7 +16,7 @@
 #include "cc/env/instance_dir.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
-#include "cc/storage/storage.h"
+#include "cc/storage_types/storage.h"
 #include "cc/table/embedding_table.h"
 
 namespace multitier {

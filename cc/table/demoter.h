@@ -12,9 +12,8 @@
 //   dropped keys   those that no tier could hold, or whose record was damaged
 //
 // Its callers:
-//   - operations that have entered the gate (operation_scope.h), except to AwaitJobs and Stop, and hold no shard's lock, no pin
-//   on a row, and no word of the
-//     index that says "being read" (pending_words.h);
+//   - operations that have entered the gate (operation_scope.h). They hold no shard's lock, no pin on a row, and no word of the
+//     index that says "being read" (pending_words.h). AwaitJobs and Stop need no gate;
 //   - the pool's threads;
 //   - TierStack, which hands over the error of a refused removal.
 // Thread-safe. mutex_ guards the error; the pool's lock is taken inside it.

@@ -61,7 +61,7 @@
 #include "cc/optimizer/update_rule.h"
 #include "cc/policy/admission.h"
 #include "cc/policy/expiry.h"
-#include "cc/policy/replacement.h"
+#include "cc/policy/replacement_kind.h"
 #include "cc/policy/score.h"
 #include "cc/row/initializer.h"
 #include "cc/row/row_layout.h"
@@ -314,9 +314,9 @@ class EmbeddingTable {
   // `marked` (may be null) is called when the moment is marked.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                       const std::function<void()>& marked = nullptr);
-  // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (group_snapshot.h) and of what changed. Waits
-  // for the one that is being taken. InvalidArgument if max_rows < 1. FailedPrecondition if changes since request.since are not
-  // known: none or others are tracked, or too many rows left DRAM for it (ChangedRows).
+  // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (snapshot_together.h) and of what changed.
+  // Waits for the one that is being taken. InvalidArgument if max_rows < 1. FailedPrecondition if changes since request.since
+  // are not known: none or others are tracked, or too many rows left DRAM for it (ChangedRows).
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request);
   // The name of the moment since which changes are tracked (SnapshotRequest::track_as). 0: they are not. Clear ends it.
   int64_t ChangesSince() const;

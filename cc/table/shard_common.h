@@ -9,7 +9,7 @@
 
 #include "cc/env/env.h"
 #include "cc/index/shard_index.h"
-#include "cc/policy/replacement.h"
+#include "cc/policy/replacement_kind.h"
 #include "cc/row/initializer.h"
 #include "cc/table/removed_keys.h"
 #include "cc/table/tier_levels.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {
 namespace {

@@ -1,5 +1,5 @@
 // Snapshot and Export: the whole table as of one moment, in chunks, while operations go on. Copy-on-write: a row that changes
-// before the snapshot comes to it is copied first. group_snapshot.h takes one moment for several tables, as a save does.
+// before the snapshot comes to it is copied first. snapshot_together.h takes one moment for several tables, as a save does.
 //
 //   1. moment  the gate is closed while every row of DRAM and every counted key is marked as to be given (a bit a slot), and a
 //              Bloom filter is copied. Records below need no mark: see SnapshotState

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cc/table/tier_reader.h"
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {
 

@@ -1,4 +1,4 @@
-// TableSnapshot: a snapshot of one table, in steps, so that several tables can share the moment (group_snapshot.h).
+// TableSnapshot: a snapshot of one table, in steps, so that several tables can share the moment (snapshot_together.h).
 //
 //   EmbeddingTable::PrepareSnapshot   waits until another snapshot of the table has ended, and blocks further ones
 //   Hold        waits until running operations have ended; new ones wait

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cc/table/embedding_table.h"
-#include "cc/tier/memory/memory_tier.h"
-#include "cc/tier/memory/relocating_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
+#include "cc/tier/test_tiers/relocating_tier.h"
 
 namespace multitier {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/tier/memory/memory_tier.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {
 namespace {

@@ -1,5 +1,5 @@
-// The gradients of members: of the values of their distinct keys, and of weights. The arithmetic of cc/lookup/pooling.h, bit
-// for bit.
+// The gradients of members: of the values of their distinct keys, and of weights. The arithmetic of cc/group_lookup/pooling.h,
+// bit for bit.
 //
 //   gradients     a warp sums the gradients of a key, a lane an element: as gradient.cu.cc, of the gradients of entries, which
 //                 are computed on the way. After the keys: the products of weights' gradients, a thread an entry

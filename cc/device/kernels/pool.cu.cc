@@ -1,5 +1,5 @@
 // The values of members: those of their keys, or values of a sparse batch combined to one vector a row, with the arithmetic of
-// cc/lookup/pooling.h, bit for bit.
+// cc/group_lookup/pooling.h, bit for bit.
 //
 //   scales   of max_norm: what each distinct value is divided by. What the sum of each row is divided by, and, for the gradient
 //            without weights, multiplied by

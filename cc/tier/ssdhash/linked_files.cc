@@ -1,5 +1,5 @@
 // Sealed segments in checkpoints: a save gives a segment's file a second name, in place of writing its rows again
-// (checkpoint/linked_rows.h).
+// (checkpoint_files/linked_rows.h).
 //
 //   0. seal   Full segments whose end is not written yet are sealed first, on the thread that asks. Sealed files are synced, so
 //             that step 2 rarely has to: operations that change rows may have to wait until all files are linked.

@@ -1,5 +1,5 @@
 // Second names of sealed segments: which files a checkpoint may share, what is durable before it does, and what a full disk
-// makes of space that a checkpoint still holds. Snapshots over them are tested in checkpoint/linked_snapshot_test.cc.
+// makes of space that a checkpoint still holds. Snapshots over them are tested in checkpoint_files/linked_snapshot_test.cc.
 
 #include <errno.h>
 

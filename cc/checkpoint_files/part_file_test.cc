@@ -1,0 +1,198 @@
+// What a part file gives back, and that no damaged byte of it is ever taken for a row.
+
+#include "cc/checkpoint_files/part_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+namespace multitier {
+namespace {
+
+Manifest ExampleManifest() {
+  Manifest manifest;
+  manifest.columns = {{"value", DType::kFloat32, 2, 0.0f}, {"slot", DType::kFloat32, 1, 0.1f}};
+  manifest.num_rows = 5;
+  manifest.applies = 42;
+  manifest.initializer.kind = InitializerKind::kMatrix;
+  manifest.initializer.matrix_rows = 3;
+  return manifest;
+}
+
+Rows ExampleRows() {
+  Rows rows;
+  rows.columns = ExampleManifest().columns;
+  rows.keys = {4, -9, INT64_MIN, INT64_MAX, 0};
+  rows.frequencies = {1, 2, 0xffffffffLL, 0, 7};
+  rows.versions = {10, -1, INT64_MAX, 0, 5};
+  for (int i = 0; i < 15; ++i) rows.data.push_back(static_cast<float>(i) - 0.25f);
+  rows.counted_keys = {100, -101};
+  rows.counted_frequencies = {1, 3};
+  rows.counted_versions = {5, -1};
+  rows.filter_counters = {1, 2, 3};
+  return rows;
+}
+
+std::string Write(const Manifest& manifest, const Rows& rows) {
+  std::string file;
+  PartFileWriter writer([&](const std::string& bytes) {
+    file += bytes;
+    return OkStatus();
+  });
+  InitializerSpec initializer = manifest.initializer;
+  initializer.matrix = std::make_shared<const std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
+  EXPECT_TRUE(writer.Begin(initializer, manifest.dim()).ok());
+  EXPECT_TRUE(writer.Add(rows).ok());
+  EXPECT_TRUE(writer.End().ok());
+  EXPECT_EQ(writer.bytes(), static_cast<int64_t>(file.size()));
+  EXPECT_EQ(writer.rows(), static_cast<int64_t>(rows.keys.size()));
+  return file;
+}
+
+Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* initializer, Rows* all) {
+  PartFileReader reader("part", manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
+    if (offset + n > file.size()) return DataLossError("short");
+    std::memcpy(out, file.data() + offset, n);
+    return OkStatus();
+  });
+  MT_RETURN_IF_ERROR(reader.Begin(initializer));
+  for (Rows rows; !reader.ended();) {
+    MT_RETURN_IF_ERROR(reader.Next(&rows));
+    const auto append = [](auto* to, const auto& from) { to->insert(to->end(), from.begin(), from.end()); };
+    append(&all->keys, rows.keys);
+    append(&all->frequencies, rows.frequencies);
+    append(&all->versions, rows.versions);
+    append(&all->data, rows.data);
+    append(&all->counted_keys, rows.counted_keys);
+    append(&all->counted_frequencies, rows.counted_frequencies);
+    append(&all->counted_versions, rows.counted_versions);
+    append(&all->filter_counters, rows.filter_counters);
+    all->applies = rows.applies;
+  }
+  return OkStatus();
+}
+
+Manifest FrozenManifest(DType dtype) {
+  Manifest manifest;
+  manifest.columns = {{"value", dtype, 2, 0.0f}};
+  manifest.num_rows = 5;
+  manifest.frozen = true;
+  return manifest;
+}
+
+std::string WriteFrozen(DType dtype, const Rows& rows) {
+  std::string file;
+  PartFileWriter writer([&](const std::string& bytes) {
+    file += bytes;
+    return OkStatus();
+  });
+  writer.Freeze(dtype);
+  EXPECT_TRUE(writer.Begin(InitializerSpec(), 2).ok());
+  EXPECT_TRUE(writer.Add(rows).ok());
+  EXPECT_TRUE(writer.End().ok());
+  return file;
+}
+
+TEST(PartFileTest, AFrozenPartHasKeysAndValuesAlone) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const std::string file = WriteFrozen(dtype, ExampleRows());
+    const Manifest manifest = *Manifest::Parse(FrozenManifest(dtype).ToJson());
+    ASSERT_TRUE(manifest.frozen);
+    EXPECT_EQ(file.size(), 8 + 20 + 5 * (8 + 2 * DTypeSize(dtype)) + 20 + 16);
+    InitializerSpec initializer;
+    Rows read;
+    ASSERT_TRUE(Read(manifest, file, &initializer, &read).ok());
+    EXPECT_EQ(read.keys, ExampleRows().keys);
+    EXPECT_EQ(read.data, (std::vector<float>{-0.25f, 0.75f, 2.75f, 3.75f, 5.75f, 6.75f, 8.75f, 9.75f, 11.75f, 12.75f}));
+    EXPECT_EQ(read.versions, std::vector<int64_t>(5, -1));
+    EXPECT_EQ(read.frequencies, std::vector<int64_t>(5, 0));
+    EXPECT_TRUE(read.counted_keys.empty());
+  }
+}
+
+TEST(PartFileTest, FrozenRowsWhereOthersAreExpectedAreDamage) {
+  InitializerSpec initializer;
+  Rows read;
+  Manifest manifest = FrozenManifest(DType::kFloat32);
+  manifest.frozen = false;
+  EXPECT_EQ(Read(manifest, WriteFrozen(DType::kFloat32, ExampleRows()), &initializer, &read).code(), StatusCode::kDataLoss);
+  manifest.frozen = true;
+  manifest.columns = ExampleManifest().columns;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+  manifest.columns = {{"value", DType::kBFloat16, 2, 0.0f}};
+  manifest.frozen = false;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+}
+
+TEST(PartFileTest, GivesBackWhatWasWritten) {
+  const Rows rows = ExampleRows();
+  const std::string file = Write(ExampleManifest(), rows);
+  InitializerSpec initializer;
+  Rows read;
+  ASSERT_TRUE(Read(ExampleManifest(), file, &initializer, &read).ok());
+  EXPECT_EQ(*initializer.matrix, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(read.keys, rows.keys);
+  EXPECT_EQ(read.frequencies, rows.frequencies);
+  EXPECT_EQ(read.versions, rows.versions);
+  EXPECT_EQ(read.data, rows.data);
+  EXPECT_EQ(read.counted_keys, rows.counted_keys);
+  EXPECT_EQ(read.counted_frequencies, rows.counted_frequencies);
+  EXPECT_EQ(read.counted_versions, rows.counted_versions);
+  EXPECT_EQ(read.filter_counters, rows.filter_counters);
+  EXPECT_EQ(read.applies, 42);
+}
+
+TEST(PartFileTest, WithoutAnInitializerTheReadersOwnStays) {
+  Manifest manifest = ExampleManifest();
+  manifest.initializer = InitializerSpec();
+  manifest.has_initializer = false;
+  InitializerSpec initializer;
+  initializer.kind = InitializerKind::kUniform;
+  initializer.seed = 7;
+  Rows read;
+  ASSERT_TRUE(Read(manifest, Write(manifest, ExampleRows()), &initializer, &read).ok());
+  EXPECT_EQ(initializer.kind, InitializerKind::kUniform);
+  EXPECT_EQ(initializer.seed, 7u);
+  EXPECT_EQ(read.keys, ExampleRows().keys);
+}
+
+TEST(PartFileTest, EveryFlippedBitAndEveryLengthIsDataLoss) {
+  const std::string file = Write(ExampleManifest(), ExampleRows());
+  InitializerSpec initializer;
+  for (size_t bit = 0; bit < file.size() * 8; ++bit) {
+    std::string damaged = file;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    Rows read;
+    const Status status = Read(ExampleManifest(), damaged, &initializer, &read);
+    ASSERT_EQ(status.code(), StatusCode::kDataLoss) << "bit " << bit << ": " << status.ToString();
+  }
+  for (size_t n = 0; n < file.size(); ++n) {
+    Rows read;
+    ASSERT_EQ(Read(ExampleManifest(), file.substr(0, n), &initializer, &read).code(), StatusCode::kDataLoss) << n;
+  }
+}
+
+TEST(PartFileTest, AFileOfAnotherManifestIsDataLoss) {
+  const std::string file = Write(ExampleManifest(), ExampleRows());
+  InitializerSpec initializer;
+  Rows read;
+  Manifest more_rows = ExampleManifest();
+  more_rows.num_rows = 6;
+  EXPECT_EQ(Read(more_rows, file, &initializer, &read).code(), StatusCode::kDataLoss);
+  Manifest wider = ExampleManifest();
+  wider.columns[1].dim = 2;
+  EXPECT_EQ(Read(wider, file, &initializer, &read).code(), StatusCode::kDataLoss);
+  Manifest larger_matrix = ExampleManifest();
+  larger_matrix.initializer.matrix_rows = 4;
+  EXPECT_EQ(Read(larger_matrix, file, &initializer, &read).code(), StatusCode::kDataLoss);
+}
+
+TEST(PartFileTest, TheWritersErrorIsGiven) {
+  PartFileWriter writer([](const std::string&) { return ResourceExhaustedError("full"); });
+  EXPECT_EQ(writer.Begin(ExampleManifest().initializer, 2).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(writer.Add(ExampleRows()).code(), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,213 @@
+#include "cc/checkpoint_files/table_part.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cc/base/json.h"
+#include "cc/partition/partition.h"
+#include "cc/row/schema.h"
+#include "cc/table/option_names.h"
+
+namespace multitier {
+namespace {
+
+Json InitializerToJson(const InitializerSpec& spec) {
+  Json json = Json::Object();
+  json.Set("kind", Json::String(InitializerKindName(spec.kind)));
+  json.Set("a", Json::Float(spec.a));
+  json.Set("b", Json::Float(spec.b));
+  if (std::isfinite(spec.lower)) json.Set("lower", Json::Float(spec.lower));
+  if (std::isfinite(spec.upper)) json.Set("upper", Json::Float(spec.upper));
+  json.Set("seed", Json::Uint(spec.seed));
+  json.Set("matrix_rows", Json::Int(spec.matrix_rows));
+  return json;
+}
+
+Result<InitializerSpec> ParseInitializer(const Json& json) {
+  InitializerSpec spec;
+  MT_ASSIGN_OR_RETURN(const std::string kind, json.GetString("kind"));
+  MT_ASSIGN_OR_RETURN(spec.kind, ParseInitializerKind(kind));
+  MT_ASSIGN_OR_RETURN(spec.a, json.GetFloat("a"));
+  MT_ASSIGN_OR_RETURN(spec.b, json.GetFloat("b"));
+  if (json.Find("lower") != nullptr) {
+    MT_ASSIGN_OR_RETURN(spec.lower, json.GetFloat("lower"));
+  }
+  if (json.Find("upper") != nullptr) {
+    MT_ASSIGN_OR_RETURN(spec.upper, json.GetFloat("upper"));
+  }
+  MT_ASSIGN_OR_RETURN(spec.seed, json.GetUint("seed"));
+  MT_ASSIGN_OR_RETURN(spec.matrix_rows, json.GetInt("matrix_rows"));
+  return spec;
+}
+
+Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
+  std::vector<Manifest::Linked> out;
+  MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("linked"));
+  for (const Json& item : list->items()) {
+    Manifest::Linked linked;
+    MT_ASSIGN_OR_RETURN(linked.file, item.GetString("file"));
+    MT_ASSIGN_OR_RETURN(linked.bytes, item.GetInt("bytes"));
+    MT_ASSIGN_OR_RETURN(linked.rows, item.GetInt("rows"));
+    if (linked.file.find('/') != std::string::npos || linked.bytes < 0 || linked.rows < 0) {
+      return InvalidArgumentError("manifest: linked file '", linked.file, "' of ", linked.bytes, " bytes and ", linked.rows,
+                                  " rows");
+    }
+    out.push_back(std::move(linked));
+  }
+  return out;
+}
+
+// A part with linked files has a version that earlier releases refuse: they would restore it without these rows.
+int64_t VersionOf(const Manifest& manifest) {
+  if (manifest.frozen) return Manifest::kFrozenFormatVersion;
+  return manifest.linked.empty() ? Manifest::kFormatVersion : Manifest::kLinkedFormatVersion;
+}
+
+}  // namespace
+
+int64_t Manifest::row_elements() const {
+  int64_t n = 0;
+  for (const ColumnSpec& column : columns) n += column.dim;
+  return n;
+}
+
+std::string Manifest::ToJson() const {
+  Json column_list = Json::Array();
+  for (const ColumnSpec& column : columns) {
+    Json json = Json::Object();
+    json.Set("name", Json::String(column.name));
+    json.Set("dtype", Json::String(DTypeName(column.dtype)));
+    json.Set("dim", Json::Int(column.dim));
+    json.Set("initial_value", Json::Float(column.initial_value));
+    column_list.Append(std::move(json));
+  }
+  Json out = Json::Object();
+  out.Set("format_version", Json::Int(VersionOf(*this)));
+  out.Set("dim", Json::Int(dim()));
+  out.Set("columns", std::move(column_list));
+  out.Set("num_rows", Json::Int(num_rows));
+  out.Set("partition_index", Json::Int(partition_index));
+  out.Set("num_partitions", Json::Int(num_partitions));
+  out.Set("applies", Json::Int(applies));
+  out.Set("file", Json::String(file));
+  if (save_id != 0) out.Set("save_id", Json::Int(save_id));
+  if (since != 0) {
+    out.Set("since", Json::Int(since));
+    out.Set("num_removed", Json::Int(num_removed));
+  }
+  if (has_initializer) out.Set("initializer", InitializerToJson(initializer));
+  if (linked.empty()) return out.ToString();
+  Json linked_list = Json::Array();
+  for (const Linked& one : linked) {
+    Json json = Json::Object();
+    json.Set("file", Json::String(one.file));
+    json.Set("bytes", Json::Int(one.bytes));
+    json.Set("rows", Json::Int(one.rows));
+    linked_list.Append(std::move(json));
+  }
+  out.Set("linked", std::move(linked_list));
+  return out.ToString();
+}
+
+Result<Manifest> Manifest::Parse(std::string_view text) {
+  MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
+  MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
+  if (version < kFormatVersion || version > kLinkedFormatVersion) {
+    return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads versions ",
+                              kFormatVersion, " to ", kLinkedFormatVersion);
+  }
+  Manifest out;
+  out.frozen = version == kFrozenFormatVersion;
+  MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
+  for (const Json& item : column_list->items()) {
+    MT_ASSIGN_OR_RETURN(ColumnSpec column, ColumnFromJson(item));
+    out.columns.push_back(std::move(column));
+  }
+  if (out.columns.empty()) return InvalidArgumentError("manifest: no columns");
+  if (out.frozen && out.columns.size() != 1) {
+    return InvalidArgumentError("manifest: expected one column in a frozen part, found ", out.columns.size());
+  }
+  for (const ColumnSpec& column : out.columns) {
+    if (out.frozen || column.dtype == DType::kFloat32) continue;
+    return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
+  }
+  MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));
+  MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));
+  MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));
+  MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
+  MT_ASSIGN_OR_RETURN(out.file, json.GetString("file"));
+  if (out.file.find('/') != std::string::npos) return InvalidArgumentError("manifest: file '", out.file, "'");
+  out.has_initializer = json.Find("initializer") != nullptr;
+  if (out.has_initializer) {
+    MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
+    MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
+  }
+  if (json.Find("save_id") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.save_id, json.GetInt("save_id"));
+  }
+  if (json.Find("since") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.since, json.GetInt("since"));
+    MT_ASSIGN_OR_RETURN(out.num_removed, json.GetInt("num_removed"));
+  }
+  if (version == kLinkedFormatVersion) {
+    MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
+  }
+  if (out.num_removed < 0 || out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
+    return InvalidArgumentError("manifest: negative count in ", text);
+  }
+  if (out.num_partitions < 1 || out.num_partitions > kPartitionBuckets || out.partition_index < 0 ||
+      out.partition_index >= out.num_partitions) {
+    return InvalidArgumentError("manifest: partition ", out.partition_index, " of ", out.num_partitions);
+  }
+  return out;
+}
+
+void KeepRows(const std::vector<size_t>& kept, Rows* rows) {
+  const int64_t elements = rows->row_elements();
+  if (kept.size() == rows->keys.size()) return;
+  for (size_t to = 0; to < kept.size(); ++to) {
+    const size_t from = kept[to];
+    rows->keys[to] = rows->keys[from];
+    rows->frequencies[to] = rows->frequencies[from];
+    rows->versions[to] = rows->versions[from];
+    if (to != from) std::copy_n(rows->data.begin() + from * elements, elements, rows->data.begin() + to * elements);
+  }
+  rows->keys.resize(kept.size());
+  rows->frequencies.resize(kept.size());
+  rows->versions.resize(kept.size());
+  rows->data.resize(kept.size() * elements);
+}
+
+void KeepPartition(int64_t partition_index, int64_t num_partitions, Rows* rows) {
+  if (num_partitions == 1) return;
+  const auto owned = [&](int64_t key) { return PartitionOf(key, static_cast<int>(num_partitions)) == partition_index; };
+  std::vector<size_t> own;
+  for (size_t i = 0; i < rows->keys.size(); ++i) {
+    if (owned(rows->keys[i])) own.push_back(i);
+  }
+  KeepRows(own, rows);
+
+  auto& removed = rows->removed_keys;
+  removed.erase(std::remove_if(removed.begin(), removed.end(), [&](int64_t key) { return !owned(key); }), removed.end());
+
+  size_t kept = 0;
+  for (size_t i = 0; i < rows->counted_keys.size(); ++i) {
+    if (!owned(rows->counted_keys[i])) continue;
+    rows->counted_keys[kept] = rows->counted_keys[i];
+    rows->counted_frequencies[kept] = rows->counted_frequencies[i];
+    rows->counted_versions[kept++] = rows->counted_versions[i];
+  }
+  rows->counted_keys.resize(kept);
+  rows->counted_frequencies.resize(kept);
+  rows->counted_versions.resize(kept);
+}
+
+std::vector<int64_t> OrderByKey(const std::vector<int64_t>& keys) {
+  std::vector<int64_t> order(keys.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+  return order;
+}
+
+}  // namespace multitier

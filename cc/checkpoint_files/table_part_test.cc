@@ -1,0 +1,114 @@
+#include "cc/checkpoint_files/table_part.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cc/partition/partition.h"
+
+namespace multitier {
+namespace {
+
+Manifest ExampleManifest() {
+  Manifest manifest;
+  manifest.columns = {{"value", DType::kFloat32, 2, 0.0f}, {"ev/\"Adagrad\"", DType::kFloat32, 1, 0.1f}};
+  manifest.num_rows = 3;
+  manifest.partition_index = 1;
+  manifest.num_partitions = 2;
+  manifest.applies = 42;
+  manifest.file = "data-abcde-of-fghij";
+  manifest.initializer.kind = InitializerKind::kTruncatedNormal;
+  manifest.initializer.a = 0.1f;
+  manifest.initializer.b = 0.3f;
+  manifest.initializer.seed = std::numeric_limits<uint64_t>::max();
+  manifest.initializer.lower = -1.5f;
+  return manifest;
+}
+
+Rows ExampleRows() {
+  Rows rows;
+  rows.columns = ExampleManifest().columns;
+  rows.keys = {4, -9, 7};
+  rows.frequencies = {1, 2, 3};
+  rows.versions = {10, 20, 30};
+  rows.data = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  rows.counted_keys = {100, 101};
+  rows.counted_frequencies = {1, 1};
+  rows.counted_versions = {5, 6};
+  return rows;
+}
+
+TEST(TablePartTest, ManifestSurvivesTheRoundTrip) {
+  const Manifest manifest = ExampleManifest();
+  const Result<Manifest> parsed = Manifest::Parse(manifest.ToJson());
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->ToJson(), manifest.ToJson());
+  EXPECT_EQ(parsed->dim(), 2);
+  EXPECT_EQ(parsed->row_elements(), 3);
+  EXPECT_EQ(parsed->initializer.seed, manifest.initializer.seed);
+  EXPECT_EQ(parsed->initializer.b, manifest.initializer.b);
+  EXPECT_EQ(parsed->initializer.lower, manifest.initializer.lower);
+  EXPECT_EQ(parsed->initializer.upper, manifest.initializer.upper);
+}
+
+TEST(TablePartTest, ManifestWithoutAnInitializerIsRead) {
+  Manifest manifest = ExampleManifest();
+  manifest.has_initializer = false;
+  const std::string json = manifest.ToJson();
+  EXPECT_EQ(json.find("initializer"), std::string::npos);
+  const Result<Manifest> parsed = Manifest::Parse(json);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_FALSE(parsed->has_initializer);
+}
+
+TEST(TablePartTest, ManifestOfAnotherReleaseIsRefusedByVersion) {
+  std::string json = ExampleManifest().ToJson();
+  json.replace(json.find("\"format_version\": 2"), 19, "\"format_version\": 9");
+  const Status status = Manifest::Parse(json).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("version 9"), std::string::npos);
+}
+
+TEST(TablePartTest, DamagedManifestsAreRefused) {
+  for (const char* text : {"", "{}", "[]", R"({"format_version": 2, "columns": []})"}) {
+    EXPECT_EQ(Manifest::Parse(text).status().code(), StatusCode::kInvalidArgument) << text;
+  }
+  Manifest manifest = ExampleManifest();
+  manifest.partition_index = 2;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+  manifest = ExampleManifest();
+  manifest.file = "../elsewhere";
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+  manifest = ExampleManifest();
+  manifest.num_rows = -1;
+  EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+}
+
+TEST(TablePartTest, PartitionsSplitTheRowsWithoutLoss) {
+  size_t rows_seen = 0, counted_seen = 0;
+  for (int p = 0; p < 3; ++p) {
+    Rows rows = ExampleRows();
+    KeepPartition(p, 3, &rows);
+    rows_seen += rows.keys.size();
+    counted_seen += rows.counted_keys.size();
+    ASSERT_EQ(rows.data.size(), rows.keys.size() * 3);
+    for (size_t i = 0; i < rows.keys.size(); ++i) {
+      EXPECT_EQ(PartitionOf(rows.keys[i], 3), p);
+      const std::vector<int64_t> keys = ExampleRows().keys;
+      const size_t old = std::find(keys.begin(), keys.end(), rows.keys[i]) - keys.begin();
+      EXPECT_EQ(rows.versions[i], ExampleRows().versions[old]);
+      EXPECT_EQ(rows.data[i * 3 + 2], ExampleRows().data[old * 3 + 2]);
+    }
+  }
+  EXPECT_EQ(rows_seen, 3u);
+  EXPECT_EQ(counted_seen, 2u);
+}
+
+TEST(TablePartTest, OrderIsByKey) { EXPECT_EQ(OrderByKey({4, -9, 7}), (std::vector<int64_t>{1, 0, 2})); }
+
+}  // namespace
+}  // namespace multitier

@@ -1,0 +1,145 @@
+// Helpers for tests of grouped lookups: tables, random groups, and separate lookups of the members.
+
+#ifndef CC_GROUP_LOOKUP_GROUP_TEST_UTIL_H_
+#define CC_GROUP_LOOKUP_GROUP_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/group_lookup/group_lookup.h"
+#include "cc/group_lookup/sparse_lookup.h"
+#include "cc/optimizer/update_rule.h"
+
+namespace multitier {
+
+// Runs each task on a separate thread.
+class Threads : public Executor {
+ public:
+  void ParallelFor(int n, const std::function<void(int)>& task) override {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < n; ++i) threads.emplace_back(task, i);
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+inline std::unique_ptr<EmbeddingTable> MakeTable(const std::string& name, int dim, int num_shards = 0) {
+  TableOptions options;
+  options.name = name;
+  options.dim = dim;
+  options.num_shards = num_shards;
+  options.initializer.kind = InitializerKind::kUniform;
+  options.initializer.a = -1.0f;
+  options.initializer.b = 1.0f;
+  options.initializer.seed = 3;
+  options.slots = {ColumnSpec{"accumulator", DType::kFloat32, dim, 0.1f}};
+  Result<std::unique_ptr<EmbeddingTable>> table = EmbeddingTable::Create(std::move(options));
+  EXPECT_TRUE(table.ok()) << table.status().ToString();
+  return *std::move(table);
+}
+
+inline ApplyRequest Adagrad(Span<const int64_t> keys, const float* grads) {
+  ApplyRequest request;
+  request.keys = keys;
+  request.grads = grads;
+  request.rule = *FindUpdateRule("adagrad");
+  request.slot_columns = {"accumulator"};
+  request.hyper = {0.1f};
+  return request;
+}
+
+// A member, and the data to which it points.
+struct Case {
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  std::vector<EmbeddingTable*> parts;
+  std::vector<float> matrix;
+  std::vector<GroupUnit> units;
+  std::vector<int64_t> keys, indices, rows;
+  std::vector<float> weights, out, grad;
+  GroupMember member;
+
+  Case() = default;
+  Case(const Case&) = delete;
+
+  void Point(int number) {
+    member.name = "member " + std::to_string(number);
+    member.units = units;
+    member.keys = keys;
+    member.indices = indices;
+    member.weights = weights;
+    out.assign(static_cast<size_t>(member.batch * member.steps * member.dim), -9.0f);
+    member.out = out.data();
+  }
+};
+
+// `parts` tables; rows with 0 to 2 * mean entries, keys below `range`.
+inline std::unique_ptr<Case> MakeCase(std::mt19937* random, int number, int parts, int64_t batch, int mean, int64_t range,
+                                      bool weighted, Combiner combiner, int dim) {
+  auto made = std::make_unique<Case>();
+  for (int p = 0; p < parts; ++p) {
+    made->tables.push_back(MakeTable("t", dim));
+    made->parts.push_back(made->tables.back().get());
+    made->units.push_back(GroupUnit{made->parts.back(), nullptr, 0});
+  }
+  for (int64_t row = 0; row < batch; ++row) {
+    const int n = mean == 1 ? 1 : static_cast<int>((*random)() % (2 * mean + 1));
+    for (int i = 0; i < n; ++i) {
+      made->keys.push_back(static_cast<int64_t>((*random)() % static_cast<uint64_t>(range)) - range / 4);
+      made->indices.insert(made->indices.end(), {row, i});
+      made->rows.push_back(row);
+      if (weighted) made->weights.push_back(static_cast<float>((*random)() % 1000) / 250.0f - 1.0f);
+    }
+  }
+  made->member.form = GroupForm::kSparse;
+  made->member.batch = batch;
+  made->member.dim = dim;
+  made->member.combiner = combiner;
+  for (int64_t i = 0; i < batch * dim; ++i) made->grad.push_back(static_cast<float>((*random)() % 2000) / 1000.0f - 1.0f);
+  made->Point(number);
+  return made;
+}
+
+inline std::vector<float> Separately(const Case& c) {
+  SparseLookup lookup;
+  lookup.partitions = Span<EmbeddingTable* const>(c.parts.data(), c.parts.size());
+  lookup.keys = c.keys;
+  lookup.batch = SparseBatch{c.rows, c.weights, c.member.batch, c.member.dim, c.member.combiner};
+  lookup.max_norm = c.member.max_norm;
+  std::vector<float> out(c.out.size());
+  EXPECT_TRUE(LookupSparse(lookup, out.data()).ok());
+  return out;
+}
+
+// same_batch: the batch size of all members; 0: each member has its own.
+inline std::vector<std::unique_ptr<Case>> RandomGroup(std::mt19937* random, int64_t same_batch = 0) {
+  std::vector<std::unique_ptr<Case>> group;
+  const Combiner combiners[] = {Combiner::kSum, Combiner::kMean, Combiner::kSqrtN};
+  const int dims[] = {1, 3, 8, 16, 20};
+  const int n = 1 + static_cast<int>((*random)() % 5);
+  for (int i = 0; i < n; ++i) {
+    const int64_t batch = same_batch > 0 ? same_batch
+                          : i == 0       ? 20000  // is cut
+                                         : static_cast<int64_t>((*random)() % 300);
+    const int mean = static_cast<int>((*random)() % 4);
+    group.push_back(MakeCase(random, i, (*random)() % 3 == 0 ? 3 : 1, batch, mean, i == 0 ? 5000 : 100, (*random)() % 3 == 0,
+                             combiners[(*random)() % 3], dims[(*random)() % 5]));
+  }
+  return group;
+}
+
+inline std::vector<GroupMember> Members(const std::vector<std::unique_ptr<Case>>& group) {
+  std::vector<GroupMember> members;
+  for (const auto& c : group) members.push_back(c->member);
+  return members;
+}
+
+}  // namespace multitier
+
+#endif  // CC_GROUP_LOOKUP_GROUP_TEST_UTIL_H_
