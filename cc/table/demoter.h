@@ -8,7 +8,7 @@
 //   ceiling        after SetDramBudget has lowered the budget, operations demote to the ceiling, not to the budget. It falls
 //                  as the pool demotes. 0: unused
 //   sticky error   of the last write or removal that failed
-//   jobs           of the pool
+//   jobs           of the pool, the process's threads that demote (demotion_pool.h)
 //   dropped keys   those that no tier could hold, or whose record was damaged
 //
 // Its callers:
@@ -38,8 +38,9 @@ class Demoter {
   Demoter(const Demoter&) = delete;
   Demoter& operator=(const Demoter&) = delete;
 
-  // Makes the jobs of a table with lower tiers. in_background: the pool demotes; else operations do, exactly at the
-  // budget. After SetDramBudget has lowered the budget, the pool demotes in both cases.
+  // Makes the jobs of a table with lower tiers. in_background: the pool demotes, and operations demote only what is still
+  // beyond the budget. Otherwise operations demote, exactly at the budget. After SetDramBudget has lowered the budget, the pool
+  // demotes in both cases.
   Status Start(bool in_background);
   // Ends the jobs; operations demote from then on. REQUIRES: called before the destructor, except in a forked process
   void Stop();
@@ -71,7 +72,8 @@ class Demoter {
   // --- Flush.
   // Finds the rows of a shard that have no record in the last tier, and writes them there. Rows in DRAM stay where they are.
   Status FlushShard(Shard* shard);
-  // For a last tier that keeps no copies: moves all rows there. REQUIRES: the gate is closed
+  // Moves all rows into the last tier, out of DRAM and the tiers between. For a last tier with a size: it frees a row's record
+  // when the row is promoted, so FlushShard would not be enough. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.
@@ -90,12 +92,12 @@ class Demoter {
   Status TrimTo(int percent);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();
-  // A step of a shard's job: demotes one slice, as long as DRAM holds more than 95 % of the budget (small tables: more than
-  // the budget).
+  // A step of a shard's job: demotes one slice, as long as the shard has more rows in DRAM than its share of 95 % of the budget
+  // (small tables: of the budget).
   uint64_t DemoteInBackground(size_t shard);
   // A step of the retry job: one slice of Retry.
   uint64_t RetryInBackground();
-  // Lowers the ceiling to the rows that are in DRAM now.
+  // Lowers the ceiling to the rows that are in DRAM now, or to 0 if these are within the budget.
   void LowerCeiling(int64_t budget);
   // The number of errors that were remembered so far.
   uint64_t error_count() const;

@@ -1,21 +1,22 @@
 // TierReader: looks for keys that a first look in memory did not find. A key may be in a lower tier, may have come into memory
 // in the meantime, or may be nowhere.
 //
-//   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. Otherwise the first index
-//               word whose tag (bits of the key's hash) matches is marked: its record is being read (ShardRows::BeginRead).
-//               No other thread moves, frees or reads it until step 3.
+//   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. For any other key, the reader
+//               looks for a word of the shard's index that may be the key's: a word is a location and some bits of a hash. It
+//               sets the word's mark "being read" (ShardRows::BeginRead). Until step 3, no other thread moves, frees or reads
+//               the record of that word.
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
-//               it is another key, the record is excluded and the search goes on. If it is the key that was asked for, the
-//               record goes to OnRecord, which keeps it where it is, installs its row in DRAM, or erases the key. When a row
-//               is installed, its record stays if it is in an unbounded last tier: it is the row's clean copy. In any other
-//               tier the record is freed.
+//               it is another key, the record is excluded and the search goes on. If it is the key that was asked for,
+//               OnRecord decides, and the reader does it: keep the record where it is, install its row in DRAM, or erase the
+//               key. After a row is installed, a last tier without a size keeps the record. While the row does not change,
+//               this record is its clean copy: the row can leave DRAM without a write. Any other tier frees the record.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
-// An operation passes keys and a RecordVisitor, which its own source file defines. Keys come in the order of their shards.
-// Steps 1 and 3 each lock a shard once for a run of up to a thousand keys. Meanwhile the buckets of the next keys are
-// prefetched into the processor's cache.
+// An operation passes keys and a visitor. The visitor is a subclass of RecordVisitor in the operation's own source file. Keys
+// come in the order of their shards. Step 1 locks a shard once for a run of up to a thousand keys, and step 3 for a group of
+// up to 128 records that the tier has read. Meanwhile the buckets of the next keys are prefetched into the processor's cache.
 //
 // A damaged record (DataLoss) is an error, or its key starts anew, or its key is dropped: on_corruption and
 // RecordVisitor::OnDamage decide. If the tier does not know the key of a damaged record, the record counts as that of the key
@@ -108,7 +109,8 @@ class RecordVisitor {
   virtual ~RecordVisitor() = default;
   // Whether row data are read.
   virtual bool NeedsRow() const = 0;
-  // Memory has the answer: a row, a key that a filter counts and has not admitted, or nothing.
+  // No record must be read. `found` is a row in memory, or a key that a filter counts and has not admitted. If it is empty, the
+  // table does not have the key.
   virtual Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) = 0;
   // The key's record. key->row has all columns where rows are needed.
   virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;

@@ -1,18 +1,18 @@
 // Tier: storage for rows below the first tier. A tier stores a row as a record at a location.
 //
 // The table that uses a tier is its owner. The tier knows nothing of it: the owner passes (key, location), and the tier does
-// not know where the owner stores a location. All calls take batches. A record is readable at its location from the moment that
-// Write returns OK until it is freed; a tier with a write buffer serves reads from that buffer. A tier does not evict: capacity
-// is the table's decision. A tier that cannot store a batch (the disk is full, or the tier's own bound is reached) refuses the
-// whole batch with ResourceExhausted and keeps the records that it had.
+// not know where the owner stores a location. Calls for records take batches. A record is readable at its location from the
+// moment that Write returns OK until it is freed; a tier with a write buffer serves reads from that buffer. A tier does not
+// evict: capacity is the table's decision. A tier that cannot store a batch (the disk is full, or the tier's own bound is
+// reached) refuses the whole batch with ResourceExhausted and keeps the records that it had.
 //
 // Life of a record: Write -> location -> Read, any number of times -> Free. Until then it is held. A freed location may be used
 // again.
 // Remove deletes the key: a durable tier ensures that no record of the key returns after a restart.
 //
-// A tier with the capability `middle` may have another tier below it. It also stores the fields `below`, `recency` and
-// `flags` of the record header. `below` is the location of the row's clean copy, a record of the tier below. The last tier
-// need not store them.
+// A tier with the capability `middle` may have the last tier below it. A row of a middle tier may also have a record in the
+// last tier that is equal to it, its clean copy: then it can leave the middle tier without a write. The record header has the
+// copy's location in `below`. A middle tier stores `below`, `recency` and `flags`. The last tier need not store them.
 //
 // A row may have been written with fewer columns than the table has now: a record states its number of columns.
 // Read returns only these; its caller fills in the others.
@@ -33,11 +33,12 @@
 //               tries again later.
 // A location that got a reference in step 3 may be freed at once, before step 4. The owner may free the record between
 // steps 1 and 3. It then frees `from`. In step 3 it no longer refers to `from`, so it does not set `moved`.
-// Locks: the tier calls the relocator from Write, Sync, Remove and Compact, or from a thread of its own. The relocator may
-// take the owner's locks; therefore the owner must not hold them when it calls Write, Sync, Remove, Compact, Scan,
-// PrepareLinks or SetRelocator. The relocator may call Read, Free and stats, and no other method of the tier.
-// A caller that collects locations with Scan in order to free them must ensure that none moves in between: drop the references
-// first, or call SetRelocator(nullptr).
+// Locks. The relocator takes the owner's locks. So the owner holds none of them when it calls one of these methods:
+//   Write, Sync, Remove, Compact          they may call the relocator. So may a thread of the tier
+//   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
+// The relocator may call Read, Free and stats, and no other method of the tier.
+// Scan and Free. A record may move after Scan has given its location. An owner that scans in order to free what it finds first
+// calls SetRelocator(nullptr), or first deletes all of its references: then no record moves.
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
 // gives another record (its key shows which); it never gives torn data. Every tier passes the tests of tier_conformance.h.
@@ -66,7 +67,7 @@ struct RecordHeader {
   uint32_t frequency = 0;
   uint32_t num_columns = 0;  // of the row data
   // Stored by tiers with the capability `middle`; other tiers return these initial values.
-  uint32_t below = kNoLocation;  // location of the row's clean copy in the last tier
+  uint32_t below = kNoLocation;  // location of the row's clean copy in the last tier (see above)
   uint32_t recency = 0;          // of the row when it was written
   uint16_t flags = 0;            // RowFlags: kRowEverBelow
 };
@@ -121,7 +122,7 @@ struct TierStats {
   int64_t row_bytes = 0;       // bytes of row data in records that are held
   int64_t resident_bytes = 0;  // memory used for these rows
   int64_t stored_bytes = 0;    // bytes on a device used for these rows
-  // Of tiers that have files; 0 for other tiers.
+  // Of SSDHASH and LEVELDB; 0 for other tiers. LEVELDB has no histograms.
   int64_t device_reads = 0;  // calls that read records, after coalescing
   int64_t device_read_bytes = 0;
   int64_t device_written_bytes = 0;  // all writes: records, relocation and metadata
@@ -138,7 +139,7 @@ struct TierStats {
 // The contents of a tier's files when it opened them.
 struct TierRecovery {
   int64_t files = 0;            // files with records
-  int64_t listed_files = 0;     // of `files`: those that the tier's list of synced files names and that match it
+  int64_t listed_files = 0;     // of `files`: those in the tier's list of synced files
   int64_t unsealed_files = 0;   // of `files`: those without a usable footer, read record by record
   int64_t lost_headers = 0;     // of `files`: those with a lost header, read with the layout of another file
   int64_t records = 0;          // records in the files, including older ones and removals
@@ -159,7 +160,8 @@ struct SealedFile {
   int64_t rows = 0;                  // records held
   std::vector<uint64_t> held;        // [slots] bits
   std::vector<uint32_t> locations;   // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
-  std::shared_ptr<const void> hold;  // while it lives, the tier moves no record out of the file, and does not delete it
+  // While it lives, the tier moves no record out of the file. It deletes the file only if it has written a whole copy.
+  std::shared_ptr<const void> hold;
 };
 struct SealedFiles {
   std::vector<SealedFile> files;
@@ -169,7 +171,7 @@ struct SealedFiles {
 // The properties of a tier that are optional in the contract.
 struct TierCapabilities {
   bool durable = false;    // records survive the process
-  bool relocates = false;  // moves records; without a relocator it never reclaims their space
+  bool relocates = false;  // moves records: without a relocator, a file's space is reclaimed only once none of it is held
   bool middle = false;     // stores below, recency and flags of a record: may have a tier below it
   bool keyed = false;      // stores entries by key: what Free released stays in its files until the key is written or removed
 };
@@ -190,7 +192,7 @@ class Tier {
 
   // Writes all records or none. A key may be written again before its older record is freed. locations: [records.size()].
   // InvalidArgument if a record's num_columns is 0 or more than the layout's. After an error no record of the batch is held.
-  // Recovery may still find some of them: each key of the batch counts as written, until Remove deletes it.
+  // But recovery may find some of them. If a key of the batch must not return, the owner calls Remove for it.
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status. The returned Status is for errors of the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
@@ -201,9 +203,9 @@ class Tier {
     (void)answered;
     return Read(records);
   }
-  // Frees records. REQUIRES: each location holds a record of that key. Recovery must find the newest record of a key, freed or
-  // not. So a tier whose files last does not delete a freed record that is `newest`: its files keep it until a newer record or
-  // a removal of the key is written.
+  // Frees records. REQUIRES: each location holds a record of that key. A row that was promoted is in memory alone, and a crash
+  // loses memory. So recovery must find the newest record of a key, even if it was freed: a tier whose files last keeps a freed
+  // record that is `newest` until a newer record or a removal of the key is written.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free; in addition the key must not return after recovery. Location kNoLocation: the key has no record that is held, but
   // had one before. After an error no record of the batch was freed.
@@ -226,11 +228,12 @@ class Tier {
   // I/O. Meanwhile the files stay within the tier's bound. Reads and writes may run meanwhile. After an error every record is
   // still held, perhaps at another location. A no-op for a tier that uses freed space again without copying.
   virtual Status Compact() { return OkStatus(); }
-  // The sealed files that are worth linking now: not those of which more than half of the records are dead. Changes memory
-  // only. What it returns must not outlive the tier.
+  // The sealed files that can be linked now. It leaves out files of which more than half of the records are dead, files with
+  // few records, and files that are in use, damaged, or failed to sync. Changes memory only. What it returns must not outlive
+  // the tier.
   virtual SealedFiles TakeSealedFiles() { return {}; }
-  // Gives the file a second name. If the tier has replaced it by a file with the same records, that one gets the name. The
-  // records under that name are as durable as the file.
+  // Gives the file the second name `to`. If the tier has replaced the file by a copy with the same records, the copy gets the
+  // name. Syncs the file first, unless that was done. The caller syncs the directory of `to`.
   virtual Status LinkSealedFile(const SealedFile& file, const std::string& to) {
     (void)file;
     return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
