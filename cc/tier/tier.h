@@ -155,11 +155,11 @@ struct SealedFile {
 
   std::string path;
   uint64_t bytes = 0;
-  std::string header;                // the file begins with it; docs/formats/ssdhash.md says where records are
-  uint32_t slots = 0;                // places of records
-  int64_t rows = 0;                  // records held
-  std::vector<uint64_t> held;        // [slots] bits
-  std::vector<uint32_t> locations;   // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
+  std::string header;               // the file begins with it; docs/formats/ssdhash.md says where records are
+  uint32_t slots = 0;               // places of records
+  int64_t rows = 0;                 // records held
+  std::vector<uint64_t> held;       // [slots] bits
+  std::vector<uint32_t> locations;  // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
   // While it lives, the tier moves no record out of the file. It deletes the file only if it has written a whole copy.
   std::shared_ptr<const void> hold;
 };
