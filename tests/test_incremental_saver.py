@@ -147,6 +147,34 @@ def test_the_next_save_has_all_rows_where_changes_are_not_known(tmp_path, monkey
         assert model.content(session) == content
 
 
+@pytest.mark.parametrize("how", ["save", "save_incremental"])
+def test_a_save_of_another_saver_makes_the_next_one_save_all_rows(tmp_path, how):
+    rng = np.random.default_rng(3)
+    with tf.Graph().as_default(), v1.Session() as session:
+        model = Model(tmp_path)
+        other = tf_multitier.train.IncrementalSaver()
+        session.run(model.init)
+        prefixes = {model.saver: str(tmp_path / "a"), other: str(tmp_path / "b")}
+        names = []
+
+        def save(saver, step):
+            model.work(session, rng, 2)
+            names.append(os.path.basename(saver.save_incremental(session, prefixes[saver], step)))
+
+        save(model.saver, 1)
+        save(model.saver, 2)
+        model.work(session, rng, 2)
+        getattr(other, how)(session, prefixes[other], 3)
+        save(model.saver, 4)
+        save(other, 5)
+        save(other, 6)
+        content = model.content(session)
+        assert names == ["a-1", "a-1.delta-0001", "a-4", "b-5", "b-5.delta-0001"]
+        model.work(session, rng, 2)
+        other.restore(session, str(tmp_path / "b-5"))
+        assert model.content(session) == content
+
+
 def test_old_bases_go_with_their_deltas(tmp_path):
     rng, prefix = np.random.default_rng(3), str(tmp_path / "model")
     with tf.Graph().as_default(), v1.Session() as session:

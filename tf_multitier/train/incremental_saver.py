@@ -20,6 +20,7 @@ import tensorflow as tf
 from tf_multitier import saver as _saver
 from tf_multitier.delta_names import DELTA
 from tf_multitier.delta_names import deltas
+from tf_multitier.graph_state import state_of
 from tf_multitier.partitioned import embedding_variables
 
 v1 = tf.compat.v1
@@ -41,7 +42,8 @@ class IncrementalSaver:
     for each row that changed and then left DRAM or the table. If a shard (a table has up to 8) has more than 4 Mi such rows, the
     next save has all rows.
 
-    The first save after a start or a restore has all rows, also if it is a call of `save_incremental`.
+    The first save after a start or a restore has all rows, also if it is a call of `save_incremental`. So has the first save after
+    one of another IncrementalSaver of the graph, because tables know the changes since one save only.
 
     Create it after the optimizer, like tf.compat.v1.train.Saver. It belongs to the default graph of that time. Not thread-safe.
     """
@@ -79,6 +81,8 @@ class IncrementalSaver:
             self._previous = v1.placeholder(tf.string, [], name="previous")
         with _saver.kind_of_save("delta", self._previous):
             self._delta = v1.train.Saver(var_list, **kwargs)
+        self._state = state_of(v1.get_default_graph())
+        self._last_save = 0  # the graph's number of it
         self._base = None  # None: the next save has all rows
         self._deltas = 0
 
@@ -107,6 +111,7 @@ class IncrementalSaver:
           The checkpoint's prefix.
         """
         self._base = None
+        self._count_save()
         path = self.saver.save(session, save_path, global_step, **kwargs)
         for stale in glob.glob(
             os.path.join(glob.escape(os.path.dirname(path) or "."), "*.delta-*.index")
@@ -126,15 +131,22 @@ class IncrementalSaver:
         """Saves what changed since the last save of this object.
 
         It saves all rows, under `save_path` and `global_step`, if there was no save, after max_deltas deltas, after a save that
-        failed, and if the changes are not known: a variable was initialized or restored, or too many rows changed.
+        failed, and if the changes are not known: a variable was initialized, restored or cleared, too many rows changed, or another
+        IncrementalSaver has saved.
 
         Returns:
           The prefix of the delta or checkpoint.
         """
         if self._base is None or self._deltas >= self._max_deltas:
             return self.save(session, save_path, global_step)
+        if self._last_save != self._state.tracked_saves:
+            v1.logging.info(
+                "all rows are saved: another IncrementalSaver has saved since %s", self.newest
+            )
+            return self.save(session, save_path, global_step)
         previous, base, number = self.newest, self._base, self._deltas + 1
         self._base = None
+        self._count_save()
         try:
             path = self._delta.save(
                 session, f"{base}.delta-{number:04d}", write_meta_graph=False, write_state=False
@@ -145,6 +157,10 @@ class IncrementalSaver:
         assert previous is not None
         self._base, self._deltas = base, number
         return path
+
+    def _count_save(self):
+        self._state.tracked_saves += 1
+        self._last_save = self._state.tracked_saves
 
     def restore(self, session: tf.compat.v1.Session, path: str) -> None:
         """Restores a base and the deltas that continue it; or, given a delta, the base and the deltas up to that one.
