@@ -150,17 +150,97 @@ def test_zeros_for_a_variable_that_the_loss_does_not_use_train_nothing(compiled,
     assert int(optimizer.iterations) == 1
 
 
-def test_a_gradient_that_was_made_dense_is_refused_and_not_taken_for_zeros():
+CHANGES = {
+    "halved": lambda grads: [None, grads[1] * 0.5],
+    "by norm": lambda grads: [None, tf.clip_by_norm(grads[1], 1.0)],
+    "by global norm": lambda grads: tf.clip_by_global_norm(grads, 1.0)[0],
+    "by value": lambda grads: [None, tf.clip_by_value(grads[1], -1.0, 1.0)],
+}
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES))
+@pytest.mark.parametrize("compiled", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_zeros_that_were_clipped_or_scaled_train_nothing(compiled, change):
+    used, unused, optimizer = make("used"), make("unused"), optimizers.Adagrad(0.1)
+
+    @compiled
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(used, [1, 2]))
+        zero = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(loss, [used, unused], unconnected_gradients=zero)
+        pairs = [(gradients[0], used), (CHANGES[change](gradients)[1], unused)]
+        optimizer.apply_gradients(pairs)
+
+    step()
+    assert int(used.total_count()) == 2 and int(unused.total_count()) == 0
+    assert int(optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize("change", [lambda g: g, lambda g: tf.clip_by_norm(g, 1.0)])
+def test_a_gradient_that_was_made_dense_is_refused_and_not_taken_for_zeros(change):
     ev, optimizer = make(), optimizers.SGD(0.1)
 
     @tf.function
     def step():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2]))
-        optimizer.apply_gradients([(tf.convert_to_tensor(tape.gradient(loss, ev)), ev)])
+        optimizer.apply_gradients([(change(tf.convert_to_tensor(tape.gradient(loss, ev))), ev)])
 
     with pytest.raises(TypeError, match="expected IndexedSlices of keys, found a dense tensor"):
         step()
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("wrap", ["recompute_grad", "custom_gradient"])
+@pytest.mark.parametrize("how", ["argument", "in a list", "keyword"])
+@pytest.mark.parametrize("compiled", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_a_variable_as_an_argument_is_refused_by_name(compiled, how, wrap):
+    ev = make("users")
+    forward = lambda x, its: tf.reduce_sum(tf.nn.embedding_lookup(tf.nest.flatten(its)[0], [1])) * x
+    if wrap == "recompute_grad":
+        wrapped = tf.recompute_grad(forward)
+    else:
+        wrapped = tf.custom_gradient(lambda x, its: (forward(x, its), lambda dy: (dy, None)))
+    given = [ev] if how == "in a list" else ev
+
+    @compiled
+    def loss(x):
+        return wrapped(x, its=given) if how == "keyword" else wrapped(x, given)
+
+    refusals = (NotImplementedError, ValueError)  # in functions, TensorFlow refuses keywords
+    with pytest.raises(refusals, match="'users' .* enclosing scope|supports keywords") as refused:
+        with tf.GradientTape():
+            loss(tf.constant(2.0))
+    assert refused.type is NotImplementedError or how == "keyword"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("shape", [[2, 4], [2, 5], [6], []])
+@pytest.mark.parametrize("compiled", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_a_dense_result_of_a_custom_gradient_is_refused(compiled, shape, is_known):
+    ev = make()
+
+    @tf.custom_gradient
+    def sums(x):
+        def gradients(dy, variables):
+            del variables
+            size = shape if is_known else tf.cast(tf.constant(shape, tf.float32) + 0 * dy, tf.int32)
+            return dy, [tf.ones(size)]
+
+        return x * tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2])), gradients
+
+    @compiled
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            loss = sums(x)
+        return tape.gradient(loss, ev).values
+
+    refusals = (TypeError, tf.errors.InvalidArgumentError)
+    with pytest.raises(refusals, match="expected IndexedSlices of keys, found a dense tensor"):
+        gradient(tf.constant(2.0))
 
 
 # ---- Keras

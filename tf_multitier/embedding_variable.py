@@ -80,12 +80,11 @@ class EmbeddingVariableSpec(resource_variable_ops.VariableSpec):
 
     value_type = property(lambda self: EmbeddingVariable)
 
+    variable_name = ""  # for messages; no part of the type
+
     def _from_components(self, components):
-        name = getattr(components[0], "name", "") if components else ""
-        raise NotImplementedError(
-            f"an embedding variable ('{name}') is a hash table and has no dense value, so it cannot go "
-            "through tf.identity, a loop or a function as a tensor does: look its keys up there"
-        )
+        name = self.variable_name or (getattr(components[0], "name", "") if components else "")
+        raise recomputed.no_tensor(name)
 
 
 def only_parts(name):
@@ -121,7 +120,7 @@ class EmbeddingVariable(
 
     # Without this the metaclass would bind positional arguments to tf.Variable's signature.
     _variable_call = classmethod(lambda cls, *args, **kwargs: None)
-    __composite_gradient__ = resource_variable_ops.ResourceVariableGradient()
+    __composite_gradient__ = recomputed.VariableGradient()
 
     def __init__(
         self,
@@ -210,7 +209,9 @@ class EmbeddingVariable(
 
     @property
     def _type_spec(self):
-        return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
+        spec = EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
+        spec.variable_name = self.variable_name
+        return spec
 
     def _shape_invariant_to_type_spec(self, shape):
         return EmbeddingVariableSpec(shape, self.dtype, self.trainable)

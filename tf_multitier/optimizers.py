@@ -26,7 +26,6 @@ from __future__ import annotations
 import inspect
 import typing
 
-import numpy as np
 import tensorflow as tf
 
 from tf_multitier import eager
@@ -256,14 +255,26 @@ def _pairs(grads_and_vars, optimizer):
 
 
 def _without_zeros(grad):
-    """The zeros of tf.UnconnectedGradients.ZERO, a constant [0, dim], as IndexedSlices of no keys. Other gradients are returned unchanged.
+    """The zeros of tf.UnconnectedGradients.ZERO [0, dim], clipped or scaled or not, as IndexedSlices of no keys.
 
-    A converted gradient has the same static shape. It is no constant.
+    Other gradients are returned unchanged.
     """
-    zeros = tf.get_static_value(grad) if isinstance(grad, tf.Tensor) else None
-    if zeros is None or np.ndim(zeros) != 2 or np.size(zeros):
-        return grad
-    return tf.IndexedSlices(grad, tf.zeros([0], tf.int64))
+    if isinstance(grad, tf.Tensor) and _are_zeros(grad):
+        return tf.IndexedSlices(tf.reshape(grad, [0, grad.shape[1]]), tf.zeros([0], tf.int64))
+    return grad
+
+
+def _are_zeros(tensor):
+    """Whether a tensor is a constant of shape [0, dim], or computed from such constants element by element.
+
+    A gradient that was converted to a dense tensor has the same static shape. But it is computed from the values of its entries.
+    """
+    if tensor.shape.rank != 2 or tensor.shape[0] != 0:
+        return False
+    if tf.get_static_value(tensor) is not None:
+        return True
+    alike = [before for before in tensor.op.inputs if before.shape == tensor.shape]
+    return bool(alike) and all(map(_are_zeros, alike))
 
 
 class SGD(RowOptimizer):

@@ -5,6 +5,8 @@ Both convert the variables that their function reads to tensors, and return a gr
     stand_in               what a variable is converted to: a lookup of no keys
     gradient_of_variable   the gradient of that lookup is the gradient of the variable, an IndexedSlices of keys
 
+A variable that their function takes as an argument is refused: VariableGradient.
+
 tf.recompute_grad converts the IndexedSlices to a dense tensor on its way. An embedding variable has none: its static shape is
 [0, dim]. So its IndexedSlices is packed into one float32 tensor [n, dim + 2], a row for each entry: the values, and the bits of the
 key. The conversion is a public hook of TensorFlow, `tf.register_tensor_conversion_function`. It leaves all other IndexedSlices, and
@@ -16,11 +18,33 @@ import tensorflow as tf
 from tf_multitier._library import ops
 from tf_multitier.tensorflow_internals import EagerTensor
 from tf_multitier.tensorflow_internals import embedding_dim_of_handle
+from tf_multitier.tensorflow_internals import is_given_to_custom_gradient
+from tf_multitier.tensorflow_internals import resource_variable_ops
 from tf_multitier.tensorflow_internals import variable_of_recomputed_gradient
 
 _NO_KEYS = "tf_multitier_no_keys"
 _KEY_COLUMNS = 2  # float32 elements with the bits of an int64
 _converted_types: set = set()  # types of the variables that stand_in has converted
+
+
+def no_tensor(name):
+    """The error for a use of an embedding variable as a tensor."""
+    return NotImplementedError(
+        f"embedding variable '{name}' is a hash table and has no dense value, so it cannot go through tf.identity or a loop, or be "
+        "an argument or a result of a function of tf.recompute_grad or tf.custom_gradient, as a tensor can: look its keys up there, "
+        "and let the function use it from the enclosing scope"
+    )
+
+
+class VariableGradient(resource_variable_ops.ResourceVariableGradient):
+    """What TensorFlow asks for a variable as a source of gradients: the variable itself."""
+
+    def get_gradient_components(self, value):
+        """NotImplementedError for an argument of tf.recompute_grad or tf.custom_gradient. Its gradient would be None, or an error of
+        TensorFlow's gather."""
+        if is_given_to_custom_gradient():
+            raise no_tensor(value.variable_name)
+        return super().get_gradient_components(value)
 
 
 def stand_in(variable):
@@ -47,6 +71,10 @@ def gradient_of_variable(op, grad):
     Args:
       op: a MultitierLookup.
       grad: the gradient of its values: IndexedSlices of keys, packed or not, or zeros [0, dim].
+
+    Raises:
+      TypeError: a dense gradient, which the caller's tf.custom_gradient returned; tf.errors.InvalidArgumentError, when run, if its
+        shape is not known before.
     """
     if not _is_stand_in(op.inputs[1]):
         return None
@@ -54,10 +82,28 @@ def gradient_of_variable(op, grad):
         return grad
     shape = op.outputs[0].shape
     dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape[-1]
-    values, bits = grad[:, :dim], grad[:, dim:]  # zeros have no columns of keys, and no rows
+    checks = _check_packed(grad, dim)
+    with tf.control_dependencies(checks):
+        values, bits = grad[:, :dim], grad[:, dim:]  # zeros have no columns of keys, and no rows
     keys = tf.bitcast(tf.reshape(bits, [-1, _KEY_COLUMNS]), tf.int64)
     values.set_shape([None, dim])
     return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
+
+
+def _check_packed(grad, dim):
+    """Checks that a tensor is a packed gradient, or zeros. Returns the ops that check what is not known yet. Errors: see
+    gradient_of_variable."""
+    expected = "gradient of an embedding variable in tf.custom_gradient: expected IndexedSlices of keys, found a dense tensor"
+    rank = grad.shape.rank
+    rows, columns = grad.shape.as_list() if rank == 2 else (None, None)
+    if columns == dim + _KEY_COLUMNS or (columns == dim and rows == 0):
+        return []
+    if (rank is not None and rank != 2) or columns not in (None, dim) or rows is not None:
+        raise TypeError(f"{expected} {grad.shape}: return tf.IndexedSlices(values, keys)")
+    size = tf.shape(grad)
+    is_packed = tf.reduce_all(size[1:] == dim + _KEY_COLUMNS)
+    is_right = tf.logical_and(tf.rank(grad) == 2, tf.logical_or(is_packed, size[0] == 0))
+    return [tf.debugging.Assert(is_right, [f"{expected} of shape", size])]
 
 
 def _packed(slices, dtype=None, name=None, as_ref=False):

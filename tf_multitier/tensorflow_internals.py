@@ -32,6 +32,7 @@ from tensorflow.python.feature_column import feature_column_v2
 from tensorflow.python.feature_column import sequence_feature_column
 from tensorflow.python.feature_column.utils import sequence_length_from_sparse_tensor
 from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.framework import composite_tensor_gradient
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.composite_tensor_gradient import CompositeTensorGradient
@@ -333,6 +334,19 @@ def conversion_asked_by():
             return "recompute_grad" if is_own else "custom_gradient"
         frame = frame.f_back
     return None
+
+
+def is_given_to_custom_gradient():
+    """Whether the caller was called for the arguments, or the result, of a function of tf.custom_gradient or tf.recompute_grad."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename == composite_tensor_gradient.__file__:
+        frame = frame.f_back
+    names = ("_eager_mode_decorator", "_graph_mode_decorator")
+    return (
+        frame is not None
+        and frame.f_code.co_name in names
+        and frame.f_code.co_filename == custom_gradient.__file__
+    )
 
 
 def variable_of_recomputed_gradient(slices):
