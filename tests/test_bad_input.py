@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from variable_util import initialized_session
 from variable_util import make
 
 import tf_multitier
@@ -31,67 +30,71 @@ def test_no_sparse_or_ragged_ids_end_the_process(kind):
     )
 
 
-def empty_ids(rows):
-    return v1.SparseTensorValue(np.zeros((0, 2), np.int64), np.zeros(0, np.int64), [rows, 1])
+def empty_rows(n):
+    return tf.SparseTensor(tf.zeros([0, 2], tf.int64), tf.zeros([0], tf.int64), [n, 1])
 
 
 @pytest.mark.parametrize("default_id", [1.7, True, "a", np.uint64(1)])
-def test_a_default_id_that_is_no_key(graph, default_id):
-    ids = v1.sparse_placeholder(tf.int64)
+def test_a_default_id_that_is_no_key(world, default_id):
+    ev, safe = make(), tf.nn.safe_embedding_lookup_sparse
     with pytest.raises(
         TypeError, match="embedding variable 'ev': default_id: expected int64, found"
     ):
-        tf.nn.safe_embedding_lookup_sparse(make(), ids, default_id=default_id)
+        world.run(lambda: safe(ev, empty_rows(2), default_id=default_id))
+
+
+@pytest.mark.parametrize("default_id", [1.7, True, "a", np.uint64(1)])
+def test_a_default_id_that_is_no_integer_of_a_multihash_variable(graph, default_id):
+    hashed = tf_multitier.get_multihash_variable("mh", [[3, 4], [3, 4]])
     with pytest.raises(
         TypeError, match="multihash variable 'mh': default_id: expected integers, found"
     ):
-        tf.nn.safe_embedding_lookup_sparse(
-            tf_multitier.get_multihash_variable("mh", [[3, 4], [3, 4]]), ids, default_id=default_id
-        )
+        tf.nn.safe_embedding_lookup_sparse(hashed, empty_rows(2), default_id=default_id)
 
 
-def test_a_default_id_of_several_keys(graph):
+def test_a_default_id_of_several_keys(world):
+    ev, safe = make(), tf.nn.safe_embedding_lookup_sparse
     with pytest.raises(ValueError, match=r"'ev': default_id: expected one key, found shape \(2,\)"):
-        tf.nn.safe_embedding_lookup_sparse(
-            make(), v1.sparse_placeholder(tf.int64), default_id=[1, 2]
-        )
+        world.run(lambda: safe(ev, empty_rows(2), default_id=[1, 2]))
 
 
 @pytest.mark.parametrize("default_id", [2**40, -1, np.int64(7), tf.int8.max])
-def test_a_default_id_that_is_a_key_is_looked_up_and_trained(graph, default_id):
-    ev, ids = make(), v1.sparse_placeholder(tf.int64)
-    out = tf.nn.safe_embedding_lookup_sparse(ev, ids, default_id=default_id)
-    step = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(out))
-    expected = tf.nn.embedding_lookup(ev, [default_id, default_id])
-    with initialized_session() as session:
-        np.testing.assert_array_equal(*session.run([out, expected], {ids: empty_ids(2)}))
-        session.run(step, {ids: empty_ids(2)})
-        assert session.run(ev.get_frequency([default_id])).tolist() == [2]
+def test_a_default_id_that_is_a_key_is_looked_up_and_trained(world, default_id):
+    ev = make()
+    out = lambda: tf.nn.safe_embedding_lookup_sparse(ev, empty_rows(2), default_id=default_id)
+    plain = lambda: tf.nn.embedding_lookup(ev, [default_id, default_id])
+    np.testing.assert_array_equal(*world.run(lambda: [out(), plain()]))
+    world.step(lambda: tf.reduce_sum(out()), [ev])()
+    assert world.run(lambda: ev.get_frequency([default_id])).tolist() == [2]
 
 
-def test_the_gradient_of_weights_passes_filled_rows(graph):
-    ev, weights = (
-        make(initializer=v1.ones_initializer()),
-        v1.get_variable("w", initializer=[2.0, 3.0], use_resource=True),
-    )
-    indices = [[0, 0], [2, 0]]
-    out = tf.nn.safe_embedding_lookup_sparse(
-        ev,
-        tf.SparseTensor(indices, tf.constant([5, 6], tf.int64), [4, 1]),
-        tf.SparseTensor(indices, tf.convert_to_tensor(weights), [4, 1]),
-        combiner="sum",
-        default_id=9,
-    )
-    [gradient] = tf.gradients(tf.reduce_sum(out * [[1.0], [10.0], [100.0], [1000.0]]), [weights])
-    with initialized_session() as session:
-        values, found = session.run([out, tf.convert_to_tensor(gradient)])
+def test_the_gradient_of_weights_passes_filled_rows(world):
+    ev, indices = make(initializer=v1.ones_initializer()), [[0, 0], [2, 0]]
+
+    def look_up(weights):
+        return tf.nn.safe_embedding_lookup_sparse(
+            ev,
+            tf.SparseTensor(indices, tf.constant([5, 6], tf.int64), [4, 1]),
+            tf.SparseTensor(indices, weights, [4, 1]),
+            combiner="sum",
+            default_id=9,
+        )
+
+    def both(weights):
+        def values_and_loss():
+            out = look_up(weights)
+            return out, tf.reduce_sum(out * [[1.0], [10.0], [100.0], [1000.0]])
+
+        values, [slope] = world.with_gradients(values_and_loss, [weights])
+        return values, tf.convert_to_tensor(slope)
+
+    values, found = world.run(both, np.array([2.0, 3.0], np.float32))
     assert values[:, 0].tolist() == [2.0, 1.0, 3.0, 1.0] and found.tolist() == [4.0, 400.0]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_step_of_expiry_that_is_no_integer(graph, parts):
+def test_a_step_of_expiry_that_is_no_integer(world, parts):
     ev = make(parts=parts)
     with pytest.raises(TypeError, match="'ev': step: expected an integer, found float32"):
-        ev.expire(1.7)
-    with initialized_session() as session:
-        assert session.run([ev.expire(3), ev.expire(np.int64(2**40))]) == [0, 0]
+        world.run(lambda: ev.expire(1.7))
+    assert world.run(lambda: [ev.expire(3), ev.expire(np.int64(2**40))]) == [0, 0]

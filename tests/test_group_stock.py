@@ -39,9 +39,10 @@ def test_a_planned_step_is_the_step_of_an_ungrouped_stock_lookup(world):
         )
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_stock_lookups_of_static_variables_agree(session, combiner, weighted):
+@pytest.mark.parametrize(
+    ("combiner", "weighted"), [("sum", False), ("mean", True), ("sqrtn", True)]
+)
+def test_a_group_of_tables_and_static_variables_agrees_with_stock(world, combiner, weighted):
     rng = np.random.default_rng(3)
     rows = [
         rng.integers(0, VOCABULARY, n).tolist() for n in (3, 1, 25, 4)
@@ -53,72 +54,86 @@ def test_stock_lookups_of_static_variables_agree(session, combiner, weighted):
         else None
     )
     initial = matrix(5)
-    ev = tf_multitier.get_embedding_variable(
-        "ev",
-        5,
-        ev_option=tf_multitier.EmbeddingVariableOption(
-            init_option=tf_multitier.InitializerOption(
-                initializer=v1.constant_initializer(initial), default_value_dim=VOCABULARY
-            )
-        ),
-    )
-    ours = [
-        ev,
-        static("ours", 5),
-        static("parts", 5, parts=3),
-        static("ref", 5, use_resource=False),
+    option = tf_multitier.InitializerOption(v1.constant_initializer(initial), VOCABULARY)
+    options = tf_multitier.EmbeddingVariableOption(init_option=option)
+    ev = tf_multitier.get_embedding_variable("ev", 5, ev_option=options)
+    clipped = tf_multitier.get_embedding_variable("clipped", 5, ev_option=options)
+
+    def ours(given):
+        parts = [given[:7], given[7:14], given[14:]]  # "div": 20 rows in three parts
+        arguments = [ev, clipped, given, parts], [ids] * 4, [combiner] * 4, [weights] * 4
+        norms = [None, 0.8, None, 0.8]
+        return nn.group_embedding_lookup_sparse(
+            *arguments, partition_strategy="div", max_norms=norms
+        )
+
+    def stock(given):
+        look_up = tf.nn.embedding_lookup_sparse
+        plain = look_up(given, ids, weights, combiner)
+        return [plain, look_up(given, ids, weights, combiner, max_norm=0.8)]
+
+    def gradients(of):
+        def both():
+            given = tf.constant(initial)
+            values, [slope] = world.with_gradients(lambda: _loss(of(given)), [given])
+            return values, tf.convert_to_tensor(slope)
+
+        return both
+
+    found, slope = world.run(gradients(ours))
+    (plain, cut), expected = world.run(gradients(stock))
+    for got, want in zip(found, (plain, cut, plain, cut)):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(slope, expected, rtol=2e-5, atol=2e-6)
+    # The tables train as the static rows would.
+    world.step(lambda: _loss(ours(tf.constant(initial)))[1], [ev, clipped], "sgd", 1.0)()
+    halves = [
+        world.run(lambda v=v: tf.nn.embedding_lookup(v, np.arange(VOCABULARY)))
+        for v in (ev, clipped)
     ]
-    stock = static("stock", 5)
-    out = nn.group_embedding_lookup_sparse(
-        ours,
-        [ids] * 4,
-        [combiner] * 4,
-        [weights] * 4,
-        partition_strategy="div",
-        max_norms=[None, None, None, 0.8],
-    )
-    expected = v1.nn.embedding_lookup_sparse(stock, ids, weights, combiner=combiner)
-    clipped = v1.nn.embedding_lookup_sparse(stock, ids, weights, combiner=combiner, max_norm=0.8)
-    optimizer = lambda: v1.train.AdagradOptimizer(0.1)
-    steps = [optimizer().minimize(tf.reduce_sum(tf.square(o - 1.0))) for o in out[:3] + [expected]]
-    initialized(session)
-    np.testing.assert_allclose(*session.run([out[3], clipped]), rtol=2e-6, atol=1e-6)
-    for _ in range(20):
-        results = session.run(out[:3] + [expected])
-        for got in results[:3]:
-            np.testing.assert_allclose(got, results[3], rtol=2e-5, atol=2e-6)
-        session.run(steps)
+    np.testing.assert_allclose(2 * initial - sum(halves), expected, rtol=2e-4, atol=2e-5)
 
 
-def test_dense_ids_of_any_shape(session):
-    params = [
-        table("ev", 3),
-        static("var", 2),
-        static("div", 2, parts=3, seed=1),
-        table("parts", 3, parts=2),
-    ]
+def _loss(values):
+    return values, tf.add_n([tf.reduce_sum(tf.square(v - 1.0)) for v in values])
+
+
+def test_dense_ids_of_any_shape(world):
+    given = matrix(2)
+    params = [table("ev", 3), table("parts", 3, parts=2)]
     ids = [
         np.array([[1, -2], [3, 1]], np.int64),
         np.array(4, np.int32),
         np.array([0, 19, 7], np.int64),
         np.zeros([0, 2], np.int64),
     ]
-    out = nn.group_embedding_lookup(params, ids, partition_strategy="div")
-    by_hand = [tf.nn.embedding_lookup(params[0], ids[0]), tf.nn.embedding_lookup(params[1], ids[1])]
-    assert [o.shape.as_list() for o in out] == [[2, 2, 3], [2], [3, 2], [0, 2, 3]]
-    initialized(session)
-    got, expected = session.run([out, by_hand])
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_array_equal(got[1], expected[1])
-    np.testing.assert_array_equal(got[2], matrix(2)[[0, 19, 7]])
-    assert got[3].shape == (0, 2, 3)
-    train = v1.train.GradientDescentOptimizer(1.0).minimize(
-        tf.reduce_sum(out[0]) + tf.reduce_sum(out[2])
-    )
-    session.run(train)
-    keys, _, _, counts = session.run(params[0].export())
+
+    def look_up(static):
+        parts = [static[:7], static[7:14], static[14:]]
+        every = [params[0], static, parts, params[1]]
+        return nn.group_embedding_lookup(every, ids, partition_strategy="div")
+
+    def values_and_gradient():
+        static = tf.constant(given)
+
+        def both():
+            out = look_up(static)
+            return out, tf.reduce_sum(out[0]) + tf.reduce_sum(out[2])
+
+        values, [slope] = world.with_gradients(both, [static])
+        return values, tf.convert_to_tensor(slope)
+
+    got, slope = world.run(values_and_gradient)
+    assert [o.shape for o in got] == [(2, 2, 3), (2,), (3, 2), (0, 2, 3)]
+    expected = world.run(lambda: tf.nn.embedding_lookup(params[0], ids[0]))
+    np.testing.assert_array_equal(got[0], expected)
+    np.testing.assert_array_equal(got[1], given[4])
+    np.testing.assert_array_equal(got[2], given[[0, 19, 7]])
+    np.testing.assert_array_equal(np.flatnonzero(slope[:, 0]), [0, 7, 19])
+    loss = lambda: tf.reduce_sum(look_up(tf.constant(given))[0])
+    world.step(loss, params[:1], "sgd", 1.0)()
+    keys, _, _, counts = world.run(params[0].export)
     assert dict(zip(keys.tolist(), counts.tolist())) == {1: 2, -2: 1, 3: 1}
-    np.testing.assert_array_equal(session.run(out[2]), matrix(2)[[0, 19, 7]] - 1)
 
 
 @pytest.mark.parametrize("is_sequence", [False, True])

@@ -10,6 +10,7 @@ from storage_util import Model
 from storage_util import batches
 from storage_util import option
 from storage_util import started
+from storage_util import WorldModel
 
 import tf_multitier
 
@@ -34,34 +35,41 @@ v1 = tf.compat.v1
     ],
 )
 def test_an_impossible_storage_path_is_one_error_naming_variable_and_path(
-    graph, kind, make, error, message, tmp_path
+    world, kind, make, error, message, tmp_path
 ):
     path = make(tmp_path)
-    model = Model(option(kind, path), name="users")
-    with v1.Session() as session:
-        with pytest.raises(error, match=message) as raised:
-            session.run(model.ev.initializer)
-        assert "users" in raised.value.message and str(path) in raised.value.message
-        assert not session.run(model.ev.is_initialized())
+    raised = refused(world, option(kind, path), error, message)
+    assert "users" in raised.value.message and str(path) in raised.value.message
+
+
+def refused(world, storage, error, message=""):
+    """The error of a table that cannot be made: of the initializer in a Session, else of the constructor."""
+    with pytest.raises(error, match=message) as raised:
+        ev = tf_multitier.get_embedding_variable(
+            "users",
+            4,
+            ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage),
+        )
+        assert world.is_graph, "made eagerly"
+        with v1.Session() as session:
+            try:
+                session.run(ev.initializer)
+            finally:
+                assert not session.run(ev.is_initialized())
+    return raised
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.isdir("/proc/self"), reason="needs /proc")
-def test_a_read_only_storage_path_is_one_error_naming_variable_and_path(graph):
+def test_a_read_only_storage_path_is_one_error_naming_variable_and_path(world):
     # Root may write everywhere except where the kernel forbids it.
-    model = Model(option("DRAM_SSDHASH", "/proc/self"), name="users")
-    with v1.Session() as session:
-        with pytest.raises(tf.errors.OpError) as raised:
-            session.run(model.ev.initializer)
-        assert "users" in raised.value.message and "/proc/self" in raised.value.message
+    raised = refused(world, option("DRAM_SSDHASH", "/proc/self"), tf.errors.OpError)
+    assert "users" in raised.value.message and "/proc/self" in raised.value.message
 
 
-def test_a_size_below_one_row_names_variable_tier_and_both_sizes(graph, tmp_path):
-    model = Model(tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path), [8]), name="users")
-    with v1.Session() as session:
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match="'users'.*dram.*one row.*16 bytes.*found 8"
-        ):
-            session.run(model.ev.initializer)
+def test_a_size_below_one_row_names_variable_tier_and_both_sizes(world, tmp_path):
+    storage = tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path), [8])
+    message = "'users'.*dram.*one row.*16 bytes.*found 8"
+    refused(world, storage, tf.errors.InvalidArgumentError, message)
 
 
 def test_a_path_that_does_not_exist_is_made_below_its_parent_and_cleared_afterwards(
@@ -82,21 +90,19 @@ def test_a_path_that_does_not_exist_is_made_below_its_parent_and_cleared_afterwa
     assert os.listdir(path) == []
 
 
-def test_variables_and_partitions_share_one_storage_path(graph, tmp_path):
+def test_variables_and_partitions_share_one_storage_path(world, tmp_path):
     models = [
-        Model(option(kind, tmp_path), f"ev{i}", parts=parts)
+        WorldModel(world, option(kind, tmp_path), f"ev{i}", parts=parts)
         for i, (kind, parts) in enumerate(
             [("DRAM_SSDHASH", 1), ("DRAM_SSDHASH", 3), ("LEVELDB", 2), ("PMEM", 1)]
         )
     ]
-    with started() as session:
-        for ids, grads in batches(4, 4):
-            for model in models:
-                model.run(session, ids, grads, step=False)
-        for model in models[1:]:
-            assert model.content(session) == models[0].content(session)
-        names = set(os.listdir(tmp_path))
-    assert len(names) == 1 + 3 + 2 + 1
+    for ids, grads in batches(4, 4):
+        for model in models:
+            model.run(ids, grads, counts=False)
+    for model in models[1:]:
+        assert model.content() == models[0].content()
+    assert len(os.listdir(tmp_path)) == 1 + 3 + 2 + 1
 
 
 @pytest.mark.parametrize(
@@ -109,16 +115,11 @@ def test_variables_and_partitions_share_one_storage_path(graph, tmp_path):
     ],
 )
 def test_a_bad_environment_variable_of_the_engine_is_refused_by_name(
-    graph, monkeypatch, variable, value, tmp_path
+    world, monkeypatch, variable, value, tmp_path
 ):
     monkeypatch.setenv(variable, value)
-    model = Model(option("DRAM_SSDHASH", tmp_path), name="users")
-    with v1.Session() as session:
-        with pytest.raises(
-            tf.errors.InvalidArgumentError,
-            match=f"'users': .*{variable}: expected .*found '{value}'",
-        ):
-            session.run(model.ev.initializer)
+    message = f"'users': .*{variable}: expected .*found '{value}'"
+    refused(world, option("DRAM_SSDHASH", tmp_path), tf.errors.InvalidArgumentError, message)
 
 
 @pytest.fixture

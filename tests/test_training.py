@@ -40,38 +40,33 @@ def test_clipping_by_norm_equals_stock(world, parts):
     assert world.run(lambda: ev.get_frequency([3, 4])).tolist() == [3, 1]
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_weights_of_a_pooled_lookup_train_with_it(graph, parts, combiner):
-    ev = make(parts=parts)
-    with v1.Session() as session:
-        everything = tf.nn.embedding_lookup(ev, np.arange(9))
-        session.run([p.initializer for p in ev.parts])
-        initial = session.run(everything)
-    stock = v1.get_variable("stock", initializer=initial, use_resource=True)
+@pytest.mark.parametrize(("parts", "combiner"), [(1, "sum"), (2, "mean"), (1, "sqrtn")])
+def test_weights_of_a_pooled_lookup_train_with_it(world, parts, combiner):
+    ev, start = make(parts=parts), np.array([1, 2, 0.5, 3], np.float32)
     ids = sparse([0, 0, 1, 1], [3, 3, 8, 1], [2, 2])
-    weights, train = [], []
-    for i, table in enumerate((stock, ev)):
-        weights.append(
-            v1.get_variable(
-                f"w{i}", initializer=np.array([1, 2, 0.5, 3], np.float32), use_resource=True
-            )
-        )
-        sp_weights = tf.SparseTensor(ids.indices, weights[i].read_value(), ids.dense_shape)
-        loss = tf.reduce_sum(
-            tf.nn.embedding_lookup_sparse(table, ids, sp_weights, combiner=combiner) ** 2
-        )
-        train.append(
-            v1.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[table, weights[i]])
-        )
-    with initialized_session() as session:
-        for _ in range(30):
-            session.run(train)
-        ours, theirs = session.run([everything, stock])
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-        ours, theirs = session.run(weights[::-1])
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-        assert not np.allclose(ours, [1, 2, 0.5, 3])
+    everything = lambda: tf.nn.embedding_lookup(ev, np.arange(9))
+
+    def loss(weights, table=ev):
+        weighted = tf.SparseTensor(ids.indices, weights, ids.dense_shape)
+        pooled = tf.nn.embedding_lookup_sparse(table, ids, weighted, combiner=combiner)
+        return tf.reduce_sum(pooled**2)
+
+    def slope(weights):
+        return world.with_gradients(lambda: (weights, loss(weights)), [weights])[1]
+
+    def stock_step(weights, table):
+        _, slopes = world.with_gradients(lambda: (0.0, loss(weights, table)), [weights, table])
+        return [w - 0.1 * tf.convert_to_tensor(g) for w, g in zip((weights, table), slopes)]
+
+    step = world.step(loss, [ev], "sgd", 0.1)
+    ours, theirs = start, (start, world.run(everything))
+    for _ in range(10):
+        [found] = world.run(slope, ours)
+        step(ours)
+        ours, theirs = ours - np.float32(0.1) * found, world.run(stock_step, *theirs)
+    np.testing.assert_allclose(ours, theirs[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(world.run(everything), theirs[1], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(ours, start)
 
 
 def test_the_summed_gradient_is_not_computed_for_an_optimizer_that_takes_it_unchanged(graph):
@@ -160,18 +155,15 @@ def test_two_optimizers_in_one_graph_and_two_on_one_variable(graph):
         np.testing.assert_allclose(rows[:, 4:], 1.1)
 
 
-def test_a_slot_added_to_rows_that_exist_holds_its_initial_value(graph):
+def test_a_slot_added_to_rows_that_exist_holds_its_initial_value(world):
     ev = make()
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2]))
-    sgd = v1.train.GradientDescentOptimizer(1.0).minimize(loss)
-    with initialized_session() as session:
-        session.run(sgd)
-        before = session.run(ev.export())[1]
-        momentum = v1.train.MomentumOptimizer(1.0, 0.9).minimize(loss)  # after the initializer ran
-        session.run(momentum)
-        rows = session.run(ev.export_rows()).rows
-        np.testing.assert_array_equal(rows[:, :4], before - np.float32(1))
-        np.testing.assert_array_equal(rows[:, 4:], 1)
+    loss = lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
+    world.step(loss, [ev], "sgd", 1.0)([1, 2])
+    before = world.run(ev.export)[1]
+    world.step(loss, [ev], "adagrad", 1.0)([2])
+    rows = world.run(ev.export_rows).rows
+    np.testing.assert_array_equal(rows[0, :4], before[0])
+    np.testing.assert_array_equal(rows[:, 4:], np.float32([[0.1] * 4, [1.1] * 4]))
 
 
 def test_learning_rate_decay_and_versions_follow_the_global_step(graph):
