@@ -1,4 +1,5 @@
-// VictimOrder: which rows of a shard's DRAM are demoted first; and LowerOrder, the same for a bounded tier below.
+// VictimOrder: which rows of a shard's DRAM are demoted first (LRU, LFU, score, the default); and LowerOrder, the same for a
+// bounded tier below.
 //
 // A row carries its recency itself. A lookup stores it there, under the shared side of the shard's lock, and changes nothing
 // else. An order therefore learns of a use only when it looks at the row:

@@ -1,3 +1,5 @@
+// Makes the tiers of a storage type. A new kind of tier is added to the lists here: see the header.
+
 #include "cc/storage_types/storage.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 //   demoter.cc         when, and how many: the background's jobs, the sticky error and its retry
 //   demoter_flush.cc   what Flush writes
-//   RowMover, RecordMover   how: a slice, which is a limited number of rows of one shard
+//   RowMover, RecordMover   how: they move one slice at a time. A slice is a limited number of rows of one shard
 //
 // Owns four things:
 //   ceiling        after SetDramBudget has lowered the budget, operations demote to the ceiling, not to the budget. It falls
@@ -16,7 +16,7 @@
 //     index that says "being read" (pending_words.h). AwaitJobs and Stop need no gate;
 //   - the pool's threads;
 //   - TierStack, which hands over the error of a refused removal.
-// Thread-safe. mutex_ guards the error; the pool's lock is taken inside it.
+// Thread-safe. mutex_ guards the error; the pool's lock is taken while mutex_ is held.
 
 #ifndef CC_TABLE_DEMOTER_H_
 #define CC_TABLE_DEMOTER_H_
@@ -56,14 +56,14 @@ class Demoter {
   void TrimAndRemember() { Remember(Trim()); }
   // As Trim. First demotes what is beyond the budgets of the tiers below.
   Status TrimLower();
-  // Waits until the jobs of the pool have ended.
+  // Waits until the pool has ended the jobs that demote. The retry job may go on.
   void AwaitJobs();
   // Retries what failed, then demotes what is beyond the budget.
   Status Drain();
 
   // --- The sticky error: of a write or removal that failed. A job tries again a second later.
   void Remember(Status status);
-  // Tries again now. Returns the error if it fails again.
+  // Tries again now. Returns the error if a write fails again; a removal that fails again stays the sticky error.
   Status Retry();
   bool failed() const { return failed_; }
   Status sticky_error() const;
@@ -72,8 +72,8 @@ class Demoter {
   // --- Flush.
   // Finds the rows of a shard that have no record in the last tier, and writes them there. Rows in DRAM stay where they are.
   Status FlushShard(Shard* shard);
-  // Moves all rows into the last tier, out of DRAM and the tiers between. For a last tier with a size: it frees a row's record
-  // when the row is promoted, so FlushShard would not be enough. REQUIRES: the gate is closed
+  // Moves all rows into the last tier, out of DRAM and the tiers between. Used if the last tier has a size. Such a tier keeps
+  // no record of a row that is above it, and FlushShard leaves rows in DRAM. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.

@@ -1,3 +1,5 @@
+// Reads the rows that a lookup, an update or another operation did not find in memory: see the header.
+
 #include "cc/table/tier_reader.h"
 
 #include <algorithm>

@@ -3,20 +3,22 @@
 //
 //   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. For any other key, the reader
 //               looks for a word of the shard's index that may be the key's: a word is a location and some bits of a hash. It
-//               sets the word's mark "being read" (ShardRows::BeginRead). Until step 3, no other thread moves, frees or reads
-//               the record of that word.
+//               sets the word's mark "being read" (ShardRows::BeginRead). Until step 3, no other thread moves or frees the
+//               record of that word, and no other TierReader reads it.
 //   2. read     all records of the batch in one call of each tier, no lock held.
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for,
 //               OnRecord decides, and the reader does it: keep the record where it is, install its row in DRAM, or erase the
 //               key. After a row is installed, a last tier without a size keeps the record. While the row does not change,
-//               this record is its clean copy: the row can leave DRAM without a write. Any other tier frees the record.
+//               this record is its clean copy: if that is the only lower tier, the row can leave DRAM without a write. Any
+//               other tier frees the record.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
 // An operation passes keys and a visitor. The visitor is a subclass of RecordVisitor in the operation's own source file. Keys
-// come in the order of their shards. Step 1 locks a shard once for a run of up to a thousand keys, and step 3 for a group of
-// up to 128 records that the tier has read. Meanwhile the buckets of the next keys are prefetched into the processor's cache.
+// come in the order of their shards. Step 1 locks a shard once for a run of up to 1,024 keys. If the tier reports records while
+// it reads (Tier::ReadAndTell), step 3 locks a shard once for up to 128 records. Otherwise it locks a shard once for a run.
+// Under a lock, the index buckets of the next keys are prefetched into the processor's cache.
 //
 // A damaged record (DataLoss) is an error, or its key starts anew, or its key is dropped: on_corruption and
 // RecordVisitor::OnDamage decide. If the tier does not know the key of a damaged record, the record counts as that of the key
@@ -109,8 +111,8 @@ class RecordVisitor {
   virtual ~RecordVisitor() = default;
   // Whether row data are read.
   virtual bool NeedsRow() const = 0;
-  // No record must be read. `found` is a row in memory, or a key that a filter counts and has not admitted. If it is empty, the
-  // table does not have the key.
+  // Called if the key can be answered without reading a record. `found` is a row in memory, or a key that a filter counts and
+  // has not admitted. If it is empty, the table does not have the key.
   virtual Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) = 0;
   // The key's record. key->row has all columns where rows are needed.
   virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;

@@ -1,4 +1,4 @@
-// Tier: storage for rows below the first tier. A tier stores a row as a record at a location.
+// Tier: storage for rows outside of DRAM: below it, or in its place. A tier stores a row as a record at a location.
 //
 // The table that uses a tier is its owner. The tier knows nothing of it: the owner passes (key, location), and the tier does
 // not know where the owner stores a location. Calls for records take batches. A record is readable at its location from the
@@ -10,9 +10,10 @@
 // again.
 // Remove deletes the key: a durable tier ensures that no record of the key returns after a restart.
 //
-// A tier with the capability `middle` may have the last tier below it. A row of a middle tier may also have a record in the
-// last tier that is equal to it, its clean copy: then it can leave the middle tier without a write. The record header has the
-// copy's location in `below`. A middle tier stores `below`, `recency` and `flags`. The last tier need not store them.
+// A tier with the capability `middle` may have the last tier below it. A row of a middle tier may also have an equal record in
+// the last tier. This record is the row's clean copy. A row with a clean copy leaves the middle tier without a write. The field
+// `below` of its record header is the copy's location. A middle tier stores `below`, `recency` and `flags`. The last tier need
+// not store them.
 //
 // A row may have been written with fewer columns than the table has now: a record states its number of columns.
 // Read returns only these; its caller fills in the others.
@@ -31,14 +32,14 @@
 //               being written, moved or read.
 //   4. release  Moved: `to` is held and `from` no longer is. Not moved: `to` is discarded, `from` is unchanged, and the tier
 //               tries again later.
-// A location that got a reference in step 3 may be freed at once, before step 4. The owner may free the record between
+// Once step 3 has set `moved`, the owner may free `to`, even before step 4. The owner may free the record between
 // steps 1 and 3. It then frees `from`. In step 3 it no longer refers to `from`, so it does not set `moved`.
 // Locks. The relocator takes the owner's locks. So the owner holds none of them when it calls one of these methods:
 //   Write, Sync, Remove, Compact          they may call the relocator. So may a thread of the tier
 //   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
-// The relocator may call Read, Free and stats, and no other method of the tier.
-// Scan and Free. A record may move after Scan has given its location. An owner that scans in order to free what it finds first
-// calls SetRelocator(nullptr), or first deletes all of its references: then no record moves.
+// The relocator may call Read (without any_key), Free and stats, and no other method of the tier.
+// Scan and Free. A record may move after Scan has given its location. If the owner wants to free the records that it scans, it
+// calls SetRelocator(nullptr) before, or deletes all references that it has. Then no record moves.
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
 // gives another record (its key shows which); it never gives torn data. Every tier passes the tests of tier_conformance.h.
@@ -83,7 +84,8 @@ struct ReadRecord {
   int64_t key = 0;  // the expected key; a record of another key is returned too
   uint32_t location = 0;
   // In: true if the caller does not know the key. If the record is damaged and the tier finds its key, in the record or in
-  // another file, the tier sets `key` and clears any_key. The caller must then check the key.
+  // another file, the tier sets `key` and clears any_key. The caller must then check that its row of this key is at this
+  // location.
   bool any_key = false;
   uint8_t* row_data = nullptr;  // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
   RecordHeader header;          // out; after DataLoss only its key is set, and only if the tier knows the key
@@ -122,14 +124,14 @@ struct TierStats {
   int64_t row_bytes = 0;       // bytes of row data in records that are held
   int64_t resident_bytes = 0;  // memory used for these rows
   int64_t stored_bytes = 0;    // bytes on a device used for these rows
-  // Of SSDHASH and LEVELDB; 0 for other tiers. LEVELDB has no histograms.
+  // Of SSDHASH, and the first four and read_backend of LEVELDB; 0 for other tiers.
   int64_t device_reads = 0;  // calls that read records, after coalescing
   int64_t device_read_bytes = 0;
   int64_t device_written_bytes = 0;  // all writes: records, relocation and metadata
   int64_t appended_bytes = 0;        // bytes of records passed to Write and Remove; written / appended: write amplification
   int64_t segments = 0;
   int64_t relocated_rows = 0;           // records moved by relocation
-  int64_t dead_bytes = 0;               // bytes in files of records no longer held; 0 if it does not count them
+  int64_t dead_bytes = 0;               // bytes that records no longer held take in files; 0 if not counted
   int64_t compaction_debt_bytes = 0;    // bytes above the tier's target size
   const char* read_backend = "";        // "io_uring", "pread", ...
   LatencyHistogram read_latency = {};   // of calls of Read
@@ -160,7 +162,7 @@ struct SealedFile {
   int64_t rows = 0;                 // records held
   std::vector<uint64_t> held;       // [slots] bits
   std::vector<uint32_t> locations;  // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
-  // While it lives, the tier moves no record out of the file. It deletes the file only if it has written a whole copy.
+  // While `hold` lives, the tier moves no single record out of the file. It may delete the file after copying the whole file.
   std::shared_ptr<const void> hold;
 };
 struct SealedFiles {
@@ -180,7 +182,7 @@ class Tier {
  public:
   virtual ~Tier() = default;
 
-  virtual const char* name() const = 0;  // "dram", "ssdhash", ...
+  virtual const char* name() const = 0;  // "pmem", "ssdhash", ...
   virtual TierCapabilities capabilities() const = 0;
 
   // Sets the layout of records written from now on. Called before the first Write and after a column was appended.
@@ -204,8 +206,8 @@ class Tier {
     return Read(records);
   }
   // Frees records. REQUIRES: each location holds a record of that key. A row that was promoted is in memory alone, and a crash
-  // loses memory. So recovery must find the newest record of a key, even if it was freed: a tier whose files last keeps a freed
-  // record that is `newest` until a newer record or a removal of the key is written.
+  // loses memory. So recovery must find the newest record of a key, even a freed one. A durable tier keeps a freed record that
+  // is `newest`. Its space may be used once a newer record or a removal of the key is written.
   virtual void Free(Span<const KeyLocation> records) = 0;
   // As Free; in addition the key must not return after recovery. Location kNoLocation: the key has no record that is held, but
   // had one before. After an error no record of the batch was freed.
