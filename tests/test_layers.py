@@ -78,6 +78,7 @@ TABLE_PARTS = [
         "removal",
         "row_batch.cc",
         "snapshot",
+        "snapshot_files",
         "transfer",
         "upsert",
     ),

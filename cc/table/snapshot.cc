@@ -25,16 +25,7 @@
 // At the end the rows that were given are counted against those that the table had at the moment. A snapshot that lacks a row
 // fails, whatever a tier said of its record. Damaged rows that on_corruption leaves out are counted as given.
 //
-// Files in place of rows (SnapshotRequest::take_file). A save need not write again what stands in a file that never changes. So
-// at the moment, while the gate is closed, the last tier gives its sealed files, each with the bits of the records that are
-// held in it. All their locations are marked as given at once: 3 does not come to them, no operation copies their rows, and a
-// row of DRAM whose clean copy is there is given with it. After the moment, before 2, the taker links the files (GiveFile);
-// until then the tier neither compacts nor deletes them. Afterwards the tier does with its records what it likes: the link
-// keeps the file. The bits are right because no operation is inside the gate, so that the tier holds exactly the records that
-// the table names. That is counted: where a removal is pending, no file is taken. Files are taken
-//   - of one lower tier, if it is the only one: a row of a middle tier may have a copy in the last tier
-//   - if on_corruption is kError: a damaged record in a linked file is found when the checkpoint is read, not left out
-//   - if at least half of their records are held (SsdHashTier::TakeSealedFiles): a link keeps the dead records, too
+// Files in place of rows (SnapshotRequest::take_file): snapshot_files.h. They are given between 1 and 2.
 //
 // A snapshot of what changed since the moment of an earlier one (SnapshotRequest::since) takes over what ChangedRows has noted:
 // 1 marks these rows of DRAM alone; 3 reads the keys that are below, or removed, wherever they are by then. A row that changes
@@ -47,8 +38,10 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <optional>
 
 #include "cc/table/row_export.h"
+#include "cc/table/snapshot_files.h"
 #include "cc/table/table_impl.h"
 #include "cc/table/table_snapshot.h"
 
@@ -105,7 +98,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
         state_(std::make_shared<SnapshotState>()),
         max_rows_(static_cast<size_t>(request.max_rows)),
         visit_(std::move(request.visit)),
-        take_file_(std::move(request.take_file)),
+        files_(&table->tiers_, std::move(request.take_file)),
         since_(request.since),
         track_as_(request.track_as) {
     if (request.waiting != nullptr) state_->waiting = std::move(request.waiting);
@@ -138,7 +131,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     applies_ = table_->applies_.load();
     if (table_->bloom_ != nullptr) filter_counters_ = table_->bloom_->State();
     marked_ = true;
-    if (take_file_ != nullptr) TakeFiles();
+    files_.Take(table_->shards_, state_.get());
     for (auto& shard : table_->shards_) {
       Shard::Locked lock(shard);
       if (!state_->is_delta) {
@@ -166,17 +159,10 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
   Result<bool> GiveFile() override {
-    if (files_.empty()) return false;
-    const SealedFile file = std::move(files_.back());
-    files_.pop_back();
-    const auto link = [&](const std::string& to) {
-      const Status linked = table_->tiers_.LinkSealedFile(0, file, to);
-      if (linked.ok()) linked_bytes_ += static_cast<int64_t>(file.bytes);
-      return linked;
-    };
-    MT_RETURN_IF_ERROR(take_file_(file, link));
-    rows_given_ += file.rows;
-    if (files_.empty()) table_->snapshot_.set_linked_bytes(linked_bytes_);
+    MT_ASSIGN_OR_RETURN(const std::optional<int64_t> rows, files_.Give());
+    if (!rows.has_value()) return false;
+    rows_given_ += *rows;
+    table_->snapshot_.set_linked_bytes(files_.linked_bytes());
     return true;
   }
 
@@ -204,21 +190,6 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
  private:
-  // REQUIRES: the gate is closed
-  void TakeFiles() {
-    int64_t named = 0;  // records
-    for (auto& shard : table_->shards_) {
-      Shard::Locked lock(shard);
-      named += lock->rows_in(0) + lock->copies();
-    }
-    SealedFiles taken = table_->tiers_.TakeSealedFiles(0);
-    if (taken.rows != named) return;
-    files_ = std::move(taken.files);
-    for (const SealedFile& file : files_) {
-      for (const uint32_t location : file.locations) state_->given[0].SetRun(location, SealedFile::kRun);
-    }
-  }
-
   // What Run needs at most: one chunk, what operations hand over (a vector that grows is there twice), and one read.
   size_t ScratchBytes() const {
     const size_t row_bytes = layout_->row_bytes(), rows = static_cast<size_t>(state_->rows);
@@ -463,10 +434,8 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   const std::shared_ptr<SnapshotState> state_;
   const size_t max_rows_;
   const std::function<Status(Rows*)> visit_;
-  const std::function<Status(const SealedFile&, const SnapshotRequest::LinkTo&)> take_file_;  // null: none
-  std::vector<SealedFile> files_;                                                             // to be given
+  SnapshotFiles files_;
   const int64_t since_, track_as_;
-  int64_t linked_bytes_ = 0;
   bool holds_ = false;  // the gate is closed
   bool marked_ = false, succeeded_ = false;
   bool knows_changes_ = true;
