@@ -2,9 +2,6 @@
 
 import glob
 import os
-import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -12,6 +9,8 @@ import pytest
 import tensorflow as tf
 from chain_util import Model
 from chain_util import STORAGE_TYPES
+from lives import KILLS
+from lives import Lives
 
 import tf_multitier
 from tf_multitier import checkpoint
@@ -246,39 +245,39 @@ def test_the_hook_saves_and_restores_deltas(tmp_path):
 
 
 _KILLED = """
-import sys, numpy as np, tensorflow as tf
-sys.path.insert(0, "tests")
-import pathlib, test_incremental_saver as test
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    model = test.Model(pathlib.Path(sys.argv[1]), max_deltas=5, max_to_keep=2)
+    model = test.Model(pathlib.Path({folder!r}), max_deltas=5, max_to_keep=2)
     session.run(model.init)
     rng = np.random.default_rng(0)
     step = 0
     while True:
         model.work(session, rng, 1)
-        model.saver.save_incremental(session, sys.argv[1] + "/model", step)
+        model.saver.save_incremental(session, {folder!r} + "/model", step)
         step += 1
-        print(step, flush=True)
+        say(step)
 """
 
 
-@pytest.mark.parametrize("seed", range(50 if os.environ.get("TF_MULTITIER_STRESS") else 2))
-def test_a_killed_program_leaves_a_chain_that_restores(tmp_path, seed):
-    with subprocess.Popen(
-        [sys.executable, "-c", _KILLED, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        cwd=_ROOT,
-        text=True,
-    ) as process:
-        saves = 2 + np.random.default_rng(seed).integers(12)
-        done = [process.stdout.readline() for _ in range(saves)][-1]
-        process.send_signal(signal.SIGKILL)
-        done = ([done] + process.stdout.read().split())[-1]
-    with tf.Graph().as_default(), v1.Session() as session:
+def test_a_killed_program_leaves_a_chain_that_restores(tmp_path):
+    imports = "import pathlib, numpy as np, tensorflow as tf, test_incremental_saver as test"
+    with (
+        Lives(imports, _KILLED, folder=str(tmp_path)) as lives,
+        tf.Graph().as_default(),
+        v1.Session() as session,
+    ):
         model = Model(tmp_path)
-        model.saver.restore(session, v1.train.latest_checkpoint(tmp_path))
-        assert session.run(v1.train.get_global_step()) >= int(done)
-        assert model.content(session)[0]
+        for seed in range(KILLS):
+            random = np.random.default_rng(seed)
+            with lives.begin() as life:
+                done = [life.line() for _ in range(1 + random.integers(8))][-1]
+                life.wait(random.random() * 0.02)  # somewhere in the next step or save
+            done = ([done] + life.rest())[-1]
+            model.saver.restore(session, v1.train.latest_checkpoint(tmp_path))
+            assert session.run(v1.train.get_global_step()) >= int(done)
+            assert model.content(session)[0]
+            for file in os.listdir(tmp_path):  # the next life begins at step 0
+                if file.startswith(("model", "checkpoint")):
+                    os.remove(tmp_path / file)
 
 
 def test_columns_that_come_within_a_chain_are_in_its_rows(tmp_path):

@@ -1,10 +1,6 @@
 """Variables with StorageOption(keep=True) whose files are damaged or lost, or whose process is killed."""
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -12,6 +8,8 @@ import tensorflow as tf
 from kept_util import instances
 from kept_util import KEYS
 from kept_util import Program
+from lives import KILLS
+from lives import Lives
 
 
 def test_a_damaged_description_is_refused_by_name_and_replaced_by_a_restore(tmp_path):
@@ -118,52 +116,39 @@ def test_rows_in_which_damage_was_met_are_read_from_the_checkpoint(tmp_path, kin
 
 
 _KILLED = """
-    import sys
-    sys.path.insert(0, {tests!r})
-    import numpy as np, tensorflow as tf
-    from pathlib import Path
-    from kept_util import Program
-    path = Path({path!r})
-    program = Program(path / "rows", {kind!r})
-    latest = tf.train.latest_checkpoint(str(path))
-    program.session.run(program.init)
-    if latest:
-        program.restore(latest)
-    for step in range(10**6):
-        program.run(program.train, np.random.randint(0, 5000, 256))
-        if step % 5 == 0:
-            total = program.table(np.arange(5000)).sum(dtype=np.float64)
-            saved = program.save(str(path / "model"), global_step=step)
-            print(saved, total, flush=True)
+path = Path({folder!r})
+program = Program(path / "rows", {kind!r})
+latest = tf.train.latest_checkpoint(str(path))
+program.session.run(program.init)
+if latest:
+    program.restore(latest)
+for step in range(int(latest.rpartition("-")[2]) + 1 if latest else 0, 10**6):
+    program.run(program.train, np.random.randint(0, 5000, 256))
+    if step % 5 == 0:
+        total = program.table(np.arange(5000)).sum(dtype=np.float64)
+        saved = program.save(str(path / "model"), global_step=step)
+        say(saved, total)
 """
 
 
 @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
 def test_a_killed_process_leaves_the_rows_of_its_checkpoint(tmp_path, kind):
-    rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
-    tests = os.path.dirname(os.path.abspath(__file__))
-    code = textwrap.dedent(_KILLED).format(tests=tests, path=str(tmp_path), kind=kind)
+    imports = "from pathlib import Path; import numpy as np, tensorflow as tf; from kept_util import Program"
     totals = {}
-    for seed in range(rounds):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            text=True,
-            stderr=subprocess.DEVNULL,
-        )
-        for _ in range(2 + np.random.RandomState(seed).randint(4)):
-            prefix, total = process.stdout.readline().split()
-            totals[prefix] = float(total)
-        process.send_signal(signal.SIGKILL)
-        for line in process.stdout.read().splitlines():
-            if len(line.split()) == 2:
-                totals[line.split()[0]] = float(line.split()[1])
-        process.wait()
-        latest = tf.train.latest_checkpoint(str(tmp_path))
-        with Program(tmp_path / "rows", kind) as program:
-            program.session.run(program.init)
-            program.restore(latest)
-            if latest in totals:
-                total = program.table(np.arange(5000)).sum(dtype=np.float64)
-                assert total == totals[latest]
-        assert len(instances(tmp_path / "rows")) == 1
+    with Lives(imports, _KILLED, folder=str(tmp_path), kind=kind) as lives:
+        for seed in range(KILLS // 2):  # of each kind
+            random = np.random.default_rng(seed)
+            with lives.begin() as life:
+                lines = [life.line() for _ in range(1 + random.integers(3))]
+                life.wait(random.random() * 0.03)  # somewhere in the next step or save
+            for line in lines + life.rest():
+                prefix, total = line.split()
+                totals[prefix] = float(total)
+            latest = tf.train.latest_checkpoint(str(tmp_path))
+            with Program(tmp_path / "rows", kind) as program:
+                program.session.run(program.init)
+                program.restore(latest)
+                if latest in totals:  # killed after the save and before it said so
+                    total = program.table(np.arange(5000)).sum(dtype=np.float64)
+                    assert total == totals[latest]
+            assert len(instances(tmp_path / "rows")) == 1

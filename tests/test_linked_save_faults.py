@@ -4,13 +4,14 @@ import errno
 import glob
 import os
 import shutil
-import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from lives import KILLS
+from lives import Lives
 from test_linked_saves import DIM
 from test_linked_saves import KEYS
 from test_linked_saves import Program
@@ -23,7 +24,6 @@ from tf_multitier import checkpoint
 
 v1 = tf.compat.v1
 _TESTS = os.path.dirname(__file__)
-_ROUNDS = 50 if os.environ.get("TF_MULTITIER_STRESS") else 2
 
 # Refuses each `every`th link, after the trial link of a save.
 _REFUSES = """
@@ -183,38 +183,29 @@ def test_a_linked_checkpoint_is_frozen_and_served_in_place(tmp_path):
 
 
 _RESTORES = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_linked_saves as test
-with test.Program(sys.argv[2] + "/other") as program:
-    print("ready", flush=True)
+with test.Program({folder!r} + "/other") as program:
+    say("ready")
     while True:
-        program.restore(sys.argv[2] + "/model")
-        print("restored", flush=True)
+        program.restore({folder!r} + "/model")
+        say("restored")
 """
 
 
 def test_a_kill_during_a_restore_leaves_the_checkpoint_and_its_table(tmp_path):
-    with Program(tmp_path / "rows").fill() as program:
+    imports = "import test_linked_saves as test"
+    with (
+        Program(tmp_path / "rows").fill() as program,
+        Lives(imports, _RESTORES, folder=str(tmp_path)) as lives,
+    ):
         prefix = program.save(tmp_path / "model")
         content = program.content()
         before = {path: os.stat(path).st_mtime_ns for path in glob.glob(prefix + ".*")}
-        for seed in range(_ROUNDS):
-            rng = np.random.default_rng(seed)
-            with subprocess.Popen(
-                [sys.executable, "-c", _RESTORES, _TESTS, str(tmp_path)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            ) as process:
-                for _ in range(1 + rng.integers(3)):
-                    assert process.stdout.readline()
-                try:
-                    process.wait(rng.random() * 0.3)  # somewhere in the next restore
-                except subprocess.TimeoutExpired:
-                    pass
-                process.send_signal(signal.SIGKILL)
-            assert process.returncode == -signal.SIGKILL
+        for seed in range(KILLS):
+            random = np.random.default_rng(seed)
+            with lives.begin() as life:
+                for _ in range(1 + random.integers(2)):
+                    life.line()
+                life.wait(random.random() * 0.1)  # somewhere in the next restore
             assert {path: os.stat(path).st_mtime_ns for path in glob.glob(prefix + ".*")} == before
         assert saved_rows(prefix) == content
         assert program.content() == content

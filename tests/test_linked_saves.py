@@ -4,7 +4,6 @@ import glob
 import json
 import os
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from lives import KILLS
+from lives import Lives
 
 import tf_multitier
 from tf_multitier import checkpoint
@@ -427,36 +428,31 @@ def test_objects_are_saved_with_links(tmp_path):
 
 
 _SAVES = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_linked_saves as test
-with test.Program(sys.argv[2] + "/rows").fill() as program:
+with test.Program({folder!r} + "/rows").fill() as program:
     for step in range(1000):
         program.run(program.train, test.KEYS[step % 10 :: 10])
-        program.save(sys.argv[2] + "/model", global_step=step)
-        print(step, flush=True)
+        program.save({folder!r} + "/model", global_step=step)
+        say(step)
 """
 
 
 def test_a_kill_leaves_a_whole_checkpoint(tmp_path):
-    for seed in range(50 if os.environ.get("TF_MULTITIER_STRESS") else 2):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        command = [sys.executable, "-c", _SAVES, os.path.dirname(__file__), str(folder)]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
-            saves = 1 + np.random.default_rng(seed).integers(8)
-            done = [process.stdout.readline() for _ in range(saves)][-1]
-            process.send_signal(signal.SIGKILL)
-            done = int(([done] + process.stdout.read().split())[-1])
-        prefix = tf.train.latest_checkpoint(str(folder))
-        step = int(prefix.rsplit("-", 1)[1])
-        assert step >= done and linked_files(prefix)
-        rows = saved_rows(prefix)
-        assert sorted(rows) == KEYS.tolist()
-        # Each save follows an update of every tenth key.
-        found = np.array([rows[key][0] for key in KEYS.tolist()])
-        expected = 1 + (step - KEYS % 10 + 10) // 10
-        np.testing.assert_array_equal(found, expected)
-        shutil.rmtree(folder)
+    with Lives("import test_linked_saves as test", _SAVES, folder=str(tmp_path)) as lives:
+        for seed in range(KILLS):
+            random = np.random.default_rng(seed)
+            with lives.begin() as life:
+                done = [life.line() for _ in range(1 + random.integers(3))][-1]
+                life.wait(random.random() * 0.05)  # somewhere in the next step or save
+            done = int(([done] + life.rest())[-1])
+            prefix = tf.train.latest_checkpoint(str(tmp_path))
+            step = int(prefix.rsplit("-", 1)[1])
+            assert step >= done and linked_files(prefix)
+            rows = checkpoint.load(prefix).tables["ev"].read()
+            order = np.argsort(rows.keys)
+            np.testing.assert_array_equal(rows.keys[order], KEYS)
+            # Each save follows an update of every tenth key.
+            expected = 1 + (step - KEYS % 10 + 10) // 10
+            np.testing.assert_array_equal(rows.frequencies[order], expected)
+            for file in os.listdir(tmp_path):  # the next life begins at step 0
+                if file.startswith(("model", "checkpoint")):
+                    os.remove(tmp_path / file)

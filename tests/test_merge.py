@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from chain_util import make_chain
 from chain_util import Model
+from lives import KILLS
 
 import tf_multitier
 from tf_multitier import _engine
@@ -257,7 +258,7 @@ for i in range(rounds):
 
 def test_a_merge_that_is_killed_leaves_the_source_and_no_half_target(chain, tmp_path):
     base, full = chain
-    rounds = 50 if os.environ.get("TF_MULTITIER_STRESS") else 12
+    rounds = KILLS
     os.makedirs(tmp_path / "out")
     before = {path: open(path, "rb").read() for path in glob.glob(base + "*")}
     arguments = [sys.executable, "-c", _KILLED, base, str(tmp_path / "out"), str(rounds)]

@@ -1,14 +1,13 @@
 """Embedding variables in tf.train.Checkpoint and CheckpointManager, and checkpoints that v1 and TensorFlow 2 exchange."""
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from lives import KILLS
+from lives import Lives
 
 import tf_multitier
 from tf_multitier import checkpoint
@@ -189,51 +188,51 @@ def test_a_part_alone_is_refused(tmp_path):
         tf.train.Checkpoint(part=make("parts", 3).parts[1]).save(tmp_path / "ck")
 
 
+KILLED_ROWS = 5_000
 KILLED = """
-import os, signal, sys, tensorflow as tf
-sys.path.insert(0, {tests!r})
-import test_tf2_checkpoints as t
-from tf_multitier import object_checkpoint
+number = int(given)
+saves, dies = 1 + number // 2 % 3, number % 2 == 0
 module = t.model()
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=module), {folder!r}, 2)
+checkpoint = tf.train.Checkpoint(model=module)
+manager = tf.train.CheckpointManager(checkpoint, {folder!r} + "/" + given, 2)
 write = object_checkpoint.write_bundle
 
 def write_or_die(prefix, entries):  # the rows are written, the checkpoint is not complete
-    if manager.checkpoint.save_counter.numpy() > {saves} and {dies}:
+    if manager.checkpoint.save_counter.numpy() > saves and dies:
         os.kill(os.getpid(), signal.SIGKILL)
     write(prefix, entries)
 
 object_checkpoint.write_bundle = write_or_die
 while True:
-    t.train(module, range({rows}))
-    print(manager.save(), flush=True)
+    t.train(module, range(t.KILLED_ROWS))
+    say(manager.save())
 """
-KILLED_ROWS = 5_000
-
-
-def killed_in_save(folder, saves, dies):
-    """Runs a program that saves, until it was killed in the save after `saves`. dies: it kills itself, before the last file."""
-    tests = os.path.dirname(os.path.abspath(__file__))
-    code = KILLED.format(tests=tests, folder=folder, saves=saves, dies=dies, rows=KILLED_ROWS)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        for _ in range(saves):
-            process.stdout.readline()
-        begins = f"ckpt-{saves + 1}.data-"
-        while process.poll() is None and not dies:
-            if any(name.startswith(begins) for name in os.listdir(folder)):
-                process.send_signal(signal.SIGKILL)
-                break
-    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_process_that_is_killed_while_it_saves_leaves_a_checkpoint_that_restores(tmp_path):
-    rounds = 20 if os.environ.get("TF_MULTITIER_STRESS") else 2
-    for number in range(rounds):
-        folder, saves, dies = str(tmp_path / str(number)), 1 + number // 2 % 3, number % 2 == 0
-        killed_in_save(folder, saves, dies)
-        latest = tf.train.latest_checkpoint(folder)
-        assert latest.endswith(f"-{saves}") or not dies  # the save may have ended before the signal
-        other = model()
-        tf.train.Checkpoint(model=other).restore(latest).expect_partial()
-        assert other.user.total_count() == other.parts.total_count() == KILLED_ROWS
-        assert np.unique(other.user.export()[2]).size == 1  # one version: rows of one moment
+    imports = (
+        "import signal, tensorflow as tf, test_tf2_checkpoints as t; "
+        "from tf_multitier import object_checkpoint"
+    )
+    with Lives(imports, KILLED, folder=str(tmp_path)) as lives:
+        for number in range(min(KILLS, 20)):
+            folder, saves, dies = str(tmp_path / str(number)), 1 + number // 2 % 3, number % 2 == 0
+            with lives.begin(number) as life:
+                for _ in range(saves):
+                    life.line()
+                while dies and not life.is_dead():  # it kills itself, before the last file
+                    pass
+                begins = f"ckpt-{saves + 1}.data-"
+                while not dies and not any(n.startswith(begins) for n in os.listdir(folder)):
+                    pass
+            latest = tf.train.latest_checkpoint(folder)
+            # The save may have ended before the signal.
+            assert latest.endswith(f"-{saves}") or not dies
+            restored(latest)
+
+
+def restored(latest):
+    other = model()
+    tf.train.Checkpoint(model=other).restore(latest).expect_partial()
+    assert other.user.total_count() == other.parts.total_count() == KILLED_ROWS
+    assert np.unique(other.user.export()[2]).size == 1  # one version: rows of one moment
