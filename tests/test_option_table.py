@@ -16,12 +16,13 @@ OPS = {
     "MultitierEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierHbmEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierInitialize": set(),
-    "MultitierReadPart": {"variable_name", "resize"},
-    "MultitierRestore": {"variable_name", "resize"},
+    "MultitierReadPart": {"variable_name", "resize", "convert"},
+    "MultitierRestore": {"variable_name", "resize", "convert"},
 }
 
-# What the engine's Table calls otherwise, has in addition, or has not: types, shape and partitions belong to the variable.
+# What the engine's Table calls otherwise, has in addition, or has not: the type of keys, shape and partitions belong to the variable.
 ENGINE_NAMES = {
+    "dtype": "value_dtype",
     "initializer_a": "a",
     "initializer_b": "b",
     "initializer_lower": "lower",
@@ -35,7 +36,6 @@ VARIABLE_ONLY = {
     "not_admitted_seed",
     "evaluation_parameters",
     "evaluation_seed",
-    "dtype",
     "key_dtype",
     "num_partitions",
     "partition_index",

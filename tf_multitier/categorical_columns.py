@@ -357,7 +357,7 @@ def _embedding_weights(
         partitioner = tf.compat.v1.fixed_size_partitioner(column.partition_num)
     root = tf.compat.v1.VariableScope(reuse=reuse, name="")
     with tf.compat.v1.variable_scope(root, auxiliary_name_scope=False):
-        return get_embedding_variable(
+        variable = get_embedding_variable(
             name,
             embedding_dim=tf.TensorShape(shape).as_list()[1],
             initializer=initializer,
@@ -366,6 +366,8 @@ def _embedding_weights(
             partitioner=partitioner,
             ev_option=ev_option,
         )
+    variable.lookup_dtype = tf.float32  # layers of columns add and concatenate float32
+    return variable
 
 
 def _without_initializer(ev_option):
@@ -383,6 +385,8 @@ def _without_initializer(ev_option):
             eval_initializer=init.eval_initializer,
         ),
         score=ev_option.score,
+        value_dtype=ev_option.value_dtype,
+        stochastic_rounding=ev_option.stochastic_rounding,
     )
 
 

@@ -130,9 +130,10 @@ def _asked(variable, pending, weights, combiner, max_norm, is_safe):
     is_static = not (is_embedding_variable(variable) or isinstance(variable, StoredParts))
     if rank is None or (is_static and not _one_op_reaches(variable)):
         look_up = _v1.nn.safe_embedding_lookup_sparse if is_safe else _v1.nn.embedding_lookup_sparse
-        return look_up(
+        values = look_up(
             variable, ids, weights, combiner=combiner, max_norm=max_norm, partition_strategy="div"
         )
+        return values if is_static else tf.cast(values, tf.float32)
     outer = None
     if rank != 2:
         outer = ids.dense_shape[:-1]
@@ -216,6 +217,7 @@ def look_up(tensors, groups, joins=False):
             max_norms=[a.max_norm for a in asked],
             params_num_per_group=group.limit,
             concat=runs,
+            output_dtype=tf.float32,  # a layer of columns concatenates them
         )
         joined = iter(
             [value for values, run in zip(found, runs) for value in [values] + [None] * (run - 1)]

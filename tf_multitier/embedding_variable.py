@@ -243,7 +243,7 @@ class EmbeddingVariable(
           tf.errors.DataLossError, when run: a row in a file is damaged or missing.
         """
         with colocate_with(self.handle, ignore_existing=True):
-            return ops.multitier_export_rows(self.handle, dtype=self.dtype, name=name)
+            return ops.multitier_export_rows(self.handle, name=name)
 
     # ---- slots
 
@@ -327,7 +327,11 @@ class EmbeddingVariable(
         return saver.restore(self, restored_tensors)
 
     def restore_from(
-        self, prefix: typing.Any, name: str = "restore", resize: bool = False
+        self,
+        prefix: typing.Any,
+        name: str = "restore",
+        resize: bool = False,
+        convert: bool = False,
     ) -> tf.Operation:
         """An op that replaces the variable's content by that of a checkpoint.
 
@@ -338,14 +342,16 @@ class EmbeddingVariable(
           name: name of the op.
           resize: accept another embedding_dim in the checkpoint. Each value is cut, or filled with the elements that the key's
             initial value has there. A slot with as many elements as the value is cut, or filled with its initial value.
+          convert: accept another value_dtype in the checkpoint. Values are rounded to the nearest of the variable's type.
 
         Raises:
-          tf.errors.InvalidArgumentError, when run: the checkpoint has another dim and `resize` is false, or a slot has another dim.
+          tf.errors.InvalidArgumentError, when run: the checkpoint has another dim and `resize` is false, or another value_dtype and
+            `convert` is false, or a slot has another dim.
           tf.errors.NotFoundError, when run: the checkpoint, the variable in it, or a part file is missing.
           tf.errors.DataLossError, when run: a file is damaged or belongs to another checkpoint. The message has the file.
         """
         return saver.restore_op(
-            self, tf.convert_to_tensor(prefix), self.variable_name, name, resize
+            self, tf.convert_to_tensor(prefix), self.variable_name, name, resize, convert
         )
 
     def _serialize_to_tensors(self):
@@ -389,7 +395,7 @@ class EmbeddingVariable(
         if asked_by is None:
             raise dense_use(self, CONVERSION)
         if asked_by == "unconnected":
-            return tf.zeros([0, self.embedding_dim], self.dtype)
+            return tf.zeros([0, self.embedding_dim], tf.float32)  # the type of gradients
         variable_accessed(self)
         return recomputed.stand_in(self)
 
@@ -401,9 +407,8 @@ class EmbeddingVariable(
 
 def _initialize(handle, attrs, matrix):
     """The op that makes the table of `handle`; eagerly, it makes the table now."""
-    rows = tf.zeros([0, attrs["shape"][1]], attrs["dtype"]) if matrix is None else matrix()
-    options = {name: value for name, value in attrs.items() if name != "dtype"}  # given by rows
-    return ops.multitier_initialize(handle, rows, name="Initialize", **options)
+    rows = tf.zeros([0, attrs["shape"][1]], tf.float32) if matrix is None else matrix()
+    return ops.multitier_initialize(handle, rows, name="Initialize", **attrs)
 
 
 def make_eager_variable(name, attrs, matrix, trainable):

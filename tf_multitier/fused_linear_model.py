@@ -157,6 +157,7 @@ def _sum_of(asked, units):
         partition_strategy="div",
         params_num_per_group=sys.maxsize,
         concat=True,
+        output_dtype=tf.float32,
     )
     return (
         values if len(asked) == 1 else tf.reduce_sum(tf.reshape(values, [-1, len(asked), units]), 1)

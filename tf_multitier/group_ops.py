@@ -13,6 +13,8 @@ from tf_multitier import lookup
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import side_by_side
+from tf_multitier.options import value_type
+from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
 from tf_multitier.tensorflow_internals import colocate_with
 
@@ -39,7 +41,7 @@ def _shared_rows(members, rows):
     return shape
 
 
-def look_up(members, rows, members_per_op, runs, training):
+def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
     """Builds the lookup ops: one per device and at most members_per_op members, with variables with HBM in ops of their own.
 
     Returns the output tensors, in order.
@@ -50,8 +52,11 @@ def look_up(members, rows, members_per_op, runs, training):
       members_per_op: maximal number of members in one op.
       runs: the number of consecutive members in each output tensor.
       training: whether keys without a row read what they do in training.
+      output_dtype: the type of the outputs. None: that of the variables of each; float32 where they differ.
     """
     training = training_attribute(training)
+    if output_dtype is not None:
+        output_dtype = value_type("output_dtype", output_dtype)
     if not isinstance(members_per_op, numbers.Integral) or members_per_op < 1:
         raise ValueError(
             f"params_num_per_group: expected an integer, at least 1, found {members_per_op}"
@@ -92,7 +97,22 @@ def look_up(members, rows, members_per_op, runs, training):
             else side_by_side.concat(its, [members[first].where for first in firsts])
         )
         values[-1].set_shape(shape.concatenate([None]))
-    return values
+    ends = np.cumsum(runs)
+    return [
+        lookup.as_type(value, _type_of_run(members[end - n : end], output_dtype))
+        for value, n, end in zip(values, runs, ends)
+    ]
+
+
+def _type_of_run(members, output_dtype):
+    """The type of an output: that of its members if they have the same, else float32."""
+    if output_dtype is not None:
+        return output_dtype
+    types = {
+        tf.float32 if member.variable is None else output_type(member.variable, None)
+        for member in members
+    }
+    return types.pop() if len(types) == 1 else tf.float32
 
 
 def _one_op(members, joins, training):
@@ -142,7 +162,9 @@ def _brought_together(member, training):
     """
     ids = tf.reshape(member.keys, [-1])
     if member.source == "table":
-        values = lookup.embedding_lookup(member.variable, ids, training=training)
+        values = lookup.embedding_lookup(
+            member.variable, ids, training=training, output_dtype=tf.float32
+        )
     else:
         values = tf.compat.v1.nn.embedding_lookup(
             member.parts, ids, partition_strategy=member.strategy

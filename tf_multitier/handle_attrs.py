@@ -16,6 +16,7 @@ OPTION_ATTRS = (
     "dtype",
     "key_dtype",
     "shape",
+    "stochastic_rounding",
     "initializer",
     "initializer_a",
     "initializer_b",
@@ -50,6 +51,7 @@ OPTION_ATTRS = (
 
 # What attributes were before they existed, in SavedModels of older versions.
 NEWER_ATTRS = {
+    "stochastic_rounding": False,
     "initializer_lower": 0.0,
     "initializer_upper": 0.0,
     "not_admitted": "",

@@ -34,6 +34,7 @@ from tf_multitier.queries import accessed
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import lookup_values
+from tf_multitier.queries import output_type
 from tf_multitier.queries import training_attribute
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -89,6 +90,7 @@ def embedding_lookup(
     max_norm: float | None = None,
     name: str | None = None,
     training: bool = True,
+    output_dtype: typing.Any = None,
 ) -> typing.Any:
     """Looks up the values of keys. Source: `tf.nn.embedding_lookup`.
 
@@ -98,21 +100,30 @@ def embedding_lookup(
       max_norm: None, or a number >= 0: embeddings with a larger L2 norm are scaled down to it.
       name: name of the op.
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
+      output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's.
 
     Returns:
-      float32, ids.shape + [embedding_dim]. A key without a row reads as its initial value. The lookup creates no key.
+      ids.shape + [embedding_dim]. A key without a row reads as its initial value. The lookup creates no key.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       NotImplementedError: the call is in a tf.function with jit_compile=True.
-      TypeError: the ids are not integers, or max_norm is not a number, or training is no bool.
+      TypeError: the ids are not integers, max_norm is not a number, training is no bool, or output_dtype is no type of values.
       ValueError: variable is a list of parts, or max_norm is negative.
     """
     variable = one_variable(variable)
     max_norm = max_norm_attribute(max_norm)
+    output_dtype = output_type(variable, output_dtype)
     with tf.name_scope(name or "embedding_lookup"):
         values = lookup_values(variable, ids, training)
-        return values if max_norm < 0 else placement.clip_by_norm(variable, values, max_norm)
+        if max_norm >= 0:
+            values = placement.clip_by_norm(variable, values, max_norm)
+        return as_type(values, output_dtype)
+
+
+def as_type(values, dtype):
+    """float32 values, rounded once to another type of values."""
+    return values if dtype == tf.float32 else tf.cast(values, dtype)
 
 
 def from_ragged(ids, weights):
@@ -184,7 +195,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
     parts = variable.parts
     if len({part.device for part in parts}) == 1:
         with colocated(parts[0]):
-            no_weights = tf.zeros([0], variable.dtype) if weights is None else weights
+            no_weights = tf.zeros([0], tf.float32) if weights is None else weights
             return ops.multitier_lookup_sparse(
                 [part.handle for part in parts],
                 keys,
@@ -201,9 +212,13 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
     if weights is not None:
         weights = one_a_key(weights, keys)
     values = embedding_lookup(
-        variable, keys, max_norm=None if max_norm < 0 else max_norm, training=training
+        variable,
+        keys,
+        max_norm=None if max_norm < 0 else max_norm,
+        training=training,
+        output_dtype=tf.float32,
     )
-    factors = tf.ones(tf.shape(keys), variable.dtype) if weights is None else weights
+    factors = tf.ones(tf.shape(keys), tf.float32) if weights is None else weights
     if weights is not None:
         values *= weights[:, None]
     pooled = tf.math.unsorted_segment_sum(values, rows, batch)
@@ -224,6 +239,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
     training: bool = True,
+    output_dtype: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids and pools their embeddings by row.
 
@@ -238,9 +254,11 @@ def embedding_lookup_sparse(
       max_norm: None, or a number >= 0: embeddings with a larger L2 norm are scaled down to it before pooling.
       name: name of the op.
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
+      output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's. The sums are float32, and are rounded
+        once.
 
     Returns:
-      float32 [batch, embedding_dim]. A row without ids is zeros.
+      [batch, embedding_dim]. A row without ids is zeros.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
@@ -250,6 +268,7 @@ def embedding_lookup_sparse(
       tf.errors.InvalidArgumentError, when run: lengths differ, or row indices are out of order or out of range.
     """
     variable = one_variable(variable)
+    output_dtype = output_type(variable, output_dtype)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
@@ -258,8 +277,8 @@ def embedding_lookup_sparse(
         raise ValueError(f"sp_ids: expected rank 2, found rank {rank}")
     with tf.name_scope(name or "embedding_lookup_sparse"):
         keys = as_keys(variable, sp_ids.values)
-        weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
-        return _pool(
+        weights = None if sp_weights is None else tf.cast(sp_weights.values, tf.float32)
+        pooled = _pool(
             variable,
             keys,
             sp_ids.indices[:, 0],
@@ -269,6 +288,7 @@ def embedding_lookup_sparse(
             max_norm,
             training,
         )
+        return as_type(pooled, output_dtype)
 
 
 def safe_embedding_lookup_sparse(
@@ -280,6 +300,7 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
     training: bool = True,
+    output_dtype: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids of any rank, pools over the last dimension, and fills empty rows with a default key.
 
@@ -291,16 +312,17 @@ def safe_embedding_lookup_sparse(
       sp_ids: SparseTensor of integers [d_0, ..., d_n], indices in row-major order; or a RaggedTensor [batch, (any)].
       sp_weights: floats with the same indices as sp_ids, in the same type of tensor. None: all weights are 1. Entries with a weight
         <= 0 are dropped, unless the combiner is "sum".
-      combiner, max_norm, name, training: see embedding_lookup_sparse.
+      combiner, max_norm, name, training, output_dtype: see embedding_lookup_sparse.
       default_id: one integer: the key whose embedding an empty row gets and trains. None: zeros.
 
     Returns:
-      float32 [d_0, ..., d_(n-1), embedding_dim].
+      [d_0, ..., d_(n-1), embedding_dim].
 
     Raises:
       See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer.
     """
     variable = one_variable(variable)
+    output_dtype = output_type(variable, output_dtype)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
@@ -309,7 +331,7 @@ def safe_embedding_lookup_sparse(
         shape = sp_ids.dense_shape
         rank = shape.shape.num_elements()
         keys = as_keys(variable, sp_ids.values)
-        weights = None if sp_weights is None else tf.cast(sp_weights.values, variable.dtype)
+        weights = None if sp_weights is None else tf.cast(sp_weights.values, tf.float32)
         if rank == 2:
             rows, batch = sp_ids.indices[:, 0], shape[0]
         else:
@@ -330,6 +352,7 @@ def safe_embedding_lookup_sparse(
             )
             keys, rows, weights = fill_empty_rows(keys, rows, weights, batch, default_key)
         pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
+        pooled = as_type(pooled, output_dtype)
         if rank == 2:
             return pooled
         pooled = tf.reshape(pooled, tf.concat([shape[:-1], [variable.embedding_dim]], 0))

@@ -52,6 +52,7 @@ def group_embedding_lookup_sparse(
     max_norms: typing.Any = None,
     concat: bool = False,
     training: bool = True,
+    output_dtype: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids of many variables and pools their embeddings by row.
 
@@ -74,9 +75,11 @@ def group_embedding_lookup_sparse(
         gradient in place, so no values are copied. A list of numbers n: each tensor has the values of the next n members. Members
         that are concatenated must have the same batch size and must not be sequences.
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if the variable has one.
+      output_dtype: of all results: tf.float32, tf.bfloat16 or tf.float16. None: the variable's; of a concatenation of variables of
+        different types, float32. Sums are float32, and are rounded once.
 
     Returns:
-      A list of float32 [batch, dim]. With concat=True: one float32 [batch, sum of the dims]. With a list of numbers: a list of
+      A list of [batch, dim]. With concat=True: one [batch, sum of the dims]. With a list of numbers: a list of
       such tensors. Sequences: [batch, steps, dim], where steps is the second number of the ids' dense shape, or the longest row of
       ragged ids. Rows without ids, and places without an entry, are zeros.
 
@@ -142,7 +145,9 @@ def group_embedding_lookup_sparse(
                     [group_members.first_dimension(ids.shape)] + [None] * bool(is_sequence)
                 )
             )
-        values = group_ops.look_up(members, rows, params_num_per_group, runs, training)
+        values = group_ops.look_up(
+            members, rows, params_num_per_group, runs, training, output_dtype
+        )
         return values[0] if concat is True else values
 
 
@@ -155,17 +160,18 @@ def group_embedding_lookup(
     max_norms: typing.Any = None,
     concat: bool = False,
     training: bool = True,
+    output_dtype: typing.Any = None,
 ) -> typing.Any:
     """Looks up dense ids of many variables.
 
     Args:
-      params, partition_strategy, params_num_per_group, name, max_norms, training: see group_embedding_lookup_sparse.
+      params, partition_strategy, params_num_per_group, name, max_norms, training, output_dtype: see group_embedding_lookup_sparse.
       ids: list of integer tensors of any shape, one per member.
       concat: see group_embedding_lookup_sparse. Values are concatenated along the last dimension. Ids of members that are
         concatenated must have the same shape.
 
     Returns:
-      A list of float32 ids.shape + [dim]. With concat=True: one float32 ids.shape + [sum of the dims]. With a list of numbers: a
+      A list of ids.shape + [dim]. With concat=True: one ids.shape + [sum of the dims]. With a list of numbers: a
       list of such tensors.
 
     Raises:
@@ -194,7 +200,12 @@ def group_embedding_lookup(
                 )
             )
         values = group_ops.look_up(
-            members, [m.keys.shape for m in members], params_num_per_group, runs, training
+            members,
+            [m.keys.shape for m in members],
+            params_num_per_group,
+            runs,
+            training,
+            output_dtype,
         )
         return values[0] if concat is True else values
 

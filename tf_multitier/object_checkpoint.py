@@ -116,7 +116,7 @@ def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
     Slot columns keep the names that they were saved with. Optimizers find them by `column_owner`.
     """
     for part in variable.parts:
-        saver.restore_op(part, prefix, name)
+        saver.restore_op(part, prefix, name, convert=saver.is_converting())
     if not tf.executing_eagerly():
         return  # the function of a SavedModel that restores
     owner = _column_owner(tf.train.load_checkpoint(tf.get_static_value(prefix).decode()), name)

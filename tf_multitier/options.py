@@ -12,6 +12,8 @@ from __future__ import annotations
 import datetime
 import typing
 
+import tensorflow as tf
+
 from tf_multitier.initializers import absent_attrs
 from tf_multitier.initializers import absent_value
 from tf_multitier.option_values import instance
@@ -211,12 +213,20 @@ class EmbeddingVariableOption(Option):
         `CacheStrategy.SCORE`. "step": the global step. "time": microseconds of the wall clock, which never decrease in a table.
         "custom": the number of the last `set_score`; an update before the first one is an error. "frequency": the version is the
         global step, and rows leave by their frequency. Not in DeepRec.
+      value_dtype: of the values in every tier: tf.float32, tf.bfloat16 or tf.float16. Slots are float32. None: the `value_dtype` of
+        `get_embedding_variable`. Not in DeepRec.
+      stochastic_rounding: True: updates round values of 16 bits up or down at random, so that small updates are not lost. The random
+        numbers come from the key, the step and the element, so two runs are equal. False: to the nearest, ties to even. Not in
+        DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value.
     """
 
-    score = "step"  # of configurations that older versions wrote
+    # Of configurations that older versions wrote.
+    score = "step"
+    value_dtype = None
+    stochastic_rounding = False
 
     def __init__(
         self,
@@ -226,12 +236,16 @@ class EmbeddingVariableOption(Option):
         storage_option: StorageOption | None = None,
         init_option: InitializerOption | None = None,
         score: str = "step",
+        value_dtype: typing.Any = None,
+        stochastic_rounding: bool = False,
     ) -> None:
         self.evict_option = evict_option
         self.filter_option = filter_option
         self.storage_option = storage_option
         self.init_option = init_option
         self.score = score
+        self.value_dtype = value_dtype
+        self.stochastic_rounding = stochastic_rounding
 
     def __setattr__(self, name: str, value: typing.Any) -> None:
         """Sets an option, as the constructor does. AttributeError if there is none of that name, so that none is ignored."""
@@ -261,6 +275,32 @@ def _score(name, value):
     return value
 
 
+# Types of values. Their names are those of the engine.
+VALUE_TYPES = (tf.float32, tf.bfloat16, tf.float16)
+
+
+def value_type(name, value):
+    """A type of values as a tf.DType. TypeError if it is none."""
+    names = ", ".join(dtype.name for dtype in VALUE_TYPES)
+    try:
+        found = tf.as_dtype(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected {names}; found {value!r}") from None
+    if found not in VALUE_TYPES:
+        raise TypeError(f"{name}: expected {names}; found {found.name}")
+    return found
+
+
+def _value_dtype(name, value):
+    return None if value is None else value_type(name, value).name
+
+
+def _boolean(name, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True or False, found {value!r}")
+    return value
+
+
 _SCORES = ("step", "time", "custom", "frequency")
 
 
@@ -275,6 +315,8 @@ _CHECKS = {
     "storage_option": _one_of(StorageOption),
     "init_option": _one_of(InitializerOption, default=InitializerOption),
     "score": _score,
+    "value_dtype": _value_dtype,
+    "stochastic_rounding": _boolean,
 }
 
 
@@ -346,5 +388,9 @@ def option_attrs(name, option, storage, seed=0):
             attrs["steps_to_live"] = evict.steps_to_live
         else:
             attrs["l2_weight_threshold"] = evict.l2_weight_threshold
-    attrs.update(storage_attrs(name, storage), score=option.score)
+    attrs.update(
+        storage_attrs(name, storage),
+        score=option.score,
+        stochastic_rounding=option.stochastic_rounding,
+    )
     return attrs

@@ -186,11 +186,15 @@ class PartitionedEmbeddingVariable(
         )
 
     def restore_from(
-        self, prefix: typing.Any, name: str = "restore", resize: bool = False
+        self,
+        prefix: typing.Any,
+        name: str = "restore",
+        resize: bool = False,
+        convert: bool = False,
     ) -> tf.Operation:
         """See EmbeddingVariable.restore_from. All parts are restored, or none."""
         prefix = tf.convert_to_tensor(prefix)
-        return saver.restore_parts(self._parts, prefix, self._name, name, resize)
+        return saver.restore_parts(self._parts, prefix, self._name, name, resize, convert)
 
     ref = no_dense("a moving average of it")
     __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = no_dense("arithmetic on it")

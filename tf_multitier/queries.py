@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier._library import ops
+from tf_multitier.options import value_type
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import variable_accessed
 
@@ -127,6 +128,19 @@ def training_attribute(training):
     raise TypeError(f"training: expected True or False, found {training!r}")
 
 
+def output_type(variable, output_dtype):
+    """The type of what a lookup gives: the variable's, or the one that the caller asks for. TypeError if it is none of values."""
+    if output_dtype is None:
+        return variable.lookup_dtype or variable.dtype
+    where = f"embedding variable '{variable.variable_name}': output_dtype"
+    return value_type(where, output_dtype)
+
+
+def typed(variable, values):
+    """float32 values of rows in the variable's type. They have it already: nothing is rounded."""
+    return values if variable.dtype == tf.float32 else tf.cast(values, variable.dtype)
+
+
 def lookup_values(variable, ids, training=True):
     """The values of keys, each read from the part that owns it.
 
@@ -136,7 +150,8 @@ def lookup_values(variable, ids, training=True):
       training: False: a key without a row reads as `eval_initializer` says.
 
     Returns:
-      float32 ids.shape + [embedding_dim]. A key without a row reads as its initial value; no key is created.
+      float32 ids.shape + [embedding_dim], whatever the variable's type. A key without a row reads as its initial value; no key is
+      created.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
@@ -147,9 +162,7 @@ def lookup_values(variable, ids, training=True):
     return route(
         variable.parts,
         as_keys(variable, ids),
-        lambda part, keys: ops.multitier_lookup(
-            part.handle, keys, dtype=variable.dtype, training=training
-        ),
+        lambda part, keys: ops.multitier_lookup(part.handle, keys, training=training),
         (variable.embedding_dim,),
     )
 
@@ -180,6 +193,9 @@ class Queries:
     said to return an op returns None. No method needs an optimizer. Methods that take `ids` raise TypeError if
     the ids are not integers. A class that uses this mixin has `parts`, `variable_name`, `key_dtype`, `embedding_dim` and `handle`.
     """
+
+    # The type that lookups give. None: that of the values. Variables of feature columns give float32.
+    lookup_dtype: tf.DType | None = None
 
     def _sum_over_parts(self, make, name):
         with tf.name_scope(name):
@@ -287,15 +303,16 @@ class Queries:
         No row moves between tiers, no row counts as used, the statistics of lookups do not change, and there is no gradient.
 
         Returns:
-          float32, ids.shape + [embedding_dim]: the values that a lookup returns.
+          The variable's dtype, ids.shape + [embedding_dim]: the values that a lookup returns.
         """
         with tf.name_scope(name):
-            return route(
+            values = route(
                 self.parts,
                 as_keys(self, ids),
-                lambda p, k: ops.multitier_peek(p.handle, k, dtype=self.dtype),
+                lambda p, k: ops.multitier_peek(p.handle, k),
                 (self.embedding_dim,),
             )
+            return typed(self, values)
 
     def lookup_tier(self, ids: typing.Any, name: str = "tier") -> tf.Tensor:
         """The tier that holds each id's row. Source: DeepRec's `lookup_tier`.
@@ -312,8 +329,8 @@ class Queries:
         """Reads all rows, in increasing order of keys. Source: DeepRec's `export`.
 
         Returns:
-          (keys int64 [n], values float32 [n, embedding_dim], versions int64 [n], frequencies int64 [n]). The rows of one partition
-          are as of one moment.
+          (keys int64 [n], values [n, embedding_dim] in the variable's dtype, versions int64 [n], frequencies int64 [n]). The rows of
+          one partition are as of one moment.
 
         Raises:
           tf.errors.DataLossError, when run: a row in a file is damaged or missing.
@@ -322,9 +339,10 @@ class Queries:
             exports = []
             for part in self.parts:
                 with colocated(part):
-                    exports.append(ops.multitier_export(part.handle, dtype=self.dtype))
+                    keys, values, *facts = ops.multitier_export(part.handle)
+                    exports.append((keys, typed(self, values), *facts))
             if len(exports) == 1:
-                return tuple(exports[0])
+                return exports[0]
             columns = [tf.concat(column, 0) for column in zip(*exports)]
             order = tf.argsort(columns[0])
             return tuple(tf.gather(column, order) for column in columns)
@@ -458,6 +476,7 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_compact(p.handle), name)
 
     def sparse_read(self, indices: typing.Any, name: str | None = None) -> tf.Tensor:
-        """The values of keys: float32, indices.shape + [embedding_dim]. `tf.gather` and TensorFlow's lookups call this."""
+        """The values of keys: indices.shape + [embedding_dim]. `tf.gather` and TensorFlow's lookups call this."""
         with tf.name_scope(name or "embedding_lookup"):
-            return lookup_values(self, indices)
+            values = lookup_values(self, indices)
+            return values if self.lookup_dtype == tf.float32 else typed(self, values)

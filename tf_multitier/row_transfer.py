@@ -22,6 +22,7 @@ from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
 from tf_multitier.queries import Queries
+from tf_multitier.queries import typed
 
 # A cursor of a whole variable: the part's number, then the cursor of the part's table, which needs fewer bits than this.
 _PART_SHIFT = 40
@@ -45,7 +46,7 @@ class DroppedRows(typing.NamedTuple):
 
     Attributes:
       keys: int64 [n].
-      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding.
+      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding, in the variable's dtype.
       frequencies: int64 [n]: number of occurrences in training.
       versions: int64 [n]: version of the last update.
     """
@@ -61,7 +62,7 @@ class ScannedRows(typing.NamedTuple):
 
     Attributes:
       keys: int64 [n].
-      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding.
+      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding, in the variable's dtype.
       frequencies: int64 [n]: number of occurrences in training.
       versions: int64 [n]: global step of the last update.
       next_cursor: int64 scalar: the cursor of the next piece; 0 at the end.
@@ -88,6 +89,13 @@ def _names(columns):
     if isinstance(columns, str) or not isinstance(columns, collections.abc.Iterable):
         raise TypeError(f"columns: expected a list of names, found {columns!r}")
     return [column_name(column) for column in columns]
+
+
+def _floats(given):
+    """A column as float32, from that or a type of values of 16 bits."""
+    if getattr(given, "dtype", None) in (tf.bfloat16, tf.float16):
+        return tf.cast(given, tf.float32)
+    return tf.convert_to_tensor(given, tf.float32)
 
 
 def _facts(name, given, keys):
@@ -214,10 +222,14 @@ class RowTransfer(Queries):
             following = (index + 1) << _PART_SHIFT if index + 1 < len(self.parts) else 0
             at_end = tf.equal(next_cursor, 0)
             next_cursor = tf.where(at_end, tf.constant(following, tf.int64), next_cursor + first)
-        columns = dict(zip(names, scanned.columns))
+        columns = self._typed_columns(names, scanned.columns)
         return ScannedRows(
             scanned.keys, columns, scanned.frequencies, scanned.versions, next_cursor
         )
+
+    def _typed_columns(self, names, columns):
+        """{name: column}, of which the value has the variable's type."""
+        return {n: typed(self, c) if n == "value" else c for n, c in zip(names, columns)}
 
     def rows(
         self,
@@ -310,7 +322,7 @@ class RowTransfer(Queries):
 
         Args:
           keys: integers [n].
-          values: float32 [n, embedding_dim], or None.
+          values: floats [n, embedding_dim], or None. A variable with values of 16 bits rounds them to the nearest.
           slots: a dict from slots, or their names, to float32 [n, dim of the slot].
           frequencies: integers [n], from 0 to 2**32 - 1, or None.
           versions: integers [n], or None.
@@ -347,7 +359,7 @@ class RowTransfer(Queries):
         with tf.name_scope(name):
             keys = as_keys(self, keys, "keys")
             keys.shape.assert_has_rank(1)
-            data = [tf.convert_to_tensor(column, tf.float32) for column in columns.values()]
+            data = [_floats(column) for column in columns.values()]
             facts = [
                 _facts(what, given_fact, keys)
                 for what, given_fact in (("frequencies", frequencies), ("versions", versions))
@@ -402,7 +414,7 @@ class RowTransfer(Queries):
 
         Args:
           prefix: string scalar: the path of the checkpoint.
-          dtype: of the values in the files: "float32", "float16" or "bfloat16", rounded to the nearest. A table in memory has float32.
+          dtype: of the values in the files: "float32", "float16" or "bfloat16", rounded to the nearest. A table in memory has the variable's value_dtype.
           name: name of the op.
 
         Raises:
@@ -450,7 +462,9 @@ class RowTransfer(Queries):
                 return join(dropped)
             return DroppedRows(
                 join([d.keys for d in dropped]),
-                {n: join([d.columns[i] for d in dropped]) for i, n in enumerate(names)},
+                self._typed_columns(
+                    names, [join([d.columns[i] for d in dropped]) for i in range(len(names))]
+                ),
                 join([d.frequencies for d in dropped]),
                 join([d.versions for d in dropped]),
             )

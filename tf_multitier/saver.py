@@ -48,6 +48,7 @@ _OWN_SUFFIX = re.compile(rf"/({_INDEX}|part_\d+-of-\d+/manifest)$")
 
 _kind = contextvars.ContextVar("kind of save", default=("full", None))
 _resize = contextvars.ContextVar("whether a restore accepts another dim", default=False)
+_convert = contextvars.ContextVar("whether a restore accepts another value_dtype", default=False)
 
 
 @contextlib.contextmanager
@@ -67,6 +68,30 @@ def resize_on_restore() -> Iterator[None]:
         yield
     finally:
         _resize.reset(token)
+
+
+@contextlib.contextmanager
+def convert_on_restore() -> Iterator[None]:
+    """Savers that are built in the `with` block restore embedding variables from checkpoints with another value_dtype.
+
+        with tf_multitier.train.convert_on_restore():
+            saver = tf.compat.v1.train.Saver()
+        saver.restore(session, prefix)
+
+    Values are rounded to the nearest of the variable's type, ties to even. Slots are float32 in every checkpoint. A
+    `tf.train.Checkpoint` that restores in the block does the same.
+    `restore_from(prefix, convert=True)` does this for one variable.
+    """
+    token = _convert.set(True)
+    try:
+        yield
+    finally:
+        _convert.reset(token)
+
+
+def is_converting() -> bool:
+    """Whether this runs in `convert_on_restore`."""
+    return _convert.get()
 
 
 @contextlib.contextmanager
@@ -118,7 +143,7 @@ class SaveSpecs(list):
         tensor = "delta" if _kind.get()[0] == "delta" else "manifest"
         yield self._spec(self._manifest, f"{prefix}/{tensor}", tf.string)
         if variable.partition_index == 0:
-            yield self._spec(self._empty, variable.variable_name, variable.dtype)
+            yield self._spec(self._empty, variable.variable_name, tf.float32)
 
     def _spec(self, read, name, dtype, slice_spec=""):
         return SaveSpec(read, slice_spec, name, dtype=dtype, device=self._variable.device)
@@ -130,7 +155,7 @@ class SaveSpecs(list):
 
     def _empty(self):
         with tf.device(self._variable.device):
-            return tf.zeros([0, self._variable.embedding_dim], self._variable.dtype)
+            return tf.zeros([0, self._variable.embedding_dim], tf.float32)
 
     def _manifest(self):
         with colocate_with(self._variable.handle, ignore_existing=True):
@@ -215,7 +240,7 @@ def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
         buckets = np.arange(NUM_BUCKETS)
         ends = np.array([(p + 1) * NUM_BUCKETS // count for p in range(count)])
         tensors = {
-            variable_name: tf.zeros([0, parts[0].embedding_dim], parts[0].dtype),
+            variable_name: tf.zeros([0, parts[0].embedding_dim], tf.float32),
             f"{variable_name}/{_INDEX}": np.searchsorted(ends, buckets, "right").astype(np.int32),
         }
         for i, manifest in manifests.items():
@@ -228,7 +253,7 @@ def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
         )
 
 
-def restore_op(variable, prefix, variable_name, name="restore", resize=False):
+def restore_op(variable, prefix, variable_name, name="restore", resize=False, convert=False):
     """The op that replaces a table's content by the content of `variable_name` in the checkpoint at `prefix`."""
     with colocate_with(variable.handle, ignore_existing=True):
         return ops.multitier_restore(
@@ -236,12 +261,13 @@ def restore_op(variable, prefix, variable_name, name="restore", resize=False):
             prefix,
             variable_name=variable_name,
             resize=resize,
+            convert=convert,
             name=name,
             **variable.option_attrs,
         )
 
 
-def _read_op(part, prefix, variable_name, resize=False):
+def _read_op(part, prefix, variable_name, resize=False, convert=False):
     """The op that reads a part, for _replace_op. Returns its output, a variant."""
     with colocate_with(part.handle, ignore_existing=True):
         return ops.multitier_read_part(
@@ -249,6 +275,7 @@ def _read_op(part, prefix, variable_name, resize=False):
             prefix,
             variable_name=variable_name,
             resize=resize,
+            convert=convert,
             name="read",
             **part.option_attrs,
         )
@@ -264,9 +291,9 @@ def _replace_op(parts, tables, name="restore"):
     return tf.group(*replaced, name=name)
 
 
-def restore_parts(parts, prefix, variable_name, name="restore", resize=False):
+def restore_parts(parts, prefix, variable_name, name="restore", resize=False, convert=False):
     """restore_op for all parts of a variable together."""
-    tables = [_read_op(part, prefix, variable_name, resize) for part in parts]
+    tables = [_read_op(part, prefix, variable_name, resize, convert) for part in parts]
     return _replace_op(parts, tables, name)
 
 
@@ -277,7 +304,10 @@ def _restore_with_the_others(part, prefix, base, variable_name):
     """
     known = graph_state.state_of(part.graph).restored_parts
     read = known.setdefault((base.name, variable_name, part.variable_name), {})
-    read[part.partition_index] = (part, _read_op(part, prefix, variable_name, _resize.get()))
+    read[part.partition_index] = (
+        part,
+        _read_op(part, prefix, variable_name, _resize.get(), _convert.get()),
+    )
     if len(read) < part.num_partitions:
         return read[part.partition_index][1].op
     del known[base.name, variable_name, part.variable_name]
@@ -353,4 +383,4 @@ def restore(variable, restored_tensors):
             return ops.multitier_apply_delta(variable.handle, prefix, previous, variable_name=saved)
     if has_all_parts and variable.num_partitions > 1:
         return _restore_with_the_others(variable, prefix, base, saved)
-    return restore_op(variable, prefix, saved, resize=_resize.get())
+    return restore_op(variable, prefix, saved, resize=_resize.get(), convert=_convert.get())

@@ -144,6 +144,7 @@ def memory(
     filter_option: typing.Any = None,
     waiting_keys: int = 0,
     batch_keys: int = 0,
+    value_dtype: typing.Any = tf.float32,
 ) -> Memory:
     """Computes the rows, memory and disk that an embedding variable needs at most, for each tier.
 
@@ -164,6 +165,7 @@ def memory(
       filter_option: CounterFilter, CBFFilter, ProbabilisticFilter or None.
       waiting_keys: number of keys that a CounterFilter counts and has not admitted.
       batch_keys: number of distinct keys in all lookups and updates that run at the same time.
+      value_dtype: of the values: tf.float32, tf.bfloat16 or tf.float16. Slots are float32.
 
     Returns:
       A Memory.
@@ -177,11 +179,16 @@ def memory(
     parts = _count("num_partitions", num_partitions, 1)
     waiting = _share(_count("waiting_keys", waiting_keys, 0), parts)
     batch = _share(_count("batch_keys", batch_keys, 0), parts)
-    bytes_per_row = _padded(dim) + sum(
+    element = options.value_type("value_dtype", value_dtype).size
+    bytes_per_row = _padded(dim, element) + sum(
         _padded(1 if per_row else dim) for per_row in _slots_of(optimizer)
     )
     storage = storage_option or storage_option_from_environment()
     names = check_storage_available("of tf_multitier.memory", storage).tiers
+    if element != 4 and names[0] == "HBM":
+        raise ValueError(
+            f"value_dtype: expected float32 with HBM, found {tf.as_dtype(value_dtype).name}: rows in HBM are float32"
+        )
     budgets = _budgets(storage, names, bytes_per_row)
     share = _share(rows, parts)
     if None not in budgets:  # a row is in one tier only, or has a copy in HBM
@@ -245,8 +252,8 @@ def _share(n, parts):
     return n if parts == 1 else min(n, math.ceil(mean + 6 * math.sqrt(mean)))
 
 
-def _padded(elements):
-    return -(-4 * elements // 16) * 16
+def _padded(elements, element=4):
+    return -(-element * elements // 16) * 16
 
 
 def _slots_of(optimizer):

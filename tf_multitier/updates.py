@@ -92,7 +92,7 @@ class SlotColumn:
 
     @property
     def dtype(self):
-        return self._variable.dtype
+        return tf.float32
 
     @property
     def shape(self):
@@ -250,10 +250,13 @@ def _checked_gradient(variable, g):
         raise TypeError(
             f"{what}: indices: expected {variable.key_dtype.name} keys, found {g.indices.dtype.name}"
         )
-    if g.values.dtype != variable.dtype:
+    if g.values.dtype not in (tf.float32, variable.dtype):
+        expected = {variable.dtype.name: None, "float32": None}
         raise TypeError(
-            f"{what}: values: expected {variable.dtype.name}, found {g.values.dtype.name}"
+            f"{what}: values: expected {' or '.join(expected)}, found {g.values.dtype.name}"
         )
+    if g.values.dtype != tf.float32:  # rules and sums are float32
+        g = tf.IndexedSlices(tf.cast(g.values, tf.float32), g.indices, g.dense_shape)
     if isinstance(g.indices, EagerTensor):
         return g
     if _skip_identities(g.indices, []).op.type == "SparseAccumulatorTakeGradient":

@@ -31,7 +31,7 @@ from tf_multitier.tensorflow_internals import name_from_scope_name
 MAX_DIM = 2**20  # of a column of the engine
 
 
-def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
+def _check_arguments(name, embedding_dim, key_dtype):
     if not isinstance(name, str) or not name:
         raise TypeError(f"name of embedding variable: expected a non-empty string, found {name!r}")
     if isinstance(embedding_dim, bool) or not isinstance(embedding_dim, numbers.Integral):
@@ -46,16 +46,38 @@ def _check_arguments(name, embedding_dim, key_dtype, value_dtype):
         raise ValueError(
             f"embedding variable '{name}': embedding_dim: expected at most {MAX_DIM}, found {embedding_dim}"
         )
-    key_dtype, value_dtype = tf.as_dtype(key_dtype), tf.as_dtype(value_dtype or tf.float32)
+    key_dtype = tf.as_dtype(key_dtype)
     if key_dtype not in (tf.int64, tf.int32):
         raise TypeError(
             f"embedding variable '{name}': key_dtype: expected int64 or int32, found {key_dtype.name}"
         )
-    if value_dtype != tf.float32:
-        raise TypeError(
-            f"embedding variable '{name}': value_dtype: expected float32, found {value_dtype.name}"
+    return int(embedding_dim), key_dtype
+
+
+def _value_type(name, value_dtype, option):
+    """The type of a variable's values, from the argument and the option."""
+    where = f"embedding variable '{name}'"
+    asked = options.value_type(f"{where}: value_dtype", value_dtype or tf.float32)
+    found = asked if option.value_dtype is None else tf.as_dtype(option.value_dtype)
+    if asked not in (tf.float32, found):
+        raise ValueError(
+            f"{where}: value_dtype: expected {found.name}, as EmbeddingVariableOption.value_dtype, found {asked.name}"
         )
-    return int(embedding_dim), key_dtype, value_dtype
+    if option.stochastic_rounding and found == tf.float32:
+        raise ValueError(
+            f"{where}: stochastic_rounding: expected value_dtype bfloat16 or float16 with it, found float32"
+        )
+    return found
+
+
+def _check_values_in(name, value_dtype, storage):
+    """ValueError if a tier of the storage type does not have that type of values."""
+    storage_type = storage_option.storage_attrs(name, storage)["storage_type"]
+    if value_dtype != tf.float32 and storage_type.startswith("HBM"):
+        raise ValueError(
+            f"embedding variable '{name}': value_dtype: expected float32 with storage_type {storage_type}, found "
+            f"{value_dtype.name}: rows in HBM are float32"
+        )
 
 
 def option_in_force(name, ev_option, steps_to_live):
@@ -78,6 +100,8 @@ def option_in_force(name, ev_option, steps_to_live):
         storage_option=option.storage_option,
         init_option=option.init_option,
         score=option.score,
+        value_dtype=option.value_dtype,
+        stochastic_rounding=option.stochastic_rounding,
     )
 
 
@@ -123,6 +147,7 @@ def _make(
         initializer, full_name, dim, option.init_option.default_value_dim
     )
     storage = option.storage_option or storage_option.storage_option_from_environment()
+    _check_values_in(full_name, value_dtype, storage)
     is_eager = tf.executing_eagerly()
     its_seed = eager_seed() if is_eager else tf.compat.v1.get_default_graph().seed
     seed = initializers.table_seed(value.seed, its_seed, full_name)
@@ -227,7 +252,9 @@ def get_embedding_variable(
       name: name within the variable scope.
       embedding_dim: elements of an embedding, 1 to 2**20.
       key_dtype: tf.int64 or tf.int32. int32 ids are widened to int64 keys. Every integer is a key, negative ones too.
-      value_dtype: must be tf.float32.
+      value_dtype: tf.float32, tf.bfloat16 or tf.float16: the type of the values in every tier, rounded to the nearest, ties to even.
+        Slots are float32, and updates compute in float32. Lookups give this type unless they are asked for another. Values of 16
+        bits need a storage type without HBM.
       initializer: a TensorFlow initializer. None: the scope's; if it has none, truncated normal with mean 0 and standard deviation
         1. An initializer in InitializerOption takes precedence. The initial value of a key depends only on the key, the seed and
         the initializer. If the initializer has no seed, the seed is derived from the graph's seed (eagerly, that of
@@ -253,8 +280,9 @@ def get_embedding_variable(
     is_eager = eager.is_outside_of_graphs()
     if not is_eager:
         eager.refuse_function("get_embedding_variable")
-    dim, key_dtype, value_dtype = _check_arguments(name, embedding_dim, key_dtype, value_dtype)
+    dim, key_dtype = _check_arguments(name, embedding_dim, key_dtype)
     option = option_in_force(name, ev_option, steps_to_live)
+    value_dtype = _value_type(name, value_dtype, option)
     scope = tf.compat.v1.get_variable_scope()
     if option.init_option.initializer is not None:
         initializer = option.init_option.initializer

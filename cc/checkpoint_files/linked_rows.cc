@@ -1,10 +1,10 @@
 #include "cc/checkpoint_files/linked_rows.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "cc/base/coding.h"
+#include "cc/row/value_column.h"
 
 namespace multitier {
 namespace {
@@ -60,7 +60,7 @@ Result<std::unique_ptr<LinkedRows>> LinkedRows::Open(LinkedFile file, LinkedReco
                       SegmentHeader::Decode(Bytes(records.header.data()), records.header.size(), file.path, &needed));
   bool fits = needed == records.header.size() && records.slots <= header.slots && header.columns.size() <= columns.size();
   for (size_t i = 0; fits && i < header.columns.size(); ++i) {
-    fits = header.columns[i].dtype == DType::kFloat32 && header.columns[i].dim == columns[i].dim;
+    fits = header.columns[i].dtype == columns[i].dtype && header.columns[i].dim == columns[i].dim;
   }
   if (!fits) {
     return DataLossError("linked file '", file.path, "': expected the columns of its part, found a segment of ",
@@ -100,8 +100,9 @@ Status LinkedRows::Take(uint32_t slot, const char* record, size_t i, Rows* rows)
   for (size_t c = 0; c < rows->columns.size(); ++c) {
     const auto dim = static_cast<size_t>(rows->columns[c].dim);
     if (c < columns) {
-      std::memcpy(to, from, dim * sizeof(float));
-      from += (dim * sizeof(float) + 15) / 16 * 16;
+      const DType dtype = header_.columns[c].dtype;
+      ReadColumn(dtype, from, dim, to);
+      from += (dim * DTypeSize(dtype) + 15) / 16 * 16;
     } else {
       std::fill_n(to, dim, rows->columns[c].initial_value);
     }

@@ -7,9 +7,8 @@
 
 #include "cc/base/coding.h"
 #include "cc/base/crc32c.h"
-#include "cc/base/ieee.h"
 #include "cc/base/memory_reserve.h"
-#include "cc/optimizer/value_codec.h"
+#include "cc/row/value_codec.h"
 
 namespace multitier {
 namespace {
@@ -26,7 +25,6 @@ enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd =
 // Floats as elements of 16 bits, and back.
 template <typename Half>
 void PutHalves(std::string* out, const float* values, size_t n) {
-  const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < n; ++i) {
     Half half;
     StoreValue(values[i], &half);
@@ -37,7 +35,6 @@ void PutHalves(std::string* out, const float* values, size_t n) {
 
 template <typename Half>
 void GetHalves(const char* in, size_t n, float* values) {
-  const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < n; ++i) {
     const auto low = static_cast<uint8_t>(in[2 * i]), high = static_cast<uint8_t>(in[2 * i + 1]);
     values[i] = LoadValue(Half{static_cast<uint16_t>(low | high << 8)});
@@ -73,6 +70,25 @@ void GetFloats(const char* in, size_t n, float* values) {
   }
 }
 
+void PutValues(std::string* out, DType dtype, const float* values, size_t n) {
+  if (dtype == DType::kFloat32) PutFloats(out, values, n);
+  if (dtype == DType::kBFloat16) PutHalves<BFloat16>(out, values, n);
+  if (dtype == DType::kFloat16) PutHalves<Float16>(out, values, n);
+}
+
+void GetValues(const char* in, DType dtype, size_t n, float* values) {
+  if (dtype == DType::kFloat32) GetFloats(in, n, values);
+  if (dtype == DType::kBFloat16) GetHalves<BFloat16>(in, n, values);
+  if (dtype == DType::kFloat16) GetHalves<Float16>(in, n, values);
+}
+
+// Of a row that is not frozen: its head, the value in its dtype, the slots as float32.
+size_t RowBytes(const std::vector<ColumnSpec>& columns) {
+  size_t bytes = kRowHeadBytes;
+  for (const ColumnSpec& column : columns) bytes += static_cast<size_t>(column.dim) * DTypeSize(column.dtype);
+  return bytes;
+}
+
 int64_t Get64(const char* in) { return static_cast<int64_t>(DecodeFixed64(reinterpret_cast<const uint8_t*>(in))); }
 uint32_t Get32(const char* in) { return DecodeFixed32(reinterpret_cast<const uint8_t*>(in)); }
 
@@ -106,14 +122,16 @@ Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
 }
 
 Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
-  const size_t elements = static_cast<size_t>(rows.row_elements());
+  const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
   std::string payload;
-  payload.reserve((to - from) * (kRowHeadBytes + elements * sizeof(float)) + sizeof(uint32_t));
+  payload.reserve((to - from) * RowBytes(rows.columns) + sizeof(uint32_t));
   for (size_t i = from; i < to; ++i) {
     PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
     PutFixed64(&payload, static_cast<uint64_t>(rows.versions[i]));
     PutFixed32(&payload, static_cast<uint32_t>(rows.frequencies[i]));
-    PutFloats(&payload, rows.data.data() + i * elements, elements);
+    const float* const data = rows.data.data() + i * elements;
+    PutValues(&payload, rows.columns[0].dtype, data, dim);
+    PutFloats(&payload, data + dim, elements - dim);
   }
   rows_ += static_cast<int64_t>(to - from);
   return WriteBlock(kRows, to - from, std::move(payload));
@@ -126,9 +144,7 @@ Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) {
     const float* const value = rows.data.data() + i * elements;
     PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
-    if (dtype_ == DType::kFloat32) PutFloats(&payload, value, dim);
-    if (dtype_ == DType::kBFloat16) PutHalves<BFloat16>(&payload, value, dim);
-    if (dtype_ == DType::kFloat16) PutHalves<Float16>(&payload, value, dim);
+    PutValues(&payload, dtype_, value, dim);
   }
   rows_ += static_cast<int64_t>(to - from);
   return WriteBlock(kFrozen, to - from, std::move(payload));
@@ -252,8 +268,9 @@ Status PartFileReader::Begin(InitializerSpec* initializer) {
 }
 
 Status PartFileReader::TakeRows(const Block& block, Rows* rows) {
-  const auto elements = static_cast<size_t>(manifest_.row_elements());
-  const size_t entry = kRowHeadBytes + elements * sizeof(float);
+  const auto elements = static_cast<size_t>(manifest_.row_elements()), dim = static_cast<size_t>(manifest_.dim());
+  const DType dtype = manifest_.columns[0].dtype;
+  const size_t entry = RowBytes(manifest_.columns);
   MT_RETURN_IF_ERROR(CheckPayload(block, entry));
   const char* in = block.payload.data();
   rows->Resize(block.entries);
@@ -261,7 +278,9 @@ Status PartFileReader::TakeRows(const Block& block, Rows* rows) {
     rows->keys[i] = Get64(in);
     rows->versions[i] = Get64(in + 8);
     rows->frequencies[i] = Get32(in + 16);
-    GetFloats(in + kRowHeadBytes, elements, rows->data.data() + i * elements);
+    float* const data = rows->data.data() + i * elements;
+    GetValues(in + kRowHeadBytes, dtype, dim, data);
+    GetFloats(in + kRowHeadBytes + dim * DTypeSize(dtype), elements - dim, data + dim);
   }
   rows_read_ += block.entries;
   return OkStatus();
@@ -279,9 +298,7 @@ Status PartFileReader::TakeFrozen(const Block& block, Rows* rows) {
   for (size_t i = 0; i < block.entries; ++i, in += entry) {
     rows->keys[i] = Get64(in);
     float* const value = rows->data.data() + i * dim;
-    if (dtype == DType::kFloat32) GetFloats(in + sizeof(int64_t), dim, value);
-    if (dtype == DType::kBFloat16) GetHalves<BFloat16>(in + sizeof(int64_t), dim, value);
-    if (dtype == DType::kFloat16) GetHalves<Float16>(in + sizeof(int64_t), dim, value);
+    GetValues(in + sizeof(int64_t), dtype, dim, value);
   }
   rows_read_ += block.entries;
   return OkStatus();
@@ -357,7 +374,7 @@ bool PartFileReader::has_many_blocks() const {
 
 Status PartFileReader::Next(Rows* rows) {
   rows->columns = manifest_.columns;
-  rows->columns[0].dtype = DType::kFloat32;
+  if (manifest_.frozen) rows->columns[0].dtype = DType::kFloat32;
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
   const MemoryLease lease(4 *

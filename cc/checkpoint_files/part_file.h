@@ -84,7 +84,7 @@ class PartFileReader {
   // Reads the manifest's initializer, with its matrix, into `initializer`, which stays as it is if the manifest has none. Call
   // it first. All methods return DataLoss, with file and offset, if the file is damaged.
   Status Begin(InitializerSpec* initializer);
-  // Reads the next block of rows or counted keys, in the manifest's columns as float32, in place of what `rows` had. Memory
+  // Reads the next block of rows or counted keys, in the manifest's columns, in place of what `rows` had. Memory
   // that `rows` has is used again. Rows of a linked file come where the part file has its block. Rows of a frozen part have
   // frequency 0 and version -1. The last one has no rows, but the applies and the filter's counters; ended() is true after it.
   // REQUIRES: !ended()

@@ -128,8 +128,9 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   if (out.frozen && out.columns.size() != 1) {
     return InvalidArgumentError("manifest: expected one column in a frozen part, found ", out.columns.size());
   }
-  for (const ColumnSpec& column : out.columns) {
-    if (out.frozen || column.dtype == DType::kFloat32) continue;
+  for (size_t i = 1; i < out.columns.size(); ++i) {
+    const ColumnSpec& column = out.columns[i];
+    if (column.dtype == DType::kFloat32) continue;
     return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
   }
   MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));

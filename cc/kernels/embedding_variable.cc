@@ -74,6 +74,14 @@ absl::Status StorageFromAttrs(OpKernelConstruction* context, StorageSpec* storag
   return ToAbsl(ValidateStorage(*storage));
 }
 
+absl::Status DTypeFromAttrs(OpKernelConstruction* context, TableOptions* table) {
+  tensorflow::DataType dtype;
+  TF_RETURN_IF_ERROR(context->GetAttr("dtype", &dtype));
+  if (dtype == tensorflow::DT_HALF) table->value_dtype = DType::kFloat16;
+  if (dtype == tensorflow::DT_BFLOAT16) table->value_dtype = DType::kBFloat16;
+  return context->GetAttr("stochastic_rounding", &table->stochastic_rounding);
+}
+
 absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* table) {
   std::string kind;
   int64_t filter_freq, counter_bits;
@@ -164,6 +172,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   }
   TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
   options->table.dim = static_cast<int>(shape.dim_size(1));
+  TF_RETURN_IF_ERROR(DTypeFromAttrs(context, &options->table));
   TF_RETURN_IF_ERROR(context->GetAttr("steps_to_live", &options->table.expiry.steps_to_live));
   TF_RETURN_IF_ERROR(context->GetAttr("l2_weight_threshold", &options->table.expiry.l2_weight_threshold));
   TF_RETURN_IF_ERROR(CheckRange("steps_to_live", options->table.expiry.steps_to_live, 0, INT64_MAX));

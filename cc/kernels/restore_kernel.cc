@@ -41,6 +41,7 @@ class RestoreKernel : public OpKernel {
   explicit RestoreKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("variable_name", &variable_name_));
     OP_REQUIRES_OK(context, context->GetAttr("resize", &resize_));
+    OP_REQUIRES_OK(context, context->GetAttr("convert", &convert_));
     OP_REQUIRES_OK(context, VariableOptions::FromAttrs(context, &options_));
     std::map<std::string, std::string> attrs;
     for (const auto& [name, value] : context->def().attr()) {
@@ -70,7 +71,7 @@ class RestoreKernel : public OpKernel {
       options.storage.keep = options.in_place = options.storage.read_only = false;
     }
     IntraOpExecutor executor(context);
-    TableRestorer restorer(&chain, options, name, variable_name_, resize_, std::move(live), &executor);
+    TableRestorer restorer(&chain, options, name, variable_name_, resize_, convert_, std::move(live), &executor);
     TF_RETURN_IF_ERROR(restorer.ReadManifests());
     if (options.in_place) return restorer.ReadInPlace(state);
     if (options.storage.keep) {
@@ -101,6 +102,7 @@ class RestoreKernel : public OpKernel {
 
   std::string variable_name_;
   bool resize_ = false;
+  bool convert_ = false;
   VariableOptions options_;
   std::string attrs_key_;  // all attrs, for a key of SharedTables
 };

@@ -32,12 +32,13 @@ int64_t TableRestorer::Save::rows() const {
 }
 
 TableRestorer::TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name,
-                             bool resize, std::shared_ptr<VariableState> live, Executor* executor)
+                             bool resize, bool convert, std::shared_ptr<VariableState> live, Executor* executor)
     : chain_(chain),
       options_(options),
       name_(std::move(name)),
       variable_name_(std::move(variable_name)),
       resize_(resize),
+      convert_(convert),
       live_(std::move(live)),
       executor_(executor) {}
 
@@ -64,6 +65,14 @@ absl::Status TableRestorer::CheckFits(const Manifest& manifest, const PartReader
                      manifest.dim(), " in checkpoint ", reader.prefix(),
                      "; restore_from(prefix, resize=True) accepts it, and a Saver that is built in "
                      "tf_multitier.train.resize_on_restore()"));
+  }
+  const DType saved = manifest.columns[0].dtype, own = options_.table.value_dtype;
+  if (saved != own && !manifest.frozen && !convert_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding variable '", variable_name_, "': expected values of ", DTypeName(own), ", found ",
+                     DTypeName(saved), " in checkpoint ", reader.prefix(),
+                     "; restore_from(prefix, convert=True) accepts it, and a Saver that is built in "
+                     "tf_multitier.train.convert_on_restore()"));
   }
   if (manifest.frozen && !options_.read_only && options_.table.expiry.steps_to_live > 0) {
     return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable_name_, "': checkpoint ", reader.prefix(),
@@ -102,7 +111,7 @@ std::vector<TableRestorer::ColumnPlan> TableRestorer::Plan(const Manifest& manif
   std::vector<ColumnPlan> plans;
   ColumnPlan value{manifest.dim(), true, manifest.columns[0]};
   value.column.dim = options_.table.dim;
-  value.column.dtype = DType::kFloat32;  // as which it is read
+  value.column.dtype = options_.table.value_dtype;
   plans.push_back(std::move(value));
   for (size_t i = 1; i < manifest.columns.size(); ++i) plans.push_back(PlanSlot(manifest.columns[i], manifest.dim()));
   return plans;
@@ -240,7 +249,8 @@ void TableRestorer::Convert(const std::vector<ColumnPlan>& plan, const Initializ
 
 absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress,
                                    int64_t* imported) {
-  const Result<Initializer> initializer = Initializer::Create(table->options().initializer, table->dim());
+  const Result<Initializer> initializer =
+      Initializer::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   const bool last = high == INT64_MAX;
   return Read(saves_[0], low, high, progress, [&](const Manifest& manifest, Rows* rows) -> Status {
@@ -258,7 +268,8 @@ absl::Status TableRestorer::Import(int64_t low, int64_t high, EmbeddingTable* ta
 }
 
 absl::Status TableRestorer::AddDeltas(EmbeddingTable* table, RestoreProgress* progress) {
-  const Result<Initializer> initializer = Initializer::Create(table->options().initializer, table->dim());
+  const Result<Initializer> initializer =
+      Initializer::Create(table->options().initializer, table->dim(), options_.table.value_dtype);
   TF_RETURN_IF_ERROR(ToAbsl(initializer.status()));
   for (size_t i = 1; i < saves_.size(); ++i) {
     const auto take = [&](const Manifest& manifest, Rows* rows) -> Status {
@@ -381,7 +392,8 @@ absl::Status TableRestorer::ReadCounted(const Manifest& manifest, EmbeddingTable
 const Manifest* TableRestorer::OwnPart() const {
   const std::vector<Manifest>& parts = saves_[0].manifests;
   const bool same = !has_deltas() && parts.size() == 1 && parts[0].num_partitions == options_.num_partitions &&
-                    parts[0].partition_index == options_.partition_index && parts[0].dim() == options_.table.dim;
+                    parts[0].partition_index == options_.partition_index && parts[0].dim() == options_.table.dim &&
+                    parts[0].columns[0].dtype == options_.table.value_dtype;
   return same ? &parts[0] : nullptr;
 }
 

@@ -37,9 +37,10 @@ class TableRestorer {
  public:
   // name: of the variable or part that is restored. variable_name: of the saved one, without partition suffix. live: the state
   // that will be replaced, or null. resize: whether another dim than the variable's is accepted.
+  // convert: whether another dtype of values is.
   // executor: lent for imports.
   TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
-                std::shared_ptr<VariableState> live, Executor* executor);
+                bool convert, std::shared_ptr<VariableState> live, Executor* executor);
 
   // Call it first. InvalidArgument, with both dims, if the checkpoint does not fit.
   absl::Status ReadManifests();
@@ -107,6 +108,7 @@ class TableRestorer {
   const std::string name_;
   const std::string variable_name_;
   const bool resize_;
+  const bool convert_;
   const std::shared_ptr<VariableState> live_;
   Executor* const executor_;
   std::vector<Save> saves_;  // the base first

@@ -219,6 +219,7 @@ REGISTER_OP("MultitierRestore")
     .Input("prefix: string")
     .Attr("variable_name: string")
     .Attr("resize: bool = false")
+    .Attr("convert: bool = false")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(RestoreShape)
     .Doc(R"doc(
@@ -233,6 +234,7 @@ prefix: of the checkpoint, as passed to the saver. Of a delta: its base with the
 variable_name: the variable's name in the checkpoint, without partition suffix.
 resize: the checkpoint may have another dim: values and slots are cut, or filled from the initializer and the slots' initial
   values.
+convert: the checkpoint may have values of another dtype: they are rounded to the variable's.
 )doc");
 
 REGISTER_OP("MultitierReadPart")
@@ -241,6 +243,7 @@ REGISTER_OP("MultitierReadPart")
     .Output("table: variant")
     .Attr("variable_name: string")
     .Attr("resize: bool = false")
+    .Attr("convert: bool = false")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(ReadPartShape)
     .Doc(R"doc(
@@ -249,7 +252,7 @@ Reads what MultitierRestore reads, and changes nothing.
 The parts of a variable are restored together: MultitierReplaceTable of each part runs after MultitierReadPart of all of them. So an
 error leaves all parts as they were.
 
-prefix, variable_name, resize: see MultitierRestore.
+prefix, variable_name, resize, convert: see MultitierRestore.
 table: scalar, for MultitierReplaceTable of the same handle in the same step.
 )doc");
 

@@ -5,9 +5,10 @@
 
 // Use it after a dot in a REGISTER_OP chain. The doc of MultitierEmbeddingVariableHandle describes the attrs.
 #define MULTITIER_OPTION_ATTRS                           \
-  Attr("dtype: {float} = DT_FLOAT")                      \
+  Attr("dtype: {float, half, bfloat16} = DT_FLOAT")      \
       .Attr("key_dtype: {int64, int32} = DT_INT64")      \
       .Attr("shape: shape")                              \
+      .Attr("stochastic_rounding: bool = false")         \
       .Attr("initializer: string = 'constant'")          \
       .Attr("initializer_a: float = 0.0")                \
       .Attr("initializer_b: float = 0.0")                \

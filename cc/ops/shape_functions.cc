@@ -25,10 +25,11 @@ absl::Status EmbeddingDim(InferenceContext* c, int input, DimensionHandle* dim) 
   *dim = c->UnknownDim();
   const auto* data = c->input_handle_shapes_and_types(input);
   if (data == nullptr || data->empty()) return absl::OkStatus();
-  tensorflow::DataType dtype;
-  if (c->GetAttr("dtype", &dtype).ok() && (*data)[0].dtype != tensorflow::DT_INVALID && (*data)[0].dtype != dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("expected an embedding variable of ", tensorflow::DataTypeString(dtype),
-                                                   ", found ", tensorflow::DataTypeString((*data)[0].dtype)));
+  const tensorflow::DataType dtype = (*data)[0].dtype;
+  if (dtype != tensorflow::DT_INVALID && dtype != tensorflow::DT_FLOAT && dtype != tensorflow::DT_HALF &&
+      dtype != tensorflow::DT_BFLOAT16) {
+    return absl::InvalidArgumentError(absl::StrCat("expected an embedding variable of float32, bfloat16 or float16, found ",
+                                                   tensorflow::DataTypeString(dtype)));
   }
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(c->WithRank((*data)[0].shape, 2, &shape));

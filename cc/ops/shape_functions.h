@@ -15,7 +15,7 @@ namespace multitier {
 absl::Status VariableShape(tensorflow::shape_inference::InferenceContext* c, tensorflow::shape_inference::ShapeHandle* shape);
 
 // The embedding dimension of the variable of input `input` (a scalar handle). Unknown if the handle does not have it.
-// InvalidArgument if the input is not a scalar, or its dtype is known and differs from the op's attr "dtype".
+// InvalidArgument if the input is not a scalar, or its dtype is known and not one of values.
 absl::Status EmbeddingDim(tensorflow::shape_inference::InferenceContext* c, int input,
                           tensorflow::shape_inference::DimensionHandle* dim);
 

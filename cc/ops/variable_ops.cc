@@ -107,7 +107,8 @@ same variable, in sessions that share a resource manager. The node's name replac
 options of MultitierInitialize, so that the graph contains the full description of the variable.
 
 handle: scalar; its static shape is [0, dim].
-dtype: of the values.
+dtype: of the values in every tier. Slots are float32, and so are the values that ops take and give.
+stochastic_rounding: updates round values of 16 bits stochastically, by the key, the step and the element.
 key_dtype: of the keys in lookups; int32 keys are widened to int64.
 shape: [0, dim], dim >= 1.
 initializer: constant, uniform, normal, truncated_normal, normal_between, debug (the key modulo 100,000), or matrix.
@@ -170,13 +171,13 @@ GPU, the variable's ops run on that GPU. The ops of a MultitierEmbeddingVariable
 For the output and the attrs see MultitierEmbeddingVariableHandle.
 )doc");
 
-#define MULTITIER_OWNED_HANDLE_OP(name)  \
-  REGISTER_OP(name)                      \
-      .Input("variable_name: string")    \
-      .Output("handle: resource")        \
-      .Attr("dtype: {float} = DT_FLOAT") \
-      .Attr("shape: shape")              \
-      .SetIsStateful()                   \
+#define MULTITIER_OWNED_HANDLE_OP(name)                  \
+  REGISTER_OP(name)                                      \
+      .Input("variable_name: string")                    \
+      .Output("handle: resource")                        \
+      .Attr("dtype: {float, half, bfloat16} = DT_FLOAT") \
+      .Attr("shape: shape")                              \
+      .SetIsStateful()                                   \
       .SetShapeFn(OwnedHandleShape)
 
 MULTITIER_OWNED_HANDLE_OP("MultitierOwnedEmbeddingVariableHandle").Doc(R"doc(
@@ -204,7 +205,7 @@ Operations that are running on the table finish on it.
 
 REGISTER_OP("MultitierInitialize")
     .Input("handle: resource")
-    .Input("matrix: dtype")
+    .Input("matrix: float")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(InitializeShape)
     .Doc(R"doc(

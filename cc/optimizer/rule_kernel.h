@@ -35,8 +35,8 @@
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/optimizer/update_rule.h"
-#include "cc/optimizer/value_codec.h"
 #include "cc/row/row_layout.h"
+#include "cc/row/value_codec.h"
 
 namespace multitier {
 

@@ -23,6 +23,7 @@ py::dict ToDict(Rows rows) {
   const auto elements = static_cast<py::ssize_t>(rows.row_elements());
   py::dict out;
   out["columns"] = ToTuples(rows.columns);
+  out["dtype"] = DTypeName(rows.columns.empty() ? DType::kFloat32 : rows.columns[0].dtype);
   out["keys"] = Own(std::move(rows.keys));
   out["frequencies"] = Own(std::move(rows.frequencies));
   out["versions"] = Own(std::move(rows.versions));

@@ -126,6 +126,7 @@ void PyPartWriter::Add(const py::dict& dict) {
     ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": expected rows of ", manifest_.row_elements(),
                                       " elements, found ", rows.row_elements()));
   }
+  rows.columns[0].dtype = manifest_.columns[0].dtype;
   Run([&]() -> Status {
     for (const std::vector<int64_t>* frequencies : {&rows.frequencies, &rows.counted_frequencies}) {
       for (const int64_t frequency : *frequencies) {

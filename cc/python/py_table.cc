@@ -49,6 +49,8 @@ TableOptions ToOptions(const py::dict& dict) {
   TableOptions options;
   options.name = Get<std::string>(dict, "name");
   options.dim = Get<int>(dict, "dim");
+  options.value_dtype = ValueOrThrow(ParseDType(Get<std::string>(dict, "value_dtype")));
+  options.stochastic_rounding = Get<bool>(dict, "stochastic_rounding");
   options.initializer.kind = ValueOrThrow(ParseInitializerKind(Get<std::string>(dict, "initializer")));
   options.initializer.a = Get<float>(dict, "a");
   options.initializer.b = Get<float>(dict, "b");

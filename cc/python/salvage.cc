@@ -1,21 +1,18 @@
 #include "cc/python/salvage.h"
 
-#include <cstring>
 #include <utility>
 
 #include "cc/env/env.h"
 #include "cc/python/arrays.h"
 #include "cc/python/exceptions.h"
+#include "cc/row/value_column.h"
 #include "cc/tier/ssdhash/salvage.h"
 
 namespace multitier {
 namespace {
 
 // Returns records as rows with all columns; columns that a record was written without have their initial value.
-Status AppendSalvaged(const Salvage& found, Rows* rows) {
-  for (const ColumnSpec& column : found.columns) {
-    if (column.dtype != DType::kFloat32) return UnimplementedError("salvage: column '", column.name, "' is not float32");
-  }
+void AppendSalvaged(const Salvage& found, Rows* rows) {
   for (size_t i = 0; i < found.headers.size(); ++i) {
     const RecordHeader& header = found.headers[i];
     rows->keys.push_back(header.key);
@@ -24,13 +21,13 @@ Status AppendSalvaged(const Salvage& found, Rows* rows) {
     const uint8_t* data = found.row_data.data() + i * found.row_bytes;
     for (size_t c = 0; c < found.columns.size(); ++c) {
       const auto dim = static_cast<size_t>(found.columns[c].dim);
+      const DType dtype = found.columns[c].dtype;
       const size_t at = rows->data.size();
       rows->data.resize(at + dim, found.columns[c].initial_value);
-      if (c < header.num_columns) std::memcpy(rows->data.data() + at, data, dim * sizeof(float));
-      data += (dim * sizeof(float) + 15) / 16 * 16;
+      if (c < header.num_columns) ReadColumn(dtype, data, dim, rows->data.data() + at);
+      data += (dim * DTypeSize(dtype) + 15) / 16 * 16;
     }
   }
-  return OkStatus();
 }
 
 }  // namespace
@@ -41,10 +38,11 @@ py::dict SalvageDirectory(const std::string& directory) {
   Rows rows;
   {
     py::gil_scoped_release release;
-    status = [&] {
+    status = [&]() -> Status {
       MT_ASSIGN_OR_RETURN(found, SalvageSegments(Env::Posix(), directory));
       rows.columns = found.columns;
-      return AppendSalvaged(found, &rows);
+      AppendSalvaged(found, &rows);
+      return OkStatus();
     }();
   }
   ThrowIfError(status);

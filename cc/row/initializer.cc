@@ -20,6 +20,7 @@
 
 #include "cc/base/philox.h"
 #include "cc/row/distributions.h"
+#include "cc/row/value_column.h"
 
 namespace multitier {
 namespace {
@@ -257,7 +258,45 @@ RandomParameters ParametersOf(const Initializer& initializer, InitializerKind* k
 
 }  // namespace
 
-Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
+namespace {
+
+// The largest absolute value that the initializer may give.
+float LargestValue(const InitializerSpec& spec) {
+  switch (spec.kind) {
+    case InitializerKind::kUniform:
+      return std::max(std::fabs(spec.a), std::fabs(spec.b));
+    case InitializerKind::kNormal:
+      return std::fabs(spec.a) + 7.0f * spec.b;
+    case InitializerKind::kTruncatedNormal:
+      return std::fabs(spec.a) + 2.0f * spec.b;
+    case InitializerKind::kNormalBetween: {
+      const float low = std::max(spec.lower, spec.a - 7.0f * spec.b), high = std::min(spec.upper, spec.a + 7.0f * spec.b);
+      return std::max(std::fabs(std::min(low, spec.upper)), std::fabs(std::max(high, spec.lower)));
+    }
+    case InitializerKind::kMatrix: {
+      float most = 0.0f;
+      for (const float x : *spec.matrix) most = std::max(most, std::fabs(x));
+      return most;
+    }
+    case InitializerKind::kDebug:
+      return static_cast<float>(kDebugValues - 1);
+    case InitializerKind::kConstant:
+      break;
+  }
+  return std::fabs(spec.a);
+}
+
+// InvalidArgument where values may be too large for the dtype.
+Status CheckRange(const InitializerSpec& spec, DType dtype) {
+  const float most = LargestValue(spec), largest = LargestOf(dtype);
+  if (most <= largest) return OkStatus();
+  return Invalid(
+      StrCat("expected values of at most ", largest, ", the largest of ", DTypeName(dtype), ", found values up to ", most));
+}
+
+}  // namespace
+
+Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim, DType dtype) {
   if (dim < 1) return Invalid(StrCat("dim: expected at least 1, found ", dim));
   if (!std::isfinite(spec.a) || !std::isfinite(spec.b)) {
     return Invalid(StrCat("parameters: expected finite numbers, found ", spec.a, " and ", spec.b));
@@ -288,7 +327,8 @@ Result<Initializer> Initializer::Create(const InitializerSpec& spec, int dim) {
     default:
       return Invalid(StrCat("unknown kind ", static_cast<int>(spec.kind)));
   }
-  Initializer made(spec, dim);
+  if (dtype != DType::kFloat32) MT_RETURN_IF_ERROR(CheckRange(spec, dtype));
+  Initializer made(spec, dim, dtype);
   if (spec.kind == InitializerKind::kNormalBetween) {
     made.between_ = NormalBetween::Of(spec.a, spec.b, spec.lower, spec.upper);
   }
@@ -300,6 +340,30 @@ void Initializer::Fill(int64_t key, float* out) const { FillBatch(&key, 1, &out)
 void Initializer::FillBatch(const int64_t* keys, size_t n, float* const* out) const {
   static const Isa isa = BestIsa();
   initializer_internal::FillBatch(*this, isa, keys, n, out);
+  if (dtype_ == DType::kFloat32) return;
+  for (size_t i = 0; i < n; ++i) RoundValues(dtype_, out[i], static_cast<size_t>(dim_));
+}
+
+void Initializer::FillRows(const int64_t* keys, size_t n, uint8_t* const* out) const {
+  constexpr size_t kRows = 32, kFloats = 4096;
+  const auto dim = static_cast<size_t>(dim_);
+  float* values[kRows];
+  if (dtype_ == DType::kFloat32) {
+    for (size_t from = 0; from < n; from += kRows) {
+      const size_t some = std::min(kRows, n - from);
+      for (size_t i = 0; i < some; ++i) values[i] = reinterpret_cast<float*>(out[from + i]);
+      FillBatch(keys + from, some, values);
+    }
+    return;
+  }
+  const size_t at_once = std::clamp<size_t>(kFloats / dim, 1, kRows);
+  std::vector<float> floats(at_once * dim);
+  for (size_t i = 0; i < at_once; ++i) values[i] = floats.data() + i * dim;
+  for (size_t from = 0; from < n; from += at_once) {
+    const size_t some = std::min(at_once, n - from);
+    FillBatch(keys + from, some, values);
+    for (size_t i = 0; i < some; ++i) WriteColumn(dtype_, values[i], dim, out[from + i]);
+  }
 }
 
 namespace initializer_internal {

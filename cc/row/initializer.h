@@ -9,6 +9,8 @@
 //   matrix              row `key mod N` (Euclidean) of a matrix of N rows
 //   debug               `key mod 100,000` (Euclidean) in every element
 //
+// Each value is rounded to the dtype in which rows store it.
+//
 // Immutable after Create. Thread-safe.
 
 #ifndef CC_ROW_INITIALIZER_H_
@@ -23,6 +25,7 @@
 #include "cc/base/multiversion.h"
 #include "cc/base/status.h"
 #include "cc/row/normal_between.h"
+#include "cc/row/row_layout.h"
 
 namespace multitier {
 
@@ -51,23 +54,26 @@ class Initializer {
  public:
   // InvalidArgument: dim < 1; uniform with a >= b; normal with b < 0; normal between
   // with b <= 0 or lower >= upper; a matrix without rows or of another size than matrix_rows
-  // x dim; parameters or results that are not finite.
-  static Result<Initializer> Create(const InitializerSpec& spec, int dim);
+  // x dim; parameters or results that are not finite in the dtype.
+  static Result<Initializer> Create(const InitializerSpec& spec, int dim, DType dtype = DType::kFloat32);
 
   // Writes the initial value of `key` to out[0, dim).
   void Fill(int64_t key, float* out) const;
   // Fill for n keys: out[i] points to dim floats. Cheaper per key than Fill.
   void FillBatch(const int64_t* keys, size_t n, float* const* out) const;
+  // FillBatch into the value columns of n rows: out[i] points to the row data.
+  void FillRows(const int64_t* keys, size_t n, uint8_t* const* out) const;
 
   const InitializerSpec& spec() const { return spec_; }
   int dim() const { return dim_; }
   const NormalBetween& between() const { return between_; }  // of kNormalBetween
 
  private:
-  Initializer(const InitializerSpec& spec, int dim) : spec_(spec), dim_(dim) {}
+  Initializer(const InitializerSpec& spec, int dim, DType dtype) : spec_(spec), dim_(dim), dtype_(dtype) {}
 
   InitializerSpec spec_;
   int dim_ = 0;
+  DType dtype_ = DType::kFloat32;
   NormalBetween between_{};
 };
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "cc/row/value_codec.h"
+
 namespace multitier {
 namespace {
 
@@ -16,37 +18,11 @@ Status CheckDim(const std::string& column, int dim) {
   return InvalidArgumentError("row layout: dim of column '", column, "': expected 1 to ", kMaxDim, ", found ", dim);
 }
 
-// Rounds to the nearest representable value, ties to even.
-uint16_t ToBFloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN stays one
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-uint16_t ToFloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
-  if (bits >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and up round to infinity
-  const uint32_t exponent = bits >> 23;
-  uint32_t half;          // before rounding
-  uint32_t dropped;       // bits cut off, left-aligned in 32 bits
-  if (exponent >= 113) {  // normal in 16 bits
-    half = (bits - (112u << 23)) >> 13;
-    dropped = bits << 19;
-  } else if (exponent >= 102) {  // subnormal: units of 2^-24
-    const uint32_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-    const uint32_t shift = 126 - exponent;  // 14 to 24
-    half = mantissa >> shift;
-    dropped = mantissa << (32 - shift);
-  } else {
-    return static_cast<uint16_t>(sign);
-  }
-  if (dropped > 0x80000000u || (dropped == 0x80000000u && (half & 1u) != 0)) ++half;
-  return static_cast<uint16_t>(sign | half);
+template <typename Half>
+Half Stored(float value) {
+  Half half;
+  StoreValue(value, &half);
+  return half;
 }
 
 template <typename T>
@@ -62,10 +38,10 @@ void FillColumn(const Column& column, uint8_t* out) {
       FillWith(out, column.initial_value, n);
       break;
     case DType::kBFloat16:
-      FillWith(out, ToBFloat16(column.initial_value), n);
+      FillWith(out, Stored<BFloat16>(column.initial_value), n);
       break;
     case DType::kFloat16:
-      FillWith(out, ToFloat16(column.initial_value), n);
+      FillWith(out, Stored<Float16>(column.initial_value), n);
       break;
   }
   const size_t used = n * DTypeSize(column.dtype);
@@ -86,6 +62,13 @@ const char* DTypeName(DType dtype) {
       return "float16";
   }
   return "unknown";
+}
+
+Result<DType> ParseDType(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return InvalidArgumentError("dtype: expected float32, bfloat16 or float16, found '", name, "'");
 }
 
 Result<RowLayout> RowLayout::Create(int dim, DType value_dtype) {

@@ -1,7 +1,5 @@
 #include "cc/row/schema.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -25,12 +23,9 @@ Result<ColumnSpec> ColumnFromJson(const Json& json) {
   ColumnSpec column;
   MT_ASSIGN_OR_RETURN(column.name, json.GetString("name"));
   MT_ASSIGN_OR_RETURN(const std::string dtype, json.GetString("dtype"));
-  const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-  const DType* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](DType d) { return dtype == DTypeName(d); });
-  if (found == std::end(dtypes))
-    return InvalidArgumentError("schema: column '", column.name, "': expected dtype float32, bfloat16 or float16, found '",
-                                dtype, "'");
-  column.dtype = *found;
+  const Result<DType> parsed = ParseDType(dtype);
+  if (!parsed.ok()) return InvalidArgumentError("schema: column '", column.name, "': ", parsed.status().message());
+  column.dtype = *parsed;
   MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
   if (dim < 1 || dim > (1 << 20))
     return InvalidArgumentError("schema: column '", column.name, "': expected dim in [1, ", 1 << 20, "], found ", dim);

@@ -326,6 +326,10 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
   options->above = nullptr;
   options->hbm_budget_bytes = options->hbm_budget_rows = 0;
   if (names[0] == "HBM") {
+    if (options->value_dtype != DType::kFloat32) {
+      return InvalidArgumentError("value_dtype: expected float32 with storage_type ", spec.type, ", found ",
+                                  DTypeName(options->value_dtype), ": rows in HBM are float32");
+    }
     const bool alone = names.size() == 1;  // it keeps every row; the host has copies, in DRAM without a bound
     MT_RETURN_IF_ERROR(ComposeHbm(spec, alone, options));
     names.erase(names.begin());

@@ -8,8 +8,8 @@ namespace multitier {
 namespace {
 
 // what: "" for the initial value, which has no name in messages.
-Result<std::shared_ptr<const Initializer>> Make(const char* what, const InitializerSpec& spec, int dim) {
-  Result<Initializer> made = Initializer::Create(spec, dim);
+Result<std::shared_ptr<const Initializer>> Make(const char* what, const InitializerSpec& spec, const TableOptions& options) {
+  Result<Initializer> made = Initializer::Create(spec, options.dim, options.value_dtype);
   if (!made.ok()) return Status(made.status().code(), StrCat(what, made.status().message()));
   return std::make_shared<const Initializer>(*std::move(made));
 }
@@ -18,13 +18,13 @@ Result<std::shared_ptr<const Initializer>> Make(const char* what, const Initiali
 
 Result<AbsentValues> AbsentValues::Of(const TableOptions& options) {
   AbsentValues values;
-  MT_ASSIGN_OR_RETURN(values.initial_, Make("", options.initializer, options.dim));
+  MT_ASSIGN_OR_RETURN(values.initial_, Make("", options.initializer, options));
   values.training_ = values.initial_;
-  MT_ASSIGN_OR_RETURN(auto not_admitted, Make("value of keys that are not admitted: ", options.not_admitted, options.dim));
+  MT_ASSIGN_OR_RETURN(auto not_admitted, Make("value of keys that are not admitted: ", options.not_admitted, options));
   if (!options.admission.admits_all()) values.training_ = std::move(not_admitted);
   values.evaluation_ = values.training_;
   if (options.evaluation.has_value()) {
-    MT_ASSIGN_OR_RETURN(values.evaluation_, Make("value in evaluation: ", *options.evaluation, options.dim));
+    MT_ASSIGN_OR_RETURN(values.evaluation_, Make("value in evaluation: ", *options.evaluation, options));
   }
   return values;
 }

@@ -4,6 +4,8 @@
 //   in training       the initial value    the value of keys that are not admitted
 //   in evaluation     the value of TableOptions::evaluation, if it is given; else as in training
 //
+// Values are rounded to the table's value_dtype, as those of rows are.
+//
 // Immutable. Thread-safe.
 
 #ifndef CC_TABLE_ABSENT_VALUES_H_

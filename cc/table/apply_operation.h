@@ -45,8 +45,10 @@ class ApplyOperation {
   Status Gather(const Keys& keys, Executor* executor);
 
   // Applies the request's rule to the rows, counts the occurrences, and gives up every pin. Cannot fail.
-  // slot_offsets: of the rule's slots in a row. version: the rows' new one. REQUIRES: Gather was OK
-  void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, Executor* executor);
+  // slot_offsets: of the rule's slots in a row. version: the rows' new one. step: of stochastic rounding. REQUIRES: Gather was
+  // OK
+  void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, int64_t step,
+              Executor* executor);
 
   // New keys that get no row. REQUIRES: Gather was OK
   int64_t refused() const {
@@ -102,6 +104,7 @@ class ApplyOperation {
     const ApplyRequest& request;
     const std::vector<uint32_t>& slot_offsets;
     int64_t version;
+    int64_t step;
   };
   void UpdateShard(const UpdateArguments& update, int shard);
   void CountKey(Shard::Locked& lock, uint32_t entry, int64_t version);

@@ -54,7 +54,7 @@ class ApplyOperationTest : public ::testing::Test {
     request.grads = grads.data();
     request.rule = *FindUpdateRule("sgd");
     request.hyper = {1.0f};  // the learning rate
-    operation->Update(request, {}, version, nullptr);
+    operation->Update(request, {}, version, /*step=*/version, nullptr);
   }
   void Apply(const std::vector<int64_t>& keys, int64_t version = 1) {
     auto operation = NewOperation();

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cc/base/ieee.h"
+#include "cc/optimizer/stochastic_update.h"
 #include "cc/table/apply_operation.h"
 
 namespace multitier {
@@ -23,8 +24,8 @@ uint32_t SaturatingAdd(uint32_t a, int64_t b) {
 }  // namespace
 
 void ApplyOperation::Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version,
-                            Executor* executor) {
-  const UpdateArguments update{request, slot_offsets, version};
+                            int64_t step, Executor* executor) {
+  const UpdateArguments update{request, slot_offsets, version, step};
   ParallelFor(executor, static_cast<int>(base_.shards.size()), [&](int s) {
     const ScopedIeeeArithmetic ieee;
     UpdateShard(update, s);
@@ -54,6 +55,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
   const float* grads[kGroup];
   uint8_t* data[kGroup];
   uint32_t entries[kGroup];
+  int64_t keys[kGroup];  // of stochastic rounding
 
   Shard::Locked lock(base_.shards[s]);
   ShardRows& shard = *lock;
@@ -92,6 +94,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
       }
       grads[n] = grad;
       data[n] = shard.BeginChange(rows_[e], batch.hash(e));
+      keys[n] = batch.key(e);
       entries[n++] = e;
     }
     UpdateBatch rows;
@@ -102,7 +105,11 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
     rows.value_dtype = base_.options.value_dtype;
     rows.slot_offsets = update.slot_offsets.data();
     rows.hyper = request.hyper.data();
-    request.rule->Update(rows);
+    if (base_.options.stochastic_rounding) {
+      UpdateStochastically(*request.rule, rows, keys, update.step);
+    } else {
+      request.rule->Update(rows);
+    }
     for (size_t i = 0; i < n; ++i) {
       RowHeader* row = rows_[entries[i]];
       const int64_t occurrences = Occurrences(entries[i]);

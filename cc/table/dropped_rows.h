@@ -20,6 +20,7 @@
 #include "cc/base/mutex.h"
 #include "cc/base/new_array.h"
 #include "cc/row/row_layout.h"
+#include "cc/row/value_column.h"
 #include "cc/table/row_export.h"
 
 namespace multitier {
@@ -77,9 +78,8 @@ class DroppedRows {
     rows.columns.assign(layout.columns().begin(), layout.columns().end());
     std::vector<uint8_t> data(layout.row_bytes());
     for (const Row& row : taken) {
-      auto* const floats = reinterpret_cast<float*>(data.data());
       if (row.data == nullptr) {
-        std::fill_n(floats, data.size() / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+        FillWithNan(layout, data.data());
       } else {
         std::copy_n(row.data.get(), row.bytes, data.begin());
         layout.FillSlots(data.data(), row.num_columns);
@@ -108,6 +108,12 @@ class DroppedRows {
     size_t bytes;
     ArrayPtr<uint8_t> data;  // null: unknown
   };
+  static void FillWithNan(const RowLayout& layout, uint8_t* data) {
+    for (const Column& column : layout.columns()) {
+      const std::vector<float> nans(static_cast<size_t>(column.dim), std::numeric_limits<float>::quiet_NaN());
+      WriteColumn(column.dtype, nans.data(), nans.size(), data + column.offset);
+    }
+  }
   static size_t BytesOf(const Row& row) { return sizeof(Row) + row.bytes; }
   // The lock is not held while rows are copied: operations that drop rows would wait for it.
   std::deque<Row> TakeRows() {

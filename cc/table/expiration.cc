@@ -4,12 +4,22 @@
 
 #include <algorithm>
 
+#include "cc/row/value_column.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
 namespace {
 
 constexpr uint32_t kExpireSlice = 4096;  // rows looked at under one hold of a shard's lock
+
+// The value of a row as Expired reads it, in `floats` unless the row has floats.
+const float* FloatsOf(const TableOptions& options, const uint8_t* row_data, std::vector<float>* floats) {
+  if (options.value_dtype == DType::kFloat32) return reinterpret_cast<const float*>(row_data);
+  if (options.expiry.l2_weight_threshold < 0.0f) return nullptr;
+  floats->resize(static_cast<size_t>(options.dim));
+  ReadColumn(options.value_dtype, row_data, floats->size(), floats->data());
+  return floats->data();
+}
 
 }  // namespace
 
@@ -35,7 +45,7 @@ class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
   // Counts it, and takes its count out of the filter.
   bool IsExpired(int64_t key, int64_t version, const uint8_t* row_data) {
     const TableOptions& options = table_->options_;
-    if (!Expired(options.expiry, step_, version, reinterpret_cast<const float*>(row_data), options.dim)) return false;
+    if (!Expired(options.expiry, step_, version, FloatsOf(options, row_data, &floats_), options.dim)) return false;
     table_->ForgetCount(key);
     ++rows_;
     return true;
@@ -45,6 +55,7 @@ class EmbeddingTable::Impl::ExpireVisitor : public RecordVisitor {
   const int64_t step_;
   const bool needs_row_;
   FreedRecords freed_;
+  std::vector<float> floats_;
   int64_t rows_ = 0;  // expired
 };
 
@@ -64,6 +75,7 @@ Status EmbeddingTable::Impl::Expire(int64_t step, int64_t* expired) {
 }
 
 void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* expired) {
+  std::vector<float> floats;
   for (uint32_t from = 0, end = 1; from < end; from += kExpireSlice) {
     snapshot_.Await();
     const ShardWriter writer(shard);
@@ -75,7 +87,7 @@ void EmbeddingTable::Impl::ExpireInMemory(Shard* shard, int64_t step, int64_t* e
       for (uint32_t location = from; location < to; ++location) {
         const RowHeader* row = lock->row(location);
         if (row->has(kRowFree | kRowUncommitted) || row->pins != 0) continue;
-        const float* value = reinterpret_cast<const float*>(RowSlab::Data(row));
+        const float* const value = FloatsOf(options_, RowSlab::Data(row), &floats);
         if (!Expired(options_.expiry, step, row->version, value, options_.dim)) continue;
         ForgetCount(row->key);
         lock->Erase(lock->Find(row->key, HashKey(row->key)), &freed);

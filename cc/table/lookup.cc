@@ -9,6 +9,7 @@
 
 #include "cc/base/hash.h"
 #include "cc/base/ieee.h"
+#include "cc/row/value_column.h"
 #include "cc/table/table_impl.h"
 
 namespace multitier {
@@ -40,11 +41,8 @@ inline void PrefetchRow(const char* first, const char* last, bool to_second_leve
 }
 
 // Rows end on 16 bytes, outputs do not: whole vectors where the value is a multiple of 16 bytes.
-inline void CopyValue(const uint8_t* from, float* to, size_t dim) {
-  if (dim % 4 != 0) {
-    std::memcpy(to, from, dim * sizeof(float));
-    return;
-  }
+inline void CopyValue(DType dtype, const uint8_t* from, float* to, size_t dim) {
+  if (dtype != DType::kFloat32 || dim % 4 != 0) return ReadColumn(dtype, from, dim, to);
   for (size_t i = 0; i < dim; i += 4) std::memcpy(to + i, from + i * sizeof(float), 16);
 }
 
@@ -107,7 +105,8 @@ Status EmbeddingTable::Impl::Peek(Span<const int64_t> keys, float* out) {
 void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const int64_t> keys, size_t begin, size_t end,
                                        uint64_t stamp, OutRows out, ReadFor reason, uint32_t* places, Missed* missed) {
   const size_t dim = static_cast<size_t>(options_.dim);
-  const size_t row_end = sizeof(RowHeader) + dim * sizeof(float) - 1;  // of what is read of a row
+  const DType dtype = options_.value_dtype;
+  const size_t row_end = sizeof(RowHeader) + dim * DTypeSize(dtype) - 1;  // of what is read of a row
   const bool uncommitted_is_absent =
       !base_.absent.are_initial(reason);  // else an uncommitted row holds what an absent key reads
   const bool to_second_level = is_intel;
@@ -173,7 +172,7 @@ void EmbeddingTable::Impl::LookupSlice(const Shard::Shared* shards, Span<const i
         const auto use = static_cast<uint32_t>(stamp + base + i);
         if (NoteUse(row, use, step, notes_lazily_)) shards[shards_.index(HashKey(row->key))]->NotePinUsed();
       }
-      CopyValue(RowSlab::Data(row), out.row(i), dim);
+      CopyValue(dtype, RowSlab::Data(row), out.row(i), dim);
     }
   }
 }
@@ -251,7 +250,7 @@ Status EmbeddingTable::Impl::LookupBelow(Span<const int64_t> keys, const std::ve
   for (const TierKey& key : wanted) {
     for (uint32_t p = unique->first_position(key.entry); p != KeyBatch::kEnd; p = unique->next(p)) {
       if (key.has_row) {
-        CopyValue(key.row.data(), out.row(below[p]), dim);
+        CopyValue(options_.value_dtype, key.row.data(), out.row(below[p]), dim);
       } else {
         absent.push_back(below[p]);
       }

@@ -70,7 +70,7 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
   const ScopedIeeeArithmetic ieee;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   int64_t keys[kFilled];
-  float* values[kFilled];
+  uint8_t* values[kFilled];
   for (size_t from = 0; from < absent.size(); from += kFilled) {
     const size_t n = std::min(kFilled, absent.size() - from);
     for (size_t j = 0; j < n; ++j) {
@@ -78,9 +78,9 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
       std::memset(row, 0, rows.row_bytes);
       layout->FillSlots(row, 1);
       keys[j] = rows.keys[absent[from + j]];
-      values[j] = reinterpret_cast<float*>(row);
+      values[j] = row;
     }
-    base_.absent.initial().FillBatch(keys, n, values);
+    base_.absent.initial().FillRows(keys, n, values);
   }
 }
 

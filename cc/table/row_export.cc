@@ -1,5 +1,7 @@
 #include "cc/table/row_export.h"
 
+#include "cc/row/value_column.h"
+
 namespace multitier {
 namespace {
 
@@ -10,8 +12,15 @@ void AppendFacts(int64_t key, uint32_t frequency, int64_t version, Rows* rows) {
 }
 
 void AppendColumn(const Column& column, const uint8_t* row_data, Rows* rows) {
-  const float* from = reinterpret_cast<const float*>(row_data + column.offset);
-  rows->data.insert(rows->data.end(), from, from + column.dim);
+  const uint8_t* const from = row_data + column.offset;
+  if (column.dtype == DType::kFloat32) {
+    const float* const floats = reinterpret_cast<const float*>(from);
+    rows->data.insert(rows->data.end(), floats, floats + column.dim);
+    return;
+  }
+  const size_t at = rows->data.size(), dim = static_cast<size_t>(column.dim);
+  rows->data.resize(at + dim);
+  ReadColumn(column.dtype, from, dim, rows->data.data() + at);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ Status ShardRows::ReserveWords(size_t n) { return index_.Reserve(n, hash_of()); 
 Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock,
                                     RowHeader** rows, size_t* created) {
   int64_t keys[kGroup];
-  float* values[kGroup];
+  uint8_t* values[kGroup];
   uint32_t slots[kGroup];
   const ShardIndex::HashOfWord hash_of_word = hash_of();
   auto fetch_buckets = [&](size_t from) {
@@ -40,14 +40,14 @@ Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uin
       keys[j] = batch.key(entries[i + j]);
       slots[j] = AllocateRow(clock, 1, 0);
       RowHeader* row = dram_.Header(slots[j]);
-      values[j] = reinterpret_cast<float*>(RowSlab::Data(row));
+      values[j] = RowSlab::Data(row);
       row->key = keys[j];
       row->version = -1;
       row->pins = 1;
       row->flags = kRowUncommitted;
       dram_.layout()->FillSlots(RowSlab::Data(row), 1);
     }
-    common_->initializer->FillBatch(keys, n, values);
+    common_->initializer->FillRows(keys, n, values);
     for (size_t j = 0; j < n; ++j) {
       const uint32_t entry = entries[i + j];
       const Status inserted = index_.Insert(batch.hash(entry), WordState::kDram, slots[j], hash_of_word);
@@ -82,7 +82,8 @@ RowHeader* ShardRows::CreateFromCounted(const Found& found, uint64_t clock) {
 void ShardRows::ResetRow(RowHeader* row) {
   row->version = -1;
   row->frequency = 0;
-  common_->initializer->Fill(row->key, reinterpret_cast<float*>(RowSlab::Data(row)));
+  uint8_t* const data = RowSlab::Data(row);
+  common_->initializer->FillRows(&row->key, 1, &data);
   dram_.layout()->FillSlots(RowSlab::Data(row), 1);
 }
 

@@ -56,7 +56,7 @@ Status CheckBudgets(const TableOptions& o, Budget dram, const RowLayout& layout)
   return OkStatus();
 }
 
-// Every column of a row is float32 today.
+// Every column of a row but the value is float32.
 Status CheckSlotTypes(Span<const ColumnSpec> slots, const std::string& table) {
   for (const ColumnSpec& slot : slots) {
     if (slot.dtype == DType::kFloat32) continue;
@@ -67,8 +67,8 @@ Status CheckSlotTypes(Span<const ColumnSpec> slots, const std::string& table) {
 
 Status ValidateOptions(const TableOptions& o) {
   const std::string table = StrCat("table '", o.name, "': ");
-  if (o.value_dtype != DType::kFloat32) {
-    return UnimplementedError(table, "expected value dtype float32, found ", DTypeName(o.value_dtype));
+  if (o.stochastic_rounding && o.value_dtype == DType::kFloat32) {
+    return InvalidArgumentError(table, "stochastic_rounding: expected values of bfloat16 or float16, found float32");
   }
   MT_RETURN_IF_ERROR(CheckSlotTypes(o.slots, table));
   if (o.num_shards < 0 || o.num_shards > kMaxShards || (o.num_shards & (o.num_shards - 1)) != 0) {

@@ -1,8 +1,8 @@
 // The tier oracle: one sequence of random operations on DRAM alone and on four rows of DRAM, or none, over lower tiers gives
-// the same bits: values, slots, frequencies, versions. The operations: lookup, training (rounds take turns: each update rule
-// alone, then all of them mixed), upsert, remove, clear, expire by steps and by weight, facts, export, scan with thresholds,
-// drain, prefetch, save and restore, flush, and closing and recovering what the tiers kept. The seed is printed; set
-// MT_ORACLE_SEED to run one again, MT_ORACLE_ROUNDS for more.
+// the same bits: values (of every dtype), slots, frequencies, versions. The operations: lookup, training (rounds take turns:
+// each update rule alone, then all of them mixed), upsert, remove, clear, expire by steps and by weight, facts, export, scan
+// with thresholds, drain, prefetch, save and restore, flush, and closing and recovering what the tiers kept. The seed is
+// printed; set MT_ORACLE_SEED to run one again, MT_ORACLE_ROUNDS for more.
 
 #ifndef CC_TABLE_TIER_ORACLE_H_
 #define CC_TABLE_TIER_ORACLE_H_
@@ -81,7 +81,12 @@ class Oracle {
       spec->b = 1.0f;
       spec->upper = -0.5f;
     }
-    if (random_() % 2 == 0) plain.evaluation.emplace().kind = InitializerKind::kDebug;
+    if (tiered.above == nullptr && !AboveOfTests().put) {  // rows in HBM are float32
+      const DType dtypes[] = {DType::kFloat32, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+      plain.value_dtype = tiered.value_dtype = dtypes[random_() % 4];
+      plain.stochastic_rounding = tiered.stochastic_rounding = plain.value_dtype != DType::kFloat32 && random_() % 2 == 0;
+    }
+    if (random_() % 2 == 0 && plain.value_dtype != DType::kFloat16) plain.evaluation.emplace().kind = InitializerKind::kDebug;
     if (admission.kind == AdmissionKind::kCounter && random_() % 2 == 0) plain.admission.max_keys = 12;
     tiered.initializer = plain.initializer;
     tiered.not_admitted = plain.not_admitted;

@@ -194,7 +194,8 @@ class TierReader::Run {
     header->num_columns = static_cast<uint32_t>(layout.columns().size());
     if (key->row.empty()) return;
     std::fill(key->row.begin(), key->row.end(), uint8_t{0});
-    base_.absent.initial().Fill(key->key, reinterpret_cast<float*>(key->row.data()));
+    uint8_t* const data = key->row.data();
+    base_.absent.initial().FillRows(&key->key, 1, &data);
     layout.FillSlots(key->row.data(), 1);
   }
 

@@ -9,8 +9,8 @@
 // are waited for before a step, which holds nothing then.
 
 #include <algorithm>
-#include <cstring>
 
+#include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
 #include "cc/table/row_export.h"
 #include "cc/table/table_impl.h"
@@ -277,7 +277,8 @@ void EmbeddingTable::Impl::ImportShard(const Rows& rows, size_t from, const std:
     const float* data = rows.data.data() + i * row_elements;
     for (size_t c = 0; c < columns.size(); ++c) {
       const size_t dim = static_cast<size_t>(rows.columns[c].dim);
-      std::memcpy(to_row + layout.columns()[columns[c]].offset, data, dim * sizeof(float));
+      const Column& column = layout.columns()[columns[c]];
+      WriteColumn(column.dtype, data, dim, to_row + column.offset);
       data += dim;
     }
     row->frequency = static_cast<uint32_t>(rows.frequencies[i]);

@@ -6,9 +6,9 @@
 //   write     works only on memory and cannot fail
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
 #include "cc/table/table_impl.h"
 
@@ -124,9 +124,9 @@ int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, c
   if (base_.score.kind() == Score::kTime) RaiseTo(&newest_step_, version_of_new);
   int64_t written = 0;
   Shard::Locked lock(shards_[s]);
-  std::vector<uint32_t> offsets;
+  std::vector<const Column*> columns;
   for (const UpsertRequest::Columns& column : request.columns) {
-    offsets.push_back(lock->layout()->columns()[lock->layout()->Find(column.name)].offset);
+    columns.push_back(&lock->layout()->columns()[lock->layout()->Find(column.name)]);
   }
   for (uint32_t e = batch.begin(s); e < batch.end(s); ++e) {
     RowHeader* const row = operation->row(e);
@@ -138,9 +138,9 @@ int64_t EmbeddingTable::Impl::UpsertShard(const UpsertRequest& request, int s, c
     const size_t i = LastPosition(batch, e);
     uint8_t* const to_row = lock->BeginChange(row, batch.hash(e));
     lock->Commit(row);
-    for (size_t c = 0; c < offsets.size(); ++c) {
+    for (size_t c = 0; c < columns.size(); ++c) {
       const auto dim = static_cast<size_t>(request.columns[c].dim);
-      std::memcpy(to_row + offsets[c], request.columns[c].data + i * dim, dim * sizeof(float));
+      WriteColumn(columns[c]->dtype, request.columns[c].data + i * dim, dim, to_row + columns[c]->offset);
     }
     if (!request.frequencies.empty()) row->frequency = static_cast<uint32_t>(request.frequencies[i]);
     if (!request.versions.empty() || is_new) row->version = request.versions.empty() ? version_of_new : request.versions[i];

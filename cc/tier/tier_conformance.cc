@@ -26,8 +26,8 @@ std::vector<KeyLocation> KeyLocations(const std::vector<TestRecord>& records, co
 
 }  // namespace
 
-std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns) {
-  RowLayout layout = *RowLayout::Create(3, DType::kFloat32);
+std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns, DType value_dtype) {
+  RowLayout layout = *RowLayout::Create(3, value_dtype);
   if (num_columns > 1) layout = *layout.WithColumn({"slot", DType::kFloat32, 3, 0.1f});
   if (num_columns > 2) layout = *layout.WithColumn({"wide", DType::kBFloat16, 5, -2.0f});
   return std::make_shared<const RowLayout>(std::move(layout));
@@ -43,8 +43,11 @@ TestRecord::TestRecord(int64_t key, uint64_t generation, uint32_t num_columns) {
   for (uint8_t& byte : row_data) byte = static_cast<uint8_t>((word = Mix64(word + 1)) >> 56);
 }
 
-void TierConformanceTest::SetUp() {
-  layout_ = TierTestLayout(2);
+void TierConformanceTest::SetUp() { MakeTier(DType::kFloat32); }
+
+void TierConformanceTest::MakeTier(DType value_dtype) {
+  value_dtype_ = value_dtype;
+  layout_ = TierTestLayout(2, value_dtype);
   tier_ = GetParam().make(layout_);
   ASSERT_TRUE(tier_->SetLayout(layout_).ok());
   // The tests keep the locations that Write returned. They act as an owner whose records are always in use.
@@ -52,7 +55,7 @@ void TierConformanceTest::SetUp() {
 }
 
 void TierConformanceTest::SetColumns(size_t num_columns) {
-  layout_ = TierTestLayout(num_columns);
+  layout_ = TierTestLayout(num_columns, value_dtype_);
   const Status status = tier_->SetLayout(layout_);
   ASSERT_TRUE(status.ok()) << status.ToString();
 }
@@ -356,11 +359,13 @@ TEST_P(TierConformanceTest, FullTierRefusesTheWholeBatchAndKeepsWhatItHad) {
   ExpectRead(records[2], Write(records[2]));
 }
 
-// Random operations against a map; a column comes in the middle.
+// Random operations against a map, with values of a random dtype; a column comes in the middle.
 TEST_P(TierConformanceTest, RandomOperationsAgreeWithAModel) {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
+  const DType dtypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  MakeTier(dtypes[random() % 3]);
   std::map<uint32_t, TestRecord> model;
   std::map<int64_t, uint32_t> location_of;
   for (int step = 0; step < 3000; ++step) {

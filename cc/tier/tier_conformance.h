@@ -32,8 +32,9 @@ struct TierTestCase {
 inline void PrintTo(const TierTestCase& test_case, std::ostream* out) { *out << test_case.name; }
 inline std::string TierTestName(const testing::TestParamInfo<TierTestCase>& info) { return info.param.name; }
 
-// Layouts of 1, 2 and 3 columns: value (3 float32), slot (3 float32), wide slot (5 bfloat16).
-std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns);
+// Layouts of 1, 2 and 3 columns: value (3 elements), slot (3 float32), wide slot (5 bfloat16). A column's bytes do not depend
+// on the value's dtype.
+std::shared_ptr<const RowLayout> TierTestLayout(size_t num_columns, DType value_dtype = DType::kFloat32);
 
 // A record that owns its row data. The arguments determine every byte, so a test detects a torn record.
 struct TestRecord {
@@ -48,6 +49,8 @@ struct TestRecord {
 class TierConformanceTest : public testing::TestWithParam<TierTestCase> {
  protected:
   void SetUp() override;
+  // Makes the tier, with two columns and values of that dtype.
+  void MakeTier(DType value_dtype);
 
   uint32_t Write(const TestRecord& record);
   std::vector<uint32_t> Write(const std::vector<TestRecord>& records);
@@ -60,6 +63,7 @@ class TierConformanceTest : public testing::TestWithParam<TierTestCase> {
   void ExpectHeld(const std::map<uint32_t, TestRecord>& records);
   void SetColumns(size_t num_columns);
 
+  DType value_dtype_ = DType::kFloat32;
   std::shared_ptr<const RowLayout> layout_;  // 2 columns at first
   std::unique_ptr<Tier> tier_;
 };

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from tf_multitier.checkpoint.source import RowSource
+from tf_multitier.checkpoint.source import value_dtype
+from tf_multitier.engine import value_types
 from tf_multitier.engine.rows import Rows
 
 _COLUMNS_KEY = b"tf_multitier.columns"
+_DTYPE_KEY = b"tf_multitier.value_dtype"
 _BLOCK_BYTES = 16 << 20
 
 
@@ -49,6 +52,7 @@ def _arrow():
 def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     """Writes rows to a Parquet file: int64 `key`, `frequency`, `version`, and a list of `dim` float32 for each column, by its name.
 
+    Values of 16 bits are written as float32, which is exact, and their type in the file's metadata.
     One block of rows is in memory at a time. A file of that name is replaced when the new one is complete.
 
     Returns:
@@ -65,7 +69,10 @@ def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     schema = arrow.schema(
         [(name, arrow.int64()) for name in ("key", "frequency", "version")]
         + [(name, arrow.list_(arrow.float32(), dim)) for name, dim, _ in columns],
-        metadata={_COLUMNS_KEY: json.dumps(columns).encode()},
+        metadata={
+            _COLUMNS_KEY: json.dumps(columns).encode(),
+            _DTYPE_KEY: value_dtype(rows).encode(),
+        },
     )
     path = os.fspath(path)
     count = 0
@@ -103,6 +110,8 @@ class _ParquetRows(RowSource):
                 for name, dim in self._columns_of(schema, file)
             ]
             self.num_rows = file.metadata.num_rows
+            dtype = (schema.metadata or {}).get(_DTYPE_KEY, b"float32").decode()
+            self.dtype = value_types.name_of(f"'{path}': value_dtype", dtype)
 
     @contextlib.contextmanager
     def _open(self):
@@ -204,6 +213,7 @@ def load_parquet(path: str | os.PathLike) -> RowSource:
 
 def save_npz(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     """Writes rows to an .npz file: keys, frequencies, versions, data, and columns as JSON. All rows are in memory. Returns their number."""
+    dtype = value_dtype(rows)
     rows = rows if isinstance(rows, Rows) else rows.read()
     with _Replaced(os.fspath(path)) as target, open(target, "wb") as file:
         np.savez(
@@ -213,6 +223,7 @@ def save_npz(rows: RowSource | Rows, path: str | os.PathLike) -> int:
             frequencies=rows.frequencies,
             versions=rows.versions,
             data=rows.data,
+            value_dtype=dtype,
         )
     return len(rows)
 
@@ -228,7 +239,12 @@ def load_npz(path: str | os.PathLike) -> Rows:
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
             columns, *others = [arrays[name] for name in names]
-            return Rows([tuple(column) for column in json.loads(str(columns))], *others)
+            dtype = str(arrays["value_dtype"]) if "value_dtype" in arrays else "float32"
+            return Rows(
+                [tuple(column) for column in json.loads(str(columns))],
+                *others,
+                dtype=value_types.name_of("value_dtype", dtype),
+            )
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"'{os.fspath(path)}': expected an .npz file with {', '.join(names)}, found {error}"

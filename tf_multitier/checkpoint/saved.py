@@ -64,7 +64,7 @@ class SavedTable(RowSource):
       name: the variable's name.
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, in all parts.
-      dtype: of the values in the part files: "float32", or also "float16" and "bfloat16" in a frozen table. Rows are read as float32.
+      dtype: of the values in the part files: "float32", "bfloat16" or "float16". Rows are read as float32, which is exact.
       frozen: whether it has keys and values alone, for serving: frequencies are read as 0 and versions as -1.
       initializer: dict (kind, a, b, seed, matrix_rows) of the initial values of absent keys, or None if the checkpoint does not say.
       parts: list of SavedPart, one for each partition.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,10 +17,12 @@ class RowSource(abc.ABC):
     Attributes:
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, or None if that is known only after reading them.
+      dtype: of the values: "float32", "bfloat16" or "float16". Blocks have them as float32, which is exact.
     """
 
     columns: list
     num_rows: int | None
+    dtype: str = "float32"
 
     @property
     def dim(self) -> int:
@@ -32,7 +35,12 @@ class RowSource(abc.ABC):
 
     def read(self) -> Rows:
         """All rows in memory, as one `engine.Rows`."""
-        return concatenate(self.columns, self.blocks())
+        return dataclasses.replace(concatenate(self.columns, self.blocks()), dtype=self.dtype)
+
+
+def value_dtype(rows: RowSource | Rows) -> str:
+    """The type of the values of rows that are copied. Those for serving were rounded: what is made of them has float32."""
+    return "float32" if getattr(rows, "frozen", False) else rows.dtype
 
 
 def concatenate(columns: list, blocks: Iterator[Rows]) -> Rows:

@@ -12,6 +12,7 @@ from tf_multitier import _engine
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.source import RowSource
+from tf_multitier.checkpoint.source import value_dtype
 from tf_multitier.engine import arguments
 from tf_multitier.engine.rows import Rows
 
@@ -82,12 +83,18 @@ class Writer(CheckpointFiles):
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
         columns = arguments.columns("columns", rows.columns)
+        of_value = frozen or value_dtype(rows)
         base = {
             "format_version": 3 if frozen else 2,
             "dim": columns[0][1],
             "columns": [
-                {"name": column, "dtype": frozen or "float32", "dim": dim, "initial_value": value}
-                for column, dim, value in (columns[:1] if frozen else columns)
+                {
+                    "name": column,
+                    "dtype": "float32" if i else of_value,
+                    "dim": dim,
+                    "initial_value": value,
+                }
+                for i, (column, dim, value) in enumerate(columns[:1] if frozen else columns)
             ],
             "num_rows": 0,
             "num_partitions": partitions,

@@ -165,7 +165,7 @@ def integers(name, values):
 def floats(name, values, shape):
     """A float32 array of the given shape."""
     array = _array(name, values)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
         raise ValueError(f"{name}: expected numbers, found {array.dtype}")
     if list(array.shape) != list(shape):
         raise ValueError(f"{name}: expected shape {list(shape)}, found {list(array.shape)}")

@@ -10,6 +10,7 @@ import numpy as np
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.engine import rules
+from tf_multitier.engine import value_types
 from tf_multitier.engine.table import Table
 
 
@@ -17,7 +18,7 @@ class Group:
     """One lookup in many tables, and the update of these tables that follows it.
 
         group = engine.Group([users, items], [user_ids, item_ids], [user_splits, item_splits], combiners="mean", train=True)
-        group.values                                             # list of float32 [batch, dim]
+        group.values                                             # list of [batch, dim]
         group.apply("sgd", grads, hyper={"learning_rate": 0.1})  # grads: a gradient of each of the values
 
     Grouping does not affect values. The distinct keys of a member are read once, and updated once with the sum of their gradients.
@@ -25,7 +26,7 @@ class Group:
     as one member with all their keys in order; this update searches for the keys again.
 
     Attributes:
-      values: list of float32 [batch, dim]. With concat: one float32 [batch, sum of the dims]. A sequence: [batch, steps, dim], where
+      values: list of [batch, dim]. With concat: one [batch, sum of the dims]. A sequence: [batch, steps, dim], where
         steps is the length of its longest row. Rows without keys, and places beyond a row's end, are zeros.
       keys, counts: with train: one int64 array per member with its distinct keys, and with their occurrences. Without train: None.
     """
@@ -41,6 +42,7 @@ class Group:
         train: bool = False,
         is_sequence: bool = False,
         concat: bool = False,
+        output_dtype: typing.Any = None,
     ) -> None:
         """Looks up the keys.
 
@@ -58,6 +60,8 @@ class Group:
             [row, t]. Combiners have no effect.
           concat: True: the values of all members are one array, concatenated along the last dimension, and so are their gradients.
             All members must have the same batch size, and no member may be a sequence.
+          output_dtype: of all values: "float32", "bfloat16" or "float16". None: that of each table; of tables of different types that
+            are concatenated, float32. Sums are float32, and are rounded once.
 
         Raises:
           ValueError: arguments do not fit each other, an unknown combiner, a negative norm, or members that cannot be concatenated.
@@ -147,12 +151,21 @@ class Group:
             bool(concat),
         )
         self._train = bool(train)
-        values = self._group.values()
-        self._shapes = [v.shape for v in values]
         self._concat = bool(concat)
+        values = self._typed(self._group.values(), output_dtype)
+        self._shapes = [v.shape for v in values]
         self.values = values[0] if concat else values
         self.keys = [self._group.keys(i) for i in range(n)] if train else None
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
+
+    def _typed(self, values, output_dtype):
+        """float32 values in the type that was asked for."""
+        types = [table.value_dtype for table in self._tables]
+        if output_dtype is not None:
+            types = [value_types.name_of("output_dtype", output_dtype)] * len(types)
+        elif self._concat:
+            types = [types[0] if len(set(types)) == 1 else "float32"]
+        return [value_types.as_type(v, t) for v, t in zip(values, types)]
 
     def apply(
         self,

@@ -21,6 +21,8 @@ _OPTIONS_VERSION = 1
 # Options that files of older versions do not have.
 _NEWER_OPTIONS: dict = {
     "device": "",
+    "value_dtype": "float32",
+    "stochastic_rounding": False,
     "lower": None,
     "upper": None,
     "filter_max_keys": 0,

@@ -2,6 +2,7 @@
 
 export   all rows, as of one moment                 import_rows   what export or scan returned
 scan     some rows per call, by a cursor            upsert        rows of the caller, all of them or none
+pop_dropped, removed_since   what has left the table
 """
 
 from __future__ import annotations
@@ -150,3 +151,36 @@ class RowTransfer:
         if not isinstance(rows, Rows):
             raise ValueError(f"rows: expected Rows, found {rows!r}")
         self._table.import_rows(arguments.rows(rows))
+
+    def removed_since(self, version: int) -> typing.Any:
+        """Keys without a row that had one at this version of the table or later: removed, expired or dropped since.
+
+        What a copy of the table must delete, after it has taken the rows of that version and later (`scan` with min_version).
+
+        Args:
+          version: the newest version (`global_step` of updates) when the last update of the copy began.
+
+        Returns:
+          int64 [n], sorted, each key once, with those that left at the newest version before it.
+
+        Raises:
+          FailedPreconditionError: removals of that version are not known: the table was cleared, filled by `import_rows`, or opened
+            since, more keys left than `removed_bytes` and the table's file hold, or `removed_bytes` is 0.
+        """
+        return self._table.removed_since(arguments.integer("version", version))
+
+    def pop_dropped(self, rows: bool = False) -> typing.Any:
+        """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
+
+        Args:
+          rows: False: the keys. True: `Rows` with all columns, for dropped="rows". A damaged row is NaN, frequency 0, version -1.
+
+        Returns:
+          int64 [n], or `Rows`: as many of the newest as `dropped_bytes` hold.
+
+        Raises:
+          FailedPreconditionError: rows is True, and the table does not keep them.
+        """
+        if arguments.boolean("rows", rows):
+            return Rows(**self._table.pop_dropped_rows())
+        return self._table.pop_dropped()

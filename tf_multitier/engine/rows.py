@@ -24,6 +24,7 @@ class Rows:
       counted_keys: int64 [m]: keys that a counter filter counts and has not admitted.
       counted_frequencies: int64 [m]: their counts.
       counted_versions: int64 [m]: their versions.
+      dtype: of the values in the table: "float32", "bfloat16" or "float16". `data` has them as float32, which is exact.
     """
 
     columns: list
@@ -34,6 +35,7 @@ class Rows:
     counted_keys: np.ndarray = dataclasses.field(default_factory=_no_keys)
     counted_frequencies: np.ndarray = dataclasses.field(default_factory=_no_keys)
     counted_versions: np.ndarray = dataclasses.field(default_factory=_no_keys)
+    dtype: str = dataclasses.field(default="float32", kw_only=True)
 
     def __len__(self):
         return len(self.keys)

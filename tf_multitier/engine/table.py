@@ -16,13 +16,13 @@ from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
 from tf_multitier.engine import rules
+from tf_multitier.engine import value_types
 from tf_multitier.engine.row_transfer import RowTransfer
-from tf_multitier.engine.rows import Rows
 from tf_multitier.engine.tier_control import TierControl
 
 
 class Table(RowTransfer, TierControl):
-    """A hash table from int64 keys to float32 rows [value | slot 1 | ... | slot n].
+    """A hash table from int64 keys to rows [value | slot 1 | ... | slot n]. Slots are float32; values may have 16 bits.
 
     Updates create keys; lookups do not.
 
@@ -74,6 +74,8 @@ class Table(RowTransfer, TierControl):
         num_shards: typing.Any = 0,
         name: str | None = "table",
         device: str | None = None,
+        value_dtype: typing.Any = "float32",
+        stochastic_rounding: bool = False,
     ) -> None:
         """Makes an empty table.
 
@@ -129,6 +131,10 @@ class Table(RowTransfer, TierControl):
           name: the table's name, in error messages and below the storage path.
           device: where HBM is. "emulated": on a GPU that the CPU emulates, for tests: far slower than a GPU. None: what
             the environment variable TF_MULTITIER_DEVICE names, and else a GPU, for which this build has no code.
+          value_dtype: of the values in every tier: "float32", "bfloat16" or "float16". What is written is rounded to the nearest, ties
+            to even. Updates compute in float32.
+          stochastic_rounding: True: updates round values of 16 bits up or down at random, by the key, the step and the element, so
+            that two runs are equal.
 
         Raises:
           ValueError: an argument is out of range, or the storage path is not a directory.
@@ -190,11 +196,16 @@ class Table(RowTransfer, TierControl):
                 "score": arguments.text("score", score),
                 "num_shards": arguments.shards("num_shards", num_shards),
                 "device": "" if device is None else arguments.text("device", device),
+                "value_dtype": value_types.name_of("value_dtype", value_dtype),
+                "stochastic_rounding": arguments.boolean(
+                    "stochastic_rounding", stochastic_rounding
+                ),
             }
         )
 
     def _make(self, options, recover=None):
         self._warns_when_full = options["on_full"] == "warn"
+        self._value_dtype = options["value_dtype"]
         files = kept.encode_options(options) if options["keep"] and recover is None else []
         self._table = _engine.Table({**options, "recover": recover, "files": files})
 
@@ -291,21 +302,40 @@ class Table(RowTransfer, TierControl):
         """The columns of a row: a list of (name, dim, initial value). The value comes first."""
         return self._table.columns()
 
-    def lookup(self, keys: npt.ArrayLike, training: bool = True) -> np.ndarray:
-        """The values of `keys` (integers [n]): float32 [n, dim]. A key without a row reads as its initial value.
+    @property
+    def value_dtype(self) -> str:
+        """The type of the values: "float32", "bfloat16" or "float16"."""
+        return self._value_dtype
+
+    def _typed(self, values, output_dtype):
+        """float32 values of rows in the type that was asked for."""
+        if output_dtype is None:
+            return value_types.as_type(values, self._value_dtype)
+        return value_types.as_type(values, value_types.name_of("output_dtype", output_dtype))
+
+    def lookup(
+        self, keys: npt.ArrayLike, training: bool = True, output_dtype: typing.Any = None
+    ) -> np.ndarray:
+        """The values of `keys` (integers [n]): [n, dim]. A key without a row reads as its initial value.
 
         With a filter it reads as a key that is not admitted; with training=False as `evaluation` says, if it was given.
+
+        Args:
+          keys: integers [n].
+          training: False: for evaluation.
+          output_dtype: of the result: "float32", "bfloat16" or "float16". None: `value_dtype`.
         """
         keys = arguments.integers("keys", keys)
-        return self._table.lookup(keys, arguments.boolean("training", training))
+        found = self._table.lookup(keys, arguments.boolean("training", training))
+        return self._typed(found, output_dtype)
 
-    def peek(self, keys: npt.ArrayLike) -> np.ndarray:
-        """Reads values without side effects: float32 [n, dim], the same values as `lookup`.
+    def peek(self, keys: npt.ArrayLike, output_dtype: typing.Any = None) -> np.ndarray:
+        """Reads values without side effects: [n, dim], the same values as `lookup`.
 
         No row moves between tiers, no row counts as used, and the statistics of lookups do not change. For tools that inspect a
         table without changing which rows it keeps in memory.
         """
-        return self._table.peek(arguments.integers("keys", keys))
+        return self._typed(self._table.peek(arguments.integers("keys", keys)), output_dtype)
 
     def apply(
         self,
@@ -448,36 +478,3 @@ class Table(RowTransfer, TierControl):
     def stats(self) -> dict:
         """Statistics as a dict; "tiers" is a list with one dict per tier. docs/operations.md, "Statistics", describes all fields."""
         return json.loads(self._table.stats_json())
-
-    def removed_since(self, version: int) -> typing.Any:
-        """Keys without a row that had one at this version of the table or later: removed, expired or dropped since.
-
-        What a copy of the table must delete, after it has taken the rows of that version and later (`scan` with min_version).
-
-        Args:
-          version: the newest version (`global_step` of updates) when the last update of the copy began.
-
-        Returns:
-          int64 [n], sorted, each key once, with those that left at the newest version before it.
-
-        Raises:
-          FailedPreconditionError: removals of that version are not known: the table was cleared, filled by `import_rows`, or opened
-            since, more keys left than `removed_bytes` and the table's file hold, or `removed_bytes` is 0.
-        """
-        return self._table.removed_since(arguments.integer("version", version))
-
-    def pop_dropped(self, rows: bool = False) -> typing.Any:
-        """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
-
-        Args:
-          rows: False: the keys. True: `Rows` with all columns, for dropped="rows". A damaged row is NaN, frequency 0, version -1.
-
-        Returns:
-          int64 [n], or `Rows`: as many of the newest as `dropped_bytes` hold.
-
-        Raises:
-          FailedPreconditionError: rows is True, and the table does not keep them.
-        """
-        if arguments.boolean("rows", rows):
-            return Rows(**self._table.pop_dropped_rows())
-        return self._table.pop_dropped()

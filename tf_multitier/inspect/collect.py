@@ -66,6 +66,7 @@ def _table(table):
     described = {
         "dim": table.dim,
         "rows": table.num_rows,
+        "value_dtype": table.dtype,
         "columns": [
             {"name": name, "dim": dim, "initial_value": value} for name, dim, value in table.columns
         ],

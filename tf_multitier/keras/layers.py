@@ -52,6 +52,7 @@ class _RowsLayer(keras.layers.Layer):
                 name,
                 config.output_dim,
                 key_dtype=config.key_dtype,
+                value_dtype=_value_dtype(self.variable_dtype),
                 initializer=keras_initializer(config.embeddings_initializer),
                 trainable=self.trainable,
                 partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
@@ -99,6 +100,11 @@ class _RowsLayer(keras.layers.Layer):
         return config
 
 
+def _value_dtype(policy_dtype):
+    """The type of rows or of lookups for a type of a layer's dtype policy: that one if it is half precision, else float32."""
+    return policy_dtype if policy_dtype in ("bfloat16", "float16") else "float32"
+
+
 def keras_initializer(initializer: typing.Any) -> typing.Any:
     """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one."""
     made = keras.initializers.get(initializer)
@@ -139,6 +145,9 @@ class Embedding(_RowsLayer):
       optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's optimizer does (`with_rows`).
       key_dtype: "int64" or "int32".
       partitions: number of tables that the ids are divided over by their hash.
+
+    The dtype policies "bfloat16" and "float16" make rows whose values have that type, with float32 slots; so does
+    `EmbeddingVariableOption.value_dtype`. Mixed policies keep float32 rows.
 
     Call arguments:
       inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats are cast, as in keras.layers.Embedding.
@@ -188,11 +197,15 @@ class Embedding(_RowsLayer):
         training = training is not False
         inputs = _integers(inputs, self.name)
         if self.combiner is None:
-            values = _values(self.embeddings, inputs, training)
+            values = _values(self.embeddings, inputs, training, self.compute_dtype)
         else:
             ids = pooled_ids(inputs, self.mask_zero)
             values = lookup.embedding_lookup_sparse(
-                self.embeddings, ids, combiner=self.combiner, training=training
+                self.embeddings,
+                ids,
+                combiner=self.combiner,
+                training=training,
+                output_dtype=_value_dtype(self.compute_dtype),
             )
         return tf.cast(values, self.compute_dtype)
 
@@ -253,15 +266,17 @@ def _integers(ids, layer):
         return tf.cast(ids, tf.int64)
 
 
-def _values(variable, ids, training):
-    """One embedding per id, of dense or ragged ids."""
+def _values(variable, ids, training, compute_dtype):
+    """One embedding per id, of dense or ragged ids, rounded once for a half-precision policy."""
+    output_dtype = _value_dtype(compute_dtype)
     if isinstance(ids, tf.RaggedTensor):
-        return ids.with_flat_values(
-            lookup.embedding_lookup(variable, ids.flat_values, training=training)
+        flat = lookup.embedding_lookup(
+            variable, ids.flat_values, training=training, output_dtype=output_dtype
         )
+        return ids.with_flat_values(flat)
     if isinstance(ids, tf.SparseTensor):
         ids = tf.sparse.to_dense(ids)
-    return lookup.embedding_lookup(variable, ids, training=training)
+    return lookup.embedding_lookup(variable, ids, training=training, output_dtype=output_dtype)
 
 
 def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
@@ -369,6 +384,7 @@ class GroupEmbedding(_RowsLayer):
             combiners,
             concat=self.concat,
             training=training is not False,
+            output_dtype=_value_dtype(self.compute_dtype),
         )
         if self.concat:
             return tf.cast(values, self.compute_dtype)

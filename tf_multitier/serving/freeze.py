@@ -31,7 +31,7 @@ def freeze(source: str | os.PathLike, target: str | os.PathLike, dtype: str = "f
       source: directory of a SavedModel, prefix of a checkpoint, or directory with a `checkpoint` file. The prefix of a delta gives the
         rows of its base with the deltas up to that one.
       target: the new SavedModel's directory, or the new checkpoint's prefix. A directory appears under its name when it is complete.
-      dtype: of the values in the files: "float32", "float16" or "bfloat16", rounded to the nearest. A table in memory has float32.
+      dtype: of the values in the files: "float32", "float16" or "bfloat16", rounded to the nearest. A table in memory has the variable's value_dtype.
 
     Returns:
       Number of rows written.

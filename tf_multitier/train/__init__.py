@@ -5,6 +5,7 @@ The optimizers train embedding variables, by the engine's update rules, and ordi
 Use them like the optimizers of `tf.compat.v1.train`, which also train embedding variables.
 """
 
+from tf_multitier.saver import convert_on_restore
 from tf_multitier.saver import resize_on_restore
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizer
 from tf_multitier.train.adagrad_decay import AdagradDecayOptimizerV2
@@ -24,6 +25,7 @@ __all__ = [
     "IncrementalSaverHook",
     "RowwiseAdagradOptimizer",
     "StatisticsHook",
+    "convert_on_restore",
     "resize_on_restore",
 ]
 

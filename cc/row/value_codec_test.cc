@@ -1,12 +1,10 @@
-#include "cc/optimizer/value_codec.h"
+#include "cc/row/value_codec.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <random>
-
-#include "cc/optimizer/power.h"
 
 namespace multitier {
 namespace {
@@ -67,28 +65,47 @@ TEST(ValueCodecTest, NanStaysNanWhateverItsPayload) {
   }
 }
 
-// The double power rounded once is the nearest float32, except for a tie that double cannot resolve.
-TEST(PowerTest, IsTheNearestFloatOfThePower) {
-  std::mt19937 random(7);
-  for (float p : {0.1f, 0.25f, 0.5f, 0.7f, 1.0f, 2.5f}) {
-    for (int i = 0; i < 20000; ++i) {
-      const float x = BitsFloat(random() & 0x7fffffffu);
-      if (std::isnan(x)) continue;
-      const double exact = std::pow(static_cast<double>(x), static_cast<double>(p));
-      ASSERT_EQ(Power(x, p), static_cast<float>(exact)) << x << " ^ " << p;
-    }
+// The mean of many stochastic roundings is the number; numbers of the type stay.
+template <typename T>
+void ExpectStochasticRoundingIsFair(float x) {
+  T low, high;
+  StoreStochastically(x, 0, &low);
+  StoreStochastically(x, 0xffffffffu, &high);
+  ASSERT_LE(LoadValue(low), x);
+  ASSERT_GE(LoadValue(high), x);
+  if (LoadValue(Stored<T>(x)) == x) {
+    ASSERT_EQ(low.bits, high.bits);
+    return;
   }
+  ASSERT_EQ(high.bits - low.bits, 1);
+  const double share = (static_cast<double>(x) - LoadValue(low)) / (static_cast<double>(LoadValue(high)) - LoadValue(low));
+  std::mt19937 random(3);
+  int up = 0;
+  constexpr int kTimes = 4096;
+  for (int i = 0; i < kTimes; ++i) {
+    T rounded;
+    StoreStochastically(x, static_cast<uint32_t>(random()), &rounded);
+    ASSERT_TRUE(rounded.bits == low.bits || rounded.bits == high.bits);
+    up += rounded.bits == high.bits;
+  }
+  EXPECT_NEAR(static_cast<double>(up) / kTimes, share, 0.04) << x;
 }
 
-TEST(PowerTest, EdgesOfTheRange) {
-  EXPECT_EQ(Power(0.0f, 0.3f), 0.0f);
-  EXPECT_EQ(Power(0.0f, 0.0f), 1.0f);
-  EXPECT_EQ(Power(1.0f, 12.5f), 1.0f);
-  EXPECT_EQ(Power(INFINITY, 0.3f), INFINITY);
-  EXPECT_EQ(Power(2.0f, 1000.0f), INFINITY);
-  EXPECT_EQ(Power(0.5f, 1000.0f), 0.0f);
-  EXPECT_TRUE(std::isnan(Power(-1.0f, 0.3f)));
-  EXPECT_TRUE(std::isnan(Power(NAN, 0.3f)));
+TEST(ValueCodecTest, StochasticRoundingIsFair) {
+  for (const float x : {1.0f, 1.0009765f, 0.3f, 3.14159f, 65503.9f, 6.1e-5f, 5.9e-8f, 2.5e-7f, 1.0f / 3.0f, 100.7f}) {
+    ExpectStochasticRoundingIsFair<BFloat16>(x);
+    ExpectStochasticRoundingIsFair<Float16>(x);
+  }
+  Float16 half;
+  StoreStochastically(-1e9f, 0, &half);
+  EXPECT_EQ(half.bits, 0xfc00);
+  StoreStochastically(1e-30f, 0xffffffffu, &half);
+  EXPECT_EQ(half.bits, 0);
+  BFloat16 brain;
+  StoreStochastically(NAN, 7, &brain);
+  EXPECT_TRUE(std::isnan(LoadValue(brain)));
+  StoreStochastically(-INFINITY, 0xffffffffu, &brain);
+  EXPECT_EQ(LoadValue(brain), -INFINITY);
 }
 
 }  // namespace

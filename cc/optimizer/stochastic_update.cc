@@ -1,0 +1,70 @@
+// The rule runs on copies of the rows whose values are float32. What it leaves is rounded back; its slots are copied back.
+
+#include "cc/optimizer/stochastic_update.h"
+
+#include <cstring>
+#include <vector>
+
+#include "cc/base/philox.h"
+#include "cc/row/value_codec.h"
+#include "cc/row/value_column.h"
+
+namespace multitier {
+namespace {
+
+constexpr uint32_t kDomain = 0x53544f43u;  // "STOC"
+
+template <typename Half>
+void StoreRow(const float* values, int dim, int64_t key, int64_t step, uint8_t* row) {
+  auto* const out = reinterpret_cast<Half*>(row);
+  const auto key_bits = static_cast<uint64_t>(key), step_bits = static_cast<uint64_t>(step);
+  for (int d = 0; d < dim; d += 4) {
+    const PhiloxBlock random =
+        Philox4x32(static_cast<uint32_t>(d / 4), static_cast<uint32_t>(key_bits), static_cast<uint32_t>(key_bits >> 32),
+                   static_cast<uint32_t>(step_bits), static_cast<uint32_t>(step_bits >> 32), kDomain);
+    for (int i = 0; i < 4 && d + i < dim; ++i) StoreStochastically(values[d + i], random.v[i], &out[d + i]);
+  }
+}
+
+}  // namespace
+
+void UpdateStochastically(const UpdateRule& rule, const UpdateBatch& batch, const int64_t* keys, int64_t step) {
+  const auto dim = static_cast<size_t>(batch.dim);
+  const Span<const SlotSpec> slots = rule.slots();
+  std::vector<size_t> elements;  // of each slot
+  std::vector<uint32_t> offsets;
+  size_t width = dim;
+  for (const SlotSpec& slot : slots) {
+    elements.push_back(slot.per_row ? 1 : dim);
+    offsets.push_back(static_cast<uint32_t>(width * sizeof(float)));
+    width += elements.back();
+  }
+  std::vector<float> copies(batch.n * width);
+  std::vector<uint8_t*> rows(batch.n);
+  for (size_t i = 0; i < batch.n; ++i) {
+    float* const copy = copies.data() + i * width;
+    rows[i] = reinterpret_cast<uint8_t*>(copy);
+    ReadColumn(batch.value_dtype, batch.rows[i], dim, copy);
+    for (size_t k = 0; k < elements.size(); ++k) {
+      std::memcpy(rows[i] + offsets[k], batch.rows[i] + batch.slot_offsets[k], elements[k] * sizeof(float));
+    }
+  }
+  UpdateBatch floats = batch;
+  floats.rows = rows.data();
+  floats.value_dtype = DType::kFloat32;
+  floats.slot_offsets = offsets.data();
+  rule.Update(floats);
+  for (size_t i = 0; i < batch.n; ++i) {
+    const float* const copy = copies.data() + i * width;
+    if (batch.value_dtype == DType::kBFloat16) {
+      StoreRow<BFloat16>(copy, batch.dim, keys[i], step, batch.rows[i]);
+    } else {
+      StoreRow<Float16>(copy, batch.dim, keys[i], step, batch.rows[i]);
+    }
+    for (size_t k = 0; k < elements.size(); ++k) {
+      std::memcpy(batch.rows[i] + batch.slot_offsets[k], rows[i] + offsets[k], elements[k] * sizeof(float));
+    }
+  }
+}
+
+}  // namespace multitier
