@@ -37,6 +37,10 @@ flags.DEFINE_integer("negatives", 256, "Random items a step compares with.", low
 flags.DEFINE_float(
     "l2", 0.015, "Weight of the squared length of the embeddings of a pair.", lower_bound=0.0
 )
+flags.DEFINE_enum(
+    "value_dtype", "float32", ["float32", "bfloat16", "float16"], "Type of the embeddings."
+)
+flags.DEFINE_bool("stochastic_rounding", False, "Whether updates of 16 bits round at random.")
 flags.DEFINE_integer("k", 20, "How many items are recommended.", lower_bound=1)
 flags.DEFINE_integer("seed", 1, "Of the split, the sampling and the generated pairs.")
 flags.DEFINE_bool("progress", True, "Show the progress bar, on a terminal.")
@@ -47,11 +51,14 @@ class Model:
 
     def __init__(self, catalogue_size):
         normal = tf.random_normal_initializer(stddev=0.1, seed=FLAGS.seed)
-        self.users = tf_multitier.get_embedding_variable(
-            "users", FLAGS.embedding_dim, initializer=normal
+        option = tf_multitier.EmbeddingVariableOption(
+            value_dtype=FLAGS.value_dtype, stochastic_rounding=FLAGS.stochastic_rounding
         )
-        self.items = tf_multitier.get_embedding_variable(
-            "items", FLAGS.embedding_dim, initializer=normal
+        self.users, self.items = (
+            tf_multitier.get_embedding_variable(
+                name, FLAGS.embedding_dim, initializer=normal, ev_option=option
+            )
+            for name in ("users", "items")
         )
         self.biases = tf_multitier.get_embedding_variable(
             "item_biases", 1, initializer=tf.zeros_initializer()
@@ -59,7 +66,7 @@ class Model:
         self.user_ids, self.item_ids, self.other_ids = (
             tf.placeholder(tf.int64, [None], name) for name in ("user", "item", "other")
         )
-        user = tf.nn.embedding_lookup(self.users, self.user_ids)
+        user = _values(self.users, self.user_ids)
         item, item_bias = self._item(self.item_ids)
         other, other_bias = self._item(self.other_ids)
         own = tf.reduce_sum(user * item, axis=1) + item_bias  # [batch]
@@ -80,9 +87,13 @@ class Model:
 
     def _item(self, ids):
         return (
-            tf.nn.embedding_lookup(self.items, ids),
+            _values(self.items, ids),
             tf.squeeze(tf.nn.embedding_lookup(self.biases, ids), axis=1),
         )
+
+
+def _values(table, ids):
+    return tf_multitier.lookup.embedding_lookup(table, ids, output_dtype=tf.float32)
 
 
 def main(argv):
