@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from storage_util import started
 from variable_util import make
 
 from tf_multitier import EmbeddingVariableOption
@@ -161,7 +160,7 @@ def test_what_a_table_cannot_know_is_refused(tmp_path):
         other.removed_since(8)
     off = table("DRAM", tmp_path, removed_bytes=0)
     with pytest.raises(
-        engine.FailedPreconditionError, match="expected removed_bytes above 0, found 0"
+        engine.FailedPreconditionError, match="expected removed_bytes of at least 16, found less"
     ):
         off.removed_since(0)
 
@@ -196,54 +195,33 @@ def test_a_reopened_table_does_not_know_older_removals(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_variable_in_a_session(parts, tmp_path):
-    with tf.Graph().as_default():
-        option = EmbeddingVariableOption(
-            evict_option=GlobalStepEvict(steps_to_live=2),
-            storage_option=StorageOption("DRAM_SSDHASH", str(tmp_path), storage_rows=[4]),
-        )
-        step = v1.train.get_or_create_global_step()
-        ev = make("ev", parts=parts, ev_option=option)
-        ids = v1.placeholder(tf.int64, [None])
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, ids))
-        train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
-        since = v1.placeholder(tf.int64, [])
-        removed = ev.removed_since(since)
-        remove, expire = ev.remove([2, 100]), ev.expire(step)
-        with started() as session:
-            session.run(train_op, {ids: np.arange(10)})
-            session.run(remove)
-            assert sorted(session.run(removed, {since: 0})) == [2]
-            for _ in range(4):
-                session.run(train_op, {ids: np.arange(10, 20)})
-            session.run(expire)
-            assert sorted(session.run(removed, {since: 0})) == list(range(10))
-            session.run(train_op, {ids: [4]})
-            assert sorted(session.run(removed, {since: 0})) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-            session.run(v1.global_variables_initializer())
-            assert sorted(session.run(removed, {since: 0})) == []
-
-
-def test_eagerly_and_in_a_function():
-    import tf_multitier
-
-    ev = tf_multitier.get_embedding_variable("ev", 4)
-    optimizer = tf_multitier.optimizers.SGD(0.1)
-    for key in (5, 6):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.constant([key], tf.int64)))
-        optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
-    ev.remove([5])
-    assert ev.removed_since(0).numpy().tolist() == [5]
-    assert tf.function(lambda since: ev.removed_since(since))(
-        tf.constant(0, tf.int64)
-    ).numpy().tolist() == [5]
-    assert ev.removed_since(100).numpy().tolist() == [5]
-    none = tf_multitier.get_embedding_variable(
-        "none", 4, ev_option=EmbeddingVariableOption(storage_option=StorageOption(removed_bytes=0))
+def test_a_variable_tells_which_keys_left_it(world, parts, tmp_path):
+    option = EmbeddingVariableOption(
+        evict_option=GlobalStepEvict(steps_to_live=2),
+        storage_option=StorageOption("DRAM_SSDHASH", str(tmp_path), storage_rows=[4]),
     )
-    with pytest.raises(
-        errors.FailedPreconditionError,
-        match="table 'none': removed keys: expected removed_bytes above 0",
-    ):
-        none.removed_since(0)
+    ev = make("ev", parts=parts, ev_option=option)
+    train = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev])
+    removed = lambda version=0: sorted(world.run(ev.removed_since, np.int64(version)))
+    train(np.arange(10))
+    world.run(lambda: ev.remove([2, 100]))
+    assert removed() == [2]
+    for _ in range(4):
+        train(np.arange(10, 20))
+    assert removed(100) == [2]
+    world.run(lambda: ev.expire(5))
+    assert removed() == list(range(10))
+    train([4])
+    assert removed() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    if world.is_graph:
+        world.session.run(v1.global_variables_initializer())
+        assert removed() == []
+
+
+@pytest.mark.parametrize("found", [0, 15])
+def test_a_variable_that_notes_no_keys_says_so(world, found):
+    storage = StorageOption(removed_bytes=found)
+    ev = make("none", ev_option=EmbeddingVariableOption(storage_option=storage))
+    message = "'none': removed keys: expected removed_bytes of at least 16, found less"
+    with pytest.raises(errors.FailedPreconditionError, match=message):
+        world.run(lambda: ev.removed_since(0))

@@ -76,7 +76,8 @@ Status RemovedKeys::Append(const std::vector<Entry>& entries) {
 }
 
 Result<std::vector<int64_t>> RemovedKeys::Since(int64_t version) {
-  if (most_ == 0) return FailedPreconditionError("removed keys: expected removed_bytes above 0, found 0");
+  if (most_ == 0)
+    return FailedPreconditionError("removed keys: expected removed_bytes of at least ", sizeof(Entry), ", found less");
   std::shared_ptr<PositionedFile> file;
   std::vector<Entry> in_memory;
   uint64_t in_file = 0;
