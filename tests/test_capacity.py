@@ -363,7 +363,7 @@ def test_sizing_counts_rows(tmp_path):
         (
             lambda: engine.Table(4, storage_type="HBM_DRAM", on_full="warn", device="emulated"),
             ValueError,
-            "on_full warn: expected a storage_type without HBM, found HBM_DRAM",
+            "on_full warn: expected a storage_type without HBM, found HBM_DRAM: an update in HBM",
         ),
         (
             lambda: engine.Table(4).set_budget(5, rows=3),

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from storage_util import Model
 
 import tf_multitier
 from tf_multitier import engine
+
+v1 = tf.compat.v1
 
 TYPES = [
     t.name
@@ -125,27 +129,99 @@ def test_prefetched_rows_come_into_hbm_and_stay(tmp_path):
     assert 0 not in hbm.lookup_tier([1, 2]).tolist()
 
 
-def test_a_full_last_tier_refuses_updates_and_loses_no_row(tmp_path):
-    hbm = engine.Table(
-        dim=4,
-        storage_type="HBM_DRAM",
-        storage_size=[4 * 16, 6 * 16],
-        device="emulated",
+def sized(kind, sizes, path, in_rows, **options):
+    """A table of rows of 16 bytes whose tiers have these numbers of rows."""
+    size = dict(storage_rows=sizes) if in_rows else dict(storage_size=[16 * n for n in sizes])
+    device = "emulated" if kind.startswith("HBM") else None
+    return engine.Table(
+        4, storage_type=kind, storage_path=str(path), device=device, name=kind, **size, **options
     )
-    plain = engine.Table(dim=4)
+
+
+def refusal(call):
+    """The message of a ResourceExhaustedError, without the advice; None if there is none."""
+    try:
+        call()
+    except engine.ResourceExhaustedError as error:
+        return str(error).replace("HBM_", "").split(": remove or expire keys")[0]
+    return None
+
+
+@pytest.mark.parametrize("in_rows", [False, True])
+@pytest.mark.parametrize(
+    "kind, sizes",
+    [("HBM_DRAM", [4, 6]), ("HBM_DRAM", [50, 6]), ("HBM_DRAM_SSDHASH", [3, 2, 6])],
+)
+def test_a_full_last_tier_refuses_what_it_refuses_without_hbm(kind, sizes, in_rows, tmp_path):
+    hbm = sized(kind, sizes, tmp_path, in_rows)
+    plain = sized(kind[4:], sizes[1:], tmp_path, in_rows)
     sgd = dict(learning_rate=1.0)
+    rng = np.random.default_rng(2)
     refused = 0
-    for key in range(20):
-        try:
-            hbm.apply("sgd", [key], np.ones((1, 4), np.float32), hyper=sgd)
-        except tf_multitier.engine.ResourceExhaustedError as error:
-            refused += 1
-            assert "dram" in str(error).lower()
-        else:
-            plain.apply("sgd", [key], np.ones((1, 4), np.float32), hyper=sgd)
-    assert refused >= 20 - 4 - 6 - 4
-    np.testing.assert_array_equal(hbm.lookup(np.arange(20)), plain.lookup(np.arange(20)))
-    assert hbm.total_count() == plain.total_count() == 20 - refused
+    for step in range(40):
+        keys = rng.integers(0, 16, rng.integers(1, 5))
+        grads = rng.standard_normal((len(keys), 4)).astype(np.float32)
+        messages = [
+            refusal(lambda t=t: t.apply("sgd", keys, grads, hyper=sgd)) for t in (plain, hbm)
+        ]
+        assert messages[0] == messages[1]
+        refused += messages[0] is not None
+        if step % 4 == 3:
+            assert plain.remove(keys[:2]) == hbm.remove(keys[:2])
+        if step % 7 == 6:
+            np.testing.assert_array_equal(hbm.lookup(np.arange(20)), plain.lookup(np.arange(20)))
+    assert refused > 5
+    assert_same(plain, hbm)
+
+
+@pytest.mark.parametrize("kind, sizes", [("HBM_DRAM", [4, 6]), ("HBM_DRAM_SSDHASH", [3, 2, 6])])
+def test_a_full_table_is_saved_scanned_upserted_and_closed(kind, sizes, tmp_path):
+    hbm = sized(kind, sizes, tmp_path, True)
+    rows = sum(sizes[1:])
+    sgd = dict(learning_rate=1.0)
+    message = refusal(
+        lambda: hbm.apply("sgd", np.arange(100), np.ones((100, 4), np.float32), hyper=sgd)
+    )
+    assert "0 of %d rows" % rows in message and "no room for 100 more" in message
+    assert hbm.total_count() == 0
+    hbm.apply("sgd", np.arange(rows), np.ones((rows, 4), np.float32), hyper=sgd)
+    assert "no room for 1 more" in refusal(
+        lambda: hbm.apply("sgd", [0, 77], np.ones((2, 4), np.float32), hyper=sgd)
+    )
+    assert sorted(hbm.scan(0, 100)[0].keys.tolist()) == list(range(rows))
+    values = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4)
+    assert hbm.upsert(np.arange(rows), {"value": values}) == rows
+    np.testing.assert_array_equal(hbm.lookup(np.arange(rows)), values)
+    assert "no room for 1 more" in refusal(lambda: hbm.upsert([77], {"value": values[:1]}))
+    hbm.apply("sgd", np.arange(rows), np.ones((rows, 4), np.float32), hyper=sgd)
+    hbm.drain()
+    exported = hbm.export()
+    assert sorted(exported.keys.tolist()) == list(range(rows))
+    np.testing.assert_array_equal(exported.data[np.argsort(exported.keys)], values - 1)
+    hbm.remove([1])
+    hbm.apply("sgd", [77], np.ones((1, 4), np.float32), hyper=sgd)
+    assert hbm.total_count() == rows
+    hbm.close()
+
+
+@pytest.mark.parametrize("kind, rows", [("HBM_DRAM", [4, 12]), ("HBM_DRAM_SSDHASH", [4, 3, 9])])
+def test_a_full_variable_trains_is_saved_and_restored(
+    kind, rows, tmp_path, emulated_device, session
+):
+    model = Model(tf_multitier.StorageOption(kind, str(tmp_path), storage_rows=rows))
+    saver = v1.train.Saver()
+    session.run(v1.global_variables_initializer())
+    model.run(session, np.arange(12))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="12 of 12 rows.*no room for 2 more"):
+        model.run(session, [3, 50, 51])
+    model.run(session, [3, 4])
+    expected = model.look_up(session, np.arange(14))
+    prefix = saver.save(session, str(tmp_path / "full"))
+    model.run(session, [3, 4, 5])
+    saver.restore(session, prefix)
+    np.testing.assert_array_equal(model.look_up(session, np.arange(14)), expected)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="no room for 1 more"):
+        model.run(session, [50])
 
 
 def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(tmp_path):
@@ -165,7 +241,7 @@ def test_hbm_that_the_device_cannot_hold_names_what_was_asked_and_what_was_free(
         (
             dict(storage_size=[64, 64], drop_coldest=True),
             ValueError,
-            "drop_coldest: expected a storage_type without HBM, found HBM_DRAM",
+            r"drop_coldest \(on_full drop\): expected a storage_type without HBM, found HBM_DRAM",
         ),
         (dict(keep=True), ValueError, "with files, found HBM_DRAM"),
         (

@@ -318,6 +318,11 @@ Result<int64_t> HbmTable::Upsert(const UpsertRequest& request) {
 Result<Rows> HbmTable::Scan(const ScanRequest& request, uint64_t* next) {
   MT_RETURN_IF_ERROR(Check());
   Inside inside(this);
+  if (bounded_below_) {
+    MutexLock turn(turn_);
+    MT_RETURN_IF_ERROR(HandDownAll());
+    return below_->Scan(request, next);
+  }
   {
     MutexLock turn(turn_);
     MT_RETURN_IF_ERROR(HandDownAll());

@@ -114,6 +114,17 @@ void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradient
   Insist([&] { return kernels_.update(stream_, gradients.rule, update); });
 }
 
+Status HbmTable::BearBelow(Operation* op) {
+  const size_t misses = op->counted->misses, stride = table_->stride();
+  size_t born = 0;
+  MT_RETURN_IF_ERROR(Synchronize(op));  // the device has read the staged rows: their flags may change
+  MT_RETURN_IF_ERROR(rows_below_.Bear(Span<const int64_t>(op->missed_keys, misses), stride, op->staged_below, &born));
+  if (born == 0) return OkStatus();
+  op->busy = true;  // their flags changed
+  Insist([&] { return device_->Copy(stream_, op->stage.staged_rows, op->staged_below, misses * stride); });
+  return OkStatus();
+}
+
 // Under a filter: an apply of the table below for the keys that have no row. Counts of the others go into a Bloom filter first,
 // since counters are shared.
 Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
@@ -236,6 +247,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
     MutexLock lock(enqueue_);
     MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_unborn=*/!filters_));
   }
+  if (bounded_below_ && !filters_) MT_RETURN_IF_ERROR(BearBelow(op));
   size_t trained_below = 0;
   MT_RETURN_IF_ERROR(TrainBelow(op, request, gradients, &version, &trained_below));
   {

@@ -13,6 +13,14 @@ namespace multitier::hbm {
 
 using device::DeviceRowHeader;
 
+namespace {
+
+bool LastTierHasSize(const TableOptions& options) {
+  return (options.lower_tiers.empty() ? options.dram_budget() : options.lower_tiers.back().budget()).bounded();
+}
+
+}  // namespace
+
 HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue, std::unique_ptr<EmbeddingTable> below)
     : device_(options.device),
       kernels_(options.device->kernels()),
@@ -21,7 +29,8 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       grows_(options.grows_from_rows != 0),
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
-      keeps_unborn_(!filters_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
+      bounded_below_(LastTierHasSize(below_->options())),
+      keeps_unborn_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
@@ -43,7 +52,8 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
     return InvalidArgumentError(name, "cache_strategy SCORE expects a table without HBM: HBM keeps rows by their last use");
   }
   if (below->options().on_full != OnFull::kError) {
-    return InvalidArgumentError(name, "on_full warn expects a table without HBM");
+    return InvalidArgumentError(name,
+                                "on_full warn expects a table without HBM: an update in HBM trains every key of its batch");
   }
   MT_ASSIGN_OR_RETURN(std::shared_ptr<DeviceQueue> queue, DeviceQueue::Of(options.device));
   std::unique_ptr<HbmTable> table(new HbmTable(options, std::move(queue), std::move(below)));

@@ -30,6 +30,15 @@
 // Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
 // them and creates their rows.
 //
+// Room below. If the last tier below has a size (bounded_below_), every row in HBM has a row in the table below from its birth
+// on. So a row that is handed down always has its place:
+//   - An apply puts new rows into the table below as they begin, before anything changes in HBM. All of them get a place, or
+//   the
+//     apply returns the ResourceExhausted of the table below. Then HBM takes the rows as ones that the table below has.
+//   - Lookups leave no unborn rows, so an apply with new keys takes the turn.
+//   - A scan holds the turn. It sees no row between its birth below and the update.
+// If no last tier has a size, a row gets its place below when it is handed down.
+//
 // Operations with device memory (device_operations.h) have the same parts, which run on a thread of the engine. A training
 // lookup counts as a running operation until its update, so its rows stay in HBM. If keeps_unborn_ is true and there is room, a
 // key without a row gets an unborn one (kRowUnborn): it reads as absent, and becomes a row at its first update. If the table's
@@ -285,6 +294,8 @@ class HbmTable : public TableFront {
   Status CountUnborn(Operation* operation) MT_REQUIRES(turn_);
   Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
+  // The rows of staged keys that have none are born in the table below. An error: nothing has changed.
+  Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
   // Waits until the births of the updates that were enqueued before are counted.
@@ -299,7 +310,9 @@ class HbmTable : public TableFront {
   const bool grows_;
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
-  // Lookups for training may leave unborn rows: there is no filter, and every lookup reads an absent key as its initial value.
+  const bool bounded_below_;  // see "Room below" at the top
+  // Lookups for training may leave unborn rows: there is no filter, every lookup reads an absent key as its initial value, and
+  // the table below needs no place for a row that is born.
   const bool keeps_unborn_;
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;

@@ -164,24 +164,25 @@ TEST(HbmTable, ARuleWithoutAKernelIsRefusedBeforeAnythingChanges) {
 }
 
 TEST(HbmTable, RowsThatTheTableBelowRefusesAreOwedAndCountAsThere) {
-  TableOptions options = BasicOptions(4);
-  options.dram_budget_bytes = 6 * 16;  // a hard bound: no tier below
-  auto table = MakeHbmTable(options, 4, NewEmulatedDevice());
+  auto lower = std::make_shared<MemoryTier>();
+  auto table = MakeHbmTable(TieredOptions(4, 6, lower), 4, NewEmulatedDevice());
   auto plain = MakeTable(BasicOptions(4));
-  for (const auto& keys : {Range(0, 4), Range(4, 8), Range(8, 12)}) {
+  lower->FailWrite(1, ResourceExhaustedError("disk full"), 1000);
+  for (const auto& keys : {Range(0, 4), Range(4, 8), Range(8, 12), Range(12, 16)}) {
     MT_ASSERT_OK(Sgd(keys, 1.0f, 4).Run(plain.get()));
-    MT_ASSERT_OK(Train(Sgd(keys, 1.0f, 4), table.get()));  // the second eviction finds no room
+    MT_ASSERT_OK(Train(Sgd(keys, 1.0f, 4), table.get()));  // the third eviction finds no room
   }
   EXPECT_EQ(Train(Sgd({20}, 1.0f, 4), table.get()).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(table->Drain().code(), StatusCode::kResourceExhausted);
-  MT_ASSERT_OK(Sgd({8, 9}, 1.0f, 4).Run(plain.get()));
-  MT_ASSERT_OK(Train(Sgd({8, 9}, 1.0f, 4), table.get()));  // in HBM
-  EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 14)), multitier::LookupAll(plain.get(), Range(0, 14))));
-  EXPECT_EQ(table->TotalCount(), 12);
+  MT_ASSERT_OK(Sgd({12, 13}, 1.0f, 4).Run(plain.get()));
+  MT_ASSERT_OK(Train(Sgd({12, 13}, 1.0f, 4), table.get()));  // in HBM
+  EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 18)), multitier::LookupAll(plain.get(), Range(0, 18))));
+  EXPECT_EQ(table->TotalCount(), 16);
   int64_t removed = 0;
-  MT_ASSERT_OK(table->Remove(Range(0, 8), &removed));
-  EXPECT_EQ(removed, 8);
-  MT_ASSERT_OK(plain->Remove(Range(0, 8), nullptr));
+  MT_ASSERT_OK(table->Remove(Range(4, 10), &removed));  // some of them are owed
+  EXPECT_EQ(removed, 6);
+  MT_ASSERT_OK(plain->Remove(Range(4, 10), nullptr));
+  lower->FailWrite(1, OkStatus(), 0);
   MT_ASSERT_OK(table->Drain());
   ExpectSameTables(plain.get(), table.get());
 }
@@ -269,12 +270,14 @@ TEST(HbmTable, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
   for (const int rows : {1, 3, 100}) {
     for (const auto& order : orders) {
       for (size_t pair = 0; pair < batches.size() * batches.size() * 2; pair += kSanitized ? 11 : rows == 3 ? 1 : 3) {
+        const bool bounded = (pair / 2 + pair / 8 + static_cast<size_t>(rows)) % 2 == 0;  // rows are born in the table below
         const std::vector<int64_t> keys[2] = {batches[pair / 2 % 4], batches[pair / 8]};
         const bool lookup = pair % 2 == 1;  // the second operation
         TableOptions tiered = TieredOptions(4, 2, std::make_shared<MemoryTier>()), basic = BasicOptions(4);
         for (TableOptions* options : {&tiered, &basic}) {  // sums are exact, in any order
           options->initializer = InitializerSpec();
         }
+        if (bounded) tiered.lower_tiers[0].budget_rows = 6;
         auto table = MakeHbmTable(tiered, rows, NewEmulatedDevice(pair));
         auto plain = MakeTable(basic);
         const Training before = Sgd(Range(0, 4), 1.0f, 4);
@@ -355,7 +358,9 @@ TEST(HbmTable, AnOldOperationThatLooksAgainDoesNotFreeTheRowOfALaterOne) {
 TEST(HbmTable, ThreeOperationsInAnyOrderOfTheirPartsLoseNoUpdate) {
   std::mt19937_64 random(11);
   for (int round = 0; round < (kSanitized ? 60 : 600); ++round) {
-    auto table = MakeHbmTable(CountingOptions(2), 1 + round % 4, NewEmulatedDevice(random()));
+    TableOptions options = CountingOptions(2);
+    if (round % 8 >= 4) options.lower_tiers[0].budget_rows = 4;  // rows are born in the table below
+    auto table = MakeHbmTable(options, 1 + round % 4, NewEmulatedDevice(random()));
     std::map<int64_t, float> updates;
     std::vector<int> order;
     Driven driven[4];  // the first one runs alone, before the others

@@ -39,6 +39,31 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason
   return OkStatus();
 }
 
+Status RowsBelow::Bear(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* born) {
+  std::vector<size_t> unborn;
+  std::vector<int64_t> unborn_keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if ((HeaderOf(rows + i * stride)->flags & device::kRowUnborn) == 0) continue;
+    unborn.push_back(i);
+    unborn_keys.push_back(keys[i]);
+  }
+  *born = unborn.size();
+  if (unborn.empty()) return OkStatus();
+  const size_t row_bytes = stride - sizeof(DeviceRowHeader);
+  const ArrayPtr<uint8_t> data = NewArray<uint8_t>(unborn.size() * row_bytes);
+  if (data == nullptr) {
+    return ResourceExhaustedError("table '", below_->options().name, "': no memory for ", unborn.size(), " new rows: expected ",
+                                  unborn.size() * row_bytes, " bytes, found less");
+  }
+  for (size_t j = 0; j < unborn.size(); ++j) {
+    std::memcpy(data.get() + j * row_bytes, rows + unborn[j] * stride + sizeof(DeviceRowHeader), row_bytes);
+  }
+  std::vector<RowFacts> facts(unborn.size(), RowFacts{-1, 0, true});
+  MT_RETURN_IF_ERROR(below_->PutBack(RowBatch{unborn_keys, facts.data(), data.get(), row_bytes, row_bytes}));
+  for (const size_t i : unborn) HeaderOf(rows + i * stride)->flags &= static_cast<uint16_t>(~device::kRowUnborn);
+  return OkStatus();
+}
+
 Status RowsBelow::Put(Span<const int64_t> keys, size_t stride, const uint8_t* rows) {
   std::vector<RowFacts> facts(keys.size());
   int64_t new_rows = 0;

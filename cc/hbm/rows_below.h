@@ -1,6 +1,7 @@
 // RowsBelow: what a table in HBM asks of the table below it for rows, and rows that the table below did not take.
 //
 //   CopyOut    rows of keys, for HBM
+//   Bear       rows of keys that have none, where HBM must not have rows without a place below (hbm_table.h, "Room below")
 //   PutBack    rows that changed in HBM. Where the table below refuses them (a full disk) they are owed: their memory stays
 //              here, CopyOut finds them in it, and the error is sticky until Retry succeeds
 //
@@ -34,6 +35,9 @@ class RowsBelow {
   // and the value that a lookup for this reason gives. REQUIRES: distinct keys, stride = 16 + row_bytes of the table
   // below
   Status CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason, size_t stride, uint8_t* rows);
+  // rows: as CopyOut gave them. Those with kRowUnborn become rows of the table below, as they are, and lose the flag. All of
+  // them, or none: the errors of EmbeddingTable::PutBack. *born: their number. REQUIRES: distinct keys
+  Status Bear(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* born);
   // rows: pinned memory of `scratch`, which is kept if the rows are owed afterwards. Never loses a row, and then needs no
   // memory for row data. REQUIRES: distinct keys
   void PutBack(Span<const int64_t> keys, size_t stride, uint8_t* rows, Scratch* scratch);

@@ -80,7 +80,7 @@ Status ValidateHbm(const StorageSpec& spec, size_t tiers) {
                                 ": HBM keeps rows by their last use or frequency; use LRU or LFU");
   }
   if (spec.drop_coldest) {
-    return InvalidArgumentError("drop_coldest: expected a storage_type without HBM, found ", spec.type,
+    return InvalidArgumentError("drop_coldest (on_full drop): expected a storage_type without HBM, found ", spec.type,
                                 ": the tiers below HBM would drop rows that are hot in HBM");
   }
   return OkStatus();
@@ -284,7 +284,8 @@ Status ValidateStorage(const StorageSpec& spec) {
     return InvalidArgumentError("removed_bytes: expected 0 to ", kMaxBytes, ", found ", spec.removed_bytes);
   }
   if (spec.on_full == OnFull::kRefuse && tiers[0] == "HBM") {
-    return InvalidArgumentError("on_full warn: expected a storage_type without HBM, found ", spec.type);
+    return InvalidArgumentError("on_full warn: expected a storage_type without HBM, found ", spec.type,
+                                ": an update in HBM trains every key of its batch; use on_full error");
   }
   const bool without_files = tiers.back() == "DRAM" || tiers.back() == "HBM";
   if (spec.path.empty() && !without_files) {

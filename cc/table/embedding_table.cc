@@ -42,6 +42,7 @@ Result<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(TableOptions opti
   }
   TableOptions below = options;
   below.above = nullptr;
+  below.is_below = true;
   below.hbm_budget_bytes = below.hbm_budget_rows = 0;
   MT_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddingTable> home, Create(std::move(below)));
   MT_ASSIGN_OR_RETURN(std::unique_ptr<TableFront> front, options.above->Over(std::move(home), options.hbm_budget()));

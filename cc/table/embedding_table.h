@@ -136,6 +136,7 @@ struct TableOptions {
   uint64_t hbm_budget_bytes = 0;
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
+  bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
   // When a last tier whose size is given is full: true drops its coldest rows (PopDropped lists them); false fails with
   // ResourceExhausted.
   bool drop_coldest = false;
