@@ -14,6 +14,8 @@ v1 = tf.compat.v1
 errors = tf.errors
 
 TYPES = ["DRAM", "PMEM", "SSDHASH", "LEVELDB", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM_SSDHASH"]
+CASES = [(kind, drop) for kind in TYPES for drop in (False, True)]
+CASES += [("HBM_DRAM", False), ("HBM_DRAM_SSDHASH", False)]
 
 
 def table(kind, path, rows=8, **options):
@@ -23,6 +25,7 @@ def table(kind, path, rows=8, **options):
         storage_type=kind,
         storage_path=str(path),
         storage_rows=[rows] * (tiers if options.get("drop_coldest") else tiers - 1),
+        device="emulated" if kind.startswith("HBM") else None,
         **options,
     )
 
@@ -37,8 +40,7 @@ def train(made, keys, step):
     )
 
 
-@pytest.mark.parametrize("drop_coldest", [False, True])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind, drop_coldest", CASES)
 def test_a_copy_that_upserts_and_deletes_stays_equal(kind, drop_coldest, tmp_path):
     """A copy takes the rows of a version and deletes the keys that left since; after each round it is the table."""
     made = table(kind, tmp_path, drop_coldest=drop_coldest, steps_to_live=12)
@@ -68,6 +70,13 @@ def test_a_copy_that_upserts_and_deletes_stays_equal(kind, drop_coldest, tmp_pat
         at = step
     assert left > 20
     made.close()
+
+
+def test_a_row_that_was_in_hbm_alone_is_given(tmp_path):
+    made = table("HBM_DRAM", tmp_path)
+    train(made, [1, 2, 3], 4)
+    assert made.remove([2]) == 1
+    assert made.removed_since(4).tolist() == [2]
 
 
 def test_only_keys_of_the_version_and_later_are_given(tmp_path):

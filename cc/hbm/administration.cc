@@ -109,7 +109,7 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   Operation op(this);
   Headers found;
   MT_RETURN_IF_ERROR(HeadersInHbm(&op, keys, device::Marked::kAll, &found));
-  int64_t born_here = 0;
+  std::vector<int64_t> born_here;  // the table below has no row of them
   if (!found.keys.empty()) {
     const device::ForgetArgs forget{table_->on_device(), found.list.list, found.list.length, op.n, op.find.rows};
     op.busy = true;
@@ -119,13 +119,18 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
     BringNumbersDown(&op);
     MT_RETURN_IF_ERROR(broken());
   }
-  for (const DeviceRowHeader& header : found.headers) born_here += (header.flags & device::kRowNew) != 0;
-  rows_below_.AddNewRows(-born_here);
-  for (const int64_t key : keys) born_here += rows_below_.Forget(key);
-  removed_new_ += born_here;
+  for (size_t i = 0; i < found.keys.size(); ++i) {
+    if ((found.headers[i].flags & device::kRowNew) != 0) born_here.push_back(found.keys[i]);
+  }
+  rows_below_.AddNewRows(-static_cast<int64_t>(born_here.size()));
+  for (const int64_t key : keys) {
+    if (rows_below_.Forget(key)) born_here.push_back(key);
+  }
+  removed_new_ += static_cast<int64_t>(born_here.size());
+  below_->NoteRemoved(born_here);
   int64_t below = 0;
   const Status status = below_->Remove(keys, &below);
-  if (removed != nullptr) *removed = below + born_here;
+  if (removed != nullptr) *removed = below + static_cast<int64_t>(born_here.size());
   return status;
 }
 

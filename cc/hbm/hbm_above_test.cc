@@ -40,5 +40,29 @@ TEST(HbmAbove, StatisticsBeginWithHbmAndCountBornRows) {
   EXPECT_EQ(TierOf(table.get(), {0, 9}), (std::vector<int32_t>{0, -1}));
 }
 
+TEST(HbmAbove, RemovedSinceGivesKeysWhoseRowsWereNeverBelow) {
+  for (const bool bounded : {false, true}) {
+    TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+    if (bounded) options.lower_tiers[0].budget_rows = 20;
+    options.above = HbmOver(NewEmulatedDevice());
+    options.hbm_budget_bytes = 8 * 16;
+    auto table = MakeTable(options);
+    Training training = Sgd({1, 2, 3}, 1.0f, 4);
+    training.step = 5;
+    MT_ASSERT_OK(training.Run(table.get()));
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{2, 9}, nullptr));  // 9 never had a row
+    EXPECT_EQ(*table->RemovedSince(5), std::vector<int64_t>{2});
+    MT_ASSERT_OK(table->Export(false).status());
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{3}, nullptr));  // below, too
+    training.keys = {2};
+    training.grads.resize(4);
+    training.step = 6;
+    MT_ASSERT_OK(training.Run(table.get()));
+    EXPECT_EQ(*table->RemovedSince(5), std::vector<int64_t>{3});
+    MT_ASSERT_OK(table->Remove(std::vector<int64_t>{2}, nullptr));
+    EXPECT_EQ(*table->RemovedSince(6), (std::vector<int64_t>{2, 3}));  // those of the version before, too
+  }
+}
+
 }  // namespace
 }  // namespace multitier::hbm

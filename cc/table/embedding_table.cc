@@ -183,6 +183,7 @@ Status EmbeddingTable::CheckApply(const ApplyRequest& request, std::vector<uint3
   return impl_->CheckApply(request, slot_offsets);
 }
 int64_t EmbeddingTable::NoteApply(int64_t global_step) { return impl_->NoteApply(global_step); }
+void EmbeddingTable::NoteRemoved(Span<const int64_t> keys) { impl_->NoteRemoved(keys); }
 void EmbeddingTable::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {
   impl_->CountInFilter(keys, counts, take_back);
 }

@@ -341,7 +341,7 @@ class EmbeddingTable {
 
   // Copies rows to a holder above this table (row_batch.h). A key without a row gets what its row would begin with. Like Lookup
   // it creates no key. An error is a lower tier's: then facts and data are arbitrary. REQUIRES: rows.keys are distinct; of this
-  // and the next five methods: the table has nothing above it
+  // and the next six methods: the table has nothing above it
   Status CopyOut(const RowBatch& rows, CopyOutAs as);
   // Sets rows, frequencies and versions as that holder has them now. A key without a row gets one; no filter is asked. Like an
   // apply it happens wholly or not at all, and has the errors of one. REQUIRES: rows.keys are distinct
@@ -350,6 +350,8 @@ class EmbeddingTable {
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
   // An apply of rows that the holder has: it counts as one of this table. Gives the version to set.
   int64_t NoteApply(int64_t global_step);
+  // Keys whose rows the holder removed before this table had them: RemovedSince gives them, too.
+  void NoteRemoved(Span<const int64_t> keys);
   // Adds occurrences of keys that have rows to a Bloom filter, whose counters keys share, or takes them out again. Does
   // nothing with any other filter. counts: [keys]
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);

@@ -110,6 +110,11 @@ Status EmbeddingTable::Impl::Clear() {
   return status.ok() ? removed : status;
 }
 
+void EmbeddingTable::Impl::NoteRemoved(Span<const int64_t> keys) {
+  for (const int64_t key : keys) base_.removed.Note(key);
+  base_.removed.Spill();
+}
+
 Result<std::vector<int64_t>> EmbeddingTable::Impl::RemovedSince(int64_t version) {
   MT_RETURN_IF_ERROR(base_.CheckProcess());  // and not into the gate: reading the file may take long
   Result<std::vector<int64_t>> keys = base_.removed.Since(version);

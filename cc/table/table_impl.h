@@ -61,6 +61,7 @@ class EmbeddingTable::Impl {
   // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
   int64_t NoteApply(int64_t global_step);
+  void NoteRemoved(Span<const int64_t> keys);
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
   void AwaitSnapshot() const { snapshot_.Await(); }
   Status CopyOut(const RowBatch& rows, CopyOutAs as);
