@@ -94,6 +94,7 @@ Status HbmTable::HandDownAll() {
 // REQUIRES: the gate is closed, and what is to stay was handed down
 Status HbmTable::Empty() {
   ++epoch_;
+  pins_->Forget();
   Insist([&] { return table_->Reset(device_.get(), stream_); });
   Insist([&] { return device_->Synchronize(stream_); });
   rows_ = 0;
@@ -118,6 +119,7 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
     Insist([&] { return kernels_.count_forgotten(stream_, forget); });
     BringNumbersDown(&op);
     MT_RETURN_IF_ERROR(broken());
+    if (pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
   }
   for (size_t i = 0; i < found.keys.size(); ++i) {
     if ((found.headers[i].flags & device::kRowNew) != 0) born_here.push_back(found.keys[i]);
@@ -186,6 +188,7 @@ Status HbmTable::Replace(size_t row_bytes, uint64_t bytes, const std::function<S
   {
     MutexLock lock(enqueue_);
     table_ = *std::move(table);
+    resident_bytes_ = static_cast<int64_t>(table_->bytes());
   }
   MutexLock turn(turn_);
   MT_RETURN_IF_ERROR(Empty());
@@ -368,10 +371,7 @@ TableStats HbmTable::Stats() const {
   hbm.budget_bytes = budget_bytes == kUnboundedBytes ? 0 : static_cast<int64_t>(budget_bytes);
   hbm.hits = hits_;
   hbm.misses = misses_;
-  if (getpid() == pid_) {  // in a forked child the lock may be held forever
-    MutexLock lock(enqueue_);
-    if (table_ != nullptr) hbm.resident_bytes = static_cast<int64_t>(table_->bytes());
-  }
+  hbm.resident_bytes = resident_bytes_;
   stats.tiers[0].promotions += brought_up_;
   stats.tiers[0].demotions += handed_down_;
   stats.tiers.insert(stats.tiers.begin(), hbm);

@@ -60,6 +60,8 @@ void GroupFind::TakeArrays() {
   find_ = device::FindArgs{tables_on_device_, dedup_.distinct,          dedup_.distinct_tables,  dedup_.num_distinct, n_, 0,
                            /*stamp=*/true,    s.OnDevice<uint8_t*>(n_), s.OnDevice<uint32_t>(n_)};
   localize_ = device::LocalizeArgs{dedup_, find_.missed, s.OnDevice<device::MemberCounts>(members)};
+  find_.used_pins = localize_.members == nullptr ? nullptr : &localize_.members->used_pins;
+  find_.used_pins_stride = sizeof(device::MemberCounts) / sizeof(uint32_t);
   localize_.dedup.inverse = s.OnDevice<uint32_t>(n_);
   localize_.dedup.counts = s.OnDevice<uint32_t>(n_);
   localize_.dedup.entries = s.OnDevice<uint64_t>(n_);
@@ -153,6 +155,8 @@ void GroupFind::Slice() {
     Operation& op = *members_[m].op;
     op.counted->distinct = counted.distinct;
     op.counted->misses = counted.misses;
+    op.counted->used_pins = counted.used_pins;
+    op.NoteUsedPins();
     op.counted->first_bad = bad_[m];
     op.complete = counted.misses == 0;
     op.find.rows = find_.rows + counted.first;
@@ -171,6 +175,9 @@ bool GroupFind::Run() {
   NewOperations();
   {
     MutexLock lock(queue_->enqueue());
+    for (const Member& member : members_) {
+      if (member.op != nullptr) member.op->NoteSweeps();
+    }
     status_ = DescribeOutputs();
     if (status_.ok()) status_ = Enqueue();
   }

@@ -1,23 +1,17 @@
 // Prefetched rows come into HBM and stay there: until they are used, until their time is over, or until they are released.
 
-#include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 
-#include "cc/env/fault_env.h"
+#include "cc/env/clock_env.h"
+#include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_test_util.h"
 
 namespace multitier::hbm {
 namespace {
 
 constexpr uint64_t kHour = 3600ull * 1000000;
-
-// A clock that stays as it is until it is set.
-class ClockEnv : public FaultEnv {
- public:
-  ClockEnv() : FaultEnv(Env::Posix()) {}
-  uint64_t NowMicros() override { return now; }
-  std::atomic<uint64_t> now{1};
-};
 
 // Of forty rows, eight are in HBM, so that two may be kept there. Eight may be in DRAM, and two are kept there.
 class HbmPrefetch : public testing::Test {
@@ -105,10 +99,12 @@ TEST_F(HbmPrefetch, AQuarterOfHbmIsKeptAndTheRestWaitsBelow) {
 }
 
 TEST_F(HbmPrefetch, ThreadsTogetherKeepAQuarterOfHbmAtMost) {
+  constexpr int64_t kQuarter = 64 / 4;
   TableOptions options = TieredOptions(4, 64, std::make_shared<MemoryTier>());
   options.env = &env_;
+  options.cache_strategy = Replacement::kLru;
   table_ = MakeHbmTable(options, 64, NewEmulatedDevice());
-  MT_ASSERT_OK(Train(Sgd(Range(0, 200), 1.0f, 4), table_.get()));
+  MT_ASSERT_OK(Train(Sgd(Range(0, 260), 1.0f, 4), table_.get()));
   for (int round = 0; round < 5; ++round) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -116,13 +112,14 @@ TEST_F(HbmPrefetch, ThreadsTogetherKeepAQuarterOfHbmAtMost) {
     }
     for (std::thread& thread : threads) thread.join();
     const int64_t kept = table_->Stats().prefetched;
-    EXPECT_LE(kept, 16 + 64 / 4) << round;  // of HBM, and of DRAM below it
-    int64_t in_hbm = 0;
-    for (int i = 0; i < 3; ++i) {
-      for (int64_t key = 160; key < 200; key += 20) LookupAll(table_.get(), Range(key, key + 20));
-    }
-    for (int64_t key = 0; key < 160; ++key) in_hbm += InHbm(key) ? 1 : 0;
+    // Others take each place in HBM that is not pinned.
+    for (int64_t key = 160; key < 260; key += 20) LookupAll(table_.get(), Range(key, key + 20));
+    const std::vector<int32_t> tiers = TierOf(table_.get(), Range(0, 160));
+    const int64_t in_hbm = std::count(tiers.begin(), tiers.end(), 0);
     EXPECT_GE(in_hbm, 12) << round;
+    EXPECT_LE(in_hbm, kQuarter) << round;
+    EXPECT_LE(kept - in_hbm, kQuarter) << round;  // in DRAM
+    EXPECT_EQ(table_->Stats().prefetched, kept) << round;
     table_->ReleasePrefetched();
     EXPECT_EQ(table_->Stats().prefetched, 0);
   }
@@ -160,6 +157,41 @@ TEST_F(HbmPrefetch, AbsentAndRemovedKeysAreNotKept) {
   EXPECT_EQ(table_->Stats().prefetched, 1);
   MT_ASSERT_OK(table_->Clear());
   EXPECT_EQ(table_->Stats().prefetched, 0);
+}
+
+TEST_F(HbmPrefetch, StatisticsWaitNeitherForTheDeviceNorForTheTurn) {
+  auto device = std::make_shared<HeldDevice>();
+  table_ = MakeHbmTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()), 8, device);
+  MT_ASSERT_OK(Train(Sgd(Range(0, 40), 1.0f, 4), table_.get()));
+  EXPECT_EQ(Prefetch({1, 2}), 2);
+  device->Hold(table_->queue()->stream());
+  std::thread prefetches([this] { Prefetch({3}); });  // HBM may pin no more: it looks which pins are left, with the turn
+  while (device->waiting() == 0) std::this_thread::yield();
+  auto stats = std::async(std::launch::async, [this] { return table_->Stats(); });
+  EXPECT_EQ(stats.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  device->Let();
+  prefetches.join();
+  EXPECT_EQ(stats.get().prefetched, 2);
+}
+
+TEST_F(HbmPrefetch, StatisticsCountUsesByUpdatesAndOnTheDevice) {
+  Make(Replacement::kLru);
+  DeviceCaller caller(std::shared_ptr<device::Device>(table_->device(), [](device::Device*) {}));
+  EXPECT_EQ(Prefetch({1, 2}), 2);
+  caller.LookupAll(table_.get(), {1, 30});
+  EXPECT_EQ(table_->Stats().prefetched, 1);
+  MT_ASSERT_OK(caller.Apply(Sgd({2, 31}, 1.0f, 4), table_.get()));
+  EXPECT_EQ(table_->Stats().prefetched, 0);
+  auto other = MakeHbmTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()), 8,
+                            std::shared_ptr<device::Device>(table_->device(), [](device::Device*) {}));
+  MT_ASSERT_OK(Train(Sgd(Range(0, 8), 1.0f, 4), other.get()));
+  EXPECT_EQ(Prefetch({3, 4}), 2);
+  int64_t pinned = 0;
+  MT_ASSERT_OK(other->Prefetch(Range(5, 7), kHour, &pinned));
+  EXPECT_EQ(pinned, 2);
+  MT_ASSERT_OK(caller.Lookup({caller.Plain(table_.get(), {3}), caller.Plain(other.get(), {5, 6})}));  // one set of launches
+  EXPECT_EQ(table_->Stats().prefetched, 1);
+  EXPECT_EQ(other->Stats().prefetched, 0);
 }
 
 // Numbers of operations wrap, and old ones are raised, while rows are pinned.

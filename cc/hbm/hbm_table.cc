@@ -61,6 +61,7 @@ Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, st
   const uint64_t first = table->grows_ ? options.grows_from_rows * row_bytes : options.budget.bytes(row_bytes);
   const uint64_t bytes = std::min<uint64_t>(options.budget.bytes(row_bytes), first);
   MT_ASSIGN_OR_RETURN(table->table_, table->NewDeviceTable(row_bytes, bytes));
+  table->resident_bytes_ = static_cast<int64_t>(table->table_->bytes());
   MT_RETURN_IF_ERROR(table->table_->Reset(options.device.get(), table->stream_));
   MT_RETURN_IF_ERROR(options.device->Synchronize(table->stream_));
   return table;

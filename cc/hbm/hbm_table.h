@@ -337,8 +337,9 @@ class HbmTable : public TableFront {
   std::atomic<uint64_t> may_be_born_{0};  // the most rows that those updates can create
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
-  std::atomic<bool> maybe_dirty_{false};  // an apply ran since everything was handed down
-  std::atomic<int64_t> rows_{0};          // in HBM
+  std::atomic<bool> maybe_dirty_{false};    // an apply ran since everything was handed down
+  std::atomic<int64_t> rows_{0};            // in HBM
+  std::atomic<int64_t> resident_bytes_{0};  // of the table in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
   std::atomic<int64_t> snapshot_held_us_{0};
   std::atomic<int64_t> removed_new_{0};  // rows that were born here and removed before the table below had them

@@ -50,15 +50,23 @@ class HeldDevice : public device::EmulatedDevice {
   Status Synchronize(device::Stream stream) override {
     {
       std::unique_lock<std::mutex> lock(mutex_);
+      ++waiting_;
       changed_.wait(lock, [&] { return held_ != stream.native || holder_ == std::this_thread::get_id(); });
+      --waiting_;
     }
     return EmulatedDevice::Synchronize(stream);
+  }
+  // Threads that wait in vain.
+  int waiting() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   void* held_ = nullptr;
+  int waiting_ = 0;
   std::thread::id holder_;
 };
 

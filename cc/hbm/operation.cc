@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "cc/hbm/pins.h"
 
 namespace multitier::hbm {
 
@@ -38,6 +41,13 @@ HbmTable::Operation::~Operation() {
   if (busy && !table->Synchronize(this).ok()) scratch.Bury();
   MutexLock lock(table->enqueue_);
   table->in_flight_.erase(table->in_flight_.find(number));
+}
+
+void HbmTable::Operation::NoteSweeps() { sweeps = table->pins_->sweeps(); }
+
+void HbmTable::Operation::NoteUsedPins() {
+  const uint32_t used = counted->used_pins - std::exchange(noted_pins, counted->used_pins);
+  if (used != 0) table->pins_->Used(used, sweeps);
 }
 
 uint32_t HbmTable::Floor() const { return static_cast<uint32_t>(*in_flight_.begin()); }
@@ -117,6 +127,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
                               rows,
                               missed};
   op->find.keeps_pins = op->prefetches;
+  op->find.used_pins = &numbers->used_pins;
   op->missed = device::CompactArgs{missed,         dedup.num_distinct, n,           {scan},        list, &numbers->misses,
                                    dedup.distinct, dedup.counts,       listed_keys, listed_counts, ranks};
   if (!keys.on_device) std::copy(keys.host.begin(), keys.host.end(), pinned_keys);
@@ -124,6 +135,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   op->busy = true;
   {
     MutexLock lock(enqueue_);
+    op->NoteSweeps();
     device::Device& d = *device_;
     if (!keys.on_device) MT_RETURN_IF_ERROR(d.Copy(stream_, own_keys, pinned_keys, n * sizeof(int64_t)));
     if (widens) {
@@ -144,6 +156,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
     MT_RETURN_IF_ERROR(d.Copy(stream_, op->counted, numbers, sizeof(Operation::Numbers)));
   }
   MT_RETURN_IF_ERROR(Synchronize(op));
+  op->NoteUsedPins();
   if (output != nullptr) MT_RETURN_IF_ERROR(output->Check(*op));
   const uint32_t misses = op->counted->misses;
   op->complete = misses == 0;
@@ -208,6 +221,7 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
 
 Status HbmTable::FindAgain(Operation* op, bool stamp, bool insert, bool insert_unborn) {
   op->find.stamp = stamp;
+  op->NoteSweeps();
   MT_RETURN_IF_ERROR(kernels_.find(stream_, op->find));
   device::StageArgs& stage = op->stage;
   stage.num_keys = op->find.num_keys;
@@ -277,7 +291,9 @@ void HbmTable::BringNumbersDown(Operation* op) {
   Insist([&] { return device_->Copy(stream_, op->counted, op->counted_on_device, sizeof(Operation::Numbers)); });
   Insist([&] { return device_->Copy(stream_, &op->counted->free_rows, table_->view().num_free, sizeof(uint32_t)); });
   Insist([&] { return Synchronize(op); });
-  if (broken().ok()) rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->free_rows;
+  if (!broken().ok()) return;
+  rows_ = static_cast<int64_t>(table_->view().capacity) - op->counted->free_rows;
+  op->NoteUsedPins();
 }
 
 // And rows that left HBM; they go below.

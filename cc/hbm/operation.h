@@ -68,7 +68,13 @@ class HbmTable::Operation {
     uint32_t unplaced = 0;   // misses that were to be placed and have no row of the table
     uint32_t pinned = 0;     // rows that were not pinned before
     uint32_t first_bad = 0;  // of the entries of a batch (EntryRowsArgs)
+    uint32_t used_pins = 0;  // pinned rows that it used
   };
+
+  // A find is about to be enqueued. REQUIRES: the queue's enqueue()
+  void NoteSweeps();
+  // Tells the pins what came down in used_pins since the last call.
+  void NoteUsedPins();
 
   HbmTable* const table;
   std::shared_ptr<Scratch> arrays;  // of a group, of which this operation has a slice
@@ -106,7 +112,9 @@ class HbmTable::Operation {
   bool training = false;  // a lookup: absent keys get unborn rows
   uint64_t epoch = 0;     // of the table when the rows were found
   bool complete = false;  // each key has a row of the table
-  uint64_t unborn = 0;    // of the rows that were found: set near the budget of a table that grows
+  uint64_t sweeps = 0;    // of pins, before its last find
+  uint32_t noted_pins = 0;
+  uint64_t unborn = 0;  // of the rows that were found: set near the budget of a table that grows
 };
 
 // Many operations may be inside at the same time. If a snapshot is far behind, waits for it before the gate, not inside.

@@ -1,11 +1,17 @@
 // HbmTable::Pins: which prefetches keep rows in HBM, and until when. The pins themselves are in the slots of the table on the
 // device (kPinAhead), so only the device knows which rows were used since.
 //
+// How many rows are pinned is known without the device: what the last sweep found, and since then what prefetches pinned and
+// what operations used. An operation's uses come down with its other numbers. If a sweep ran after its find, the sweep has seen
+// them.
+//
 // Thread-safe. Its lock comes behind turn_ and before enqueue_.
 
 #ifndef CC_HBM_PINS_H_
 #define CC_HBM_PINS_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -31,8 +37,16 @@ class HbmTable::Pins {
   // Releases the rows of prefetches whose time is over, or of all, and forgets prefetches without pinned rows. Returns how many
   // rows stay pinned. REQUIRES: inside the gate; turn_, or the pins of a prefetch that is under way would be forgotten
   Result<int64_t> Sweep(bool all);
-  // How many rows are pinned; while the gate is closed or the device fails, how many there were before.
-  int64_t Count();
+  // All rows left HBM.
+  void Forget();
+
+  // An operation used pinned rows that were pinned when `sweeps` sweeps had been enqueued. No lock.
+  void Used(int64_t rows, uint64_t sweeps) {
+    if (sweeps == sweeps_) used_ += rows;
+  }
+  uint64_t sweeps() const { return sweeps_; }
+  // How many rows are pinned. A row whose time is over counts until the next sweep, unless the time of all is over. No lock.
+  int64_t Count() const { return latest_ <= Now() ? 0 : std::max<int64_t>(0, counted_ - used_); }
 
  private:
   struct Pin {
@@ -46,8 +60,12 @@ class HbmTable::Pins {
   HbmTable* const table_;
   mutable Mutex mutex_;
   std::vector<Pin> pins_ MT_GUARDED_BY(mutex_);
-  int64_t counted_ MT_GUARDED_BY(mutex_) = 0;   // rows that are pinned, or were and have been used since
   int64_t reserved_ MT_GUARDED_BY(mutex_) = 0;  // rows that running prefetches may pin
+  // Changed under mutex_, except used_.
+  std::atomic<int64_t> counted_{0};  // rows that are pinned, or were and have been used since
+  std::atomic<int64_t> used_{0};     // of them
+  std::atomic<uint64_t> sweeps_{0};
+  std::atomic<uint64_t> latest_{0};  // when the time of all is over
 };
 
 }  // namespace multitier::hbm

@@ -53,6 +53,7 @@ std::vector<uint32_t> HbmTable::Pins::Add(uint32_t operation, uint64_t until) {
   }
   const Pin added{operation, until};
   pins_.insert(std::upper_bound(pins_.begin(), pins_.end(), added, IsBefore), added);
+  latest_ = std::max(latest_.load(), until);
   return later;
 }
 
@@ -79,12 +80,25 @@ Result<int64_t> HbmTable::Pins::Sweep(bool all) {
   }
   MT_ASSIGN_OR_RETURN(const std::vector<uint32_t> rows, SweepDevice(kept));
   pins_.clear();
-  counted_ = 0;
+  int64_t counted = 0;
+  uint64_t latest = 0;
   for (size_t i = 0; i < running.size(); ++i) {
-    if (rows[i] > 0) pins_.push_back(running[i]);
-    counted_ += rows[i];
+    if (rows[i] == 0) continue;
+    pins_.push_back(running[i]);
+    counted += rows[i];
+    latest = std::max(latest, running[i].until);
   }
-  return counted_;
+  counted_ = counted;
+  latest_ = latest;
+  return counted;
+}
+
+void HbmTable::Pins::Forget() {
+  MutexLock lock(mutex_);
+  pins_.clear();
+  ++sweeps_;
+  counted_ = used_ = 0;
+  latest_ = 0;
 }
 
 Result<std::vector<uint32_t>> HbmTable::Pins::SweepDevice(const std::vector<uint32_t>& kept) {
@@ -101,6 +115,8 @@ Result<std::vector<uint32_t>> HbmTable::Pins::SweepDevice(const std::vector<uint
   }
   {
     MutexLock lock(queue->enqueue());
+    ++sweeps_;  // later finds use rows that this sweep counts
+    used_ = 0;
     const auto number = static_cast<uint32_t>(queue->NextOperation());
     const device::SweepPinsArgs sweep{table_->table_->on_device(),
                                       table_->table_->view().buckets,
@@ -118,19 +134,6 @@ Result<std::vector<uint32_t>> HbmTable::Pins::SweepDevice(const std::vector<uint
     return status;
   }
   return std::vector<uint32_t>(rows, rows + kept.size());
-}
-
-int64_t HbmTable::Pins::Count() {
-  if (table_->Check().ok()) {
-    const MaybeInsideGate inside(&table_->gate_);
-    if (inside.inside()) {
-      MutexLock turn(table_->turn_);
-      (void)Sweep(/*all=*/false);  // on an error, counted_ is as before
-    }
-  }
-  if (getpid() != table_->pid_) return 0;
-  MutexLock lock(mutex_);
-  return pins_.empty() ? 0 : counted_;
 }
 
 void HbmTable::ReleasePinsInTime() {

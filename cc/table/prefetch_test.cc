@@ -1,22 +1,12 @@
 // Rows that a prefetch keeps in DRAM: until they are used, until their time is over, or until they are released.
 
-#include <atomic>
-
-#include "cc/env/fault_env.h"
+#include "cc/env/clock_env.h"
 #include "cc/table/table_test_util.h"
 
 namespace multitier {
 namespace {
 
 constexpr uint64_t kHour = 3600ull * 1000000;
-
-// A clock that stands still until it is set.
-class ClockEnv : public FaultEnv {
- public:
-  ClockEnv() : FaultEnv(Env::Posix()) {}
-  uint64_t NowMicros() override { return now; }
-  std::atomic<uint64_t> now{1};
-};
 
 // Eight rows of twenty are in DRAM, so that two may be kept there; the coldest, from key 0 on, are below.
 class PrefetchTest : public testing::Test {

@@ -25,8 +25,10 @@ __global__ void __launch_bounds__(kBlock) FindKernel(FindArgs args) {
         if (table.uses != nullptr && table.slots[at].last_operation != args.operation) ++table.uses[at];
         // Never lowered, as a later operation may count on its own stamp (the floor); but a pin ends.
         const uint32_t last = table.slots[at].last_operation;
-        if (static_cast<int32_t>(last - args.operation) < 0 || (!args.keeps_pins && IsPinned(last, args.operation)))
-          table.slots[at].last_operation = args.operation;
+        const bool ends_pin = !args.keeps_pins && IsPinned(last, args.operation);
+        if (ends_pin || static_cast<int32_t>(last - args.operation) < 0) table.slots[at].last_operation = args.operation;
+        if (ends_pin && args.used_pins != nullptr)
+          AtomicAdd<kRelaxed>(args.used_pins + args.key_tables[i] * args.used_pins_stride, 1u);
       }
     }
     if (__any_sync(lanes, slot >= 0) == 0 && lane == 0) {

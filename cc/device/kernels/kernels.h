@@ -97,6 +97,7 @@ struct MemberCounts {
   uint32_t first;     // number of its first distinct key
   uint32_t distinct;  // distinct keys
   uint32_t misses;    // of them, without a row
+  uint32_t used_pins;
 };
 
 // After dedup and find over members that each have a table of their own: see group.cu.cc.
@@ -117,6 +118,9 @@ struct FindArgs {
   uint8_t** rows;           // out [max_keys]: null if the table has no row for the key
   uint32_t* missed;         // out [max_keys]: 1 if the table has no row for the key, else 0
   bool keeps_pins = false;  // a prefetch: is no use of pinned rows
+  // Null, or raised by the number of pinned rows that this is the use of: those of table t at used_pins[t * used_pins_stride].
+  uint32_t* used_pins = nullptr;
+  uint32_t used_pins_stride = 0;
 };
 
 struct CompactArgs {
