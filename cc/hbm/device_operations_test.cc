@@ -305,32 +305,19 @@ TEST(DeviceOperations, ThreadsWithStreamsOfTheirOwnLoseNoUpdate) {
 TEST(DeviceOperations, MemoryComesFromTheSourceOfTheCaller) {
   auto device = NewEmulatedDevice();
   auto lent = std::make_shared<std::atomic<int64_t>>(0);
-  auto source = std::make_shared<MemorySource>();
-  source->allocate = [device, lent](size_t bytes) {
-    ++*lent;
-    return device->Allocate(bytes);
-  };
-  source->free = [device, lent](void* memory) {
-    --*lent;
-    device->Free(memory);
-  };
+  auto source = CountingSource(device, lent);
   DeviceCaller caller(device);
   source->stream = caller.stream();
-  HbmOptions hbm;
-  hbm.device = device;
-  hbm.budget = Budget::Bytes(64 * 16);
-  hbm.memory = source;
   {
-    auto table = HbmTable::Create(hbm, MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>())));
-    MT_ASSERT_OK(table.status());
+    const auto table = MakeHbmTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()), 64, device, 0, source);
     const int64_t of_table = *lent;
     EXPECT_GT(of_table, 5);
-    MT_ASSERT_OK(caller.Apply(Sgd({1, 2, 3}, 1.0f, 4), table->get()));
+    MT_ASSERT_OK(caller.Apply(Sgd({1, 2, 3}, 1.0f, 4), table.get()));
     EXPECT_GT(*lent, of_table);
     source->allocate = [](size_t bytes) -> Result<void*> {
       return ResourceExhaustedError("the framework has no memory for ", bytes, " bytes; 7 of 8 bytes are free");
     };
-    const Status refused = caller.Apply(Sgd(Range(0, 5000), 1.0f, 4), table->get());
+    const Status refused = caller.Apply(Sgd(Range(0, 5000), 1.0f, 4), table.get());
     EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
     EXPECT_NE(refused.message().find("table 't'"), std::string::npos) << refused.message();
     EXPECT_NE(refused.message().find("the framework has no memory"), std::string::npos) << refused.message();

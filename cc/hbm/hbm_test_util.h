@@ -3,6 +3,7 @@
 #ifndef CC_HBM_HBM_TEST_UTIL_H_
 #define CC_HBM_HBM_TEST_UTIL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -70,13 +71,29 @@ class HeldDevice : public device::EmulatedDevice {
   std::thread::id holder_;
 };
 
-// A table with room for `rows` rows of `options` in HBM.
+// The memory of the device. *lent: the allocations that are not freed.
+inline std::shared_ptr<MemorySource> CountingSource(const std::shared_ptr<device::Device>& device,
+                                                    const std::shared_ptr<std::atomic<int64_t>>& lent) {
+  auto source = std::make_shared<MemorySource>();
+  source->allocate = [device, lent](size_t bytes) {
+    ++*lent;
+    return device->Allocate(bytes);
+  };
+  source->free = [device, lent](void* memory) {
+    --*lent;
+    device->Free(memory);
+  };
+  return source;
+}
+
+// A table with room for `rows` rows of `options` in HBM. memory: null: the device
 inline std::unique_ptr<HbmTable> MakeHbmTable(TableOptions options, int rows, std::shared_ptr<device::Device> device,
-                                              uint64_t first_operation = 0) {
+                                              uint64_t first_operation = 0,
+                                              std::shared_ptr<const MemorySource> memory = nullptr) {
   auto below = MakeTable(std::move(options));
   if (below == nullptr) return nullptr;
   const Budget budget = Budget::Bytes(static_cast<uint64_t>(rows) * below->layout()->row_bytes());
-  HbmOptions hbm{std::move(device), budget, first_operation};
+  const HbmOptions hbm{std::move(device), budget, first_operation, 0, std::move(memory)};
   auto table = HbmTable::Create(hbm, std::move(below));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return table.ok() ? *std::move(table) : nullptr;

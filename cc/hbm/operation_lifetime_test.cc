@@ -9,30 +9,13 @@
 namespace multitier::hbm {
 namespace {
 
-std::unique_ptr<HbmTable> TableWithSource(const std::shared_ptr<device::Device>& device,
-                                          const std::shared_ptr<std::atomic<int64_t>>& lent) {
-  auto source = std::make_shared<MemorySource>();
-  source->allocate = [device, lent](size_t bytes) {
-    ++*lent;
-    return device->Allocate(bytes);
-  };
-  source->free = [device, lent](void* memory) {
-    --*lent;
-    device->Free(memory);
-  };
-  HbmOptions hbm;
-  hbm.device = device;
-  hbm.budget = Budget::Bytes(64 * 16);
-  hbm.memory = source;
-  return *HbmTable::Create(hbm, MakeTable(TieredOptions(4, 8, std::make_shared<MemoryTier>())));
-}
-
 // The first table of a group lends the memory of all its members. The update of another one may run on when it ends.
 TEST(OperationLifetime, MemoryOfAGroupOutlivesTheTableThatLendsIt) {
   const auto device = std::make_shared<HeldDevice>();
   const auto lent = std::make_shared<std::atomic<int64_t>>(0);
-  std::unique_ptr<HbmTable> first = TableWithSource(device, lent);
-  const std::unique_ptr<HbmTable> second = MakeHbmTable(TieredOptions(4, 8, std::make_shared<MemoryTier>()), 64, device);
+  const auto options = [] { return TieredOptions(4, 8, std::make_shared<MemoryTier>()); };
+  std::unique_ptr<HbmTable> first = MakeHbmTable(options(), 64, device, 0, CountingSource(device, lent));
+  const std::unique_ptr<HbmTable> second = MakeHbmTable(options(), 64, device);
   DeviceCaller caller(device);
   const Training training = Sgd({1, 2}, -1.0f, 4);
   for (HbmTable* table : {first.get(), second.get()}) MT_ASSERT_OK(Train(training, table));

@@ -22,6 +22,19 @@
 namespace multitier {
 namespace {
 
+// Calls work(call, kept) with the plan in input `input`, once no other operation uses it. The work releases the plan.
+template <typename Work>
+void WithPlan(OpKernelContext* context, int input, AsyncOpKernel::DoneCallback done, Work work) {
+  auto call = std::make_shared<DeviceCall>(context, std::move(done));
+  std::shared_ptr<KeptDevicePlan> kept;
+  const absl::Status found = GetDevicePlan(context, input, &kept);
+  if (!found.ok()) return call->End(found);
+  KeptDevicePlan* const plan = kept.get();
+  plan->Use([call = std::move(call), kept = std::move(kept), work = std::move(work)]() mutable {
+    work(std::move(call), std::move(kept));
+  });
+}
+
 class DeviceGroupLookupGradKernel : public AsyncOpKernel {
  public:
   explicit DeviceGroupLookupGradKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -29,12 +42,7 @@ class DeviceGroupLookupGradKernel : public AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    auto call = std::make_shared<DeviceCall>(context, std::move(done));
-    std::shared_ptr<KeptDevicePlan> kept;
-    const absl::Status found = GetDevicePlan(context, 0, &kept);
-    if (!found.ok()) return call->End(found);
-    KeptDevicePlan* const plan = kept.get();
-    plan->Use([this, context, call = std::move(call), kept = std::move(kept)]() mutable {
+    WithPlan(context, 0, std::move(done), [this, context](auto call, auto kept) {
       const absl::Status status = Run(context, call.get(), kept.get());
       kept->Release();
       kept.reset();
@@ -97,12 +105,7 @@ class DeviceGroupApplyKernel : public AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    auto call = std::make_shared<DeviceCall>(context, std::move(done));
-    std::shared_ptr<KeptDevicePlan> kept;
-    const absl::Status found = GetDevicePlan(context, attrs_.plan_input, &kept);
-    if (!found.ok()) return call->End(found);
-    KeptDevicePlan* const plan = kept.get();
-    plan->Use([this, context, call = std::move(call), kept = std::move(kept)]() mutable {
+    WithPlan(context, attrs_.plan_input, std::move(done), [this, context](auto call, auto kept) {
       std::vector<hbm::DeviceUpdate> updates(attrs_.units.size());
       const absl::Status parsed = Parse(context, call.get(), kept->plan, &updates);
       if (!parsed.ok()) {

@@ -17,11 +17,7 @@ class DeviceLookupSparseGradKernel : public AsyncOpKernel {
  public:
   explicit DeviceLookupSparseGradKernel(OpKernelConstruction* context) : AsyncOpKernel(context) {
     OP_REQUIRES_OK(context, CheckOneHandle(context, "MultitierLookupSparseGrad"));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
-    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
-    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
-    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -54,31 +50,25 @@ class DeviceLookupSparseGradKernel : public AsyncOpKernel {
     hbm::DeviceValues& values = gradient->values;
     TF_RETURN_IF_ERROR(call->Add(std::move(state), &values.table));
     const Tensor &keys = context->input(1), &indices = context->input(2), &weights = context->input(3);
-    TF_RETURN_IF_ERROR(CheckPooledInputs(context, table, keys, indices, weights, has_weights_, dim_));
-    TF_RETURN_IF_ERROR(CheckPooledGrad(context, 4, dim_));
+    TF_RETURN_IF_ERROR(CheckPooledInputs(context, table, keys, indices, weights, attrs_.has_weights, attrs_.dim));
+    TF_RETURN_IF_ERROR(CheckPooledGrad(context, 4, attrs_.dim));
     const int64_t n = keys.NumElements();
     values.name = absl::StrCat("embedding variable '", table.options().name, "'");
     values.entries = n;
-    values.max_norm = max_norm_;
+    values.max_norm = attrs_.max_norm;
     values.indices = indices.flat<int64_t>().data();
-    values.weights = has_weights_ ? weights.flat<float>().data() : nullptr;
+    values.weights = attrs_.has_weights ? weights.flat<float>().data() : nullptr;
     values.batch = context->input(4).dim_size(0);
-    values.combiner = PoolCombinerOf(combiner_);
+    values.combiner = PoolCombinerOf(attrs_.combiner);
     gradient->grad = context->input(4).flat<float>().data();
-    Tensor* out = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n, dim_}), &out));
-    gradient->entry_grads = out->flat<float>().data();
-    if (context->output_required(1)) {
-      TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({has_weights_ ? n : 0}), &out));
-      if (has_weights_ && n > 0) gradient->weight_grads = out->flat<float>().data();
-    }
-    if (n == 0 || (max_norm_ < 0 && gradient->weight_grads == nullptr)) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({n, dim_}), &gradient->memory));
+    TF_RETURN_IF_ERROR(AllocateEntryGradients(context, attrs_, n, &gradient->entry_grads, &gradient->weight_grads));
+    if (n == 0 || (attrs_.max_norm < 0 && gradient->weight_grads == nullptr)) return absl::OkStatus();
+    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, TensorShape({n, attrs_.dim}), &gradient->memory));
     values.values = gradient->memory.flat<float>().data();
     hbm::DeviceMember& read = gradient->read;
     read.table = values.table;
     read.name = values.name;
-    read.reason = reason_;
+    read.reason = attrs_.reason;
     read.keys = KeysOf(keys);
     read.batch = n;
     read.out = gradient->memory.flat<float>().data();
@@ -98,11 +88,7 @@ class DeviceLookupSparseGradKernel : public AsyncOpKernel {
                                 });
   }
 
-  int dim_ = 0;
-  bool has_weights_ = false;
-  float max_norm_ = -1.0f;
-  ReadFor reason_ = ReadFor::kTraining;
-  Combiner combiner_ = Combiner::kSum;
+  PooledAttrs attrs_;
 };
 
 template <bool kGradient>

@@ -67,33 +67,27 @@ class DeviceLookupSparseKernel : public DeviceReadKernel {
  public:
   explicit DeviceLookupSparseKernel(OpKernelConstruction* context) : DeviceReadKernel(context) {
     OP_REQUIRES_OK(context, CheckOneHandle(context, "MultitierLookupSparse"));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
-    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
-    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
  private:
   absl::Status Parse(OpKernelContext* context, const EmbeddingTable& table, hbm::DeviceMember* member) const override {
     const Tensor& indices = context->input(2);
     const Tensor& weights = context->input(3);
-    TF_RETURN_IF_ERROR(CheckPooledInputs(context, table, context->input(1), indices, weights, has_weights_, dim_));
+    TF_RETURN_IF_ERROR(CheckPooledInputs(context, table, context->input(1), indices, weights, attrs_.has_weights, attrs_.dim));
     Tensor* out = nullptr;
-    TF_RETURN_IF_ERROR(AllocatePooled(context, context->input(4), dim_, &out));
+    TF_RETURN_IF_ERROR(AllocatePooled(context, context->input(4), attrs_.dim, &out));
     member->batch = out->dim_size(0);
     member->form = hbm::EntryForm::kRows;
     member->indices = indices.flat<int64_t>().data();
-    member->weights = has_weights_ ? weights.flat<float>().data() : nullptr;
-    member->combiner = PoolCombinerOf(combiner_);
-    member->max_norm = max_norm_;
+    member->weights = attrs_.has_weights ? weights.flat<float>().data() : nullptr;
+    member->combiner = PoolCombinerOf(attrs_.combiner);
+    member->max_norm = attrs_.max_norm;
     member->out = out->flat<float>().data();
     return absl::OkStatus();
   }
 
-  int dim_ = 0;
-  bool has_weights_ = false;
-  float max_norm_ = -1.0f;
-  Combiner combiner_ = Combiner::kSum;
+  PooledAttrs attrs_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("MultitierLookup").Device(tensorflow::DEVICE_GPU).HostMemory("handle"), DeviceLookupKernel);

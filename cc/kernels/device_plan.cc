@@ -1,10 +1,10 @@
 #include "cc/kernels/device_plan.h"
 
-#include "absl/strings/str_cat.h"
 #include "cc/hbm/hbm_table.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
+#include "cc/kernels/plan_input.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
 
 namespace multitier {
@@ -42,14 +42,7 @@ void KeptDevicePlan::Release() {
 }
 
 absl::Status GetDevicePlan(OpKernelContext* context, int input, std::shared_ptr<KeptDevicePlan>* kept) {
-  TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));
-  const auto* found = context->input(input).scalar<tensorflow::Variant>()().get<DevicePlanVariant>();
-  if (found == nullptr || found->kept() == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(context->op_kernel().type_string(),
-                                                   ": expected the plan of a grouped lookup on a GPU, found another variant"));
-  }
-  *kept = found->kept();
-  return absl::OkStatus();
+  return PlanInput<DevicePlanVariant>(context, input, "the plan of a grouped lookup on a GPU", kept);
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/intra_op_executor.h"
 #include "cc/kernels/op_kernel.h"
+#include "cc/kernels/plan_input.h"
 #include "cc/kernels/status_bridge.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
@@ -22,14 +23,7 @@
 namespace multitier {
 
 absl::Status GetPlan(OpKernelContext* context, int input, std::shared_ptr<const KeptPlan>* kept) {
-  TF_RETURN_IF_ERROR(CheckRank(context, "plan", context->input(input), 0));
-  const auto* found = context->input(input).scalar<tensorflow::Variant>()().get<GroupPlanVariant>();
-  if (found == nullptr || found->kept() == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(context->op_kernel().type_string(), ": expected the plan of a grouped lookup, found another variant"));
-  }
-  *kept = found->kept();
-  return absl::OkStatus();
+  return PlanInput<GroupPlanVariant>(context, input, "the plan of a grouped lookup", kept);
 }
 
 std::vector<MemberValues> ValuesOf(const GroupPlan& plan) {

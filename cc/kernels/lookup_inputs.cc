@@ -17,12 +17,28 @@ absl::Status ReadForAttr(OpKernelConstruction* context, ReadFor* reason) {
   return absl::OkStatus();
 }
 
-absl::Status CombinerAttr(OpKernelConstruction* context, Combiner* combiner) {
+absl::Status PooledAttrs::Init(OpKernelConstruction* context) {
+  TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+  TF_RETURN_IF_ERROR(context->GetAttr("has_weights", &has_weights));
+  TF_RETURN_IF_ERROR(context->GetAttr("max_norm", &max_norm));
+  TF_RETURN_IF_ERROR(ReadForAttr(context, &reason));
   std::string name;
   TF_RETURN_IF_ERROR(context->GetAttr("combiner", &name));
   const Result<Combiner> parsed = ParseCombiner(name);
-  if (parsed.ok()) *combiner = *parsed;
+  if (parsed.ok()) combiner = *parsed;
   return ToAbsl(parsed.status());
+}
+
+absl::Status AllocateEntryGradients(OpKernelContext* context, const PooledAttrs& attrs, int64_t n, float** entries,
+                                    float** weights) {
+  Tensor* out = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({n, attrs.dim}), &out));
+  *entries = out->flat<float>().data();
+  *weights = nullptr;
+  if (!context->output_required(1)) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({attrs.has_weights ? n : 0}), &out));
+  if (attrs.has_weights && n > 0) *weights = out->flat<float>().data();
+  return absl::OkStatus();
 }
 
 absl::Status CheckWeights(OpKernelContext* context, const Tensor& weights, bool has_weights, int64_t entries) {

@@ -15,8 +15,16 @@ namespace multitier {
 
 // Attr `training`.
 absl::Status ReadForAttr(tensorflow::OpKernelConstruction* context, ReadFor* reason);
-// Attr `combiner`.
-absl::Status CombinerAttr(tensorflow::OpKernelConstruction* context, Combiner* combiner);
+// The attrs of a pooled lookup and of its gradient, in one table or in several parts.
+struct PooledAttrs {
+  absl::Status Init(tensorflow::OpKernelConstruction* context);
+
+  int dim = 0;
+  bool has_weights = false;
+  float max_norm = -1.0f;
+  ReadFor reason = ReadFor::kTraining;
+  Combiner combiner = Combiner::kSum;
+};
 
 // If the op's attr states that it has weights, the tensor has one weight for each of `entries`; else the tensor is empty.
 absl::Status CheckWeights(tensorflow::OpKernelContext* context, const tensorflow::Tensor& weights, bool has_weights,
@@ -33,6 +41,11 @@ absl::Status CheckPooledInputs(tensorflow::OpKernelContext* context, const Embed
 // Allocates output 0 of a pooled lookup: [batch, dim]. batch: a scalar in host memory.
 absl::Status AllocatePooled(tensorflow::OpKernelContext* context, const tensorflow::Tensor& batch, int dim,
                             tensorflow::Tensor** out);
+
+// Allocates the outputs of the gradient of a pooled lookup of n entries: *entries [n, dim], and *weights [n], or null if they
+// are not wanted.
+absl::Status AllocateEntryGradients(tensorflow::OpKernelContext* context, const PooledAttrs& attrs, int64_t n, float** entries,
+                                    float** weights);
 
 // Input `input` is the gradient of pooled values: [batch, dim].
 absl::Status CheckPooledGrad(tensorflow::OpKernelContext* context, int input, int dim);

@@ -103,78 +103,58 @@ class LookupSparseKernel : public OpKernel {
  public:
   explicit LookupSparseKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
-    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
-    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
-    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
-    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, has_weights_));
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, attrs_.has_weights));
     Tensor* out = nullptr;
-    OP_REQUIRES_OK(context, AllocatePooled(context, context->input(num_handles_ + 3), dim_, &out));
+    OP_REQUIRES_OK(context, AllocatePooled(context, context->input(num_handles_ + 3), attrs_.dim, &out));
     SparseLookup* lookup = &inputs.lookup;
     lookup->batch.batch = out->dim_size(0);
-    lookup->batch.dim = dim_;
-    lookup->batch.combiner = combiner_;
-    lookup->max_norm = max_norm_;
-    lookup->reason = reason_;
+    lookup->batch.dim = attrs_.dim;
+    lookup->batch.combiner = attrs_.combiner;
+    lookup->max_norm = attrs_.max_norm;
+    lookup->reason = attrs_.reason;
     IntraOpExecutor executor(context);
     OP_REQUIRES_OK(context, ToAbsl(LookupSparse(*lookup, out->flat<float>().data(), &executor)));
   }
 
  private:
   int num_handles_ = 0;
-  int dim_ = 0;
-  bool has_weights_ = false;
-  float max_norm_ = -1.0f;
-  ReadFor reason_ = ReadFor::kTraining;
-  Combiner combiner_ = Combiner::kSum;
+  PooledAttrs attrs_;
 };
 
 class LookupSparseGradKernel : public OpKernel {
  public:
   explicit LookupSparseGradKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("N", &num_handles_));
-    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(context, context->GetAttr("has_weights", &has_weights_));
-    OP_REQUIRES_OK(context, context->GetAttr("max_norm", &max_norm_));
-    OP_REQUIRES_OK(context, ReadForAttr(context, &reason_));
-    OP_REQUIRES_OK(context, CombinerAttr(context, &combiner_));
+    OP_REQUIRES_OK(context, attrs_.Init(context));
   }
 
   void Compute(OpKernelContext* context) override {
     SparseInputs inputs;
-    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, has_weights_));
-    OP_REQUIRES_OK(context, CheckPooledGrad(context, num_handles_ + 3, dim_));
+    OP_REQUIRES_OK(context, inputs.Parse(context, num_handles_, attrs_.has_weights));
+    OP_REQUIRES_OK(context, CheckPooledGrad(context, num_handles_ + 3, attrs_.dim));
     const Tensor& grad = context->input(num_handles_ + 3);
     SparseLookup* lookup = &inputs.lookup;
-    lookup->reason = reason_;
-    lookup->max_norm = max_norm_;
+    lookup->reason = attrs_.reason;
+    lookup->max_norm = attrs_.max_norm;
     lookup->batch.batch = grad.dim_size(0);
-    lookup->batch.dim = dim_;
-    lookup->batch.combiner = combiner_;
+    lookup->batch.dim = attrs_.dim;
+    lookup->batch.combiner = attrs_.combiner;
     const int64_t n = context->input(num_handles_).NumElements();
-    Tensor *entries = nullptr, *weights = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n, dim_}), &entries));
-    if (context->output_required(1)) {
-      OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({has_weights_ ? n : 0}), &weights));
-    }
-    float* const weight_grads = has_weights_ && weights != nullptr ? weights->flat<float>().data() : nullptr;
+    float *entry_grads, *weight_grads;
+    OP_REQUIRES_OK(context, AllocateEntryGradients(context, attrs_, n, &entry_grads, &weight_grads));
     IntraOpExecutor executor(context);
-    OP_REQUIRES_OK(context, ToAbsl(LookupSparseGradient(*lookup, grad.flat<float>().data(), entries->flat<float>().data(),
-                                                        weight_grads, &executor)));
+    OP_REQUIRES_OK(context,
+                   ToAbsl(LookupSparseGradient(*lookup, grad.flat<float>().data(), entry_grads, weight_grads, &executor)));
   }
 
  private:
   int num_handles_ = 0;
-  int dim_ = 0;
-  bool has_weights_ = false;
-  float max_norm_ = -1.0f;
-  ReadFor reason_ = ReadFor::kTraining;
-  Combiner combiner_ = Combiner::kSum;
+  PooledAttrs attrs_;
 };
 
 // The last inputs are those of the arithmetic; a handle before them says where the op runs, and is not read.
