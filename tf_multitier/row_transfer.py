@@ -4,7 +4,7 @@
     rows      a generator that scans the whole variable          clear       removes every key
     freeze    writes a file for serving                          set_budget  changes the size of DRAM
 
-Reads and removals by key are in queries.py. A checkpoint moves whole variables between programs (saver.py, checkpoint/).
+Rows that left are in departed_rows.py, reads and removals by key in queries.py. A checkpoint moves whole variables between programs (saver.py, checkpoint/).
 """
 
 from __future__ import annotations
@@ -18,43 +18,16 @@ import tqdm
 
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.departed_rows import column_name
+from tf_multitier.departed_rows import column_names
+from tf_multitier.departed_rows import DepartedRows
 from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
-from tf_multitier.queries import Queries
-from tf_multitier.queries import typed
 
 # A cursor of a whole variable: the part's number, then the cursor of the part's table, which needs fewer bits than this.
 _PART_SHIFT = 40
 _LEAST = np.iinfo(np.int64).min
-
-
-class UpdateCounts(typing.NamedTuple):
-    """What became of rows in an update: int64 scalars.
-
-    Attributes:
-      refused: new keys that got no row, because of `StorageOption.on_full` or `refuse_colder`.
-      dropped: rows that left the table while the update ran, to make room.
-    """
-
-    refused: typing.Any
-    dropped: typing.Any
-
-
-class DroppedRows(typing.NamedTuple):
-    """Rows that were dropped: tensors, or, after Session.run, arrays. A row that was damaged is NaN, frequency 0, version -1.
-
-    Attributes:
-      keys: int64 [n].
-      columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding, in the variable's dtype.
-      frequencies: int64 [n]: number of occurrences in training.
-      versions: int64 [n]: version of the last update.
-    """
-
-    keys: typing.Any
-    columns: dict
-    frequencies: typing.Any
-    versions: typing.Any
 
 
 class ScannedRows(typing.NamedTuple):
@@ -73,22 +46,6 @@ class ScannedRows(typing.NamedTuple):
     frequencies: typing.Any
     versions: typing.Any
     next_cursor: typing.Any
-
-
-def column_name(column):
-    """The name of a column that a caller gives as a name or as a slot (SlotColumn)."""
-    name = getattr(column, "column", column)
-    if not isinstance(name, str):
-        raise TypeError(f"expected names of columns or slots, found {column!r}")
-    return name
-
-
-def _names(columns):
-    if columns is None:
-        return ["value"]
-    if isinstance(columns, str) or not isinstance(columns, collections.abc.Iterable):
-        raise TypeError(f"columns: expected a list of names, found {columns!r}")
-    return [column_name(column) for column in columns]
 
 
 def _floats(given):
@@ -136,7 +93,7 @@ def _upsert_part(part, rows, check_only=False, **options):
         )
 
 
-class RowTransfer(Queries):
+class RowTransfer(DepartedRows):
     """Methods that build ops; run the result in a Session. See the module comment for what there is.
 
     A class that uses this mixin has what Queries asks for.
@@ -180,7 +137,7 @@ class RowTransfer(Queries):
           tf.errors.InvalidArgumentError, when run: no such column (the message lists those there are), or a bad cursor.
           tf.errors.DataLossError, when run: a row in a file is damaged.
         """
-        names = _names(columns)
+        names = column_names(columns)
         if (
             isinstance(max_rows, bool)
             or not isinstance(max_rows, (int, np.integer))
@@ -226,10 +183,6 @@ class RowTransfer(Queries):
         return ScannedRows(
             scanned.keys, columns, scanned.frequencies, scanned.versions, next_cursor
         )
-
-    def _typed_columns(self, names, columns):
-        """{name: column}, of which the value has the variable's type."""
-        return {n: typed(self, c) if n == "value" else c for n, c in zip(names, columns)}
 
     def rows(
         self,
@@ -424,89 +377,6 @@ class RowTransfer(Queries):
         if dtype not in saver.FROZEN_DTYPES:
             raise ValueError(f"dtype: expected {', '.join(saver.FROZEN_DTYPES)}; found {dtype!r}")
         return saver.freeze_op(self.parts, self.variable_name, prefix, dtype, name)
-
-    def pop_dropped(
-        self,
-        name: str = "pop_dropped",
-        rows: bool = False,
-        columns: collections.abc.Sequence | None = None,
-    ) -> typing.Any:
-        """What was dropped since the last run of this op, by `StorageOption(drop_coldest=True)` or `on_corruption="drop"`.
-
-        Args:
-          name: name of the op.
-          rows: False: the keys. True: the rows, for `StorageOption(dropped="rows")`.
-          columns: of the rows: names of columns, or slots (`optimizer.get_slot(ev, name)`). None: ["value"].
-
-        Returns:
-          int64 [n], or `DroppedRows`, in no particular order: as many of the newest as `StorageOption.dropped_bytes` hold.
-
-        Raises:
-          tf.errors.FailedPreconditionError, when run: rows is True, and the variable does not keep them.
-          tf.errors.InvalidArgumentError, when run: no such column. Nothing is forgotten.
-        """
-        with tf.name_scope(name):
-            dropped = []
-            names = _names(columns)
-            for part in self.parts:
-                with colocated(part):
-                    dropped.append(
-                        ops.multitier_pop_dropped_rows(
-                            part.handle, N=len(names), column_names=names
-                        )
-                        if rows
-                        else ops.multitier_pop_dropped(part.handle)
-                    )
-            join = lambda tensors: tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)
-            if not rows:
-                return join(dropped)
-            return DroppedRows(
-                join([d.keys for d in dropped]),
-                self._typed_columns(
-                    names, [join([d.columns[i] for d in dropped]) for i in range(len(names))]
-                ),
-                join([d.frequencies for d in dropped]),
-                join([d.versions for d in dropped]),
-            )
-
-    def removed_since(self, version: typing.Any, name: str = "removed_since") -> tf.Tensor:
-        """Keys without a row that had one at this version of the variable or later: removed, expired or dropped since.
-
-        What a copy must delete, after it has taken the rows of that version and later (`rows` with min_version). Not in DeepRec.
-
-        Args:
-          version: int64 scalar: the global step when the last update of the copy began; with score="time", the time in microseconds.
-          name: name of the op.
-
-        Returns:
-          int64 [n], each key once, with some that left a little before that version. Sorted within a partition.
-
-        Raises:
-          tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was cleared or restored
-            at that version or later, more keys left than `StorageOption.removed_bytes` holds and there is no file, or it is 0.
-        """
-        with tf.name_scope(name):
-            version = tf.convert_to_tensor(version, tf.int64, name="version")
-            removed = []
-            for part in self.parts:
-                with colocated(part):
-                    removed.append(ops.multitier_removed_since(part.handle, version))
-            return removed[0] if len(removed) == 1 else tf.concat(removed, 0)
-
-    def last_update(self, name: str = "last_update") -> UpdateCounts:
-        """What became of rows in the last update of the variable, in all its partitions.
-
-        Eagerly, ask after `apply_gradients`. With several threads it is the update that ended last. `stats` has the same numbers as
-        `last_refused` and `last_dropped`, next to those since the variable was made. Not in DeepRec.
-        """
-        with tf.name_scope(name):
-            counts = []
-            for part in self.parts:
-                with colocated(part):
-                    counts.append(ops.multitier_last_update(part.handle))
-            return UpdateCounts(
-                tf.add_n([c.refused for c in counts]), tf.add_n([c.dropped for c in counts])
-            )
 
     def clear(self, name: str = "clear") -> tf.Operation:
         """An op that removes all keys, and what filters have counted."""
