@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import threading
 
 import numpy as np
@@ -283,6 +284,90 @@ def test_a_variable_freezes_itself(tmp_path, parts, dtype, storage):
         ev = tf_multitier.get_embedding_variable("scope/ev", DIM)
         v1.train.Saver().restore(session, path)
         np.testing.assert_array_equal(session.run(tf.nn.embedding_lookup(ev, keys)), expected)
+
+
+@pytest.mark.parametrize("fails", ["a part", "the index"])
+def test_a_failed_freeze_across_devices_leaves_no_file(tmp_path, fails):
+    """A device fails when its rows are read: they are damaged. The files of the other one are complete by then, or not yet."""
+    made = []
+
+    def alternate(op):
+        if op.type == "MultitierEmbeddingVariableHandle":
+            made.append(op.name)
+            return f"/cpu:{len(made) % 2}"
+        return "/cpu:0"
+
+    target = tmp_path / "out" / "frozen"
+    target.parent.mkdir()
+    with tf.Graph().as_default():
+        with v1.device(alternate):
+            ev = tf_multitier.get_embedding_variable(
+                "ev",
+                DIM,
+                partitioner=v1.fixed_size_partitioner(2),
+                ev_option=serving_util.option(tmp_path, "DRAM_PMEM"),
+            )
+            rows = tf.nn.embedding_lookup(ev, np.arange(3000))
+            train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(rows**2))
+        path = v1.placeholder(tf.string, [])
+        freeze, drain = ev.freeze(path), ev.drain()
+        with v1.Session(config=v1.ConfigProto(device_count={"CPU": 2})) as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            session.run(drain)
+            session.run(freeze, {path: str(target)})
+            whole = part_files(target.parent)
+            assert len(whole) == 2
+            if fails == "a part":
+                damage(tmp_path / "storage" / "ev%2Fpart_1")
+                error = tf.errors.DataLossError
+            else:
+                error = tf.errors.OpError
+            for number in range(10):
+                other = target.parent / str(number)
+                if fails == "the index":
+                    os.mkdir(f"{other}.index")
+                with pytest.raises(error):
+                    session.run(freeze, {path: str(other)})
+                assert part_files(target.parent) == whole
+    assert checkpoint.load(str(target)).tables["ev"].num_rows == 3000
+
+
+def test_a_failed_freeze_leaves_no_file_eagerly_and_in_a_function(tmp_path):
+    ev = tf_multitier.get_embedding_variable("ev", DIM, partitioner=v1.fixed_size_partitioner(2))
+    grads = tf.IndexedSlices(tf.ones([9, DIM]), tf.range(9, dtype=tf.int64))
+    tf_multitier.optimizers.SGD(0.1).apply_gradients([(grads, part) for part in ev.parts])
+
+    @tf.function
+    def in_function(path):
+        ev.freeze(path)
+
+    for number, freeze in enumerate((ev.freeze, in_function)):
+        os.mkdir(tmp_path / f"{number}.index")
+        with pytest.raises(tf.errors.OpError):
+            freeze(tf.constant(str(tmp_path / str(number))))
+        assert part_files(tmp_path) == []
+        freeze(tf.constant(str(tmp_path / f"good-{number}")))
+        assert checkpoint.load(str(tmp_path / f"good-{number}")).tables["ev"].num_rows > 0
+        for file in tmp_path.glob(f"good-{number}*"):
+            file.unlink()
+
+
+def part_files(folder):
+    """Those with rows, without TensorFlow's own files."""
+    names = os.listdir(folder)
+    return sorted(name for name in names if re.search(r"\.data-[a-z]{5}-of-[a-z]{5}$", name))
+
+
+def damage(folder):
+    """Changes a byte in each block of the files of a part."""
+    files = list(folder.rglob("*.pmem"))
+    assert files
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[4096 + 40 :: 256] = [byte ^ 8 for byte in content[4096 + 40 :: 256]]
+        with open(file, "r+b") as written:
+            written.write(content)
 
 
 def rounded(values, dtype):

@@ -220,22 +220,36 @@ def _saved_part(handle, prefix):
 
 
 def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
-    """The op that writes all parts of a variable as a checkpoint of its own, with keys and values alone."""
+    """The op that writes all parts of a variable as a checkpoint of its own, with keys and values alone.
+
+    Each device has a group of its own. A group that is not kept deletes its files at the end of the run. So if one device fails, or
+    the index cannot be written, no file of the others stays.
+    """
+    groups: list = []
+    try:
+        return _freeze_groups(groups, parts, variable_name, prefix, dtype, name)
+    finally:
+        groups.clear()  # eagerly, a traceback would keep them, and so the files of a failed save
+
+
+def _freeze_groups(groups, parts, variable_name, prefix, dtype, name):
     with tf.name_scope(name):
         prefix, count = tf.convert_to_tensor(prefix, tf.string), len(parts)
         manifests, writes = {}, []
         for device in dict.fromkeys(part.device for part in parts):
             here = [part for part in parts if part.device == device]
             with colocate_with(here[0].handle, ignore_existing=True):
-                group = ops.multitier_save_group()
-                joined = [ops.multitier_join_save_group(group, part.handle) for part in here]
+                groups.append(ops.multitier_save_group())
+                joined = [ops.multitier_join_save_group(groups[-1], part.handle) for part in here]
                 with tf.control_dependencies([op for op in joined if op is not None]):
-                    write = ops.multitier_write_save_group(group, prefix, frozen=dtype)
+                    write = ops.multitier_write_save_group(
+                        groups[-1], prefix, frozen=dtype, until_kept=True
+                    )
                 writes += [] if write is None else [write]
                 with tf.control_dependencies(writes):
                     for part in here:
                         manifests[part.partition_index] = ops.multitier_saved_part(
-                            group, part.handle
+                            groups[-1], part.handle
                         )
         buckets = np.arange(NUM_BUCKETS)
         ends = np.array([(p + 1) * NUM_BUCKETS // count for p in range(count)])
@@ -245,12 +259,18 @@ def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
         }
         for i, manifest in manifests.items():
             tensors[f"{variable_name}/part_{i}-of-{count}/manifest"] = manifest
-        return tf.raw_ops.SaveV2(
+        index = tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=list(tensors),
             shape_and_slices=[""] * len(tensors),
             tensors=list(tensors.values()),
         )
+        with tf.control_dependencies([] if index is None else [index]):
+            kept = []
+            for group in groups:
+                with colocate_with(group, ignore_existing=True):
+                    kept.append(ops.multitier_keep_save_group(group))
+        return None if index is None else tf.group(*kept)
 
 
 def restore_op(variable, prefix, variable_name, name="restore", resize=False, convert=False):

@@ -7,8 +7,11 @@
 //   MultitierSaveGroup --+--> MultitierJoinSaveGroup (one for each part)
 //                        +--> MultitierWriteSaveGroup, after all joins: the moment, and the files
 //                        +--> MultitierSavedPart (one for each part), after the write: its manifest
+//                        +--> MultitierKeepSaveGroup, after the index, where the write has until_kept
 //
-// The group is a variant tensor, so it lives as long as one run of the save.
+// The group is a variant tensor, so it lives as long as one run of the save. With until_kept it deletes its files at its end,
+// unless it was kept: a save may have a group on each device, and if one of them fails, or the index, the others' files are of
+// no checkpoint.
 
 #include <memory>
 #include <optional>
@@ -33,6 +36,13 @@ namespace {
 // The parts of one save. Thread-safe.
 class SaveGroup {
  public:
+  SaveGroup() = default;
+  ~SaveGroup() {
+    for (const std::string& path : unkept_) env_->DeleteFile(path).IgnoreError();
+  }
+  SaveGroup(const SaveGroup&) = delete;
+  SaveGroup& operator=(const SaveGroup&) = delete;
+
   absl::Status Join(std::shared_ptr<VariableState> state) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierJoinSaveGroup: the group was written before");
@@ -43,7 +53,9 @@ class SaveGroup {
     return absl::OkStatus();
   }
 
-  absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind, std::optional<DType> frozen) {
+  // until_kept: the files are deleted with the group, unless Keep is called first.
+  absl::Status Write(tensorflow::Env* env, const std::string& prefix, SaveKind kind, std::optional<DType> frozen,
+                     bool until_kept) {
     absl::MutexLock lock(&mutex_);
     if (written_) return absl::FailedPreconditionError("MultitierWriteSaveGroup: the group was written before");
     written_ = true;
@@ -53,7 +65,16 @@ class SaveGroup {
     states_.clear();
     TF_RETURN_IF_ERROR(WriteParts(env, prefix, parts, kind, /*links=*/true));
     for (const auto& part : parts) manifests_.emplace_back(part->table(), part->manifest().ToJson());
+    if (until_kept) {
+      env_ = env;
+      for (const auto& part : parts) unkept_.push_back(absl::StrCat(prefix, ".", part->manifest().file));
+    }
     return absl::OkStatus();
+  }
+
+  void Keep() {
+    absl::MutexLock lock(&mutex_);
+    unkept_.clear();
   }
 
   absl::Status ManifestOf(const VariableState& state, std::string* json) const {
@@ -73,6 +94,8 @@ class SaveGroup {
   // Of the tables that were written.
   std::vector<std::pair<const EmbeddingTable*, std::string>> manifests_ ABSL_GUARDED_BY(mutex_);
   bool written_ ABSL_GUARDED_BY(mutex_) = false;
+  tensorflow::Env* env_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::string> unkept_ ABSL_GUARDED_BY(mutex_);  // paths of files
 };
 
 class SaveGroupVariant {
@@ -154,23 +177,43 @@ class WriteSaveGroupKernel : public AsyncOpKernel {
     OP_REQUIRES(
         context, !frozen_.has_value() || kind_ == SaveKind::kFull,
         absl::InvalidArgumentError(absl::StrCat("MultitierWriteSaveGroup: expected kind full of frozen parts, found ", kind)));
+    OP_REQUIRES_OK(context, context->GetAttr("until_kept", &until_kept_));
+    OP_REQUIRES(context, !until_kept_ || frozen_.has_value(),
+                absl::InvalidArgumentError("MultitierWriteSaveGroup: expected until_kept of frozen parts alone"));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    std::shared_ptr<SaveGroup> group;
-    OP_REQUIRES_OK_ASYNC(context, GetGroup(context, &group), done);
-    OP_REQUIRES_OK_ASYNC(context, CheckRank(context, "prefix", context->input(1), 0), done);
-    const auto write = [this, context, group = std::move(group), done = std::move(done)] {
-      const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
-      OP_REQUIRES_OK_ASYNC(context, group->Write(context->env(), prefix, kind_, frozen_), done);
+    const auto write = [this, context, done = std::move(done)] {
+      OP_REQUIRES_OK_ASYNC(context, Write(context), done);
       done();
     };
     if (!RunApart(write)) write();
   }
 
  private:
+  // Does not hold the group when it returns: the step may end before the thread does, and then the group may delete its files.
+  absl::Status Write(OpKernelContext* context) {
+    std::shared_ptr<SaveGroup> group;
+    TF_RETURN_IF_ERROR(GetGroup(context, &group));
+    TF_RETURN_IF_ERROR(CheckRank(context, "prefix", context->input(1), 0));
+    const std::string prefix = context->input(1).scalar<tensorflow::tstring>()();
+    return group->Write(context->env(), prefix, kind_, frozen_, until_kept_);
+  }
+
   SaveKind kind_ = SaveKind::kFull;
   std::optional<DType> frozen_;
+  bool until_kept_ = false;
+};
+
+class KeepSaveGroupKernel : public OpKernel {
+ public:
+  explicit KeepSaveGroupKernel(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    std::shared_ptr<SaveGroup> group;
+    OP_REQUIRES_OK(context, GetGroup(context, &group));
+    group->Keep();
+  }
 };
 
 class SavedPartKernel : public OpKernel {
@@ -209,6 +252,7 @@ class SavePartKernel : public OpKernel {
 MULTITIER_HOST_KERNEL("MultitierSaveGroup", SaveGroupKernel, "group");
 MULTITIER_HOST_KERNEL("MultitierJoinSaveGroup", JoinSaveGroupKernel, "group", "handle");
 MULTITIER_HOST_KERNEL("MultitierWriteSaveGroup", WriteSaveGroupKernel, "group", "prefix");
+MULTITIER_HOST_KERNEL("MultitierKeepSaveGroup", KeepSaveGroupKernel, "group");
 MULTITIER_HOST_KERNEL("MultitierSavedPart", SavedPartKernel, "group", "handle", "manifest");
 MULTITIER_HOST_KERNEL("MultitierSavePart", SavePartKernel, "handle", "prefix", "manifest");
 

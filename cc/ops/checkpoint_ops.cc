@@ -46,6 +46,11 @@ absl::Status SavePartShape(InferenceContext* c) {
   return c->WithRank(c->input(1), 0, &prefix);
 }
 
+absl::Status GroupAloneShape(InferenceContext* c) {
+  ShapeHandle scalar;
+  return c->WithRank(c->input(0), 0, &scalar);
+}
+
 absl::Status SaveGroupShape(InferenceContext* c) {
   c->set_output(0, c->Scalar());
   return absl::OkStatus();
@@ -167,6 +172,7 @@ REGISTER_OP("MultitierWriteSaveGroup")
     .Input("prefix: string")
     .Attr("kind: {'full', 'base', 'delta'} = 'full'")
     .Attr("frozen: {'', 'float32', 'float16', 'bfloat16'} = ''")
+    .Attr("until_kept: bool = false")
     .SetIsStateful()
     .SetShapeFn(OfSaveGroupShape)
     .Doc(R"doc(
@@ -182,6 +188,11 @@ prefix: of the checkpoint, as passed to the saver.
 kind: base: from the moment on the tables track what changes. delta: writes what changed since the last save of kind base or delta,
   and tracks on; FailedPrecondition if the changes are not known.
 frozen: the dtype of the values in parts for serving, which have keys and values alone. Empty: other parts, with everything.
+until_kept: of frozen parts: the files are removed at the end of the run, unless MultitierKeepSaveGroup was run.
+)doc");
+
+REGISTER_OP("MultitierKeepSaveGroup").Input("group: variant").SetIsStateful().SetShapeFn(GroupAloneShape).Doc(R"doc(
+Keeps the files of a group that was written with until_kept. Run it once the checkpoint's index is written.
 )doc");
 
 REGISTER_OP("MultitierApplyDelta")
