@@ -108,6 +108,19 @@ def test_bad_cursors_and_sizes_are_refused(world):
                 world.run(variable.scan, np.int64(bad))
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_cursor_of_another_variable_is_refused_by_name(world, parts):
+    models = [WorldModel(world, None, name, parts=parts) for name in ("ours", "theirs")]
+    for model in models:
+        model.run(np.arange(500))
+    cursor = world.run(lambda: models[0].ev.scan(0, max_rows=5)).next_cursor
+    scans = [lambda cursor, ev=model.ev: ev.scan(cursor, max_rows=5) for model in models]
+    assert world.run(scans[0], cursor).next_cursor not in (0, cursor)
+    message = "'theirs.*: scan: expected a cursor that an earlier scan of this table returned"
+    with pytest.raises(errors.InvalidArgumentError, match=message):
+        world.run(scans[1], cursor)
+
+
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("kind", STORAGES)
 def test_upsert_makes_the_same_variable(world, kind, parts, tmp_path):

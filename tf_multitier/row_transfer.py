@@ -25,8 +25,8 @@ from tf_multitier.queries import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
 
-# A cursor of a whole variable: the part's number, then the cursor of the part's table, which needs fewer bits than this.
-_PART_SHIFT = 40
+# A cursor of a whole variable: that of the part's table, with the part's number in ten bits that the table leaves 0.
+_PART_SHIFT, _PART_MASK = 40, 1023
 _LEAST = np.iinfo(np.int64).min
 
 
@@ -152,15 +152,18 @@ class RowTransfer(DepartedRows):
             ]
             if len(self.parts) == 1:
                 return self._scan_part(0, cursor, least, names, max_rows)
-            part = tf.cast(tf.bitwise.right_shift(cursor, _PART_SHIFT), tf.int32)
+            number = tf.bitwise.right_shift(cursor, _PART_SHIFT)
+            part = tf.cast(tf.bitwise.bitwise_and(number, _PART_MASK), tf.int32)
             known = tf.debugging.assert_less(
                 tf.cast(part, tf.uint32),
                 tf.constant(len(self.parts), tf.uint32),
-                f"embedding variable '{self.variable_name}': expected a cursor that an earlier scan returned",
+                f"embedding variable '{self.variable_name}': expected a cursor that an earlier scan of it returned",
             )
             with tf.control_dependencies([known] if known is not None else []):
                 part = tf.identity(part)
-            within = tf.bitwise.bitwise_and(cursor, tf.constant((1 << _PART_SHIFT) - 1, tf.int64))
+            within = tf.bitwise.bitwise_and(
+                cursor, tf.constant(~(_PART_MASK << _PART_SHIFT), tf.int64)
+            )
             branches = [
                 lambda p=p: self._scan_part(p, within, least, names, max_rows)
                 for p in range(len(self.parts))

@@ -131,6 +131,8 @@ class EmbeddingTable::Impl {
   class Snapshot;
   Status ChangesNotKnown(int64_t since) const;
 
+  // A number that the cursors of one table have, and those of others of the process have not: one of 8,191, in turn.
+  static uint64_t NewCursorTag();
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are max_rows or it is time to read, and moves it on. columns: indexes in the layout.
   Status ScanHomes(int shard, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor, Rows* rows);
@@ -175,6 +177,7 @@ class EmbeddingTable::Impl {
   std::atomic<int64_t> last_refused_{0}, last_dropped_{0};  // of the last apply
   Mutex bounding_counted_;                                  // held by the one that bounds
   TierReader reader_{&base_, &demoter_};
+  const uint64_t cursor_tag_ = NewCursorTag();
   bool ready_ = false;                                                    // Init succeeded
   bool notes_lazily_ = false;                                             // see NoteUse
   std::atomic<int64_t> lookups_{0}, lookups_absent_{0}, lookup_hits_{0};  // keys looked up; without a row; found in DRAM

@@ -9,6 +9,8 @@
 // are waited for before a step, which holds nothing then.
 
 #include <algorithm>
+#include <atomic>
+#include <random>
 
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
@@ -19,7 +21,10 @@ namespace multitier {
 namespace {
 
 constexpr size_t kCountedChunk = 64 * 1024;
-constexpr int kCursorShardShift = 33;
+// A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
+// number), and 13 of the table, which are not 0.
+constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
+constexpr uint64_t kMostCursorTag = (1 << 13) - 1;
 constexpr int kScanHomes = 4096;      // a step
 constexpr size_t kScanRecords = 256;  // read while their words are pending: operations that need them wait so long
 
@@ -54,6 +59,11 @@ Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operatio
   }
   for (int c = 0; names.empty() && c < static_cast<int>(layout->columns().size()); ++c) columns.push_back(c);
   return columns;
+}
+
+uint64_t EmbeddingTable::Impl::NewCursorTag() {
+  static std::atomic<uint64_t> next{std::random_device()()};
+  return 1 + next++ % kMostCursorTag;
 }
 
 Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor,
@@ -142,8 +152,11 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
     return InvalidArgumentError("table '", options_.name, "': scan: min_frequency: expected at least 0, found ",
                                 request.min_frequency);
   }
-  if (request.cursor >> kCursorShardShift >= shards_.size()) {
-    return InvalidArgumentError("table '", options_.name, "': scan: expected a cursor that an earlier scan returned, found ",
+  const uint64_t place = request.cursor & ((uint64_t{1} << kCursorTableShift) - 1);
+  if (request.cursor != 0 &&
+      (request.cursor >> kCursorTableShift != cursor_tag_ || place >> kCursorShardShift >= shards_.size())) {
+    return InvalidArgumentError("table '", options_.name,
+                                "': scan: expected a cursor that an earlier scan of this table returned, found ",
                                 request.cursor);
   }
   const auto most = static_cast<size_t>(std::min(request.max_rows, TotalCount()));
@@ -154,8 +167,8 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
   Rows rows;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   for (const int c : columns) rows.columns.push_back(layout->columns()[c]);
-  size_t s = request.cursor >> kCursorShardShift;
-  uint64_t position = request.cursor & ((uint64_t{1} << kCursorShardShift) - 1);
+  size_t s = place >> kCursorShardShift;
+  uint64_t position = place & ((uint64_t{1} << kCursorShardShift) - 1);
   while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < request.max_rows) {
     MT_RETURN_IF_ERROR(ScanHomes(static_cast<int>(s), request, columns, &position, &rows));
     if (position >= uint64_t{1} << 32) {
@@ -163,7 +176,7 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
       ++s;
     }
   }
-  *next = s == shards_.size() ? 0 : (static_cast<uint64_t>(s) << kCursorShardShift) | position;
+  *next = s == shards_.size() ? 0 : cursor_tag_ << kCursorTableShift | static_cast<uint64_t>(s) << kCursorShardShift | position;
   return rows;
 }
 
