@@ -82,6 +82,15 @@ class Life:
         while (line := self._next()) is not None:
             self._rest.append(line)
 
+    def was_killed(self):
+        """Whether SIGKILL ended the child, not an exception. Only once it is dead."""
+        return self._status == f"dead {int(signal.SIGKILL)}"
+
+    @property
+    def status(self):
+        """What the parent said of the child's end."""
+        return self._status
+
     def _next(self):
         if self._status is not None:
             return None
@@ -121,5 +130,8 @@ class Lives:
         life = Life(self._process.stdout)
         try:
             yield life
-        finally:
+        except BaseException:
             life.end()
+            raise
+        life.end()
+        assert life.was_killed(), f"expected that SIGKILL ended the program, found {life.status}"

@@ -353,6 +353,24 @@ def test_a_failed_freeze_leaves_no_file_eagerly_and_in_a_function(tmp_path):
             file.unlink()
 
 
+def test_a_freeze_that_ends_after_its_index_is_a_checkpoint(tmp_path):
+    with tf.Graph().as_default() as graph, v1.Session() as session:
+        ev = tf_multitier.get_embedding_variable("ev", DIM)
+        rows = tf.nn.embedding_lookup(ev, np.arange(30))
+        train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(rows**2))
+        path = str(tmp_path / "frozen")
+        keep = ev.freeze(path)
+        [index] = [op for op in graph.get_operations() if op.type == "SaveV2"]
+        assert any(op.type == "MultitierKeepSaveGroup" for op in graph.get_operations()), keep
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        session.run(index)  # as if the run was stopped before the group was kept
+        session.run(train)  # the group of the run before has ended by then
+    gc.collect()
+    assert len(part_files(tmp_path)) == 1
+    assert checkpoint.load(path).tables["ev"].num_rows == 30
+
+
 def part_files(folder):
     """Those with rows, without TensorFlow's own files."""
     names = os.listdir(folder)

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -222,9 +223,9 @@ def test_a_process_that_is_killed_while_it_saves_leaves_a_checkpoint_that_restor
                     life.line()
                 while dies and not life.is_dead():  # it kills itself, before the last file
                     pass
-                begins = f"ckpt-{saves + 1}.data-"
+                begins, deadline = f"ckpt-{saves + 1}.data-", time.monotonic() + 60
                 while not dies and not any(n.startswith(begins) for n in os.listdir(folder)):
-                    pass
+                    assert time.monotonic() < deadline, "the program saves no more"
             latest = tf.train.latest_checkpoint(folder)
             # The save may have ended before the signal.
             assert latest.endswith(f"-{saves}") or not dies

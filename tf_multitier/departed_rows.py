@@ -135,7 +135,7 @@ class DepartedRows(Queries):
 
         Raises:
           tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was cleared or restored
-            at that version or later, more keys left than `StorageOption.removed_bytes` holds and there is no file, or it is 0.
+            at that version or later, more keys left than `StorageOption.removed_bytes` holds and there is no file, or it is less than 16.
         """
         with tf.name_scope(name):
             version = tf.convert_to_tensor(version, tf.int64, name="version")

@@ -25,7 +25,8 @@ class GraphState:
       the values, the indices and the variable are those of the gradient.
     group_sums: {values tensor name: (indices tensor name, keys, sums)}: in a function, the distinct keys and sums of a gradient of
       a grouped lookup, which there has an entry for each occurrence.
-    tracked_saves: number of saves by IncrementalSavers, failed ones too. A save ends the changes that another saver could continue.
+    tracked_saves: {name of a handle: number of the last save of its table by an IncrementalSaver, failed ones too}. A save ends the
+      changes that another saver could continue.
     shared: {key: tensor}, see `shared`.
     restored_parts: {(Saver's prefix, saved name, variable name): {part: (part, tensor)}} of Savers that are being built, see saver.py.
     """
@@ -37,7 +38,7 @@ class GraphState:
         self.counts = {}
         self.raw_gradients = {}
         self.group_sums = {}
-        self.tracked_saves = 0
+        self.tracked_saves = {}
         self.shared = {}
         self.restored_parts = {}
 

@@ -44,6 +44,10 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
 Result<std::unique_ptr<HbmTable>> HbmTable::Create(const HbmOptions& options, std::unique_ptr<EmbeddingTable> below) {
   const std::string name = StrCat("table '", below->options().name, "': ");
   if (options.device == nullptr) return InvalidArgumentError(name, "expected a device for tier hbm, found none");
+  if (below->options().value_dtype != DType::kFloat32) {
+    return InvalidArgumentError(name, "value_dtype: expected float32 with HBM, found ",
+                                DTypeName(below->options().value_dtype));
+  }
   if (below->options().drop_coldest) {
     return InvalidArgumentError(
         name, "drop_coldest expects a table without HBM: the tiers below would drop rows that are hot in HBM");

@@ -11,7 +11,7 @@
 //
 // The group is a variant tensor, so it lives as long as one run of the save. With until_kept it deletes its files at its end,
 // unless it was kept: a save may have a group on each device, and if one of them fails, or the index, the others' files are of
-// no checkpoint.
+// no checkpoint. A run may also end between the index and the keep. Then the index names the files, and they stay.
 
 #include <memory>
 #include <optional>
@@ -27,6 +27,7 @@
 #include "cc/kernels/host_kernel.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_writer.h"
+#include "cc/kernels/stale_files.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
@@ -38,7 +39,7 @@ class SaveGroup {
  public:
   SaveGroup() = default;
   ~SaveGroup() {
-    for (const std::string& path : unkept_) env_->DeleteFile(path).IgnoreError();
+    if (!unkept_.empty()) RemoveUnnamedFiles(env_, prefix_, unkept_);
   }
   SaveGroup(const SaveGroup&) = delete;
   SaveGroup& operator=(const SaveGroup&) = delete;
@@ -67,7 +68,8 @@ class SaveGroup {
     for (const auto& part : parts) manifests_.emplace_back(part->table(), part->manifest().ToJson());
     if (until_kept) {
       env_ = env;
-      for (const auto& part : parts) unkept_.push_back(absl::StrCat(prefix, ".", part->manifest().file));
+      prefix_ = prefix;
+      for (const auto& part : parts) unkept_.push_back(part->manifest().file);
     }
     return absl::OkStatus();
   }
@@ -95,7 +97,8 @@ class SaveGroup {
   std::vector<std::pair<const EmbeddingTable*, std::string>> manifests_ ABSL_GUARDED_BY(mutex_);
   bool written_ ABSL_GUARDED_BY(mutex_) = false;
   tensorflow::Env* env_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::vector<std::string> unkept_ ABSL_GUARDED_BY(mutex_);  // paths of files
+  std::string prefix_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> unkept_ ABSL_GUARDED_BY(mutex_);  // files under the prefix
 };
 
 class SaveGroupVariant {

@@ -68,6 +68,16 @@ bool ReadNamed(tensorflow::Env* env, const std::string& prefix, std::set<std::st
 
 }  // namespace
 
+void RemoveUnnamedFiles(tensorflow::Env* env, const std::string& prefix, const std::vector<std::string>& files) {
+  const std::string index = prefix + ".index";
+  std::set<std::string> named;
+  const bool is_there = env->FileExists(index).ok() && !env->IsDirectory(index).ok();
+  if (is_there && !ReadNamed(env, prefix, &named)) return;
+  for (const std::string& file : files) {
+    if (named.count(file) == 0) env->DeleteFile(absl::StrCat(prefix, ".", file)).IgnoreError();
+  }
+}
+
 void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix) {
   const int64_t index = ChangedAt(prefix + ".index");
   if (index == 0 || absl::StrContains(prefix, "://")) return;

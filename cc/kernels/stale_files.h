@@ -6,6 +6,7 @@
 #define CC_KERNELS_STALE_FILES_H_
 
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/platform/env.h"
 
@@ -16,6 +17,10 @@ namespace multitier {
 // file with the same first letters: its own inode becomes newer with each link and unlink of other names. Does nothing without
 // an index, or where it cannot be read.
 void RemoveStaleFiles(tensorflow::Env* env, const std::string& prefix);
+
+// Deletes `files` (what stands after the prefix and a dot), which a save has written and which may be of no checkpoint, except
+// those that the index names. Where there is an index that cannot be read, it deletes none.
+void RemoveUnnamedFiles(tensorflow::Env* env, const std::string& prefix, const std::vector<std::string>& files);
 
 }  // namespace multitier
 

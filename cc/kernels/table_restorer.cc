@@ -393,7 +393,7 @@ const Manifest* TableRestorer::OwnPart() const {
   const std::vector<Manifest>& parts = saves_[0].manifests;
   const bool same = !has_deltas() && parts.size() == 1 && parts[0].num_partitions == options_.num_partitions &&
                     parts[0].partition_index == options_.partition_index && parts[0].dim() == options_.table.dim &&
-                    parts[0].columns[0].dtype == options_.table.value_dtype;
+                    (parts[0].frozen || parts[0].columns[0].dtype == options_.table.value_dtype);
   return same ? &parts[0] : nullptr;
 }
 

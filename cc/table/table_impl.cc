@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 namespace multitier {
 namespace {
@@ -101,6 +102,11 @@ Status ValidateOptions(const TableOptions& o) {
 }  // namespace
 
 EmbeddingTable::Impl::Impl(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
+
+uint64_t EmbeddingTable::Impl::NewCursorTag() {
+  static std::atomic<uint64_t> next{std::random_device()()};
+  return 1 + next++ % kMostCursorTag;
+}
 
 EmbeddingTable::Impl::~Impl() {
   if (!base_.CheckProcess().ok()) return;

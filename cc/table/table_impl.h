@@ -132,6 +132,7 @@ class EmbeddingTable::Impl {
   Status ChangesNotKnown(int64_t since) const;
 
   // A number that the cursors of one table have, and those of others of the process have not: one of 8,191, in turn.
+  static constexpr uint64_t kMostCursorTag = (1 << 13) - 1;
   static uint64_t NewCursorTag();
   // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
   // until there are max_rows or it is time to read, and moves it on. columns: indexes in the layout.

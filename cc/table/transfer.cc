@@ -9,8 +9,6 @@
 // are waited for before a step, which holds nothing then.
 
 #include <algorithm>
-#include <atomic>
-#include <random>
 
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
@@ -24,7 +22,6 @@ constexpr size_t kCountedChunk = 64 * 1024;
 // A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
 // number), and 13 of the table, which are not 0.
 constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
-constexpr uint64_t kMostCursorTag = (1 << 13) - 1;
 constexpr int kScanHomes = 4096;      // a step
 constexpr size_t kScanRecords = 256;  // read while their words are pending: operations that need them wait so long
 
@@ -59,11 +56,6 @@ Result<std::vector<int>> EmbeddingTable::Impl::ColumnsNamed(const char* operatio
   }
   for (int c = 0; names.empty() && c < static_cast<int>(layout->columns().size()); ++c) columns.push_back(c);
   return columns;
-}
-
-uint64_t EmbeddingTable::Impl::NewCursorTag() {
-  static std::atomic<uint64_t> next{std::random_device()()};
-  return 1 + next++ % kMostCursorTag;
 }
 
 Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor,

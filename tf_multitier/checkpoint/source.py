@@ -34,8 +34,10 @@ class RowSource(abc.ABC):
         """Yields all rows, each key once, in blocks of `engine.Rows`."""
 
     def read(self) -> Rows:
-        """All rows in memory, as one `engine.Rows`."""
-        return dataclasses.replace(concatenate(self.columns, self.blocks()), dtype=self.dtype)
+        """All rows in memory, as one `engine.Rows`. The values of frozen rows are float32 in it."""
+        return dataclasses.replace(
+            concatenate(self.columns, self.blocks()), dtype=value_dtype(self)
+        )
 
 
 def value_dtype(rows: RowSource | Rows) -> str:

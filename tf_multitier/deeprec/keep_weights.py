@@ -27,6 +27,8 @@ def _getter(kept):
         if asked not in _HALVES:
             return getter(name, *args, dtype=dtype, **kwargs)
         variable = getter(name, *args, dtype=kept, **kwargs)
+        if hasattr(variable, "embedding_dim"):  # an embedding variable has a value_dtype of its own
+            return variable
         scope = name.rpartition("/")[2]
         return tf.cast(tf.convert_to_tensor(variable), asked, name=f"{scope}_{asked.name}")
 

@@ -52,7 +52,7 @@ class _RowsLayer(keras.layers.Layer):
                 name,
                 config.output_dim,
                 key_dtype=config.key_dtype,
-                value_dtype=_value_dtype(self.variable_dtype),
+                value_dtype=self._rows_dtype(config.ev_option),
                 initializer=keras_initializer(config.embeddings_initializer),
                 trainable=self.trainable,
                 partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
@@ -66,6 +66,11 @@ class _RowsLayer(keras.layers.Layer):
             # tf.train.Checkpoint tracks attributes: the steps and the state of the optimizer of each table.
             setattr(self, f"row_optimizer_{len(self._rows) - 1}", self._rows[-1].row_optimizer)
         return variable
+
+    def _rows_dtype(self, ev_option):
+        """The type of rows: that of the option where it says one, else that of the policy."""
+        given = None if ev_option is None else ev_option.value_dtype
+        return _value_dtype(self.variable_dtype) if given is None else given
 
     def rematerialized_call(
         self, layer_call: typing.Any, *args: typing.Any, **kwargs: typing.Any
@@ -324,7 +329,7 @@ class GroupEmbedding(_RowsLayer):
       features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner. Names become
         names of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
       concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
-      optimizer: see Embedding. The optimizers of the features must be None.
+      optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
 
     Call arguments:
       inputs: {feature name: ids}, see Embedding. Other keys are ignored.
@@ -350,6 +355,11 @@ class GroupEmbedding(_RowsLayer):
                 raise ValueError(
                     f"layer '{self.name}': expected names of features of the characters A-Z, a-z, 0-9 and _.\\/>-, "
                     f"found {name!r}"
+                )
+            if made.dtype_policy.name != keras.config.dtype_policy().name:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected no dtype of its own, found {made.dtype_policy.name}: give dtype to "
+                    "the group, or value_dtype to the feature's ev_option"
                 )
             if made.combiner is None or made.optimizer is not None:
                 raise ValueError(

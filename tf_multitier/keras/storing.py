@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_multitier import checkpoint
 from tf_multitier import object_checkpoint
+from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.keras import part_files
 
@@ -71,7 +72,7 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
     """Replaces the rows of a layer's tables by those of an archive. Checks everything before a row changes.
 
     Raises:
-      ValueError: the archive has other tables, or other partitions or dims, or a part file of the archive is missing or damaged.
+      ValueError: the archive has other tables, or other partitions, dims or types of values, or a part file of the archive is missing or damaged.
     """
     archive = part_files.Archive.of(store)
     archive.check()
@@ -92,6 +93,12 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
         if found != expected:
             raise ValueError(
                 f"layer '{layer}', table '{name}': expected (partition, partitions, dim) {expected}, found {found}"
+            )
+        saved, own = manifest["columns"][0]["dtype"], one.embedding_variable.dtype.name
+        if saved != own and not manifest.get("frozen") and not saver.is_converting():
+            raise ValueError(
+                f"layer '{layer}', table '{name}': expected values of {own}, found {saved}: load it in "
+                "`with tf_multitier.train.convert_on_restore():`"
             )
     with tempfile.TemporaryDirectory() as folder, checkpoint.progress():
         prefix = os.path.join(folder, "rows")

@@ -34,6 +34,21 @@ def _remove(prefix):
             os.remove(path)
 
 
+def _handles(var_list):
+    """The names of the handles of the embedding variables that a Saver of `var_list` saves."""
+    if var_list is None:
+        var_list = embedding_variables()
+    given = list(var_list.values() if isinstance(var_list, dict) else var_list)
+    parts = []
+    while given:
+        one = given.pop()
+        if isinstance(one, (list, tuple)):
+            given += one
+        else:
+            parts += getattr(one, "parts", [])
+    return {part.handle.name for part in parts}
+
+
 class IncrementalSaver:
     """Saves all rows, and then only what changed.
 
@@ -43,7 +58,7 @@ class IncrementalSaver:
     next save has all rows.
 
     The first save after a start or a restore has all rows, also if it is a call of `save_incremental`. So has the first save after
-    one of another IncrementalSaver of the graph, because tables know the changes since one save only.
+    one of another IncrementalSaver of the same variables, because tables know the changes since one save only.
 
     Create it after the optimizer, like tf.compat.v1.train.Saver. It belongs to the default graph of that time. Not thread-safe.
     """
@@ -81,8 +96,9 @@ class IncrementalSaver:
             self._previous = v1.placeholder(tf.string, [], name="previous")
         with _saver.kind_of_save("delta", self._previous):
             self._delta = v1.train.Saver(var_list, **kwargs)
-        self._state = state_of(v1.get_default_graph())
-        self._last_save = 0  # the graph's number of it
+        self._tracked = state_of(v1.get_default_graph()).tracked_saves
+        self._handles = _handles(var_list)
+        self._last_save = 0
         self._base = None  # None: the next save has all rows
         self._deltas = 0
 
@@ -139,7 +155,7 @@ class IncrementalSaver:
         """
         if self._base is None or self._deltas >= self._max_deltas:
             return self.save(session, save_path, global_step)
-        if self._last_save != self._state.tracked_saves:
+        if any(self._tracked[handle] != self._last_save for handle in self._handles):
             v1.logging.info(
                 "all rows are saved: another IncrementalSaver has saved since %s", self.newest
             )
@@ -159,8 +175,8 @@ class IncrementalSaver:
         return path
 
     def _count_save(self):
-        self._state.tracked_saves += 1
-        self._last_save = self._state.tracked_saves
+        self._last_save = 1 + max(self._tracked.values(), default=0)
+        self._tracked.update(dict.fromkeys(self._handles, self._last_save))
 
     def restore(self, session: tf.compat.v1.Session, path: str) -> None:
         """Restores a base and the deltas that continue it; or, given a delta, the base and the deltas up to that one.
