@@ -15,6 +15,7 @@ from serving_util import export
 from variable_util import initialized_session
 
 import tf_multitier
+from tf_multitier import _library
 from tf_multitier import checkpoint
 from tf_multitier import serving
 
@@ -354,18 +355,22 @@ def test_a_failed_freeze_leaves_no_file_eagerly_and_in_a_function(tmp_path):
 
 
 def test_a_freeze_that_ends_after_its_index_is_a_checkpoint(tmp_path):
+    """As if the run was stopped between the index and MultitierKeepSaveGroup: in place of that, an op that fails has the group."""
     with tf.Graph().as_default() as graph, v1.Session() as session:
         ev = tf_multitier.get_embedding_variable("ev", DIM)
         rows = tf.nn.embedding_lookup(ev, np.arange(30))
         train = v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(rows**2))
         path = str(tmp_path / "frozen")
-        keep = ev.freeze(path)
-        [index] = [op for op in graph.get_operations() if op.type == "SaveV2"]
-        assert any(op.type == "MultitierKeepSaveGroup" for op in graph.get_operations()), keep
+        ev.freeze(path)
+        ops = {op.type: op for op in graph.get_operations()}
+        with tf.control_dependencies([ops["SaveV2"]]):
+            joined = _library.ops.multitier_join_save_group(
+                ops["MultitierKeepSaveGroup"].inputs[0], ev.handle
+            )
         session.run(v1.global_variables_initializer())
         session.run(train)
-        session.run(index)  # as if the run was stopped before the group was kept
-        session.run(train)  # the group of the run before has ended by then
+        with pytest.raises(tf.errors.FailedPreconditionError, match="written before"):
+            session.run(joined)
     gc.collect()
     assert len(part_files(tmp_path)) == 1
     assert checkpoint.load(path).tables["ev"].num_rows == 30
