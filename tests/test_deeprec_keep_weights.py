@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_multitier
 from tf_multitier.deeprec.keep_weights import keep_weights
 
 v1 = tf.compat.v1
@@ -99,3 +100,9 @@ def test_a_scope_that_was_entered_is_refused(graph):
         pass
     with pytest.raises(ValueError, match="not entered yet"):
         keep_weights(scope)
+
+
+def test_an_embedding_variable_has_its_own_type(graph):
+    with _scope():
+        ev = tf_multitier.get_embedding_variable("ev", 4, value_dtype=tf.bfloat16)
+    assert ev.dtype == tf.bfloat16 and ev.embedding_dim == 4

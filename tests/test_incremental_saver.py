@@ -174,6 +174,22 @@ def test_a_save_of_another_saver_makes_the_next_one_save_all_rows(tmp_path, how)
         assert model.content(session) == content
 
 
+def test_savers_of_different_variables_have_chains_of_their_own(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        evs = [tf_multitier.get_embedding_variable(name, 4) for name in "ab"]
+        loss = tf.add_n([tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2])) for ev in evs])
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        savers = [tf_multitier.train.IncrementalSaver([ev]) for ev in evs]
+        session.run(v1.global_variables_initializer())
+        names = []
+        for step in range(2):
+            session.run(train)
+            for saver, ev in zip(savers, evs):
+                path = str(tmp_path / ev.variable_name)
+                names.append(os.path.basename(saver.save_incremental(session, path, step)))
+    assert names == ["a-0", "b-0", "a-0.delta-0001", "b-0.delta-0001"]
+
+
 def test_old_bases_go_with_their_deltas(tmp_path):
     rng, prefix = np.random.default_rng(3), str(tmp_path / "model")
     with tf.Graph().as_default(), v1.Session() as session:
