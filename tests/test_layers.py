@@ -230,6 +230,26 @@ def test_every_include_points_up_the_layers():
     assert not violations, "\n".join(violations)
 
 
+@pytest.mark.parametrize(
+    "document, names",
+    [
+        ("CONTRIBUTING.md", r"^    (base  env  .*\n    .*)$"),
+        ("docs/README.md", r"^cc/  .*\n((?:  \w+/.*\n)+)"),
+    ],
+)
+def test_documents_name_the_layers_in_their_order(document, names):
+    text = re.search(names, read(document), re.MULTILINE).group(1)
+    if "/" in text:  # a line for each folder, or for two of them
+        found = [
+            name
+            for line in text.splitlines()
+            for name in re.match(r"(?:  \w+/)+", line).group().split()
+        ]
+    else:
+        found = text.replace("|", " ").split()
+    assert [name.rstrip("/") for name in found] == LAYERS
+
+
 def test_the_parts_of_a_table_stand_on_each_other_without_a_cycle():
     sources = [
         path

@@ -1,6 +1,8 @@
 """The options of an embedding variable have one table, OPTION_ATTRS. What repeats its names has all of them and no others."""
 
 import inspect
+import pathlib
+import re
 
 import pytest
 from tensorflow.python.framework import op_def_registry
@@ -10,6 +12,15 @@ from tf_multitier import engine
 from tf_multitier import options
 
 OPTIONS = set(handle_attrs.OPTION_ATTRS)
+SOURCES = pathlib.Path(__file__).resolve().parent.parent / "cc"
+
+# The options of the first SavedModels. An option that is not one of them has a value in NEWER_ATTRS.
+FIRST_OPTIONS = set(
+    """dtype key_dtype shape initializer initializer_a initializer_b seed default_value_dim default_value_no_permission filter
+    filter_freq filter_max_elements filter_false_positive filter_counter_bits filter_probability steps_to_live
+    l2_weight_threshold storage_type storage_path storage_sizes cache_strategy drop_coldest on_corruption keep read_only in_place
+    partition_index num_partitions""".split()
+)
 
 # What an op has in addition.
 OPS = {
@@ -72,3 +83,30 @@ def test_option_objects_give_options_of_the_table_alone():
         "steps_to_live",
         "storage_type",
     } <= found
+
+
+def names_in(path):
+    """The strings in a C++ source that may be names of options."""
+    return set(re.findall(r'"([a-z0-9_]+)"', (SOURCES / path).read_text()))
+
+
+def test_the_kernels_read_every_option():
+    # The type of keys is read where keys are. Initial values of other keys are read by one function: attr + "_seed".
+    read = names_in("kernels/embedding_variable.cc") | {"key_dtype"}
+    read |= {
+        base + suffix
+        for base in ("not_admitted", "evaluation")
+        for suffix in read
+        if suffix in ("_parameters", "_seed")
+    }
+    assert OPTIONS - read == set()
+
+
+def test_the_binding_of_the_engine_reads_every_argument():
+    options = {ENGINE_NAMES.get(name, name) for name in OPTIONS - VARIABLE_ONLY}
+    assert options - names_in("python/py_table.cc") - {"storage_size"} == set()
+    assert "storage_sizes" in names_in("python/py_table.cc")
+
+
+def test_a_newer_option_has_a_value_for_models_of_before_it():
+    assert set(handle_attrs.NEWER_ATTRS) == OPTIONS - FIRST_OPTIONS

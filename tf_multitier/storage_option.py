@@ -48,7 +48,7 @@ MAX_ROWS = 2**32  # rows of a tier
 _ON_FULL = ("error", "warn", "drop")
 _DROPPED = ("none", "keys", "rows")
 
-_TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
+TIERS_WITH_FILES = ("PMEM", "LEVELDB", "SSDHASH")
 _TIERS_THAT_KEEP = ("LEVELDB", "SSDHASH")
 
 
@@ -136,7 +136,7 @@ class StorageOption(Option):
             raise ValueError(
                 f"StorageOption.storage_path: expected a path without null characters, found {storage_path!r}"
             )
-        with_files = [t for t in tiers if t in _TIERS_WITH_FILES]
+        with_files = [t for t in tiers if t in TIERS_WITH_FILES]
         if with_files and self.storage_path is None:
             raise ValueError(
                 f"StorageOption.storage_path: expected the path of a directory for storage type {self.storage_type.name}, "
@@ -285,7 +285,7 @@ def storage_option_from_environment(environ=None):
         raise ValueError(
             f"environment variable {ENV_STORAGE_PATH}: expected the path of a directory, found ''"
         )
-    if path is None and any(t in _TIERS_WITH_FILES for t in kind.tiers):
+    if path is None and any(t in TIERS_WITH_FILES for t in kind.tiers):
         raise ValueError(
             f"environment variable {ENV_STORAGE_PATH}: expected the path of a directory with {ENV_STORAGE_TYPE}={kind.name}, "
             "found it unset"

@@ -10,9 +10,9 @@ from tf_multitier import engine
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import EngineError
 from tf_multitier.engine import kept
+from tf_multitier.storage_option import TIERS_WITH_FILES
 
 _VARIABLE_FILE = "instance.variable"
-_TIERS = ("pmem", "leveldb", "ssdhash")
 _CLAIM = re.compile(r"instance\.claim-(\d+)-(\d+)-(\w+)")
 
 
@@ -66,7 +66,7 @@ def _instance(path, verify):
         "in_use_by": user,
         "tiers": {
             tier: _files(os.path.join(path, tier))
-            for tier in _TIERS
+            for tier in map(str.lower, TIERS_WITH_FILES)
             if os.path.isdir(os.path.join(path, tier))
         },
     }
