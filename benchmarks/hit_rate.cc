@@ -1,4 +1,4 @@
-// Hit rates of a real table, DRAM over a tier in memory, beside exact LRU of as many rows on the same batches.
+// Compares the hit rates of a real table, DRAM over a tier in memory, with exact LRU of as many rows on the same batches.
 //
 //   hit_rate [zipf=1.05] [cache_percent=5] [drift=none|slow|fast|one-shot] [keys=6600000] [batch=65536] [warm=150]
 //            [batches=100]

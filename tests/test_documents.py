@@ -159,7 +159,7 @@ def comments_only(text):
 def test_comments_of_cpp_have_no_unclear_words():
     found = {}
     for path in sources():
-        if path.endswith((".h", ".cc", ".cu")) and path.startswith("cc/"):
+        if path.endswith((".h", ".cc", ".cu")) and path.startswith(("cc/", "benchmarks/")):
             words = unclear_words(comments_only(read(path)))
             if words:
                 found[path] = words

@@ -21,7 +21,7 @@ class DiskProbe {
   DiskProbe(const DiskProbe&) = delete;
   DiskProbe& operator=(const DiskProbe&) = delete;
 
-  // Reads for so many seconds.
+  // Reads for this time.
   Status Run(double seconds);
   // Over all runs.
   double reads_per_second() const { return seconds_ == 0 ? 0 : reads_ / seconds_; }

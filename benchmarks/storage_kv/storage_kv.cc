@@ -1,11 +1,11 @@
-// A table that does not fit into memory, beside key-value stores doing the same: rows are loaded, then batches of them, drawn
-// by a Zipf distribution, are read, changed and written back. One store a process; benchmarks/storage_kv.py runs them in turns.
+// Compares a table that does not fit into memory with key-value stores. Rows are loaded. Then batches of rows, drawn by a Zipf
+// distribution, are read, changed and written back. One store per process; benchmarks/storage_kv.py runs them in turns.
 //
 //   storage_kv tf_multitier|leveldb|rocksdb DIRECTORY [name=value ...]
 //     rows=10000000 row_bytes=128 cache_mb=256 alpha=1.05 batch=53248 warm=40 batches=60 seconds=0 probe=1 hits=0 threads=1
 //
-// seconds: no batch that counts begins after so many of them; 0: all do. For a store that would not end in a day.
-// threads: lent to each call of our table, as TensorFlow lends its pool, the calling one included; the others take none.
+// seconds: no measured batch begins after this time; 0: no limit. For a store that would not end in a day.
+// threads: that each call of our table may use, with the calling one, as with TensorFlow's pool; the other stores use none.
 // Prints one line of JSON:
 //   unique_rows_s      rows of a batch without repeats, by the time of the batches: what stores are compared by
 //   miss_rate          rows read from the tier below, of them; reads_per_miss: reads of the device for one

@@ -268,7 +268,7 @@ void BM_Memory(benchmark::State& state) {
       Train(table.get(), keys, grads);
     }
     const double total = static_cast<double>(ResidentBytes() - before) / static_cast<double>(rows);
-    state.counters["bytes/row beside it"] = total - static_cast<double>(table->Stats().row_bytes);
+    state.counters["bytes/row besides data"] = total - static_cast<double>(table->Stats().row_bytes);
     state.counters["index bytes/key"] = static_cast<double>(table->Stats().index_bytes) / static_cast<double>(rows);
   }
 }

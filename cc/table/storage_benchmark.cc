@@ -214,7 +214,7 @@ void SnapshotPause(benchmark::State& state, bool ssdhash) {
         took = seconds_since(begun);
         saved = true;
       });
-      state.counters[what + "_beside_snapshot_ms"] = 1e3 * longest(train, [&] { return !saved; });
+      state.counters[what + "_during_snapshot_ms"] = 1e3 * longest(train, [&] { return !saved; });
       saver.join();
       state.counters["snapshot_s"] = took;
     }
