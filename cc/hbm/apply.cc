@@ -105,7 +105,8 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
   update.version = version;
   update.skip_unborn = filters_;
-  update.born = &op.counted_on_device->born;
+  // The operations of a group have no numbers of their own on the device: the group sets `born`.
+  if (op.counted_on_device != nullptr) update.born = &op.counted_on_device->born;
   return update;
 }
 

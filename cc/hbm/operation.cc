@@ -85,7 +85,6 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   auto* const pinned_end = s.Pinned<uint32_t>(1);
   op->counted = s.Pinned<Operation::Numbers>(1);
   op->counted_on_device = s.OnDevice<Operation::Numbers>(1);
-  op->first_bad = &op->counted_on_device->first_bad;
   auto* const own_keys = keys.on_device && !widens ? nullptr : s.OnDevice<int64_t>(n);
   const int64_t* const device_keys = own_keys != nullptr ? own_keys : static_cast<const int64_t*>(keys.device.data);
   auto* const device_end = s.OnDevice<uint32_t>(1);
@@ -116,6 +115,7 @@ Status HbmTable::FindKeys(Operation* op, const BatchKeys& keys, bool stamp, Outp
   auto* const ranks = s.OnDevice<uint32_t>(n);
   MT_RETURN_IF_ERROR(s.status());
   Operation::Numbers* const numbers = op->counted_on_device;
+  op->first_bad = &numbers->first_bad;
   dedup.num_distinct = &numbers->distinct;
   op->find = device::FindArgs{table_->on_device(),
                               dedup.distinct,
