@@ -139,6 +139,12 @@ class ShardIndex {
   }
 
   int log2_buckets() const { return log2_buckets_; }
+  void PrefetchHome(uint32_t home) const { __builtin_prefetch(buckets_ + size_t{home} * kWordsPerBucket); }
+  // Calls visit(word) for the eight words of one bucket, whatever their homes; empty ones too.
+  template <typename Visit>
+  void ForEachIn(uint32_t bucket, Visit&& visit) const {
+    for (int i = 0; i < kWordsPerBucket; ++i) visit(buckets_[size_t{bucket} * kWordsPerBucket + i]);
+  }
   // Calls visit(word) for every word whose home is bucket `home`, without tombstones.
   template <typename Visit>
   void ForEachAtHome(uint32_t home, Visit&& visit) const {

@@ -49,6 +49,11 @@ class RowSlab {
     const char* const row = reinterpret_cast<const char*>(Header(location));
     for (size_t at = 0; at < std::min(stride_, kPrefetchedBytes); at += 64) __builtin_prefetch(row + at, 1);
   }
+  // The same of the first `bytes` bytes, header included, for reading.
+  void PrefetchToRead(uint32_t location, size_t bytes) const {
+    const char* const row = reinterpret_cast<const char*>(Header(location));
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+  }
   static uint8_t* Data(RowHeader* header) { return reinterpret_cast<uint8_t*>(header + 1); }
   static const uint8_t* Data(const RowHeader* header) { return reinterpret_cast<const uint8_t*>(header + 1); }
   const std::shared_ptr<const RowLayout>& layout() const { return layout_; }

@@ -225,9 +225,14 @@ class ShardRows {
   int log2_homes() const { return index_.log2_buckets(); }
   bool ReadingAt(uint32_t home) const;
   // Visits the keys of one home bucket of the index. Calls on_row(const RowHeader&), on_counted(const CountedKey&), or
-  // on_record(level, location, id) for each. A record is marked as being read first. REQUIRES: !ReadingAt(home)
-  template <typename OnRow, typename OnCounted, typename OnRecord>
-  void VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnRecord on_record);
+  // on_record(level, location, id) for each. A record is marked as being read first; one for which wants(level, location) is
+  // false is left out. REQUIRES: !ReadingAt(home)
+  template <typename OnRow, typename OnCounted, typename Wants, typename OnRecord>
+  void VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, Wants wants, OnRecord on_record);
+  // For a home that will be visited soon: fetch its words, then the first bytes of its rows in memory, into the processor's
+  // cache.
+  void PrefetchHome(uint32_t home) const { index_.PrefetchHome(home); }
+  void PrefetchRowsAt(uint32_t home, size_t bytes) const;
   // As EndRead, for a record that VisitHome marked at `home` when the index had 2^log2 homes.
   void EndReadAt(uint32_t home, int log2, uint32_t id);
 

@@ -91,8 +91,14 @@ inline void ShardRows::FinishChange(RowHeader* row, uint64_t touched, size_t bat
   --row->pins;
 }
 
-template <typename OnRow, typename OnCounted, typename OnRecord>
-void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnRecord on_record) {
+inline void ShardRows::PrefetchRowsAt(uint32_t home, size_t bytes) const {
+  index_.ForEachIn(home, [&](uint64_t word) {
+    if (ShardIndex::state(word) == WordState::kDram) dram_.PrefetchToRead(ShardIndex::location(word), bytes);
+  });
+}
+
+template <typename OnRow, typename OnCounted, typename Wants, typename OnRecord>
+void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, Wants wants, OnRecord on_record) {
   index_.ForEachAtHome(home, [&](uint64_t& word) {
     const uint32_t location = ShardIndex::location(word);
     switch (ShardIndex::state(word)) {
@@ -104,7 +110,7 @@ void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, OnR
         break;
       default: {
         const int level = LevelOf(word);
-        on_record(level, location, pending_.Add(&word));
+        if (wants(level, location)) on_record(level, location, pending_.Add(&word));
       }
     }
   });

@@ -317,6 +317,10 @@ TEST_F(ShardRowsTest, AHomeIsVisitedWithItsRecordsHeld) {
   for (const int64_t key : {1, 2}) {
     rows_->VisitHome(
         home_of(key), [&](const RowHeader& row) { in_memory.push_back(row.key); }, [](const CountedKey&) {},
+        [](int, uint32_t) { return false; }, [&](int, uint32_t, uint32_t id) { held.push_back(id); });
+    EXPECT_TRUE(held.empty() || key == 2);  // a record that is not wanted is not held
+    rows_->VisitHome(
+        home_of(key), [](const RowHeader&) {}, [](const CountedKey&) {}, [](int, uint32_t) { return true; },
         [&](int, uint32_t, uint32_t id) { held.push_back(id); });
   }
   EXPECT_EQ(in_memory, std::vector<int64_t>{2});

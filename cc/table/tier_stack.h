@@ -74,6 +74,10 @@ class TierStack {
   Status ReadAndTell(int level, Span<ReadRecord> records, const Tier::Answered& answered) {
     return levels_.tier[level]->ReadAndTell(records, answered);
   }
+  // Under a shard's lock.
+  bool MayReach(int level, uint32_t location, int64_t min_version, int64_t min_frequency) const {
+    return levels_.tier[level]->MayReach(location, min_version, min_frequency);
+  }
   Status Scan(int level, const std::function<Status(const RecordHeader&, uint32_t location)>& visit) {
     return levels_.tier[level]->Scan(visit);
   }

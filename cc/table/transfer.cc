@@ -9,6 +9,7 @@
 // are waited for before a step, which holds nothing then.
 
 #include <algorithm>
+#include <limits>
 
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
@@ -22,8 +23,10 @@ constexpr size_t kCountedChunk = 64 * 1024;
 // A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
 // number), and 13 of the table, which are not 0.
 constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
-constexpr int kScanHomes = 4096;      // a step
-constexpr size_t kScanRecords = 256;  // read while their words are pending: operations that need them wait so long
+constexpr int kScanHomes = 4096;          // a step
+constexpr int kHomesAhead = 16;           // whose words are fetched into the cache; half as far, their rows
+constexpr size_t kMostBytesAhead = 1024;  // of a row
+constexpr size_t kScanRecords = 256;      // read while their words are pending: operations that need them wait so long
 
 uint32_t Reverse32(uint32_t x) {
   x = __builtin_bswap32(x);
@@ -67,20 +70,38 @@ Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const 
   const std::shared_ptr<const RowLayout> layout = this->layout();
   const size_t keys_before = rows->keys.size(), counted_before = rows->counted_keys.size();
   const auto wanted = static_cast<size_t>(request.max_rows);
+  const bool thresholds = request.min_version > std::numeric_limits<int64_t>::min() || request.min_frequency > 0;
+  size_t bytes_ahead = sizeof(RowHeader);
+  for (const int c : columns) {
+    if (thresholds) break;  // most rows are left out
+    bytes_ahead = std::max(bytes_ahead, sizeof(RowHeader) + layout->columns()[c].offset + layout->columns()[c].bytes);
+  }
+  bytes_ahead = std::min(bytes_ahead, kMostBytesAhead);
   std::vector<ReadRecord> below[kMaxLowerTiers];
   std::vector<Taken> taken;
   uint64_t next = *cursor;
   int log2 = 0;
   {
     Shard::Locked lock(shards_[s]);
+    auto home_at = [&](uint64_t place) {
+      return log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(place)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
+    };
     auto home_of = [&] {
       log2 = lock->log2_homes();
-      return log2 == 0 ? 0 : Reverse32(static_cast<uint32_t>(next)) & static_cast<uint32_t>((uint64_t{1} << log2) - 1);
+      return home_at(next);
+    };
+    // A home is far from the one before it in memory, and so are its rows.
+    auto fetch_ahead = [&] {
+      const uint64_t step = uint64_t{1} << (32 - log2);
+      const uint64_t words = next + kHomesAhead * step, its_rows = next + kHomesAhead / 2 * step;
+      if (words >> 32 == 0) lock->PrefetchHome(home_at(words));
+      if (its_rows >> 32 == 0) lock->PrefetchRowsAt(home_at(its_rows), bytes_ahead);
     };
     while (lock->ReadingAt(home_of())) lock.WaitForResolution(lock.resolutions());
     int homes = 0;
     do {
       const uint32_t home = home_of();
+      fetch_ahead();
       lock->VisitHome(
           home,
           [&](const RowHeader& row) {
@@ -89,6 +110,9 @@ Status EmbeddingTable::Impl::ScanHomes(int s, const ScanRequest& request, const 
           },
           [&](const CountedKey& counted) {
             if (request.Wants(counted.version, counted.frequency)) AppendCounted(counted, rows);
+          },
+          [&](int level, uint32_t location) {
+            return !thresholds || tiers_.MayReach(level, location, request.min_version, request.min_frequency);
           },
           [&](int level, uint32_t location, uint32_t pending_id) {
             ReadRecord& record = below[level].emplace_back();
@@ -159,6 +183,9 @@ Result<Rows> EmbeddingTable::Impl::Scan(const ScanRequest& request, uint64_t* ne
   Rows rows;
   const std::shared_ptr<const RowLayout> layout = this->layout();
   for (const int c : columns) rows.columns.push_back(layout->columns()[c]);
+  if (request.min_version == std::numeric_limits<int64_t>::min() && request.min_frequency == 0) {
+    rows.data.reserve(most * static_cast<size_t>(rows.row_elements()));
+  }
   size_t s = place >> kCursorShardShift;
   uint64_t position = place & ((uint64_t{1} << kCursorShardShift) - 1);
   while (s < shards_.size() && static_cast<int64_t>(rows.keys.size() + rows.counted_keys.size()) < request.max_rows) {

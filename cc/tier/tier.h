@@ -205,6 +205,12 @@ class Tier {
     (void)answered;
     return Read(records);
   }
+  // False if the record held at `location` has a smaller version or frequency than these, as far as memory tells: without I/O,
+  // because it is called under the owner's locks.
+  virtual bool MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const {
+    (void)location, (void)min_version, (void)min_frequency;
+    return true;
+  }
   // Frees records. REQUIRES: each location holds a record of that key. A row that was promoted is in memory alone, and a crash
   // loses memory. So recovery must find the newest record of a key, even a freed one. A durable tier keeps a freed record that
   // is `newest`. Its space may be used once a newer record or a removal of the key is written.

@@ -88,6 +88,7 @@ void TierConformanceTest::ExpectRead(const TestRecord& expected, uint32_t locati
   EXPECT_EQ(read.header.key, expected.header.key);
   EXPECT_EQ(read.header.version, expected.header.version);
   EXPECT_EQ(read.header.frequency, expected.header.frequency);
+  EXPECT_TRUE(tier_->MayReach(location, expected.header.version, expected.header.frequency)) << "key " << expected.header.key;
   ASSERT_GE(read.header.num_columns, expected.header.num_columns);
   ASSERT_LE(read.header.num_columns, layout_->columns().size());
   std::vector<uint8_t> widened = expected.row_data;

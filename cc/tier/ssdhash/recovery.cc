@@ -334,6 +334,7 @@ Status SsdHashTier::Impl::Recover() {
         continue;
       }
       max_seq = std::max(max_seq, entry.seq);
+      segment->Note(entry.version, entry.frequency);
       const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
       buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
     }

@@ -152,6 +152,7 @@ Status SegmentDraft::Append(const LogRecord& record) {
   EncodeRecord(geometry, next_slot_, record.header, record.seq, record.flags, record.row_data, record.data_bytes,
                buffer_.data() + (offset - begin_));
   fill_ = end;
+  segment_->Note(record.header.version, record.header.frequency);
   segment_->entries.push_back(FooterEntry{record.header.key, record.seq, record.header.version, record.header.frequency,
                                           static_cast<uint16_t>(record.header.num_columns),
                                           (record.flags & kTombstoneFlag) != 0});

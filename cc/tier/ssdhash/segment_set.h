@@ -13,8 +13,10 @@
 #ifndef CC_TIER_SSDHASH_SEGMENT_SET_H_
 #define CC_TIER_SSDHASH_SEGMENT_SET_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -84,6 +86,16 @@ struct Segment {
   bool sync_failed = false;   // the contents of the file are unknown: it must be rewritten
   Status sync_error;          // of that sync
   bool dirty() const { return synced_writes != writes || synced.records < in_file.records || !entry_synced; }
+
+  // At least those of every record. One thread at a time notes records, before they can be found.
+  std::atomic<int64_t> newest_version{std::numeric_limits<int64_t>::min()};
+  std::atomic<uint32_t> highest_frequency{0};
+  void Note(int64_t version, uint32_t frequency) {
+    if (version > newest_version.load(std::memory_order_relaxed)) newest_version.store(version, std::memory_order_relaxed);
+    if (frequency > highest_frequency.load(std::memory_order_relaxed)) {
+      highest_frequency.store(frequency, std::memory_order_relaxed);
+    }
+  }
 
   uint32_t used = 0;           // slots taken
   uint32_t num_deletions = 0;  // of these, tombstones, kept or not

@@ -68,6 +68,7 @@ class SsdHashTier::Impl {
   void SetRelocator(Relocator relocator);
   Status Write(Span<const WriteRecord> records, uint32_t* locations);
   Status Read(Span<ReadRecord> records, const Tier::Answered* answered);
+  bool MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const;
   void Free(Span<const KeyLocation> records);
   Status Remove(Span<const KeyLocation> records);
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit);

@@ -194,6 +194,14 @@ Status SsdHashTier::Impl::Write(Span<const WriteRecord> records, uint32_t* locat
   return OkStatus();
 }
 
+bool SsdHashTier::Impl::MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const {
+  MutexLock lock(set_.mutex);
+  uint32_t slot = 0;
+  const Segment* const segment = set_.Find(location, &slot);
+  if (segment == nullptr) return true;
+  return segment->newest_version.load() >= min_version && segment->highest_frequency.load() >= min_frequency;
+}
+
 void SsdHashTier::Impl::Free(Span<const KeyLocation> records) {
   MutexLock lock(set_.mutex);
   for (const KeyLocation& record : records) {
@@ -364,6 +372,9 @@ Status SsdHashTier::Read(Span<ReadRecord> records) {
 Status SsdHashTier::ReadAndTell(Span<ReadRecord> records, const Answered& answered) {
   MT_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->Read(records, &answered);
+}
+bool SsdHashTier::MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const {
+  return !impl_->CheckProcess().ok() || impl_->MayReach(location, min_version, min_frequency);
 }
 void SsdHashTier::Free(Span<const KeyLocation> records) {
   if (impl_->CheckProcess().ok()) impl_->Free(records);

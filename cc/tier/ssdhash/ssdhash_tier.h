@@ -98,6 +98,8 @@ class SsdHashTier : public Tier {
   Status Write(Span<const WriteRecord> records, uint32_t* locations) override;
   Status Read(Span<ReadRecord> records) override;
   Status ReadAndTell(Span<ReadRecord> records, const Answered& answered) override;
+  // By the greatest version and frequency of the record's segment.
+  bool MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const override;
   void Free(Span<const KeyLocation> records) override;
   Status Remove(Span<const KeyLocation> records) override;
   Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) override;
