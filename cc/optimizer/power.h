@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/base/float_bits.h"
 #include "cc/base/host_device.h"
 
 namespace multitier {
@@ -27,12 +28,6 @@ MT_HOST_DEVICE uint64_t DoubleBits(double x) {
 
 MT_HOST_DEVICE double BitsDouble(uint64_t bits) {
   double x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-
-MT_HOST_DEVICE float BitsFloat(uint32_t bits) {
-  float x;
   std::memcpy(&x, &bits, sizeof(x));
   return x;
 }
@@ -96,8 +91,8 @@ MT_HOST_DEVICE float Power(float x, float p) {
   const double scale = BitsDouble((DoubleBits(shifted) + 1023) << 52);
   float result = static_cast<float>(power_internal::ExpSeries(fraction) * scale);
 
-  result = x > 0 ? result : (x == 0 ? 0.0f : power_internal::BitsFloat(0x7fc00000u));
-  result = x == power_internal::BitsFloat(0x7f800000u) ? x : result;
+  result = x > 0 ? result : (x == 0 ? 0.0f : BitsFloat(0x7fc00000u));
+  result = x == BitsFloat(0x7f800000u) ? x : result;
   return p == 0 ? 1.0f : result;
 }
 

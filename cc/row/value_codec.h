@@ -8,8 +8,8 @@
 #define CC_ROW_VALUE_CODEC_H_
 
 #include <cstdint>
-#include <cstring>
 
+#include "cc/base/float_bits.h"
 #include "cc/base/multiversion.h"
 
 namespace multitier {
@@ -20,18 +20,6 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
-
-MT_ALWAYS_INLINE uint32_t FloatBits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-
-MT_ALWAYS_INLINE float BitsFloat(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
 
 MT_ALWAYS_INLINE float LoadValue(float x) { return x; }
 MT_ALWAYS_INLINE float LoadValue(BFloat16 x) { return BitsFloat(static_cast<uint32_t>(x.bits) << 16); }
