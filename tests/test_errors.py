@@ -39,7 +39,10 @@ def refused(error, message):
         ),
         (dict(embedding_dim=-3), "'x': embedding_dim: expected at least 1, found -3"),
         (dict(embedding_dim=4.0), "'x': embedding_dim: expected an integer, found 4.0"),
-        (dict(key_dtype=tf.string), "'x': key_dtype: expected int64 or int32, found string"),
+        (
+            dict(key_dtype=tf.string),
+            "'x': key_dtype: expected int64, int32, uint64 or uint32, found string",
+        ),
         (
             dict(value_dtype=tf.float64),
             "'x': value_dtype: expected float32, bfloat16, float16; found float64",

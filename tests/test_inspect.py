@@ -221,7 +221,7 @@ def test_diff_of_one_variable_compares_nothing_else(prefix, tmp_path, capsys):
     assert found["difference"]["user"] == "damaged" and found["difference"]["a/item"]["rows"]
 
 
-@pytest.mark.parametrize("option", ["--keys=9223372036854775808", "--top=-1", "--keys=x"])
+@pytest.mark.parametrize("option", ["--keys=18446744073709551616", "--top=-1", "--keys=x"])
 def test_options_out_of_range_are_refused(prefix, capsys, option):
     with pytest.raises(SystemExit, match="2"):
         inspect.main([prefix, option])

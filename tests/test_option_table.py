@@ -31,7 +31,7 @@ OPS = {
     "MultitierRestore": {"variable_name", "resize", "convert"},
 }
 
-# What the engine's Table calls otherwise, has in addition, or has not: the type of keys, shape and partitions belong to the variable.
+# What the engine's Table calls otherwise, has in addition, or has not: shape and partitions belong to the variable.
 ENGINE_NAMES = {
     "dtype": "value_dtype",
     "initializer_a": "a",
@@ -47,7 +47,6 @@ VARIABLE_ONLY = {
     "not_admitted_seed",
     "evaluation_parameters",
     "evaluation_seed",
-    "key_dtype",
     "num_partitions",
     "partition_index",
     "read_only",

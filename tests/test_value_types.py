@@ -335,3 +335,36 @@ class TestEngine:
             np.testing.assert_array_equal(
                 salvaged.data[np.argsort(salvaged.keys)], before.data[order]
             )
+
+
+@pytest.mark.parametrize("world", ["session", "function"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_lookup_in_one_branch_of_a_cond_is_trained(world, dtype):
+    with make_world(world) as w:
+        ev = make(dtype=dtype)
+
+        def loss(flag):
+            looked_up = lambda: tf.cast(tf.nn.embedding_lookup(ev, [3, 5]), tf.float32)
+            return tf.reduce_sum(tf.cond(flag, looked_up, lambda: tf.ones([2, 4])))
+
+        before = bits(w.run(lambda: tf.nn.embedding_lookup(ev, [3, 5])))
+        step = w.step(loss, [ev], "sgd", 0.5)
+        step(np.bool_(False))
+        np.testing.assert_array_equal(bits(w.run(lambda: ev.peek([3, 5]))), before)
+        step(np.bool_(True))
+        expected = rounded(before - np.float32(0.5), dtype)
+        np.testing.assert_array_equal(bits(w.run(lambda: ev.peek([3, 5]))), expected)
+
+
+def test_stochastic_rounding_goes_on_where_the_global_step_stands_still():
+    # Each update is a sixteenth of what lies between two values.
+    runs = []
+    for _ in range(2):
+        table = engine.Table(64, a=1.0, value_dtype="bfloat16", stochastic_rounding=True)
+        for _ in range(160):
+            table.apply(
+                "sgd", [7], np.full((1, 64), -1.0), hyper={"learning_rate": 2**-11}, global_step=3
+            )
+        runs.append(table.lookup([7], output_dtype="float32"))
+    np.testing.assert_array_equal(*runs)
+    assert abs(runs[0].mean() - (1 + 160 * 2**-11)) < 2**-7 and len(np.unique(runs[0])) > 3

@@ -64,14 +64,15 @@ def categorical_column_with_embedding(
 
     Args:
       key: name of the feature in `features`, and of the column.
-      dtype: dtype of the feature: tf.string, or an integer type whose values are the ids.
+      dtype: dtype of the feature: tf.string, or an integer type whose values are the ids. tf.uint64: the variable has uint64
+        keys; of an int64 feature, as tf.Example has them, the 64 bits count.
       partition_num: number of partitions of the variable. None: the variable scope's partitioner,
         or one partition.
       ev_option: an `EmbeddingVariableOption`, or None for the defaults. For embeddings, an
         initializer in its `InitializerOption` takes precedence over that of the dense column.
         `linear_model` starts its weights at 0, as TensorFlow does.
-      ignore_value: the value that is dropped from dense features. Default: TensorFlow's, -1 or "".
-        None drops nothing. It has no effect on sparse features.
+      ignore_value: the value that is dropped from dense features. Default: TensorFlow's, -1 or "",
+        and with dtype tf.uint64 none. None drops nothing. It has no effect on sparse features.
 
     Returns:
       A categorical column.
@@ -168,7 +169,7 @@ class EmbeddingCategoricalColumn(
         )
 
     def _transform_feature(self, inputs):
-        """The feature as a SparseTensor of int64 ids."""
+        """The feature as a SparseTensor of int64 ids, or uint64 ids if that is the column's dtype."""
         feature = inputs.get(self.key)
         if (feature.dtype == tf.string) != (self.dtype == tf.string) or not (
             feature.dtype == tf.string or feature.dtype.is_integer
@@ -181,6 +182,11 @@ class EmbeddingCategoricalColumn(
             feature = self._to_sparse(feature)
         if self.dtype == tf.string:
             ids = tf.strings.to_hash_bucket_fast(feature.values, _HASH_BUCKETS, name="hash")
+        elif self.dtype == tf.uint64:
+            # The only integers of tf.Example are int64: a uint64 is there as its bits.
+            ids = feature.values
+            as_bits = ids.dtype in (tf.int64, tf.uint64)
+            ids = tf.bitcast(ids, tf.uint64) if as_bits else tf.cast(ids, tf.uint64)
         else:
             ids = tf.cast(feature.values, tf.int64)
         return tf.SparseTensor(feature.indices, ids, feature.dense_shape)
@@ -188,6 +194,8 @@ class EmbeddingCategoricalColumn(
     def _to_sparse(self, feature):
         if self.ignore_value is _TENSORFLOW_PADDING:
             padding = "" if self.dtype == tf.string else -1
+            if self.dtype == tf.uint64:
+                padding = None  # -1 of an int64 feature is 2**64 - 1, a key
         else:
             padding = self.ignore_value
         if padding is None or (padding == -1 and feature.dtype.is_unsigned):
@@ -360,6 +368,7 @@ def _embedding_weights(
         variable = get_embedding_variable(
             name,
             embedding_dim=tf.TensorShape(shape).as_list()[1],
+            key_dtype=tf.uint64 if column.dtype == tf.uint64 else tf.int64,
             initializer=initializer,
             trainable=trainable,
             collections=collections,

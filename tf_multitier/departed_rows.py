@@ -12,6 +12,7 @@ import typing
 
 import tensorflow as tf
 
+from tf_multitier import key_types
 from tf_multitier._library import ops
 from tf_multitier.queries import colocated
 from tf_multitier.queries import Queries
@@ -34,7 +35,7 @@ class DroppedRows(typing.NamedTuple):
     """Rows that were dropped: tensors, or, after Session.run, arrays. A row that was damaged is NaN, frequency 0, version -1.
 
     Attributes:
-      keys: int64 [n].
+      keys: int64 [n], or uint64 or uint32 if that is the key_dtype.
       columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding, in the variable's dtype.
       frequencies: int64 [n]: number of occurrences in training.
       versions: int64 [n]: version of the last update.
@@ -91,7 +92,7 @@ class DepartedRows(Queries):
           columns: of the rows: names of columns, or slots (`optimizer.get_slot(ev, name)`). None: ["value"].
 
         Returns:
-          int64 [n], or `DroppedRows`, in no particular order: as many of the newest as `StorageOption.dropped_bytes` hold.
+          The keys [n], or `DroppedRows`, in no particular order: as many of the newest as `StorageOption.dropped_bytes` hold.
 
         Raises:
           tf.errors.FailedPreconditionError, when run: rows is True, and the variable does not keep them.
@@ -111,9 +112,9 @@ class DepartedRows(Queries):
                     )
             join = lambda tensors: tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)
             if not rows:
-                return join(dropped)
+                return key_types.from_int64(self, join(dropped))
             return DroppedRows(
-                join([d.keys for d in dropped]),
+                key_types.from_int64(self, join([d.keys for d in dropped])),
                 self._typed_columns(
                     names, [join([d.columns[i] for d in dropped]) for i in range(len(names))]
                 ),
@@ -131,7 +132,8 @@ class DepartedRows(Queries):
           name: name of the op.
 
         Returns:
-          int64 [n], each key once, with some that left a little before that version. Sorted within a partition.
+          [n], int64, or uint64 or uint32 if that is the key_dtype: each key once, with some that left a little before that version.
+          Sorted within a partition, uint64 as int64 of the same bits.
 
         Raises:
           tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was cleared or restored
@@ -143,7 +145,9 @@ class DepartedRows(Queries):
             for part in self.parts:
                 with colocated(part):
                     removed.append(ops.multitier_removed_since(part.handle, version))
-            return removed[0] if len(removed) == 1 else tf.concat(removed, 0)
+            return key_types.from_int64(
+                self, removed[0] if len(removed) == 1 else tf.concat(removed, 0)
+            )
 
     def last_update(self, name: str = "last_update") -> UpdateCounts:
         """What became of rows in the last update of the variable, in all its partitions.

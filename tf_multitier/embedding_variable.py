@@ -232,7 +232,7 @@ class EmbeddingVariable(
         Returns:
           A named tuple of tensors:
             manifest: string scalar, JSON that names the columns.
-            keys: int64 [n].
+            keys: int64 [n], whatever the key_dtype (key_types.py).
             rows: float32 [n, sum of the columns' dims]: the value, then the slots.
             frequencies: int64 [n].
             versions: int64 [n].

@@ -8,6 +8,7 @@ import collections
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import key_types
 from tf_multitier import lookup
 from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import is_embedding_variable
@@ -126,7 +127,7 @@ def keys_of(target, ids, what="ids"):
                 raise TypeError(f"{what}: expected integers, found {ids.dtype.name}")
     except TypeError as error:
         raise TypeError(f"{target.where}: {error}") from None
-    return ids if ids.dtype in (tf.int64, tf.int32) else tf.cast(ids, tf.int64)
+    return ids if ids.dtype in (tf.int64, tf.int32) else key_types.to_int64(ids)
 
 
 def entries(target, ids, weights, is_sequence):

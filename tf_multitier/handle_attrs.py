@@ -102,7 +102,7 @@ class TableOptions:
 
     @property
     def key_dtype(self) -> tf.DType:
-        """tf.int64 or tf.int32: the dtype of ids. Inside the table, keys are int64."""
+        """The dtype of ids: tf.int64, tf.int32, tf.uint64 or tf.uint32. Inside the table, keys are int64."""
         return tf.as_dtype(self.option_attrs["key_dtype"])
 
     @property

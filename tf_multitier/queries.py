@@ -13,47 +13,59 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import eager
+from tf_multitier import key_types
 from tf_multitier._library import ops
 from tf_multitier.options import value_type
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import variable_accessed
 
-KEY_TYPES = (tf.int64, tf.int32, tf.int16, tf.int8, tf.uint8, tf.uint16, tf.uint32)
+SIGNED_KEYS = key_types.ACCEPTED[tf.int64]
 
 
 def _is_empty_list(ids):
     return isinstance(ids, (list, tuple)) and all(_is_empty_list(i) for i in ids)
 
 
+def _are_natural_numbers(ids):
+    """Whether it is an integer of Python, or a list of such, without negative ones."""
+    if not isinstance(ids, (list, tuple, int)):
+        return False
+    return all(type(i) is int and i >= 0 for i in tf.nest.flatten(ids))
+
+
 def checked_keys(variable, ids, what="ids"):
     """`ids` as a tensor of integers that a variable accepts as keys.
 
-    uint64 is refused, because it does not fit int64. A variable with int32 keys refuses int64 ids. An empty list is accepted: it
-    has no dtype of its own.
+    A variable takes the types whose every value is one of its keys (key_types.py): one with int64 keys refuses uint64 ids, one with
+    int32 keys int64 ids, one with uint64 keys int64 ids. An empty list is accepted: it has no dtype of its own, and a list of Python's
+    integers gets that of the keys.
 
     Raises:
       TypeError: another dtype. The message names the variable, what was expected and what was found.
     """
-    if _is_empty_list(ids):
-        ids = np.zeros(np.shape(ids), np.int32)
-    ids = tf.convert_to_tensor(ids, name=what)
     name, key_dtype = variable.variable_name, variable.key_dtype
-    if ids.dtype not in KEY_TYPES:
+    if _is_empty_list(ids):
+        ids = np.zeros(np.shape(ids), key_dtype.as_numpy_dtype)
+    # TensorFlow converts -1 to an unsigned type without an error.
+    hint = key_dtype if key_dtype.is_unsigned and _are_natural_numbers(ids) else None
+    ids = tf.convert_to_tensor(ids, dtype_hint=hint, name=what)
+    if ids.dtype in key_types.ACCEPTED[key_dtype]:
+        return ids
+    if ids.dtype not in (*SIGNED_KEYS, tf.uint64):
         raise TypeError(
             f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {ids.dtype.name}"
         )
-    if key_dtype == tf.int32 and ids.dtype in (tf.int64, tf.uint32):
-        raise TypeError(
-            f"embedding variable '{name}': {what}: expected int32, the key_dtype, found {ids.dtype.name}: create it with "
-            "key_dtype=tf.int64"
-        )
-    return ids
+    cure = "cast them" if key_dtype.is_unsigned else f"create it with key_dtype=tf.{ids.dtype.name}"
+    if key_dtype == tf.int32 and ids.dtype == tf.uint32:
+        cure = "create it with key_dtype=tf.int64"
+    raise TypeError(
+        f"embedding variable '{name}': {what}: expected {key_dtype.name}, the key_dtype, found {ids.dtype.name}: {cure}"
+    )
 
 
 def as_keys(variable, ids, what="ids"):
     """`ids` as an int64 tensor of the same shape. Errors: see checked_keys."""
-    ids = checked_keys(variable, ids, what)
-    return ids if ids.dtype == tf.int64 else tf.cast(ids, tf.int64)
+    return key_types.to_int64(checked_keys(variable, ids, what))
 
 
 def on_device_of(part):
@@ -194,6 +206,11 @@ class Queries:
     the ids are not integers. A class that uses this mixin has `parts`, `variable_name`, `key_dtype`, `embedding_dim` and `handle`.
     """
 
+    if typing.TYPE_CHECKING:
+
+        @property
+        def key_dtype(self) -> tf.DType: ...
+
     # The type that lookups give. None: that of the values. Variables of feature columns give float32.
     lookup_dtype: tf.DType | None = None
 
@@ -291,7 +308,7 @@ class Queries:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return tf.constant(int(value), tf.int64)
         value = tf.convert_to_tensor(value)
-        if value.dtype not in KEY_TYPES:
+        if value.dtype not in SIGNED_KEYS:
             raise TypeError(
                 f"embedding variable '{self.variable_name}': {what}: expected an integer, found {value.dtype.name}"
             )
@@ -329,8 +346,8 @@ class Queries:
         """Reads all rows, in increasing order of keys. Source: DeepRec's `export`.
 
         Returns:
-          (keys int64 [n], values [n, embedding_dim] in the variable's dtype, versions int64 [n], frequencies int64 [n]). The rows of
-          one partition are as of one moment.
+          (keys [n], values [n, embedding_dim] in the variable's dtype, versions int64 [n], frequencies int64 [n]). Keys are uint64 or
+          uint32 if that is the key_dtype, else int64. The rows of one partition are as of one moment.
 
         Raises:
           tf.errors.DataLossError, when run: a row in a file is damaged or missing.
@@ -341,11 +358,13 @@ class Queries:
                 with colocated(part):
                     keys, values, *facts = ops.multitier_export(part.handle)
                     exports.append((keys, typed(self, values), *facts))
-            if len(exports) == 1:
-                return exports[0]
-            columns = [tf.concat(column, 0) for column in zip(*exports)]
-            order = tf.argsort(columns[0])
-            return tuple(tf.gather(column, order) for column in columns)
+            if len(exports) == 1 and self.key_dtype != tf.uint64:
+                keys, *others = exports[0]
+                return (key_types.from_int64(self, keys), *others)
+            keys, *others = [tf.concat(column, 0) for column in zip(*exports)]
+            order = tf.argsort(key_types.in_order(self, keys))
+            keys = key_types.from_int64(self, keys)
+            return tuple(tf.gather(column, order) for column in (keys, *others))
 
     def remove(self, ids: typing.Any, name: str = "remove") -> tf.Tensor:
         """Removes keys with their slots, frequency and version.

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
+from tf_multitier import key_types
 from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.departed_rows import column_name
@@ -34,7 +35,7 @@ class ScannedRows(typing.NamedTuple):
     """A piece of a variable's rows: tensors, or, after Session.run, arrays.
 
     Attributes:
-      keys: int64 [n].
+      keys: int64 [n], or uint64 or uint32 if that is the key_dtype.
       columns: a dict from names of columns to float32 [n, dim of the column]. "value" is the embedding, in the variable's dtype.
       frequencies: int64 [n]: number of occurrences in training.
       versions: int64 [n]: global step of the last update.
@@ -119,8 +120,8 @@ class RowTransfer(DepartedRows):
         """Reads the variable piece by piece while it is in use. `rows` does it in a loop.
 
         A key that has a row during the whole scan is in exactly one piece. A key that is added or removed during the scan may be in
-        none. The scan needs memory for one piece. It moves no row between tiers. It reads the rows of lower tiers even if
-        min_version or min_frequency leaves them out.
+        none. The scan needs memory for one piece. It moves no row between tiers. With min_version or min_frequency, it reads no row
+        of SSDHASH whose segment has only rows below it, and no more than the header of a row in DRAM that it leaves out.
 
         Args:
           cursor: 0 for the first piece, then `next_cursor` of the piece before: an integer, or an int64 scalar tensor.
@@ -183,9 +184,8 @@ class RowTransfer(DepartedRows):
             at_end = tf.equal(next_cursor, 0)
             next_cursor = tf.where(at_end, tf.constant(following, tf.int64), next_cursor + first)
         columns = self._typed_columns(names, scanned.columns)
-        return ScannedRows(
-            scanned.keys, columns, scanned.frequencies, scanned.versions, next_cursor
-        )
+        keys = key_types.from_int64(self, scanned.keys)
+        return ScannedRows(keys, columns, scanned.frequencies, scanned.versions, next_cursor)
 
     def rows(
         self,

@@ -400,7 +400,9 @@ def restore(variable, restored_tensors):
     kind, previous = _kind.get()
     if kind == "delta":
         with colocate_with(variable.handle, ignore_existing=True):
-            return ops.multitier_apply_delta(variable.handle, prefix, previous, variable_name=saved)
+            return ops.multitier_apply_delta(
+                variable.handle, prefix, previous, variable_name=saved, convert=_convert.get()
+            )
     if has_all_parts and variable.num_partitions > 1:
         return _restore_with_the_others(variable, prefix, base, saved)
     return restore_op(variable, prefix, saved, resize=_resize.get(), convert=_convert.get())

@@ -19,11 +19,12 @@ import tensorflow as tf
 from tf_multitier import gradients
 from tf_multitier import graph_state
 from tf_multitier import group_updates
+from tf_multitier import key_types
 from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import rules
 from tf_multitier._library import ops
-from tf_multitier.queries import KEY_TYPES
+from tf_multitier.queries import SIGNED_KEYS
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
@@ -221,7 +222,7 @@ def _update_of(variable, g, step, hyper, columns, rule, scope):
         )
     with placement.apart_from(variable, scope):
         keys, grads, counts, before = unsummed(g, handle)
-        keys = tf.cast(keys, tf.int64)
+        keys = key_types.to_int64(keys)
         hyper = [tf.cast(h, tf.float32) for h in hyper]
     with tf.control_dependencies(before):
         return ops.multitier_apply(
@@ -246,7 +247,8 @@ def _checked_gradient(variable, g):
     g = tf.IndexedSlices(
         tf.convert_to_tensor(g.values), tf.convert_to_tensor(g.indices), g.dense_shape
     )
-    if g.indices.dtype not in KEY_TYPES:
+    # Those of lookups are int64, whatever the type of the keys.
+    if g.indices.dtype not in (*SIGNED_KEYS, *key_types.ACCEPTED[variable.key_dtype]):
         raise TypeError(
             f"{what}: indices: expected {variable.key_dtype.name} keys, found {g.indices.dtype.name}"
         )
@@ -307,7 +309,7 @@ def _counts_of(indices, state):
     if indices.name in state.counts:
         return state.counts[indices.name]
     op = indices.op
-    if op.type in ("Identity", "Reshape", "Cast"):
+    if op.type in ("Identity", "Reshape", "Cast", "Bitcast"):
         return _counts_of(op.inputs[0], state)
     if op.type in ("Unique", "UniqueV2") and indices.value_index == 0:
         return tf.math.unsorted_segment_sum(

@@ -13,6 +13,7 @@ from tf_multitier import eager
 from tf_multitier import embedding_variable
 from tf_multitier import graph_state
 from tf_multitier import initializers
+from tf_multitier import key_types
 from tf_multitier import options
 from tf_multitier import storage_option
 from tf_multitier.embedding_variable import make_eager_variable
@@ -47,9 +48,9 @@ def _check_arguments(name, embedding_dim, key_dtype):
             f"embedding variable '{name}': embedding_dim: expected at most {MAX_DIM}, found {embedding_dim}"
         )
     key_dtype = tf.as_dtype(key_dtype)
-    if key_dtype not in (tf.int64, tf.int32):
+    if key_dtype not in key_types.KEY_DTYPES:
         raise TypeError(
-            f"embedding variable '{name}': key_dtype: expected int64 or int32, found {key_dtype.name}"
+            f"embedding variable '{name}': key_dtype: expected int64, int32, uint64 or uint32, found {key_dtype.name}"
         )
     return int(embedding_dim), key_dtype
 
@@ -196,6 +197,20 @@ def _make(
     return variable
 
 
+def _check_type_of_reused(scope, name, value_dtype):
+    """ValueError if a scope would give a variable with another type of values. TensorFlow's own message does not name value_dtype."""
+    if not scope.reuse:
+        return
+    full_name = f"{scope.name}/{name}" if scope.name else name
+    state = graph_state.state_of(tf.compat.v1.get_default_graph())
+    found = state.partitioned.get(full_name) or state.variables.get(f"{full_name}:0")
+    if found is not None and found.dtype != value_dtype:
+        raise ValueError(
+            f"embedding variable '{full_name}' exists: value_dtype: expected {value_dtype.name}, as specified, found "
+            f"{found.dtype.name}"
+        )
+
+
 def _check_reused(
     variable, name, key_dtype, num_partitions, option, explicit_option, explicit_partitioner
 ):
@@ -251,7 +266,9 @@ def get_embedding_variable(
     Args:
       name: name within the variable scope.
       embedding_dim: elements of an embedding, 1 to 2**20.
-      key_dtype: tf.int64 or tf.int32. int32 ids are widened to int64 keys. Every integer is a key, negative ones too.
+      key_dtype: tf.int64, tf.int32, tf.uint64 or tf.uint32. Every value of the type is a key, negative ones too. Variables with
+        unsigned keys take ids of unsigned types alone, and give keys in their type. A checkpoint restores into keys of the same sign
+        and, of unsigned types, the same type.
       value_dtype: tf.float32, tf.bfloat16 or tf.float16: the type of the values in every tier, rounded to the nearest, ties to even.
         Slots are float32, and updates compute in float32. Lookups give this type unless they are asked for another. Values of 16
         bits need a storage type without HBM.
@@ -313,6 +330,7 @@ def get_embedding_variable(
         made = make(kwargs["name"], collections=kwargs.get("collections"))
         return StoredParts(made) if made.is_partitioned else made
 
+    _check_type_of_reused(scope, name, value_dtype)
     scope.set_partitioner(None)  # else get_variable would partition the shape [0, dim]
     try:
         with tf.compat.v1.variable_creator_scope(creator):

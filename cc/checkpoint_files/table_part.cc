@@ -86,6 +86,7 @@ std::string Manifest::ToJson() const {
   out.Set("format_version", Json::Int(VersionOf(*this)));
   out.Set("dim", Json::Int(dim()));
   out.Set("columns", std::move(column_list));
+  if (!key_dtype.empty()) out.Set("key_dtype", Json::String(key_dtype));
   out.Set("num_rows", Json::Int(num_rows));
   out.Set("partition_index", Json::Int(partition_index));
   out.Set("num_partitions", Json::Int(num_partitions));
@@ -132,6 +133,12 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     const ColumnSpec& column = out.columns[i];
     if (column.dtype == DType::kFloat32) continue;
     return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
+  }
+  if (json.Find("key_dtype") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.key_dtype, json.GetString("key_dtype"));
+    if (out.key_dtype != "uint64" && out.key_dtype != "uint32") {
+      return InvalidArgumentError("manifest: key_dtype: expected uint64 or uint32, found '", out.key_dtype, "'");
+    }
   }
   MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));
   MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));

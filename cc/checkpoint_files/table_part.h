@@ -39,6 +39,8 @@ struct Manifest {
   };
 
   std::vector<ColumnSpec> columns;  // value first
+  // "uint64" or "uint32" where keys are those types: uint64 as its 64 bits, uint32 extended by zeros. Empty: int64 or int32.
+  std::string key_dtype;
   int64_t num_rows = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;

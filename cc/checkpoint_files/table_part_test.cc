@@ -65,6 +65,19 @@ TEST(TablePartTest, ManifestWithoutAnInitializerIsRead) {
   EXPECT_FALSE(parsed->has_initializer);
 }
 
+TEST(TablePartTest, ManifestNamesUnsignedKeysAlone) {
+  Manifest manifest = ExampleManifest();
+  EXPECT_EQ(manifest.ToJson().find("key_dtype"), std::string::npos);
+  EXPECT_EQ(Manifest::Parse(manifest.ToJson())->key_dtype, "");
+  for (const char* key_dtype : {"uint64", "uint32"}) {
+    manifest.key_dtype = key_dtype;
+    EXPECT_EQ(Manifest::Parse(manifest.ToJson())->key_dtype, key_dtype);
+  }
+  manifest.key_dtype = "int8";
+  EXPECT_EQ(Manifest::Parse(manifest.ToJson()).status().message(),
+            "manifest: key_dtype: expected uint64 or uint32, found 'int8'");
+}
+
 TEST(TablePartTest, ManifestOfAnotherReleaseIsRefusedByVersion) {
   std::string json = ExampleManifest().ToJson();
   json.replace(json.find("\"format_version\": 2"), 19, "\"format_version\": 9");

@@ -24,6 +24,7 @@ class ApplyDeltaKernel : public OpKernel {
  public:
   explicit ApplyDeltaKernel(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("variable_name", &variable_name_));
+    OP_REQUIRES_OK(context, context->GetAttr("convert", &convert_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -35,8 +36,9 @@ class ApplyDeltaKernel : public OpKernel {
     const std::string previous = context->input(2).scalar<tensorflow::tstring>()();
     PartReader reader(context->env(), prefix, variable_name_, "delta");
     std::vector<Manifest> manifests, before;
-    OP_REQUIRES_OK(context, ReadManifests(&reader, state->table->dim(), &manifests));
-    OP_REQUIRES_OK(context, ReadBefore(context->env(), previous, state->table->dim(), &before));
+    OP_REQUIRES_OK(context, ReadManifests(&reader, *state, &manifests));
+    OP_REQUIRES_OK(context, CheckTypes(*state, manifests, prefix));
+    OP_REQUIRES_OK(context, ReadBefore(context->env(), previous, *state, &before));
     OP_REQUIRES_OK(context, CheckContinues(prefix, manifests, previous, before));
     OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [](Rows*) { return OkStatus(); }));
     OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [&](Rows* rows) { return Take(*rows, state->table.get()); }));
@@ -44,7 +46,8 @@ class ApplyDeltaKernel : public OpKernel {
 
  private:
   // InvalidArgument where the rows have another dim than the table.
-  absl::Status ReadManifests(PartReader* reader, int dim, std::vector<Manifest>* manifests) const {
+  absl::Status ReadManifests(PartReader* reader, const VariableState& state, std::vector<Manifest>* manifests) const {
+    const int dim = state.table->dim();
     TF_RETURN_IF_ERROR(reader->ReadManifests(manifests));
     for (const Manifest& manifest : *manifests) {
       if (manifest.dim() == dim) continue;
@@ -54,14 +57,29 @@ class ApplyDeltaKernel : public OpKernel {
     return absl::OkStatus();
   }
 
+  // InvalidArgument where keys have another type than those of the variable, or values, unless the rows are for serving.
+  absl::Status CheckTypes(const VariableState& state, const std::vector<Manifest>& manifests, const std::string& prefix) const {
+    const DType own = state.table->options().value_dtype;
+    for (const Manifest& manifest : manifests) {
+      TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, state.key_dtype, manifest.key_dtype, prefix));
+      const DType saved = manifest.columns[0].dtype;
+      if (saved == own || manifest.frozen || convert_) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "embedding variable '", variable_name_, "': expected values of ", DTypeName(own), ", found ", DTypeName(saved),
+          " in delta ", prefix, "; an IncrementalSaver that is made in tf_multitier.train.convert_on_restore() accepts it"));
+    }
+    return absl::OkStatus();
+  }
+
   // Of a delta or of a full save.
-  absl::Status ReadBefore(tensorflow::Env* env, const std::string& previous, int dim, std::vector<Manifest>* manifests) const {
+  absl::Status ReadBefore(tensorflow::Env* env, const std::string& previous, const VariableState& state,
+                          std::vector<Manifest>* manifests) const {
     PartReader delta(env, previous, variable_name_, "delta");
-    const absl::Status status = ReadManifests(&delta, dim, manifests);
+    const absl::Status status = ReadManifests(&delta, state, manifests);
     if (!absl::IsNotFound(status)) return status;
     manifests->clear();
     PartReader full(env, previous, variable_name_);
-    return ReadManifests(&full, dim, manifests);
+    return ReadManifests(&full, state, manifests);
   }
 
   static absl::Status ForParts(const VariableState& state, const std::vector<Manifest>& manifests, PartReader* reader,
@@ -88,6 +106,7 @@ class ApplyDeltaKernel : public OpKernel {
   }
 
   std::string variable_name_;
+  bool convert_ = false;
 };
 
 MULTITIER_HOST_KERNEL("MultitierApplyDelta", ApplyDeltaKernel, "handle", "prefix", "previous");

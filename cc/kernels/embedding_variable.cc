@@ -82,6 +82,14 @@ absl::Status DTypeFromAttrs(OpKernelConstruction* context, TableOptions* table) 
   return context->GetAttr("stochastic_rounding", &table->stochastic_rounding);
 }
 
+absl::Status KeyTypeFromAttrs(OpKernelConstruction* context, std::string* key_dtype) {
+  tensorflow::DataType dtype;
+  TF_RETURN_IF_ERROR(context->GetAttr("key_dtype", &dtype));
+  if (dtype == tensorflow::DT_UINT64) *key_dtype = "uint64";
+  if (dtype == tensorflow::DT_UINT32) *key_dtype = "uint32";
+  return absl::OkStatus();
+}
+
 absl::Status AdmissionFromAttrs(OpKernelConstruction* context, TableOptions* table) {
   std::string kind;
   int64_t filter_freq, counter_bits;
@@ -173,6 +181,7 @@ absl::Status VariableOptions::FromAttrs(OpKernelConstruction* context, VariableO
   TF_RETURN_IF_ERROR(CheckRange("dim", shape.dim_size(1), 1, 1 << 20));
   options->table.dim = static_cast<int>(shape.dim_size(1));
   TF_RETURN_IF_ERROR(DTypeFromAttrs(context, &options->table));
+  TF_RETURN_IF_ERROR(KeyTypeFromAttrs(context, &options->key_dtype));
   TF_RETURN_IF_ERROR(context->GetAttr("steps_to_live", &options->table.expiry.steps_to_live));
   TF_RETURN_IF_ERROR(context->GetAttr("l2_weight_threshold", &options->table.expiry.l2_weight_threshold));
   TF_RETURN_IF_ERROR(CheckRange("steps_to_live", options->table.expiry.steps_to_live, 0, INT64_MAX));
@@ -218,6 +227,7 @@ absl::Status VariableOptions::MakeStateOf(const StorageSpec& spec, const std::st
   if (!created.ok()) return ToAbsl(created.status());
   auto made = std::make_shared<VariableState>();
   made->table = *std::move(created);
+  made->key_dtype = key_dtype;
   made->partition_index = partition_index;
   made->num_partitions = num_partitions;
   made->read_only = read_only;
@@ -293,6 +303,15 @@ absl::Status SetState(OpKernelContext* context, int input, std::shared_ptr<Varia
   const std::shared_ptr<VariableState> old = variable->Exchange(state);
   if (state != nullptr && old != nullptr && old != state && old->kept != nullptr) old->kept->Discard();
   return absl::OkStatus();
+}
+
+absl::Status CheckKeyType(const std::string& variable, const std::string& expected, const std::string& found,
+                          const std::string& prefix) {
+  if (expected == found) return absl::OkStatus();
+  const auto name = [](const std::string& key_dtype) { return key_dtype.empty() ? "int64 or int32" : key_dtype; };
+  return absl::InvalidArgumentError(absl::StrCat("embedding variable '", variable, "': expected keys of ", name(expected),
+                                                 ", found ", name(found), " in checkpoint ", prefix,
+                                                 ": create the variable with that key_dtype"));
 }
 
 void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& slots) {

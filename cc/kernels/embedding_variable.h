@@ -13,6 +13,10 @@
 // In graphs, the resource manager owns the resource under (container, shared_name). Sessions of one server share it. A variable
 // of eager execution belongs to its handle, which counts references.
 //
+// Keys are int64 in every op but those with the attr Tkeys, which also take int32, and in the table. The attr key_dtype says
+// what the variable's user gives. Python turns unsigned keys into int64 before an op and back after it: uint64 as its 64 bits,
+// uint32 extended by zeros (tf_multitier/key_types.py). Here the type is a property of the variable alone, which files repeat.
+//
 // Thread-safe: all methods.
 
 #ifndef CC_KERNELS_EMBEDDING_VARIABLE_H_
@@ -46,6 +50,7 @@ struct VariableState {
 
   std::unique_ptr<KeptTable> kept;  // null unless the table's files are kept; deleted after the table
   std::shared_ptr<EmbeddingTable> table;
+  std::string key_dtype;  // as Manifest::key_dtype
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
   std::atomic<bool> warned_full{false};  // that new keys got no row (OnFull::kRefuse)
@@ -70,6 +75,7 @@ class EmbeddingVariable : public tensorflow::ResourceBase {
 struct VariableOptions {
   TableOptions table;  // name, matrix and tiers are not set
   StorageSpec storage;
+  std::string key_dtype;  // as Manifest::key_dtype
   int64_t default_value_dim = 0;
   int64_t partition_index = 0;
   int64_t num_partitions = 1;
@@ -102,6 +108,11 @@ absl::Status GetTrainableState(tensorflow::OpKernelContext* context, int input, 
 absl::Status FindState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState>* state);
 // Replaces the state of the variable. Makes the resource if there is none. The files of a kept table that is replaced go.
 absl::Status SetState(tensorflow::OpKernelContext* context, int input, std::shared_ptr<VariableState> state);
+
+// InvalidArgument, with both types, if keys of `found` (Manifest::key_dtype), which are in checkpoint `prefix`, are of another
+// type than those of the variable.
+absl::Status CheckKeyType(const std::string& variable, const std::string& expected, const std::string& found,
+                          const std::string& prefix);
 
 // Logs, if the table has rows, that these slots begin with their initial values in them.
 void LogFreshSlots(const EmbeddingTable& table, const std::vector<ColumnSpec>& slots);

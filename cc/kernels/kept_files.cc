@@ -119,6 +119,11 @@ Status CheckFits(const VariableOptions& options, const std::string& path, const 
     return FailedPreconditionError("kept rows in '", path, "': expected dim ", options.table.dim, ", found dim ", table.dim(),
                                    cure);
   }
+  if (table.key_dtype != options.key_dtype) {
+    const auto name = [](const std::string& key_dtype) { return key_dtype.empty() ? "int64 or int32" : key_dtype; };
+    return FailedPreconditionError("kept rows in '", path, "': expected keys of ", name(options.key_dtype), ", found ",
+                                   name(table.key_dtype), cure);
+  }
   if (table.num_partitions != options.num_partitions || table.partition_index != options.partition_index) {
     return FailedPreconditionError("kept rows in '", path, "': expected part ", options.partition_index, " of ",
                                    options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,

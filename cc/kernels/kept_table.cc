@@ -227,6 +227,7 @@ absl::Status MakeKept(const VariableOptions& options, const std::string& name, I
     }
   }
   facts.table.initializer = initializer;
+  facts.table.key_dtype = options.key_dtype;
   facts.table.partition_index = options.partition_index;
   facts.table.num_partitions = options.num_partitions;
   std::shared_ptr<InstanceDirectory> directory;

@@ -59,6 +59,7 @@ absl::Status TableRestorer::ReadManifests() {
 }
 
 absl::Status TableRestorer::CheckFits(const Manifest& manifest, const PartReader& reader) const {
+  TF_RETURN_IF_ERROR(CheckKeyType(variable_name_, options_.key_dtype, manifest.key_dtype, reader.prefix()));
   if (manifest.dim() != options_.table.dim && !resize_) {
     return absl::InvalidArgumentError(
         absl::StrCat("embedding variable '", variable_name_, "': expected dim ", options_.table.dim, ", found dim ",

@@ -200,6 +200,7 @@ REGISTER_OP("MultitierApplyDelta")
     .Input("prefix: string")
     .Input("previous: string")
     .Attr("variable_name: string")
+    .Attr("convert: bool = false")
     .SetIsStateful()
     .SetShapeFn(ApplyDeltaShape)
     .Doc(R"doc(
@@ -211,6 +212,7 @@ checks all data before it changes the variable.
 prefix: of the delta.
 previous: prefix of the save that it continues, a base or a delta. DataLoss if it continues another.
 variable_name: the variable's name in the checkpoint, without partition suffix.
+convert: accept another type of values, which are rounded. Otherwise it is InvalidArgument.
 )doc");
 
 REGISTER_OP("MultitierSavedPart")

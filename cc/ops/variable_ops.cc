@@ -18,13 +18,13 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
 
+// The handle's data has float32, whatever the type of the variable's values: TensorFlow makes gradients of that type where a
+// branch of tf.cond does not use the variable.
 absl::Status HandleShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(VariableShape(c, &shape));
-  tensorflow::DataType dtype;
-  TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
   c->set_output(0, c->Scalar());
-  c->set_output_handle_shapes_and_types(0, std::vector<ShapeAndType>{{shape, dtype}});
+  c->set_output_handle_shapes_and_types(0, std::vector<ShapeAndType>{{shape, tensorflow::DT_FLOAT}});
   return absl::OkStatus();
 }
 
@@ -109,7 +109,7 @@ options of MultitierInitialize, so that the graph contains the full description 
 handle: scalar; its static shape is [0, dim].
 dtype: of the values in every tier. Slots are float32, and so are the values that ops take and give.
 stochastic_rounding: updates round values of 16 bits stochastically, by the key, the step and the element.
-key_dtype: of the keys in lookups; int32 keys are widened to int64.
+key_dtype: of the variable's keys. Ops take int64, or int32, which they widen. Python gives uint64 as its bits, uint32 as int64.
 shape: [0, dim], dim >= 1.
 initializer: constant, uniform, normal, truncated_normal, normal_between, debug (the key modulo 100,000), or matrix.
 initializer_a: the constant, the minimum, or the mean.

@@ -86,8 +86,7 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   if (request.refused != nullptr) *request.refused = operation.refused();
   const int64_t version = NoteApply(request.global_step);
   if (request.version_set != nullptr) *request.version_set = version;
-  const int64_t step = request.global_step >= 0 ? request.global_step : applies_.load();
-  operation.Update(request, slot_offsets, version, step, executor);
+  operation.Update(request, slot_offsets, version, applies_.load(), executor);
   BoundCounted();
   demoter_.TrimAndRemember();
   last_refused_ = operation.refused();

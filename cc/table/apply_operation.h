@@ -45,8 +45,8 @@ class ApplyOperation {
   Status Gather(const Keys& keys, Executor* executor);
 
   // Applies the request's rule to the rows, counts the occurrences, and gives up every pin. Cannot fail.
-  // slot_offsets: of the rule's slots in a row. version: the rows' new one. step: of stochastic rounding. REQUIRES: Gather was
-  // OK
+  // slot_offsets: of the rule's slots in a row. version: the rows' new one. step: for stochastic rounding, the number
+  // of the apply. REQUIRES: Gather was OK
   void Update(const ApplyRequest& request, const std::vector<uint32_t>& slot_offsets, int64_t version, int64_t step,
               Executor* executor);
 

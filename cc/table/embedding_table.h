@@ -105,8 +105,8 @@ struct TableOptions {
   std::string name = "table";
   int dim = 0;
   DType value_dtype = DType::kFloat32;  // in every tier. Slots are float32. REQUIRES: kFloat32 with HBM above
-  // Updates round values up or down by Philox of key, step and element, in place of to the nearest. Every other write rounds to
-  // the nearest. REQUIRES: a value_dtype of 16 bits
+  // Updates round values up or down by Philox of key, the table's own count of applies and element, in place of to the nearest.
+  // Every other write rounds to the nearest. REQUIRES: a value_dtype of 16 bits
   bool stochastic_rounding = false;
   InitializerSpec initializer;
   std::vector<ColumnSpec> slots;  // known from the start; AddSlots adds more

@@ -27,6 +27,7 @@ from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.checkpoint.saved import SavedPart
 from tf_multitier.checkpoint.saved import SavedTable
 from tf_multitier.checkpoint.source import RowSource
+from tf_multitier.checkpoint.source import with_keys
 from tf_multitier.delta_names import DELTA
 from tf_multitier.delta_names import deltas
 from tf_multitier.engine.rows import Rows
@@ -77,7 +78,7 @@ class ChainTable(RowSource):
       num_rows: None: it is known only after reading.
       base: the SavedTable of the base.
       deltas: list of DeltaTable, in the order in which they continue the base.
-      dtype, frozen, initializer, applies, num_partitions, save_ids: as of SavedTable, in the newest save.
+      dtype, key_dtype, frozen, initializer, applies, num_partitions, save_ids: as of SavedTable, in the newest save.
     """
 
     num_rows = None
@@ -88,6 +89,7 @@ class ChainTable(RowSource):
         self.base, self.deltas = base, deltas
         self.columns = newest.columns
         self.dtype, self.frozen = newest.dtype, newest.frozen
+        self.key_dtype = newest.key_dtype
         self.initializer, self.applies = newest.initializer, newest.applies
         self.num_partitions, self.save_ids = base.num_partitions, newest.save_ids
 
@@ -99,7 +101,8 @@ class ChainTable(RowSource):
           DataLossError: a part file is damaged, or not of this part. The message has the file.
         """
         for index in range(self.num_partitions):
-            yield from self.part(index).blocks()
+            for rows in self.part(index).blocks():
+                yield with_keys(rows, self.key_dtype)
 
     def part(self, index: int) -> ChainPart:
         """One part."""
@@ -130,7 +133,7 @@ class ChainPart:
         self._table, self._index, self._saves = table, index, saves
 
     def blocks(self) -> Iterator[Rows]:
-        """See ChainTable.blocks."""
+        """See ChainTable.blocks. Keys are int64, whatever their type."""
         passes = max(1, -(-sum(_num_keys(save) for save in self._saves[1:]) // _KEYS_AT_ONCE))
         for number in range(passes):
             seen = np.zeros(0, np.int64)

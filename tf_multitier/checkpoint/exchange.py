@@ -13,13 +13,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tf_multitier.checkpoint.source import key_dtype
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
+from tf_multitier.engine import key_types
 from tf_multitier.engine import value_types
 from tf_multitier.engine.rows import Rows
 
 _COLUMNS_KEY = b"tf_multitier.columns"
 _DTYPE_KEY = b"tf_multitier.value_dtype"
+_KEY_DTYPE_KEY = b"tf_multitier.key_dtype"
 _BLOCK_BYTES = 16 << 20
 
 
@@ -52,7 +55,8 @@ def _arrow():
 def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     """Writes rows to a Parquet file: int64 `key`, `frequency`, `version`, and a list of `dim` float32 for each column, by its name.
 
-    Values of 16 bits are written as float32, which is exact, and their type in the file's metadata.
+    Keys are uint64 or uint32 if those of the rows are. Values of 16 bits are written as float32, which is exact. The file's metadata
+    has the types of both.
     One block of rows is in memory at a time. A file of that name is replaced when the new one is complete.
 
     Returns:
@@ -66,12 +70,18 @@ def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
         raise ValueError(
             f"'{path}': expected columns of different names, found {repeated[0]!r} twice"
         )
+    of_keys = key_dtype(rows)
     schema = arrow.schema(
-        [(name, arrow.int64()) for name in ("key", "frequency", "version")]
+        [
+            ("key", getattr(arrow, of_keys)()),
+            ("frequency", arrow.int64()),
+            ("version", arrow.int64()),
+        ]
         + [(name, arrow.list_(arrow.float32(), dim)) for name, dim, _ in columns],
         metadata={
             _COLUMNS_KEY: json.dumps(columns).encode(),
             _DTYPE_KEY: value_dtype(rows).encode(),
+            _KEY_DTYPE_KEY: of_keys.encode(),
         },
     )
     path = os.fspath(path)
@@ -94,7 +104,7 @@ def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
 
 
 class _ParquetRows(RowSource):
-    def __init__(self, path):
+    def __init__(self, path, key_dtype):
         self._arrow = _arrow()
         self._path = path
         with self._open() as file:
@@ -112,6 +122,8 @@ class _ParquetRows(RowSource):
             self.num_rows = file.metadata.num_rows
             dtype = (schema.metadata or {}).get(_DTYPE_KEY, b"float32").decode()
             self.dtype = value_types.name_of(f"'{path}': value_dtype", dtype)
+            said = (schema.metadata or {}).get(_KEY_DTYPE_KEY, b"int64").decode()
+            self.key_dtype = key_types.name_of("key_dtype", key_dtype or said)
 
     @contextlib.contextmanager
     def _open(self):
@@ -159,7 +171,7 @@ class _ParquetRows(RowSource):
                 n = batch.num_rows
                 yield Rows(
                     self.columns,
-                    self._integers(batch, "key"),
+                    self._integers(batch, "key", self.key_dtype),
                     self._integers(batch, "frequency")
                     if self._has["frequency"]
                     else np.zeros(n, np.int64),
@@ -169,15 +181,15 @@ class _ParquetRows(RowSource):
                     ),
                 )
 
-    def _integers(self, batch, name):
+    def _integers(self, batch, name, dtype="int64"):
         column = batch.column(name)
         if column.null_count:
             raise ValueError(f"'{self._path}': expected integers in column '{name}', found null")
         try:
-            return np.asarray(column.cast(self._arrow.int64()))
+            return np.asarray(column.cast(getattr(self._arrow, dtype)()))
         except self._arrow.ArrowException as error:
             raise ValueError(
-                f"'{self._path}': expected integers that fit int64 in column '{name}', found {column.type}: {error}"
+                f"'{self._path}': expected integers that fit {dtype} in column '{name}', found {column.type}: {error}"
             ) from None
 
     def _matrix(self, batch, name, dim):
@@ -197,18 +209,22 @@ class _ParquetRows(RowSource):
         return np.asarray(flat.cast(self._arrow.float32(), safe=False)).reshape(-1, dim)
 
 
-def load_parquet(path: str | os.PathLike) -> RowSource:
+def load_parquet(path: str | os.PathLike, key_dtype: str | None = None) -> RowSource:
     """Rows of a Parquet file that `save_parquet` wrote, or of another with a column `key` and columns of lists.
 
     Columns `frequency` and `version` may be missing: 0 and -1. The first column of lists is the value, the others are slots by name;
     a slot's initial value is 0 unless `save_parquet` wrote it.
 
+    Args:
+      path: the file.
+      key_dtype: of the keys: "int64", "uint64" or "uint32". None: what `save_parquet` wrote, or int64.
+
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is damaged, has no column `key` or no column of lists, nulls, keys that do not fit int64, or lists of
-        different lengths.
+      ValueError: the file is damaged, has no column `key` or no column of lists, nulls, keys that do not fit the key_dtype, or lists
+        of different lengths.
     """
-    return _ParquetRows(os.fspath(path))
+    return _ParquetRows(os.fspath(path), key_dtype)
 
 
 def save_npz(rows: RowSource | Rows, path: str | os.PathLike) -> int:
@@ -254,7 +270,7 @@ def load_npz(path: str | os.PathLike) -> Rows:
 def save_raw(rows: RowSource | Rows, directory: str | os.PathLike) -> int:
     """Writes the files `key` (int64) and `emb_vector` (float32, dim elements per key) of little-endian numbers, as HugeCTR reads them.
 
-    Only values: no slots, frequencies or versions. Returns the number of rows.
+    Only values: no slots, frequencies or versions. A uint64 key is written as its 64 bits. Returns the number of rows.
     """
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
@@ -266,7 +282,7 @@ def save_raw(rows: RowSource | Rows, directory: str | os.PathLike) -> int:
         open(values, "wb") as value_file,
     ):
         for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-            key_file.write(block.keys.astype("<i8").tobytes())
+            key_file.write(key_types.to_int64(block.keys).astype("<i8").tobytes())
             value_file.write(np.ascontiguousarray(block.data[:, :dim]).astype("<f4").tobytes())
             count += len(block)
         # New values must not be found next to old keys if this process dies between the two replacements.

@@ -16,6 +16,7 @@ from tf_multitier._engine import DataLossError
 from tf_multitier.checkpoint.bundle import Bundle
 from tf_multitier.checkpoint.source import concatenate
 from tf_multitier.checkpoint.source import RowSource
+from tf_multitier.checkpoint.source import with_keys
 from tf_multitier.engine.rows import Rows
 
 _MANIFEST = re.compile(r"(.+)/part_(\d+)-of-(\d+)/(manifest|delta)")
@@ -65,6 +66,7 @@ class SavedTable(RowSource):
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, in all parts.
       dtype: of the values in the part files: "float32", "bfloat16" or "float16". Rows are read as float32, which is exact.
+      key_dtype: of the keys: "int64" (int32, too), "uint64" or "uint32".
       frozen: whether it has keys and values alone, for serving: frequencies are read as 0 and versions as -1.
       initializer: dict (kind, a, b, seed, matrix_rows) of the initial values of absent keys, or None if the checkpoint does not say.
       parts: list of SavedPart, one for each partition.
@@ -80,6 +82,7 @@ class SavedTable(RowSource):
         self.parts = parts
         self.columns = [(c["name"], c["dim"], c["initial_value"]) for c in manifest["columns"]]
         self.dtype = manifest["columns"][0]["dtype"]
+        self.key_dtype = manifest.get("key_dtype", "int64")
         self.frozen = manifest["format_version"] == 3
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
@@ -110,7 +113,7 @@ class SavedTable(RowSource):
 
     def read_part(self, index: int) -> Rows:
         """The rows of one part in memory. Raises what `blocks` raises."""
-        return concatenate(self.columns, self.part_blocks(index))
+        return concatenate(self.columns, self.part_blocks(index), self.key_dtype)
 
     def count_counted_keys(self, index: int) -> int:
         """How many keys without a row a filter counts in one part. Reads its file, a block at a time. Raises what `blocks` raises."""
@@ -119,7 +122,7 @@ class SavedTable(RowSource):
     def _blocks_of(self, part):
         reader = _engine.PartReader(part.path, part.manifest)
         while (rows := reader.next()) is not None:
-            yield self.rows_of_block(**rows)
+            yield with_keys(self.rows_of_block(**rows), self.key_dtype)
 
     def matrix(self) -> np.ndarray | None:
         """The initial matrix, float32 [matrix_rows, dim], of an initializer of kind "matrix"; else None."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tf_multitier.engine import key_types
 from tf_multitier.engine.rows import Rows
 
 
@@ -18,11 +19,13 @@ class RowSource(abc.ABC):
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, or None if that is known only after reading them.
       dtype: of the values: "float32", "bfloat16" or "float16". Blocks have them as float32, which is exact.
+      key_dtype: of the keys, in blocks too: "int64", "uint64" or "uint32".
     """
 
     columns: list
     num_rows: int | None
     dtype: str = "float32"
+    key_dtype: str = "int64"
 
     @property
     def dim(self) -> int:
@@ -36,7 +39,7 @@ class RowSource(abc.ABC):
     def read(self) -> Rows:
         """All rows in memory, as one `engine.Rows`. The values of frozen rows are float32 in it."""
         return dataclasses.replace(
-            concatenate(self.columns, self.blocks()), dtype=value_dtype(self)
+            concatenate(self.columns, self.blocks(), self.key_dtype), dtype=value_dtype(self)
         )
 
 
@@ -45,11 +48,25 @@ def value_dtype(rows: RowSource | Rows) -> str:
     return "float32" if getattr(rows, "frozen", False) else rows.dtype
 
 
-def concatenate(columns: list, blocks: Iterator[Rows]) -> Rows:
-    """The rows of all blocks as one Rows. The blocks have these columns."""
+def key_dtype(rows: RowSource | Rows) -> str:
+    """The type of the keys of rows that are written."""
+    return key_types.of_array(rows.keys) if isinstance(rows, Rows) else rows.key_dtype
+
+
+def with_keys(rows: Rows, key_dtype: str) -> Rows:
+    """The engine's rows, changed to have keys of that type."""
+    for name in ("keys", "counted_keys", "removed_keys"):
+        if hasattr(rows, name):
+            setattr(rows, name, key_types.from_int64(getattr(rows, name), key_dtype))
+    return rows
+
+
+def concatenate(columns: list, blocks: Iterator[Rows], key_dtype: str) -> Rows:
+    """The rows of all blocks as one Rows. The blocks have these columns and this type of keys."""
     width = sum(dim for _, dim, _ in columns)
-    empty = np.zeros(0, np.int64)
-    found = [Rows(columns, empty, empty, empty, np.zeros((0, width), np.float32)), *blocks]
+    empty, no_keys = np.zeros(0, np.int64), np.zeros(0, key_dtype)
+    nothing = np.zeros((0, width), np.float32)
+    found = [Rows(columns, no_keys, empty, empty, nothing, counted_keys=no_keys), *blocks]
     return Rows(
         columns,
         *(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_multitier import _engine
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
+from tf_multitier.checkpoint.source import key_dtype
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
 from tf_multitier.engine import arguments
@@ -83,7 +84,7 @@ class Writer(CheckpointFiles):
         if not 1 <= partitions <= _NUM_BUCKETS:
             raise ValueError(f"partitions: expected 1 to {_NUM_BUCKETS}, found {partitions}")
         columns = arguments.columns("columns", rows.columns)
-        of_value = frozen or value_dtype(rows)
+        of_value, of_keys = frozen or value_dtype(rows), key_dtype(rows)
         base = {
             "format_version": 3 if frozen else 2,
             "dim": columns[0][1],
@@ -98,6 +99,7 @@ class Writer(CheckpointFiles):
             ],
             "num_rows": 0,
             "num_partitions": partitions,
+            **({} if of_keys == "int64" else {"key_dtype": of_keys}),
             "applies": applies,
         }
         if initializer is not None:

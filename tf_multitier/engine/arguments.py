@@ -7,6 +7,8 @@ import reprlib
 
 import numpy as np
 
+from tf_multitier.engine import key_types
+
 _MOST_ELEMENTS = 2**20  # of a column in a row
 _MOST_BYTES = 2**60  # of a tier
 
@@ -162,6 +164,30 @@ def integers(name, values):
     return np.ascontiguousarray(array, np.int64)
 
 
+def keys(name, values, key_dtype):
+    """Integers [n] of a type of keys (key_types.py), as the int64 that the engine has."""
+    if key_dtype == "int64":
+        return integers(name, values)
+    array = _array(name, values)
+    exact_list = False
+    if array.dtype.kind in "fO" and not isinstance(values, np.ndarray):
+        # A list of integers for which NumPy has no common type, or an empty one.
+        exact = np.array(values, object)
+        exact_list = all(isinstance(value, numbers.Integral) for value in exact.flat)
+        array = exact if exact_list else array
+    if array.dtype.kind not in ("iuO" if exact_list else "iu"):
+        raise ValueError(f"{name}: expected integers that fit {key_dtype}, found {array.dtype}")
+    if array.size:
+        least, most = int(array.min()), int(array.max())
+        if least < 0 or most > np.iinfo(key_dtype).max:
+            raise ValueError(
+                f"{name}: expected integers that fit {key_dtype}, found {least if least < 0 else most}"
+            )
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected shape [n], found {list(array.shape)}")
+    return np.ascontiguousarray(array, np.uint64).view(np.int64)
+
+
 def floats(name, values, shape):
     """A float32 array of the given shape."""
     array = _array(name, values)
@@ -211,7 +237,8 @@ def rows(values):
         ("keys", ("frequencies", "versions")),
         ("counted_keys", ("counted_frequencies", "counted_versions")),
     ):
-        arrays[of] = integers(of, getattr(values, of))
+        its_keys = np.asarray(getattr(values, of))
+        arrays[of] = keys(of, its_keys, key_types.of_array(its_keys))
         for name in others:
             arrays[name] = integers(name, getattr(values, name))
             if len(arrays[name]) != len(arrays[of]):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
+from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
 from tf_multitier.engine import value_types
 from tf_multitier.engine.table import Table
@@ -28,7 +29,8 @@ class Group:
     Attributes:
       values: list of [batch, dim]. With concat: one [batch, sum of the dims]. A sequence: [batch, steps, dim], where
         steps is the length of its longest row. Rows without keys, and places beyond a row's end, are zeros.
-      keys, counts: with train: one int64 array per member with its distinct keys, and with their occurrences. Without train: None.
+      keys, counts: with train: one array per member with its distinct keys, in the table's key_dtype, and an int64 one with their
+        occurrences. Without train: None.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class Group:
                     f"max_norm of member {i}: expected None where train is set and other members have the same table, "
                     f"found {max_norm!r}"
                 )
-        keys = [arguments.integers(f"keys of member {i}", k) for i, k in enumerate(keys)]
+        keys = [
+            table._keys(k, f"keys of member {i}") for i, (table, k) in enumerate(zip(tables, keys))
+        ]
         splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
         splits = [arguments.integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
         for i, s in enumerate(splits):
@@ -155,7 +159,12 @@ class Group:
         values = self._typed(self._group.values(), output_dtype)
         self._shapes = [v.shape for v in values]
         self.values = values[0] if concat else values
-        self.keys = [self._group.keys(i) for i in range(n)] if train else None
+        self.keys = None
+        if train:
+            self.keys = [
+                key_types.from_int64(self._group.keys(i), table.key_dtype)
+                for i, table in enumerate(tables)
+            ]
         self.counts = [self._group.counts(i) for i in range(n)] if train else None
 
     def _typed(self, values, output_dtype):

@@ -22,6 +22,7 @@ _OPTIONS_VERSION = 1
 _NEWER_OPTIONS: dict = {
     "device": "",
     "value_dtype": "float32",
+    "key_dtype": "int64",
     "stochastic_rounding": False,
     "lower": None,
     "upper": None,

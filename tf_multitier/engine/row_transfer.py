@@ -14,14 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tf_multitier.engine import arguments
+from tf_multitier.engine import key_types
 from tf_multitier.engine.rows import Rows
 
 
 class RowTransfer:
-    """Base class of Table. REQUIRES: `_table`, the engine's table, and `columns`."""
+    """Base class of Table. REQUIRES: `_table`, the engine's table, `columns`, `key_dtype`, and `_keys`, which checks keys."""
 
     _table: typing.Any
     columns: typing.Any
+    key_dtype: typing.Any
+    _keys: typing.Callable
+
+    def _rows(self, found):
+        """The engine's rows, with keys of the table's type."""
+        for name in ("keys", "counted_keys"):
+            found[name] = key_types.from_int64(found[name], self.key_dtype)
+        return Rows(**found)
 
     def export(self, all_columns: bool = True) -> Rows:
         """Copies all rows and counted keys, as of one moment, in any order.
@@ -32,7 +41,7 @@ class RowTransfer:
         Returns:
           `Rows`.
         """
-        return Rows(**self._table.export(bool(all_columns)))
+        return self._rows(self._table.export(bool(all_columns)))
 
     def scan(
         self,
@@ -67,7 +76,7 @@ class RowTransfer:
             -(2**63) if min_version is None else arguments.integer("min_version", min_version),
             0 if min_frequency is None else arguments.integer("min_frequency", min_frequency),
         )
-        return Rows(**rows), following
+        return self._rows(rows), following
 
     def _known_columns(self, names):
         """`names`, at least one of them."""
@@ -115,7 +124,7 @@ class RowTransfer:
         ):
             if found not in expected:
                 raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
-        checked = arguments.integers("keys", keys)
+        checked = self._keys(keys)
         dims = {name: dim for name, dim, _ in self.columns}
         if not isinstance(columns, collections.abc.Mapping):
             raise ValueError(f"columns: expected a dict from names to values, found {columns!r}")
@@ -146,10 +155,14 @@ class RowTransfer:
         Columns that `rows` lacks get their initial value. Columns that the table lacks are added.
 
         Raises:
-          ValueError: the value column has another dim, or the sizes of the arrays do not match.
+          ValueError: keys have another type, the value column has another dim, or the sizes of the arrays do not match. `salvage` gives
+            int64 keys, whatever the table had: for one with uint64 keys, `rows.keys.view(np.uint64)`.
         """
         if not isinstance(rows, Rows):
             raise ValueError(f"rows: expected Rows, found {rows!r}")
+        found = key_types.of_array(np.asarray(rows.keys))
+        if found != self.key_dtype:
+            raise ValueError(f"rows: expected keys of {self.key_dtype}, found {found}")
         self._table.import_rows(arguments.rows(rows))
 
     def removed_since(self, version: int) -> typing.Any:
@@ -161,13 +174,14 @@ class RowTransfer:
           version: the newest version (`global_step` of updates) when the last update of the copy began.
 
         Returns:
-          int64 [n], sorted, each key once, with those that left at the newest version before it.
+          The keys [n], sorted (uint64 as int64 of the same bits), each once, with those that left at the newest version before it.
 
         Raises:
           FailedPreconditionError: removals of that version are not known: the table was cleared, filled by `import_rows`, or opened
             since, more keys left than `removed_bytes` and the table's file hold, or `removed_bytes` is 0.
         """
-        return self._table.removed_since(arguments.integer("version", version))
+        removed = self._table.removed_since(arguments.integer("version", version))
+        return key_types.from_int64(removed, self.key_dtype)
 
     def pop_dropped(self, rows: bool = False) -> typing.Any:
         """What was dropped since the last call (see drop_coldest, on_corruption), the oldest first.
@@ -176,11 +190,11 @@ class RowTransfer:
           rows: False: the keys. True: `Rows` with all columns, for dropped="rows". A damaged row is NaN, frequency 0, version -1.
 
         Returns:
-          int64 [n], or `Rows`: as many of the newest as `dropped_bytes` hold.
+          The keys [n], or `Rows`: as many of the newest as `dropped_bytes` hold.
 
         Raises:
           FailedPreconditionError: rows is True, and the table does not keep them.
         """
         if arguments.boolean("rows", rows):
-            return Rows(**self._table.pop_dropped_rows())
-        return self._table.pop_dropped()
+            return self._rows(self._table.pop_dropped_rows())
+        return key_types.from_int64(self._table.pop_dropped(), self.key_dtype)

@@ -17,7 +17,7 @@ class Rows:
 
     Attributes:
       columns: list of (name, dim, initial value). The value column comes first.
-      keys: int64 [n].
+      keys: int64 [n]; uint64 or uint32 of a table that has such keys, as counted_keys.
       frequencies: int64 [n]: number of occurrences in training.
       versions: int64 [n]: global step of the last update.
       data: float32 [n, sum of the columns' dims]: the columns, concatenated in order.

@@ -15,6 +15,7 @@ import numpy as np
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
 from tf_multitier.engine import kept
+from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
 from tf_multitier.engine import value_types
 from tf_multitier.engine.row_transfer import RowTransfer
@@ -22,7 +23,7 @@ from tf_multitier.engine.tier_control import TierControl
 
 
 class Table(RowTransfer, TierControl):
-    """A hash table from int64 keys to rows [value | slot 1 | ... | slot n]. Slots are float32; values may have 16 bits.
+    """A hash table from integer keys to rows [value | slot 1 | ... | slot n]. Slots are float32; values may have 16 bits.
 
     Updates create keys; lookups do not.
 
@@ -76,6 +77,7 @@ class Table(RowTransfer, TierControl):
         device: str | None = None,
         value_dtype: typing.Any = "float32",
         stochastic_rounding: bool = False,
+        key_dtype: typing.Any = "int64",
     ) -> None:
         """Makes an empty table.
 
@@ -133,8 +135,10 @@ class Table(RowTransfer, TierControl):
             the environment variable TF_MULTITIER_DEVICE names, and else a GPU, for which this build has no code.
           value_dtype: of the values in every tier: "float32", "bfloat16" or "float16". What is written is rounded to the nearest, ties
             to even. Updates compute in float32.
-          stochastic_rounding: True: updates round values of 16 bits up or down at random, by the key, the step and the element, so
-            that two runs are equal.
+          stochastic_rounding: True: updates round values of 16 bits up or down at random, by the key, the table's count of applies
+            and the element, so that two runs are equal.
+          key_dtype: "int64", "uint64" or "uint32". Keys have this type in `Rows` and in all results. In the engine, whose messages name
+            keys, a uint64 key is the int64 of the same bits.
 
         Raises:
           ValueError: an argument is out of range, or the storage path is not a directory.
@@ -200,13 +204,15 @@ class Table(RowTransfer, TierControl):
                 "stochastic_rounding": arguments.boolean(
                     "stochastic_rounding", stochastic_rounding
                 ),
+                "key_dtype": key_types.name_of("key_dtype", key_dtype),
             }
         )
 
     def _make(self, options, recover=None):
         self._warns_when_full = options["on_full"] == "warn"
-        self._value_dtype = options["value_dtype"]
+        self._value_dtype, self._key_dtype = options["value_dtype"], options["key_dtype"]
         files = kept.encode_options(options) if options["keep"] and recover is None else []
+        options = {name: value for name, value in options.items() if name != "key_dtype"}
         self._table = _engine.Table({**options, "recover": recover, "files": files})
 
     @classmethod
@@ -307,6 +313,14 @@ class Table(RowTransfer, TierControl):
         """The type of the values: "float32", "bfloat16" or "float16"."""
         return self._value_dtype
 
+    @property
+    def key_dtype(self) -> str:
+        """The type of the keys: "int64", "uint64" or "uint32"."""
+        return self._key_dtype
+
+    def _keys(self, keys, name="keys"):
+        return arguments.keys(name, keys, self._key_dtype)
+
     def _typed(self, values, output_dtype):
         """float32 values of rows in the type that was asked for."""
         if output_dtype is None:
@@ -325,7 +339,7 @@ class Table(RowTransfer, TierControl):
           training: False: for evaluation.
           output_dtype: of the result: "float32", "bfloat16" or "float16". None: `value_dtype`.
         """
-        keys = arguments.integers("keys", keys)
+        keys = self._keys(keys)
         found = self._table.lookup(keys, arguments.boolean("training", training))
         return self._typed(found, output_dtype)
 
@@ -335,7 +349,7 @@ class Table(RowTransfer, TierControl):
         No row moves between tiers, no row counts as used, and the statistics of lookups do not change. For tools that inspect a
         table without changing which rows it keeps in memory.
         """
-        return self._typed(self._table.peek(arguments.integers("keys", keys)), output_dtype)
+        return self._typed(self._table.peek(self._keys(keys)), output_dtype)
 
     def apply(
         self,
@@ -369,7 +383,7 @@ class Table(RowTransfer, TierControl):
           FailedPreconditionError: the score is "custom", and none was set.
         """
         spec, values = rules.rule_and_hyper(rule, hyper)
-        keys = arguments.integers("keys", keys)
+        keys = self._keys(keys)
         grads = arguments.floats("grads", grads, [len(keys), self.dim])
         if counts is not None:
             counts = arguments.integers("counts", counts)
@@ -429,15 +443,15 @@ class Table(RowTransfer, TierControl):
 
     def frequency(self, keys: npt.ArrayLike) -> np.ndarray:
         """The number of occurrences of each key in training: int64 [n]. Without a row: its count if a filter counts it, else 0."""
-        return self._table.frequency(arguments.integers("keys", keys))
+        return self._table.frequency(self._keys(keys))
 
     def version(self, keys: npt.ArrayLike) -> np.ndarray:
         """The version of each key, which its last update has set: int64 [n]; -1 without a row."""
-        return self._table.version(arguments.integers("keys", keys))
+        return self._table.version(self._keys(keys))
 
     def score(self, keys: npt.ArrayLike) -> np.ndarray:
         """The score of each key: int64 [n]. It is `frequency` if the table's score is "frequency", else `version`."""
-        return self._table.score(arguments.integers("keys", keys))
+        return self._table.score(self._keys(keys))
 
     def set_score(self, score: int) -> None:
         """Sets the score that updates give to their rows from now on. The first time that it decreases, a warning is issued.
@@ -458,7 +472,7 @@ class Table(RowTransfer, TierControl):
         Also removes keys whose record is damaged. If a tier cannot record the removal, the table repeats it later; until then `drain`
         and `flush` raise the tier's error.
         """
-        return self._table.remove(arguments.integers("keys", keys))
+        return self._table.remove(self._keys(keys))
 
     def expire(self, step: typing.Any) -> int:
         """Removes the rows that are expired at global step `step`, by steps_to_live or l2_weight_threshold. Returns their number."""

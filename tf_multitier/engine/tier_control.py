@@ -18,13 +18,14 @@ from tf_multitier.engine import arguments
 
 
 class TierControl:
-    """Base class of Table. REQUIRES: `_table`, the engine's table."""
+    """Base class of Table. REQUIRES: `_table`, the engine's table, and `_keys`, which checks keys."""
 
     _table: typing.Any
+    _keys: typing.Callable
 
     def lookup_tier(self, keys: npt.ArrayLike) -> np.ndarray:
         """The tier of each key's row: int32 [n]. 0 is the first tier that the storage type names; -1 without a row."""
-        return self._table.lookup_tier(arguments.integers("keys", keys))
+        return self._table.lookup_tier(self._keys(keys))
 
     def prefetch(self, keys: npt.ArrayLike, timeout: float = 10.0) -> int:
         """Reads the rows of `keys` into the first tier, DRAM or HBM, and pins them there until their next use.
@@ -45,7 +46,7 @@ class TierControl:
         timeout = arguments.real("timeout", timeout)
         if not 0 <= timeout <= 1e9:
             raise ValueError(f"timeout: expected 0 to 1e9 seconds, found {timeout}")
-        return self._table.prefetch(arguments.integers("keys", keys), int(timeout * 1e6))
+        return self._table.prefetch(self._keys(keys), int(timeout * 1e6))
 
     def release_prefetched(self) -> None:
         """Releases all rows that `prefetch` pinned."""

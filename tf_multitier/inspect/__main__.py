@@ -18,7 +18,6 @@ import sys
 
 from tf_multitier import convert
 from tf_multitier import engine
-from tf_multitier.engine import arguments as check
 from tf_multitier.inspect import collect
 from tf_multitier.inspect import plot
 from tf_multitier.inspect import render
@@ -69,10 +68,13 @@ def _parser():
 
 def _keys(text):
     try:
-        return [check.integer("--keys", int(key)) for key in text.split(",")]
+        keys = [int(key) for key in text.split(",")]
+        if all(-(2**63) <= key < 2**64 for key in keys):
+            return keys
+        raise ValueError
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"expected int64 numbers with commas, found {text!r}"
+            f"expected int64 or uint64 numbers with commas, found {text!r}"
         ) from None
 
 

@@ -67,6 +67,7 @@ def _table(table):
         "dim": table.dim,
         "rows": table.num_rows,
         "value_dtype": table.dtype,
+        "key_dtype": table.key_dtype,
         "columns": [
             {"name": name, "dim": dim, "initial_value": value} for name, dim, value in table.columns
         ],

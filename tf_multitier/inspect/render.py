@@ -100,7 +100,8 @@ def _details(described):
     columns = ", ".join(
         f"{c['name']} [{c['dim']}] from {c['initial_value']:g}" for c in described["columns"][1:]
     )
-    lines = [f"  values: {described['value_dtype']}", f"  slots: {columns or 'none'}"]
+    lines = [f"  keys: {described['key_dtype']}", f"  values: {described['value_dtype']}"]
+    lines.append(f"  slots: {columns or 'none'}")
     if described.get("initializer"):
         lines.append(f"  initializer: {json.dumps(described['initializer'])}")
     return lines

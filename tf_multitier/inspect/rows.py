@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tf_multitier.checkpoint import RowSource
+from tf_multitier.engine.key_types import to_int64
 
 
 def of_keys(table: RowSource, keys: list[int]) -> list[dict]:
     """The rows of these keys, in their order. A key without a row has only "key"."""
-    wanted = np.array(keys, np.int64)
+    least, most = np.iinfo(table.key_dtype).min, np.iinfo(table.key_dtype).max
+    wanted = np.array([key for key in keys if least <= key <= most], table.key_dtype)
     found = {}
     for block in table.blocks():
         for i in np.flatnonzero(np.isin(block.keys, wanted)):
@@ -75,7 +77,7 @@ def _digests(table, factors):
     for block in table.blocks():
         bits = block.data.view(np.uint32).astype(np.uint64) * factors[:width]
         value = bits[:, : table.dim].sum(axis=1, dtype=np.uint64)
-        keys.append(block.keys)
+        keys.append(to_int64(block.keys))
         values.append(value)
         rows.append(
             bits.sum(axis=1, dtype=np.uint64)

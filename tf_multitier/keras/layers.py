@@ -148,7 +148,7 @@ class Embedding(_RowsLayer):
       combiner: None: one embedding per id. "sum", "mean" or "sqrtn": pools the ids of each row of [batch, ids].
       ev_option: tf_multitier.EmbeddingVariableOption: storage tiers, filters, eviction.
       optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's optimizer does (`with_rows`).
-      key_dtype: "int64" or "int32".
+      key_dtype: "int64", "int32", "uint64" or "uint32".
       partitions: number of tables that the ids are divided over by their hash.
 
     The dtype policies "bfloat16" and "float16" make rows whose values have that type, with float32 slots; so does

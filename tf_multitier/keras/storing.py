@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import checkpoint
+from tf_multitier import key_types
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
 from tf_multitier._library import ops
@@ -93,6 +94,12 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
         if found != expected:
             raise ValueError(
                 f"layer '{layer}', table '{name}': expected (partition, partitions, dim) {expected}, found {found}"
+            )
+        its_keys = manifest.get("key_dtype", "int64")
+        own = key_types.name_in_files(one.embedding_variable)
+        if its_keys != own:
+            raise ValueError(
+                f"layer '{layer}', table '{name}': expected keys of {own}, found {its_keys}: give the layer that key_dtype"
             )
         saved, own = manifest["columns"][0]["dtype"], one.embedding_variable.dtype.name
         if saved != own and not manifest.get("frozen") and not saver.is_converting():

@@ -17,6 +17,7 @@ from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.checkpoint.writer import values_of
+from tf_multitier.engine.key_types import to_int64
 from tf_multitier.serving.graphs import make_read_only
 from tf_multitier.tensorflow_internals import saved_model_pb2
 
@@ -131,7 +132,8 @@ class _FrozenDelta(CheckpointFiles):
                 for rows in table.part_blocks(index):
                     # A key that is counted now has no row any more.
                     removed = np.concatenate([rows.removed_keys, rows.counted_keys])
-                    writer.add(vars(values_of(rows)) | {"removed_keys": removed})
+                    keys = {"keys": to_int64(rows.keys), "removed_keys": to_int64(removed)}
+                    writer.add(vars(values_of(rows)) | keys)
 
         matrix = table.matrix()
         self._add_parts(
