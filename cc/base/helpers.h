@@ -3,6 +3,9 @@
 //   RunOnHelpers   distributes the pieces of one batch, mostly reads, over threads that do nothing else
 //   RunApart       runs work that may wait for long on a separate thread
 //
+// They are not threads of a BackgroundPool: its jobs are steps that may have to wait for a thread, and here a call waits for
+// its pieces.
+//
 // The threads belong to the process and start as they are needed. If no thread can be started, the caller does the work:
 // RunOnHelpers does it itself, RunApart returns false. A forked child has its own threads. Thread-safe.
 

@@ -148,7 +148,7 @@ versions: [n], or [0]: not given.
 written: number of rows written.
 column_names: 'value', and names of slots.
 if_exists: for a key that has a row: replace what is given, keep the row, or fail with AlreadyExists.
-repeats: for a key that is there twice: fail, or the last one counts.
+repeats: what repeated keys do: fail, or the last one counts.
 check_finite: fail if a column has an infinity or a NaN.
 check_only: write nothing; fail where the op without it would fail now.
 )doc");

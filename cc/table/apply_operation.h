@@ -36,7 +36,7 @@ class ApplyOperation {
     Span<const int64_t> keys;     // [n]
     Span<const int64_t> counts;   // [n] occurrences of each; empty: 1
     Span<const uint32_t> places;  // [n] see ApplyRequest; or empty
-    bool distinct = false;        // no key is there twice
+    bool distinct = false;        // the keys are distinct
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
     int64_t version = -1;         // that Update will set, for refuse_colder
   };

@@ -1,6 +1,6 @@
 // CountedKeys: the counter filter's entries of one shard, 24 bytes for each key that was counted but has no row yet.
 //
-// Not thread-safe: needs the shard's lock. Entries do not move.
+// Owns the memory of the entries. Entries do not move. ShardRows calls it under the shard's lock; it is not thread-safe.
 
 #ifndef CC_TABLE_COUNTED_KEYS_H_
 #define CC_TABLE_COUNTED_KEYS_H_
@@ -32,7 +32,7 @@ class CountedKeys {
 
   CountedKey* at(uint32_t location) const { return chunks_[location / kPerChunk] + location % kPerChunk; }
 
-  // Makes sure the next n Allocate calls succeed; false where memory is short.
+  // Makes sure that the next n Allocate calls succeed. False: there is no memory for them.
   bool Reserve(size_t n) {
     while (num_free_ + chunks_.size() * kPerChunk - end_ < n) {
       void* chunk = env_->AllocatePages(kChunkBytes, /*huge=*/false);

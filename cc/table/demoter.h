@@ -39,8 +39,8 @@ class Demoter {
   Demoter& operator=(const Demoter&) = delete;
 
   // Makes the jobs of a table with lower tiers. in_background: the pool demotes, and operations demote only what is still
-  // beyond the budget. Otherwise operations demote, exactly at the budget. After SetDramBudget has lowered the budget, the pool
-  // demotes in both cases.
+  // beyond the budget. Otherwise each operation ends by demoting rows until DRAM is within the budget. After SetDramBudget has
+  // lowered the budget, the pool demotes in both cases.
   Status Start(bool in_background);
   // Ends the jobs; operations demote from then on. REQUIRES: called before the destructor, except in a forked process
   void Stop();
@@ -49,8 +49,8 @@ class Demoter {
   Status SetDramBudget(Budget budget);
 
   // --- Demotion.
-  // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget. Returns the error of either. Rows
-  // whose write fails stay in memory.
+  // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget, or the ceiling if that is larger.
+  // Returns the error of either. Rows whose write fails stay in memory.
   Status Trim();
   // The same, but keeps the error as the sticky error.
   void TrimAndRemember() { Remember(Trim()); }
@@ -72,8 +72,8 @@ class Demoter {
   // --- Flush.
   // Finds the rows of a shard that have no record in the last tier, and writes them there. Rows in DRAM stay where they are.
   Status FlushShard(Shard* shard);
-  // Moves all rows into the last tier, out of DRAM and the tiers between. Used if the last tier has a size. Such a tier keeps
-  // no record of a row that is above it, and FlushShard leaves rows in DRAM. REQUIRES: the gate is closed
+  // Moves all rows into the last tier, out of DRAM and the tiers between. Used if the last tier has a size. Such a tier cannot
+  // hold a record of a row that is also in DRAM, so FlushShard cannot be used there. REQUIRES: the gate is closed
   Status MoveAllToLast();
 
   // --- Keys that leave the table because no tier can hold them, or because their record is damaged.

@@ -3,7 +3,7 @@
 //              keys [n]
 //                 |  partition by shard, dedup (KeyBatch)
 //      +----------+-----------+
-//   shard 0     shard 1  ... shard s-1       a mutex each, locked a constant number of times a batch
+//   shard 0     shard 1  ... shard s-1       a lock each, taken a constant number of times per batch
 //   +-------+
 //   | index |  one 8-byte word per key: which tier, which location
 //   +-------+
@@ -14,35 +14,36 @@
 //
 // Life of a batch:
 //   Lookup   reads rows or initial values; creates no key and changes nothing but placement.
-//   Apply    1. gather: every key of the batch is brought into DRAM and pinned, absent ones as uncommitted rows that hold
-//               their initial value and read as absent. All I/O and all allocation happen here. On an error the
-//               uncommitted rows are taken back and nothing has changed.
+//   Apply    1. gather: every key of the batch is brought into DRAM and pinned. A key without a row gets an uncommitted row:
+//               it holds its initial value and reads as absent. All I/O and all allocation happen here. After an error
+//               the uncommitted rows are removed and nothing has changed.
 //            2. update: memory only, cannot fail. Sums each key's gradients in batch order, applies the rule once, adds
 //               the occurrences to the frequency, sets the version, unpins.
-//            3. trim: rows beyond the DRAM budget are demoted to the first lower tier, and what is beyond that one's budget
-//               to the second. A failed trim keeps them in memory; its error is sticky, returned by operations that need
-//               room until a retry succeeds, and by Drain().
+//            3. trim: rows beyond the DRAM budget are demoted to the first lower tier. Rows beyond the budget of that tier
+//               are demoted to the second. If a trim fails, the rows stay in memory. Its error is sticky: operations that
+//               need room return it until a retry succeeds, and so does Drain().
 //
-// Copies. The last tier, unless its size is given, keeps the record of a row that was promoted until the row changes. So a
-// clean row is demoted without a write. Every other tier is exclusive: a record leaves it when its row is promoted.
+// Copies. If the last tier has no size, it keeps the record of a promoted row until the row changes. So a clean row is demoted
+// without a write. Every other tier is exclusive: a record leaves it when its row is promoted.
 //
 // Life of a table over a durable tier (SSDHASH, LEVELDB with `durable`):
 //   adopt      Create takes over what the tier recovered: one record a key, the newest, with frequency, version and columns
-//   Flush      every row that is only in memory, or in a tier that does not survive, is written to the last tier and synced:
-//              what was trained before is acknowledged. Rows stay where they are, clean
+//   Flush      writes every row that is only in memory, or in a tier that does not survive, to the last tier, and syncs it.
+//              Updates that ended before are then acknowledged. Rows stay where they are, clean
 //   keep       a flush when the table is destroyed: a graceful close loses nothing
 // A record that the tier wrote and synced by itself (a sealed segment of SSDHASH) is acknowledged, too. After a crash a key
-// reads as its newest such record: possibly older than memory was, never torn, never one that was removed before a Flush. The
-// tiers do not have, and a table does not recover: keys that a filter counted but did not admit, a Bloom filter's counts,
-// recency. A last tier whose size is given keeps no copies: a Flush moves all rows into it, and they need to fit. The records
-// of rows that are promoted afterwards stay for recovery, in addition to its size, until those rows are written again.
+// reads as its newest acknowledged record. It may be older than the row in memory was. It is never torn, and no key that was
+// removed before a Flush returns. A table does not recover keys that a filter counted but did not admit, a Bloom filter's
+// counts, and recency: tiers do not store them. A last tier with a size keeps no copies: a Flush moves all rows into it, so
+// they must fit. When a row is promoted afterwards, its record stays for recovery until the row is written again. Such records
+// come on top of the tier's size.
 //
-// Owns its rows, index, filter and tiers. Does not bound one batch per operation in flight above the DRAM budget, nor the
-// entries of the counter filter for keys that are not admitted yet (24 bytes a key).
+// Owns its rows, index, filter and tiers. Two things are not bounded: one batch for each running operation, above the DRAM
+// budget; and the entries of the counter filter for keys that are not admitted yet (24 bytes per key).
 //
-// Thread-safe: every method from any thread. AddSlots, Clear, and Flush over a last tier whose size is given, wait for a
-// snapshot to end and for the operations in flight, and hold new operations back while they run. A snapshot holds operations
-// back for its moment alone. Everything else runs concurrently.
+// Thread-safe: every method from any thread. AddSlots, Clear, and Flush over a last tier with a size run alone. They wait until
+// a snapshot and the running operations have ended, and hold new operations back. A snapshot holds operations back only while
+// it marks its moment. Everything else runs concurrently.
 
 #ifndef CC_TABLE_EMBEDDING_TABLE_H_
 #define CC_TABLE_EMBEDDING_TABLE_H_
@@ -95,7 +96,7 @@ enum class OnFull {
 enum class OnCorruption {
   kError,   // operations that need the row answer DataLoss; Remove removes it
   kReinit,  // the key starts anew: initial value and slots, frequency 0, version -1
-  kDrop,    // the key is removed as if it had never been there; PopDropped tells it
+  kDrop,    // the key is removed as if it had never been there; PopDropped lists it
 };
 
 class TableAbove;  // table_above.h
@@ -115,10 +116,10 @@ struct TableOptions {
   // What a key without a row reads in lookups for evaluation. None: what it reads in lookups for training.
   std::optional<InitializerSpec> evaluation;
   ExpirySpec expiry;
-  // Bytes of row data (header and index excluded) kept in DRAM. 0: unbounded. With no lower tier a given bound is hard:
-  // an apply that would exceed it is ResourceExhausted.
+  // Bytes of row data in DRAM, without headers and index. 0: unbounded. Without a lower tier the bound is hard: an apply that
+  // would exceed it is ResourceExhausted.
   uint64_t dram_budget_bytes = 0;
-  uint64_t dram_budget_rows = 0;  // in place of dram_budget_bytes: stays when slots are added
+  uint64_t dram_budget_rows = 0;  // in place of dram_budget_bytes; does not change when slots are added
   Budget dram_budget() const { return Budget::Of(dram_budget_bytes, dram_budget_rows); }
   // Rows for which index and DRAM are made at once (Reserve).
   uint64_t initial_rows = 0;
@@ -127,47 +128,49 @@ struct TableOptions {
   // The tiers below DRAM, fastest first: none, one, or two. The first of two has a budget, the capability `middle`, and
   // does not relocate. REQUIRES: with lower tiers dram_budget_bytes > 0, unless dram_named is false.
   std::vector<LowerTierOptions> lower_tiers;
-  // False: DRAM is not a tier of the table (LEVELDB or SSDHASH alone). It holds the rows of operations in flight and no others,
+  // False: DRAM is not a tier of the table (LEVELDB or SSDHASH alone). It holds only the rows of running operations,
   // and LookupTier counts from the first lower tier. REQUIRES: lower tiers, and dram_budget_bytes 0.
   bool dram_named = true;
   // A tier above DRAM with a device of its own (HbmOver of cc/hbm), and the bytes of row data it may hold. Null and 0: none. It
-  // is inclusive: it keeps copies of rows, and hands rows that it evicts down to the tiers here.
+  // is inclusive: it keeps copies of rows. It hands the rows that it evicts down to the tiers of this table.
   std::shared_ptr<const TableAbove> above;
   uint64_t hbm_budget_bytes = 0;
   uint64_t hbm_budget_rows = 0;  // in place of hbm_budget_bytes
   Budget hbm_budget() const { return Budget::Of(hbm_budget_bytes, hbm_budget_rows); }
   bool is_below = false;  // set by Create for the table below `above`: refusals name only the options that both allow
-  // When a last tier whose size is given is full: true drops its coldest rows (PopDropped lists them); false fails with
+  // What happens when a last tier with a size is full. True: its coldest rows are dropped, and PopDropped lists them. False:
   // ResourceExhausted.
   bool drop_coldest = false;
   // What PopDropped lists, and in how many bytes. The newest are kept.
   KeepDropped keep_dropped = KeepDropped::kKeys;
   uint64_t dropped_bytes = kDroppedBytes;
-  // Memory for RemovedSince; 0: removed keys are not noted. What is beyond it goes to a file in the folder; without one it is
-  // forgotten, the oldest first.
+  // Memory for RemovedSince. 0: removed keys are not noted. Further keys go to a file in removed_folder. Without a folder, the
+  // oldest keys are forgotten.
   uint64_t removed_bytes = kRemovedBytes;
   std::string removed_folder;
-  // Of a last tier that is full and drops nothing, in applies. REQUIRES: kError with drop_coldest, and with `above`
+  // What an apply does with new keys when the last tier is full and drops nothing. REQUIRES: kError with drop_coldest, and with
+  // `above`
   OnFull on_full = OnFull::kError;
-  // Takes over the rows that the last tier recovered; its other columns join `slots`, in their order. FailedPrecondition where
-  // its value column is not the table's. REQUIRES: the last tier is durable, and was opened to recover
+  // Takes over the rows that the last tier recovered. Its other columns are added to `slots`, in their order.
+  // FailedPrecondition if its value column differs from the table's. REQUIRES: the last tier is durable, and was opened to
+  // recover
   bool adopt = false;
-  // Flush when the table is destroyed. An error there is lost; a caller that needs it calls Flush first. REQUIRES: the last
-  // tier is durable; whether its files stay is an option of the tier
+  // Flush when the table is destroyed. An error of this Flush is lost: call Flush before if you need it. REQUIRES: the last
+  // tier is durable. Whether its files stay is an option of the tier
   bool keep = false;
   OnCorruption on_corruption = OnCorruption::kError;
-  // Which rows are demoted first. In tables of less than 64 Ki rows of DRAM exact: LRU by (operation, last occurrence in its
-  // batch; where keys come distinct, as a group gives them: place among them, which is that of first occurrences), LFU by
-  // frequency and then so, the score by version and then so, the default as LRU. In larger ones LRU, LFU and the score go by
-  // samples, and the default is scan-resistant (cc/policy/probation_clock.h).
+  // Which rows are demoted first. With fewer than 64 Ki rows of DRAM the order is exact: kLru by the last operation that used
+  // the row, then by the key's last occurrence in its batch (its first one in a group, which gives distinct keys); kLfu by
+  // frequency, kScore by version, ties as kLru; kDefault as kLru. In larger tables kLru, kLfu and kScore compare samples, and
+  // kDefault is scan-resistant (cc/policy/probation_clock.h).
   Replacement cache_strategy = Replacement::kDefault;
   // What an update sets as the version of its rows. Under kFrequency, Replacement::kScore is kLfu.
   Score score = Score::kStep;
-  // When the last tier is full: a new key that would be colder than every row of the table gets no row, its gradient is not
-  // used, and it counts as refused. In large tables coldness goes by the last rows that left. An update looks at the header of
-  // one record of each lower tier. REQUIRES: drop_coldest, and cache_strategy kScore
+  // When the last tier is full, a new key that would be colder than every row of the table gets no row. Its gradient is not
+  // used, and it counts as refused. Large tables compare with the rows that left last. An update reads the header of one record
+  // of each lower tier. REQUIRES: drop_coldest, and cache_strategy kScore
   bool refuse_colder = false;
-  // A power of two up to 64. 0: one below 64 Ki rows of budget, else 8. Nothing visible depends on it.
+  // A power of two up to 64. 0: one if the budget is below 64 Ki rows, else 8. Does not affect results.
   int num_shards = 0;
   Env* env = nullptr;  // nullptr: Env::Posix()
 };
@@ -181,17 +184,17 @@ struct ApplyRequest {
   // Names of the columns that serve as rule->slots(), in that order. REQUIRES: they exist (see AddSlots).
   std::vector<std::string> slot_columns;
   std::vector<float> hyper;  // rule->hyperparameters(), in that order
-  // No key is there twice, so none is looked for. REQUIRES: that this is so.
+  // Keys are distinct; skips deduplication. REQUIRES: no duplicates
   bool distinct = false;
-  // [n] what Lookup gave as the places of these keys, or empty. A hint: under the shard's lock the row at a place is taken
-  // where it is the key's, and the index is asked where it is not (any more).
+  // [n] the places of these keys that Lookup gave, or empty. A hint: if the row at a place is no longer the key's, the index is
+  // searched.
   Span<const uint32_t> places;
-  int64_t global_step = -1;        // the step; -1: the table's own count of applies. Sets the version where the score is it
+  int64_t global_step = -1;  // the step. -1: the table's own count of applies. It becomes the version if the score is kStep
   int64_t* version_set = nullptr;  // out, or null: the version that was set
   int64_t* refused = nullptr;      // out, or null: new keys that got no row (on_full, refuse_colder)
 };
 
-// What became of the rows in one update.
+// How many rows one update refused and dropped.
 struct UpdateCounts {
   int64_t refused = 0;  // new keys that got no row
   int64_t dropped = 0;  // rows that left the table while it ran, to make room
@@ -204,11 +207,11 @@ struct TableStats {
     int64_t rows = 0;
     int64_t row_bytes = 0;       // rows x row_bytes
     int64_t budget_bytes = 0;    // 0: unbounded
-    int64_t resident_bytes = 0;  // memory taken from the machine, unused slots included (0 for files)
+    int64_t resident_bytes = 0;  // memory, including unused places for rows (0 for files)
     int64_t hits = 0;            // keys looked up, and unique keys applied, that were found here
-    int64_t misses = 0;          // of those that reached this tier, how many were not
-    int64_t promotions = 0;      // rows brought up out of this tier
-    int64_t demotions = 0;       // rows taken down into this tier
+    int64_t misses = 0;          // keys looked for here and not found
+    int64_t promotions = 0;      // rows moved up out of this tier
+    int64_t demotions = 0;       // rows moved down into this tier
     int64_t reads = 0;           // records read
     int64_t writes = 0;          // records written
     TierStats device;            // what the tier says of its files; empty for DRAM
@@ -232,8 +235,8 @@ struct TableStats {
   int64_t false_matches = 0;  // records read whose key was another
   int64_t index_bytes = 0;
   int64_t filter_bytes = 0;
-  int64_t snapshot_bytes = 0;    // of rows that changed before a snapshot came to them, and wait for its visitor
-  int64_t snapshot_held_us = 0;  // for so long the last snapshot held operations back
+  int64_t snapshot_bytes = 0;    // of copies of rows that changed before a snapshot wrote them
+  int64_t snapshot_held_us = 0;  // how long the last snapshot held operations back
   int64_t linked_bytes = 0;      // of files that the last save linked, in place of writing their rows
   int64_t row_bytes = 0;         // of one row
   int64_t stride_bytes = 0;      // of one row with header and padding
@@ -243,8 +246,8 @@ struct TableStats {
 
 class EmbeddingTable {
  public:
-  // InvalidArgument where an option is out of range (one message, naming expected and found); ResourceExhausted where
-  // memory is short. Nothing is left behind on an error.
+  // InvalidArgument if an option is out of range: one message that names expected and found. ResourceExhausted if there is not
+  // enough memory. An error leaves nothing behind.
   static Result<std::unique_ptr<EmbeddingTable>> Create(TableOptions options);
   ~EmbeddingTable();
   EmbeddingTable(const EmbeddingTable&) = delete;
@@ -255,24 +258,24 @@ class EmbeddingTable {
   // The layout as of now (columns are only ever appended).
   std::shared_ptr<const RowLayout> layout() const;
 
-  // Writes the value of keys[i] to out + i * stride: the row's, or, where there is none, what AbsentValues says.
-  // Repeats allowed. Errors: only I/O of a lower tier.
-  // places (may be null): where each row was found, for ApplyRequest::places; kNoPlace where in no DRAM.
+  // Writes the value of keys[i] to out + i * stride: the row's, or what AbsentValues gives for a key without a row. Keys may
+  // repeat. The only errors are those of a lower tier's I/O. places (may be null) receives where each row was found, for
+  // ApplyRequest::places; kNoPlace: not in DRAM.
   static constexpr uint32_t kNoPlace = 0xffffffffu;
   Status Lookup(Span<const int64_t> keys, float* out, Executor* executor = nullptr,  // out: [n, dim]
                 uint32_t* places = nullptr,                                          // places: [n]
                 int64_t stride = 0,                                                  // in elements, >= dim; 0: dim
                 ReadFor reason = ReadFor::kTraining);
 
-  // What Lookup gives, and nothing else happens: no row moves, none counts as used, hits and misses of lookups are not counted.
+  // Like Lookup, without its effects: no row moves or counts as used, and no hits and misses are counted.
   Status Peek(Span<const int64_t> keys, float* out);  // out: [n, dim]
 
   const AbsentValues& absent_values() const;
 
   // A hint: brings rows up from lower tiers and keeps them in DRAM until their next lookup or apply, until timeout_us have
-  // passed, or until ReleasePrefetched(). One that is kept already stays until the later of the two ends; its next use ends
-  // both. Creates no key. At most a quarter of the DRAM budget is kept so; keys beyond that are left where they are. `pinned`
-  // (may be null): how many rows this call keeps that were not kept before.
+  // passed, or until ReleasePrefetched(). A row that is kept already stays until the later of the two timeouts; its next use
+  // ends both. Creates no key. At most a quarter of the DRAM budget is kept in this way. Further rows stay where they are.
+  // `pinned` (may be null): how many rows this call keeps that were not kept before.
   Status Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t* pinned);
   void ReleasePrefetched();
 
@@ -280,8 +283,8 @@ class EmbeddingTable {
   // hyperparameter out of range, counts < 0. An entry of count 0 trains but adds nothing to the frequency.
   Status Apply(const ApplyRequest& request, Executor* executor = nullptr);
 
-  // Makes sure the columns exist; new ones widen every row and hold their initial value. AlreadyExists where a column of
-  // that name has another dim; Unimplemented where one is not float32. O(rows) where something is added.
+  // Makes sure that the columns exist. New ones widen every row and hold their initial value. AlreadyExists if a column of that
+  // name has another dim. Unimplemented if one is not float32. O(rows) if a column is added.
   Status AddSlots(Span<const ColumnSpec> slots);
 
   // Occurrences trained on; 0 where the key has no row (a counted key: its count).
@@ -298,7 +301,7 @@ class EmbeddingTable {
 
   // Removes keys: row, frequency, version, count (of a Bloom filter: its estimate). Absent keys are skipped; keys whose record
   // is damaged are removed, too. `removed` (may be null): how many had a row. A removal that a tier refuses is repeated before
-  // any other row of the shard is written; its error is the sticky one (Drain), and a durable tier's Flush fails until then.
+  // any other row of the shard is written. Until it succeeds, its error is the sticky error (Drain), and Flush fails.
   Status Remove(Span<const int64_t> keys, int64_t* removed);
   // Removes the rows that are expired at `step` by options().expiry, and counted keys by steps. `expired` may be null. A row
   // that cannot be read stays; its error is returned after all other rows were checked.
@@ -379,7 +382,7 @@ class EmbeddingTable {
   // The newest version that an apply or import has set; -1 before the first. Expiry at a save takes it as the present step.
   int64_t NewestStep() const;
   TableStats Stats() const;
-  // Waits until the work is done that was due at the call, retries a failed trim, and returns the sticky error.
+  // Waits for the work that was due at the call, retries a failed trim, and returns the sticky error.
   Status Drain();
   // Once this returns OK, everything trained, imported and removed before the call is durable (see the class comment). Other
   // operations run at the same time. FailedPrecondition if the last tier does not survive the process. ResourceExhausted, with
@@ -391,8 +394,8 @@ class EmbeddingTable {
   // FailedPrecondition if DRAM has no budget. InvalidArgument below one row. ResourceExhausted if the present rows do not fit
   // and cannot leave (no tier below, or one of given size that drops nothing).
   Status SetDramBudget(Budget budget);
-  // Takes the memory of index and DRAM for `rows` keys in all, at most for those that the tiers hold. ResourceExhausted where
-  // memory is short; what was taken stays.
+  // Allocates the memory of index and DRAM for `rows` keys in all, but not for more than the tiers may hold. ResourceExhausted
+  // if there is not enough memory; what was allocated stays.
   Status Reserve(uint64_t rows);
   // Gives back the space of dead records in the lower tiers' files (Tier::Compact). Other operations run at the same time. An
   // error loses nothing: ResourceExhausted if the disk has no room for the records that must be moved.

@@ -1,6 +1,6 @@
 // Event: something that happens under a shard's lock, again and again, and that threads wait for.
 //
-// Needs the lock. Costs next to nothing while no thread waits.
+// Owns the list of waiting threads. Every call needs the shard's lock. Costs next to nothing while no thread waits.
 
 #ifndef CC_TABLE_EVENT_H_
 #define CC_TABLE_EVENT_H_

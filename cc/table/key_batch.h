@@ -26,7 +26,7 @@ class KeyBatch {
   static constexpr uint32_t kEnd = 0xffffffffu;
 
   // Sorts `keys` (fewer than 2^32 - 1) into 2^log2_shards shards by the top bits of their hashes.
-  // `distinct`: no key is there twice, and there is nothing to dedup.
+  // `distinct`: the keys are distinct, and there is nothing to dedup.
   void Partition(Span<const int64_t> keys, int log2_shards, bool distinct = false);
   // Makes room for Dedup: once after Partition, before the first Dedup.
   void PrepareDedup();

@@ -7,8 +7,9 @@
 //                                   2. waits for the snapshot that is being taken, and keeps the next one from starting
 //                                   3. closes the gate: waits until every operation has left, and holds new ones back
 //
-// Every public call of a table that touches its rows begins with one of them. A call over many rows enters once for each chunk,
-// so that a snapshot, or an operation that closes the gate, waits for a chunk and not for the whole call.
+// Owns its place in the gate, and gives it up at the end of the block. Used by the operations of a table: every public call
+// that touches rows begins with one of them. A call over many rows enters once for each chunk, so that a snapshot, or an
+// operation that closes the gate, waits for a chunk and not for the whole call.
 //
 // A thread that is inside does not enter again, and holds no shard's lock, pin or pending word when it enters. One scope is
 // used by one thread; any number of threads have scopes.

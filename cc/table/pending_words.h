@@ -1,9 +1,9 @@
-// PendingWords: index words that stand aside while an operation reads the record that they name.
+// PendingWords: the index words whose records are being read.
 //
 // In the index such a word is kPending and holds an id instead of its location; here the word is kept as it was. Until the id
 // is given back, no other operation moves, frees or reads that record.
 //
-// Needs the shard's lock.
+// Owned and called by ShardRows, under the shard's lock.
 
 #ifndef CC_TABLE_PENDING_WORDS_H_
 #define CC_TABLE_PENDING_WORDS_H_

@@ -89,7 +89,7 @@ struct UpsertRequest {
   Span<const int64_t> frequencies;  // [n], or empty: not given
   Span<const int64_t> versions;     // [n], or empty: not given
   IfExists if_exists = IfExists::kReplace;
-  bool last_of_repeats = false;  // false: a key that is there twice is InvalidArgument
+  bool last_of_repeats = false;  // false: repeated keys are InvalidArgument
   bool check_only = false;       // writes no row; refuses what an upsert would refuse now. Rows may move between tiers
 };
 

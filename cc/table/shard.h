@@ -1,9 +1,11 @@
-// Shard: a part of the table's keys behind one lock. What the lock guards can be reached through the lock alone:
+// Shard: a part of the table's keys behind one lock. Owns the lock and the rows (ShardRows). The rows can be reached through
+// the lock alone:
 //
 //   Shard::Locked    the exclusive side: every step of a row's life (ShardRows). Background work holds it for short slices.
 //   Shard::Shared    the shared side, for lookups: what is const of ShardRows.
 //
-// A thread holds one Locked at a time, or Shared of all shards, taken in order. No I/O while it holds either. A function that
+// Any thread of an operation that has entered the gate (operation_scope.h), and the threads that demote, may take the lock. A
+// thread holds one Locked at a time, or Shared of all shards, taken in order. No I/O while it holds either. A function that
 // takes a Shard::Locked& works under its caller's lock.
 
 #ifndef CC_TABLE_SHARD_H_

@@ -1,4 +1,6 @@
-// What the shards of a table share, count and hand out.
+// ShardCommon: what the shards of a table share: options, counters, removed keys.
+//
+// Owned by the table. Constants are set when the table is made. Counters are atomic: shards change them under their own locks.
 
 #ifndef CC_TABLE_SHARD_COMMON_H_
 #define CC_TABLE_SHARD_COMMON_H_

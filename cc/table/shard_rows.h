@@ -1,4 +1,5 @@
-// ShardRows: the keys of one shard, and every step of a row's life.
+// ShardRows: owns the keys of one shard, its index, its slab of rows and its marks, and makes every step of a row's life. Its
+// callers hold the shard's lock: they reach it through Shard::Locked or Shard::Shared.
 //
 //                 CreateUncommitted                Commit                   MoveToRecord
 //     absent -----------------------> uncommitted --------> row in DRAM <----------------> record below

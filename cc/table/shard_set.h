@@ -1,4 +1,6 @@
 // ShardSet: the shards of a table, and which of them a key belongs to: the top bits of its hash say so.
+//
+// Owns the shards. Constant after the table is made, so it needs no lock.
 
 #ifndef CC_TABLE_SHARD_SET_H_
 #define CC_TABLE_SHARD_SET_H_

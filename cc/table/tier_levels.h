@@ -1,7 +1,7 @@
 // TierLevels: the tiers that a table has below DRAM, by level (0 is the upper one), and what each of them can do.
 //
-// Set when the table is made, constant afterwards. Shards read it. They call only Tier::SwitchBelow and MayReach, which
-// work on memory alone: no tier does I/O under a shard's lock.
+// Owned by the table. Set when the table is made, constant afterwards. Shards read it. They call only Tier::SwitchBelow and
+// MayReach, which work on memory alone: no tier does I/O under a shard's lock.
 
 #ifndef CC_TABLE_TIER_LEVELS_H_
 #define CC_TABLE_TIER_LEVELS_H_

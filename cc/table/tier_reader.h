@@ -9,9 +9,9 @@
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for,
 //               OnRecord decides, and the reader does it: keep the record where it is, install its row in DRAM, or erase the
-//               key. After a row is installed, a last tier without a size keeps the record. While the row does not change,
-//               this record is its clean copy: if that is the only lower tier, the row can leave DRAM without a write. Any
-//               other tier frees the record.
+//               key. After a row is installed, a last tier without a size keeps the record. While the row does not change, this
+//               record is its clean copy. In a table with one lower tier, such a row leaves DRAM without a write. Any other
+//               tier frees the record.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
@@ -118,7 +118,7 @@ class RecordVisitor {
   virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;
   // The row is in DRAM now, unpinned.
   virtual void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) { (void)lock, (void)key, (void)row; }
-  // Whether a key whose row cannot be installed, for want of memory, is an error.
+  // True: it is an error if there is no memory to install a row.
   virtual bool MustInstall() const { return false; }
   virtual Damage OnDamage() const { return Damage::kAsOption; }
   // Receives the records of erased keys, for TierStack::Remove. If it is not null, an error of one key does not end the call:
@@ -130,9 +130,8 @@ class TierReader {
  public:
   TierReader(TableBase* base, Demoter* demoter) : base_(*base), demoter_(*demoter) {}
 
-  // Answers every key. After an error it has removed all its marks; keys that were answered before stay answered. The
-  // visitor undoes its own changes. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys'
-  // shards
+  // Answers every key. After an error, all marks are removed. Answers that were given are not undone: a visitor that needs that
+  // does it itself. REQUIRES: if the visitor erases, the caller has the ShardWriters of the keys' shards
   Status Read(TierKeys* keys, RecordVisitor* visitor);
 
  private:

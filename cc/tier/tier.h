@@ -6,14 +6,14 @@
 // evict: capacity is the table's decision. A tier that cannot store a batch (the disk is full, or the tier's own bound is
 // reached) refuses the whole batch with ResourceExhausted and keeps the records that it had.
 //
-// Life of a record: Write -> location -> Read, any number of times -> Free. Until then it is held. A freed location may be used
-// again.
-// Remove deletes the key: a durable tier ensures that no record of the key returns after a restart.
+// Life of a record: Write gives it a location. From then until Free the record is held, and can be read any number of times. A
+// freed location may be used again. Remove deletes the key: a durable tier ensures that no record of the key returns after a
+// restart.
 //
 // A tier with the capability `middle` may have the last tier below it. A row of a middle tier may also have an equal record in
-// the last tier. This record is the row's clean copy. A row with a clean copy leaves the middle tier without a write. The field
-// `below` of its record header is the copy's location. A middle tier stores `below`, `recency` and `flags`. The last tier need
-// not store them.
+// the last tier. This record is the row's clean copy. A row with a clean copy leaves the middle tier without a write. The
+// header of the middle tier's record has a field `below`: the location of the clean copy. A middle tier stores `below`,
+// `recency` and `flags`. The last tier need not store them.
 //
 // A row may have been written with fewer columns than the table has now: a record states its number of columns.
 // Read returns only these; its caller fills in the others.
@@ -38,8 +38,8 @@
 //   Write, Sync, Remove, Compact          they may call the relocator. So may a thread of the tier
 //   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
 // The relocator may call Read (without any_key), Free and stats, and no other method of the tier.
-// Scan and Free. A record may move after Scan has given its location. If the owner wants to free the records that it scans, it
-// calls SetRelocator(nullptr) before, or deletes all references that it has. Then no record moves.
+// Scan and Free. A record may move after Scan has given its location. An owner that frees what it scans must prevent moves
+// first. It calls SetRelocator(nullptr). Or it deletes its references: step 3 then finds none and never sets `moved`.
 //
 // Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
 // gives another record (its key shows which); it never gives torn data. Every tier passes the tests of tier_conformance.h.
@@ -81,7 +81,7 @@ struct WriteRecord {
 
 // A record to read.
 struct ReadRecord {
-  int64_t key = 0;  // the expected key; a record of another key is returned too
+  int64_t key = 0;  // the expected key. Where the location has a record of another key, that record is read
   uint32_t location = 0;
   // In: true if the caller does not know the key. If the record is damaged and the tier finds its key, in the record or in
   // another file, the tier sets `key` and clears any_key. The caller must then check that its row of this key is at this
@@ -110,8 +110,8 @@ struct Relocation {
 };
 using Relocator = std::function<void(Span<Relocation>)>;
 
-// A histogram of the time of batches: count i is the number of batches that took at least 2^(i-1) and less than 2^i
-// microseconds; the last count includes all longer ones.
+// A histogram of the time of batches: count 0 is the number of batches that took less than 1 microsecond, count i of those that
+// took at least 2^(i-1) and less than 2^i. The last count includes all longer ones.
 using LatencyHistogram = std::array<int64_t, 24>;
 inline size_t LatencyBucket(uint64_t micros) {
   size_t bucket = 0;
@@ -124,7 +124,7 @@ struct TierStats {
   int64_t row_bytes = 0;       // bytes of row data in records that are held
   int64_t resident_bytes = 0;  // memory used for these rows
   int64_t stored_bytes = 0;    // bytes on a device used for these rows
-  // Of SSDHASH, and the first four and read_backend of LEVELDB; 0 for other tiers.
+  // SSDHASH sets all fields below. LEVELDB sets device_reads to appended_bytes, and read_backend. Other tiers set none.
   int64_t device_reads = 0;  // calls that read records, after coalescing
   int64_t device_read_bytes = 0;
   int64_t device_written_bytes = 0;  // all writes: records, relocation and metadata

@@ -61,7 +61,7 @@ Status SegmentWriter::Reserve(const std::shared_ptr<const RowLayout>& layout, si
   MT_RETURN_IF_ERROR(Repair());
   const auto fits = [&layout](const Segment& segment) { return segment.header.columns.size() == layout->columns().size(); };
   if (!spares_.empty() && !fits(*spares_.back())) DropSpares(0);
-  if (open_ != nullptr && (!fits(*open_->segment()) || open_->full())) HandOver();
+  if (open_ != nullptr && (!fits(*open_->segment()) || open_->full())) QueueOpen();
   while (free_slots() < n) {
     MT_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, CreateSegment(*layout, SegmentBytes()));
     spares_.insert(spares_.begin(), std::move(segment));
@@ -114,7 +114,7 @@ Status SegmentWriter::Append(const std::vector<LogRecord>& records, std::vector<
   Status status;
   for (const LogRecord& record : records) {
     if (open_->full()) {
-      HandOver();
+      QueueOpen();
       status = OpenNext();
       if (!status.ok()) break;
       use();
@@ -142,7 +142,7 @@ void SegmentWriter::Published() {
   in_use_.clear();
 }
 
-void SegmentWriter::HandOver() {
+void SegmentWriter::QueueOpen() {
   {
     MutexLock lock(queue_mutex_);
     queued_bytes_ += open_->memory_bytes();
@@ -224,7 +224,7 @@ Status SegmentWriter::Flush() {
 
 Status SegmentWriter::Close() {
   DropSpares(0);
-  if (open_ != nullptr) HandOver();
+  if (open_ != nullptr) QueueOpen();
   return Flush();
 }
 

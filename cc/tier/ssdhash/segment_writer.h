@@ -78,7 +78,7 @@ class SegmentWriter {
   Result<std::shared_ptr<Segment>> CreateSegment(const RowLayout& layout, uint64_t bytes);
   Status OpenNext();
   // Queues the open draft.
-  void HandOver();
+  void QueueOpen();
   // Finishes queued drafts on this thread until at most `bytes` of buffers are queued.
   void HelpUntil(uint64_t bytes);
   // Finishes the oldest queued draft; false: none is queued.
