@@ -4,8 +4,6 @@
 #include "cc/hbm/hbm_table.h"
 
 #include <list>
-#include <map>
-#include <optional>
 #include <thread>
 
 #include "cc/hbm/hbm_test_util.h"
@@ -101,15 +99,20 @@ TEST(HbmTable, WithOneBucketLruEqualsAListAndLfuACounter) {
     MT_ASSERT_OK(Train(Sgd(Range(0, 60), 1.0f, 4), table.get()));
     MT_ASSERT_OK(table->AddSlots(SlotColumns(**FindUpdateRule("adagrad"), 4)));  // HBM is empty now
     CacheModel model{10, lfu, {}};
-    const int64_t hits = table->Stats().tiers[0].hits;
+    const TableStats before = table->Stats();
     std::mt19937_64 random(9);
     for (int i = 0; i < (kSanitized ? 60 : 300); ++i) {
       const auto key = static_cast<int64_t>(std::min(random() % 60, random() % 60));
       LookupAll(table.get(), {key});
       model.Use(key);
     }
-    EXPECT_EQ(table->Stats().tiers[0].hits - hits, model.hits);
-    EXPECT_EQ(table->Stats().tiers[0].rows, 10);
+    const TableStats after = table->Stats();
+    EXPECT_EQ(after.tiers[0].hits - before.tiers[0].hits, model.hits);
+    EXPECT_EQ(after.tiers[0].misses - before.tiers[0].misses, model.inserted);
+    EXPECT_EQ(after.tiers[1].promotions - before.tiers[1].promotions, model.inserted);
+    EXPECT_EQ(after.tiers[0].rows, 10);
+    EXPECT_EQ(before.tiers[0].rows + model.inserted - model.evicted, after.tiers[0].rows);
+    EXPECT_EQ(after.tiers[1].demotions, before.tiers[1].demotions);  // rows that no update changed leave without a copy
     std::set<int64_t> in_hbm, expected;
     const std::vector<int32_t> tiers = TierOf(table.get(), Range(0, 60));
     for (int64_t key = 0; key < 60; ++key) {
@@ -262,159 +265,76 @@ TEST(HbmTable, OutOfHbmSaysWhatWasAskedForAndWhatWasFree) {
   EXPECT_EQ(device->used_bytes(), 0u);
 }
 
-// Two operations, their parts in every order: find a < finish a, find b < finish b.
-TEST(HbmTable, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
-  const std::vector<std::vector<int>> orders = {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0},
-                                                {1, 0, 0, 1}, {1, 0, 1, 0}, {1, 1, 0, 0}};
-  const std::vector<std::vector<int64_t>> batches = {{1, 2}, {2, 3, 4}, {5}, {1, 2, 3, 4, 5, 6}};
-  for (const int rows : {1, 3, 100}) {
-    for (const auto& order : orders) {
-      for (size_t pair = 0; pair < batches.size() * batches.size() * 2; pair += kSanitized ? 11 : rows == 3 ? 1 : 3) {
-        const bool bounded = (pair / 2 + pair / 8 + static_cast<size_t>(rows)) % 2 == 0;  // rows are born in the table below
-        const std::vector<int64_t> keys[2] = {batches[pair / 2 % 4], batches[pair / 8]};
-        const bool lookup = pair % 2 == 1;  // the second operation
-        TableOptions tiered = TieredOptions(4, 2, std::make_shared<MemoryTier>()), basic = BasicOptions(4);
-        for (TableOptions* options : {&tiered, &basic}) {  // sums are exact, in any order
-          options->initializer = InitializerSpec();
-        }
-        if (bounded) tiered.lower_tiers[0].budget_rows = 6;
-        auto table = MakeHbmTable(tiered, rows, NewEmulatedDevice(pair));
-        auto plain = MakeTable(basic);
-        const Training before = Sgd(Range(0, 4), 1.0f, 4);
-        MT_ASSERT_OK(before.Run(plain.get()));
-        MT_ASSERT_OK(Train(before, table.get()));
-        const Training trainings[2] = {Sgd(keys[0], 0.5f, 4), Sgd(keys[1], 0.25f, 4)};
-        std::vector<float> out(keys[1].size() * 4);
-        HbmTable::Operation operations[2] = {HbmTable::Operation(table.get()), HbmTable::Operation(table.get())};
-        bool found[2] = {false, false};
-        for (const int o : order) {
-          if (!found[o]) {
-            MT_ASSERT_OK(table->Find(&operations[o], keys[o]));
-          } else if (o == 1 && lookup) {
-            MT_ASSERT_OK(table->FinishLookup(&operations[o], out.data(), 0, ReadFor::kTraining));
-          } else {
-            MT_ASSERT_OK(table->FinishApply(&operations[o], RequestOf(trainings[o])));
-          }
-          found[o] = true;
-        }
-        MT_ASSERT_OK(trainings[0].Run(plain.get()));
-        if (!lookup) MT_ASSERT_OK(trainings[1].Run(plain.get()));
-        const std::vector<int64_t> all = Range(0, 8);
-        ASSERT_TRUE(SameBits(LookupAll(table.get(), all), multitier::LookupAll(plain.get(), all)))
-            << rows << " rows, pair " << pair << ", order " << order[0] << order[1] << order[2] << order[3];
-      }
-    }
-  }
-}
-
-// One operation of a test that drives its parts: it begins (takes its number), finds, finishes and ends.
-struct Driven {
-  std::vector<int64_t> keys;
-  bool lookup = false;
-  std::optional<HbmTable::Operation> operation;
-  int parts = 0;  // done so far
-  std::vector<float> out;
-
-  Training training() const { return Sgd(keys, -1.0f, 4); }
-  void Next(HbmTable* table) {
-    const int part = parts++;
-    if (part == 0) {
-      operation.emplace(table);
-    } else if (part == 1) {
-      MT_ASSERT_OK(table->Find(&*operation, keys));
-    } else if (lookup) {
-      out.resize(keys.size() * 4);
-      MT_ASSERT_OK(table->FinishLookup(&*operation, out.data(), 0, ReadFor::kTraining));
-      operation.reset();
-    } else {
-      MT_ASSERT_OK(table->FinishApply(&*operation, RequestOf(training())));
-      operation.reset();
-    }
-  }
-};
-
-TableOptions CountingOptions(int64_t dram_rows) {
-  TableOptions options = TieredOptions(4, dram_rows, std::make_shared<MemoryTier>());
-  options.initializer = InitializerSpec();
-  return options;
-}
-
-TEST(HbmTable, AnOldOperationThatLooksAgainDoesNotFreeTheRowOfALaterOne) {
-  auto table = MakeHbmTable(CountingOptions(8), 1, NewEmulatedDevice());
-  MT_ASSERT_OK(Train(Sgd({1}, -1.0f, 4), table.get()));  // in the one row of HBM
-  Driven older, later, evicting;
-  older.keys = {1, 2};
-  later.keys = {1};
-  evicting.keys = {3};
-  for (int part = 0; part < 2; ++part) older.Next(table.get());
-  for (int part = 0; part < 2; ++part) later.Next(table.get());  // has the address of key 1's row
-  older.Next(table.get());                                       // misses key 2, so it looks again for both
-  for (int part = 0; part < 3; ++part) evicting.Next(table.get());
-  later.Next(table.get());
-  const std::vector<float> values = LookupAll(table.get(), {1, 2, 3});
-  for (size_t k = 0; k < 3; ++k) EXPECT_EQ(values[k * 4], k == 0 ? 3.0f : 1.0f) << "key " << k + 1;
-}
-
-TEST(HbmTable, ThreeOperationsInAnyOrderOfTheirPartsLoseNoUpdate) {
-  std::mt19937_64 random(11);
-  for (int round = 0; round < (kSanitized ? 60 : 600); ++round) {
-    TableOptions options = CountingOptions(2);
-    if (round % 8 >= 4) options.lower_tiers[0].budget_rows = 4;  // rows are born in the table below
-    auto table = MakeHbmTable(options, 1 + round % 4, NewEmulatedDevice(random()));
-    std::map<int64_t, float> updates;
-    std::vector<int> order;
-    Driven driven[4];  // the first one runs alone, before the others
-    for (Driven& one : driven) {
-      for (size_t i = 0, n = 1 + random() % 4; i < n; ++i) one.keys.push_back(static_cast<int64_t>(random() % 6));
-      one.lookup = random() % 3 == 0;
-      for (const int64_t key : one.keys) updates[key] += one.lookup ? 0.0f : 1.0f;
-    }
-    for (int part = 0; part < 3; ++part) driven[0].Next(table.get());
-    for (const int o : {1, 2, 3}) order.insert(order.end(), 3, o);
-    std::shuffle(order.begin(), order.end(), random);
-    for (const int o : order) driven[o].Next(table.get());
-    const std::vector<float> values = LookupAll(table.get(), Range(0, 6));
-    for (const auto& [key, count] : updates) {
-      ASSERT_EQ(values[static_cast<size_t>(key) * 4], count) << "round " << round << ", key " << key;
-    }
-  }
-}
-
+// Element d of a row starts at 0, and each update adds 1 + d to it. So element d is (1 + d) times the first, and
+// the first says how many updates the row has seen. A row with elements of two updates breaks this.
 TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
-  auto table = MakeHbmTable(TieredOptions(8, 10, std::make_shared<MemoryTier>()), 20, NewEmulatedDevice());
-  MT_ASSERT_OK(Train(Sgd(Range(0, 40), 0.0f, 8), table.get()));
-  const std::vector<float> initial = LookupAll(table.get(), Range(0, 40));
-  constexpr int kSteps = kSanitized ? 4 : 12;
+  constexpr int kDim = 8, kSteps = kSanitized ? 6 : 60, kSaves = kSanitized ? 3 : 10;
+  constexpr int64_t kKeys = 40;
+  TableOptions options = TieredOptions(kDim, 10, std::make_shared<MemoryTier>());
+  options.initializer = InitializerSpec();
+  auto table = MakeHbmTable(options, 20, NewEmulatedDevice());
+  Training training = Sgd(Range(0, kKeys), 0.0f, kDim);
+  for (size_t i = 0; i < training.grads.size(); ++i) training.grads[i] = -static_cast<float>(1 + i % kDim);
+  MT_ASSERT_OK(Train(training, table.get()));
+  // The updates that a row has seen, by each of its elements.
+  const auto updates_of = [](const float* row, int64_t key, const char* where) {
+    for (int d = 1; d < kDim; ++d) {
+      EXPECT_EQ(row[d], row[0] * static_cast<float>(1 + d)) << where << ": key " << key << ", a torn row";
+    }
+    EXPECT_EQ(row[0], static_cast<float>(static_cast<int>(row[0]))) << where << ": key " << key;
+    return static_cast<int>(row[0]);
+  };
+  std::atomic<int> running{2};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(static_cast<uint64_t>(t));
-      for (int i = 0; i < kSteps; ++i) MT_EXPECT_OK(Train(Sgd(Range(0, 40), -1.0f, 8), table.get()));
+    threads.emplace_back([&] {
+      for (int i = 0; i < kSteps; ++i) MT_EXPECT_OK(Train(training, table.get()));
+      --running;
     });
   }
   threads.emplace_back([&] {
-    for (int i = 0; i < kSteps; ++i) {
-      const std::vector<int64_t> keys = {i, 39 - i, 20};
+    std::vector<int> seen(kKeys, 1);
+    for (int64_t i = 0; i < kSteps || running > 0; ++i) {
+      const std::vector<int64_t> keys = {i % kKeys, kKeys - 1 - i % kKeys, 20};
       const std::vector<float> now = LookupAll(table.get(), keys);
-      for (size_t k = 0; k < 3; ++k) {  // a row moved by a whole number, all elements alike up to rounding
-        for (size_t d = 0; d < 8; ++d) {
-          const float moved = now[k * 8 + d] - initial[static_cast<size_t>(keys[k]) * 8 + d];
-          const float first = now[k * 8] - initial[static_cast<size_t>(keys[k]) * 8];
-          EXPECT_NEAR(moved, first, 1e-3f);
-        }
+      for (size_t k = 0; k < keys.size(); ++k) {
+        int& before = seen[static_cast<size_t>(keys[k])];
+        const int updates = updates_of(&now[k * kDim], keys[k], "lookup");
+        EXPECT_GE(updates, before) << "an old row of key " << keys[k];
+        EXPECT_LE(updates, 1 + 2 * kSteps);
+        before = updates;
       }
     }
   });
   threads.emplace_back([&] {
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(ExportAll(table.get())->keys.size(), 40u);
+    std::vector<int> saved(kKeys, 1);
+    for (int i = 0; i < kSaves; ++i) {
+      const auto rows = ExportAll(table.get());
+      EXPECT_TRUE(rows.ok()) << rows.status().ToString();
+      if (!rows.ok()) return;
+      EXPECT_EQ(rows->keys.size(), static_cast<size_t>(kKeys));
+      EXPECT_EQ(rows->row_elements(), kDim);
+      std::set<int> moments;  // of the rows of one save: every update changes all rows
+      for (size_t r = 0; r < rows->keys.size(); ++r) {
+        const int updates = updates_of(&rows->data[r * kDim], rows->keys[r], "save");
+        moments.insert(updates);
+        EXPECT_EQ(rows->frequencies[r], updates) << "save: key " << rows->keys[r];
+        int& before = saved[static_cast<size_t>(rows->keys[r])];
+        EXPECT_GE(updates, before) << "save: an old row of key " << rows->keys[r];
+        before = updates;
+      }
+      EXPECT_EQ(moments.size(), 1u) << "a save between the rows of an update";
+    }
   });
   threads.emplace_back([&] {
-    for (int i = 0; i < kSteps; ++i) MT_EXPECT_OK(table->Prefetch(Range(i, i + 20), 1000000, nullptr));
+    for (int64_t i = 0; i < kSteps; ++i) {
+      MT_EXPECT_OK(table->Prefetch(Range(i % kKeys, std::min(i % kKeys + 20, kKeys)), 1000000, nullptr));
+    }
   });
   for (std::thread& thread : threads) thread.join();
-  std::vector<int64_t> frequencies(40);
-  MT_ASSERT_OK(table->Frequency(Range(0, 40), frequencies.data()));
-  EXPECT_EQ(frequencies, std::vector<int64_t>(40, 1 + 2 * kSteps));
+  std::vector<int64_t> frequencies(kKeys);
+  MT_ASSERT_OK(table->Frequency(Range(0, kKeys), frequencies.data()));
+  EXPECT_EQ(frequencies, std::vector<int64_t>(kKeys, 1 + 2 * kSteps));
 }
 
 }  // namespace

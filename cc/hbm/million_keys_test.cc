@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
 
 #include "cc/hbm/hbm_test_util.h"
@@ -19,7 +20,28 @@ std::vector<int64_t> InHbm(HbmTable* table, const std::vector<int64_t>& keys) {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (tiers[i] == 0) in.push_back(keys[i]);
   }
+  std::sort(in.begin(), in.end());
   return in;
+}
+
+int64_t InFirstAlone(const std::vector<int64_t>& first, const std::vector<int64_t>& second) {
+  std::vector<int64_t> alone;
+  std::set_difference(first.begin(), first.end(), second.begin(), second.end(), std::back_inserter(alone));
+  return static_cast<int64_t>(alone.size());
+}
+
+// What a batch of distinct keys did, given the sorted keys in HBM before and after it, and the statistics before and after:
+//   hits + inserted + not placed = distinct        evicted = inserted - growth
+void ExpectAddsUp(HbmTable* table, const std::vector<int64_t>& batch, const std::vector<int64_t>& in_before,
+                  const std::vector<int64_t>& in_after, const TableStats& before, const TableStats& after) {
+  const int64_t distinct = static_cast<int64_t>(batch.size());
+  const int64_t hits = after.tiers[0].hits - before.tiers[0].hits;
+  const int64_t inserted = InFirstAlone(in_after, in_before), evicted = InFirstAlone(in_before, in_after);
+  const int64_t not_placed = distinct - static_cast<int64_t>(InHbm(table, batch).size());
+  EXPECT_EQ(hits + inserted + not_placed, distinct);
+  EXPECT_EQ(evicted, inserted - (after.tiers[0].rows - before.tiers[0].rows));
+  EXPECT_EQ(after.tiers[1].promotions - before.tiers[1].promotions, inserted + not_placed);
+  EXPECT_EQ(static_cast<int64_t>(in_after.size()), after.tiers[0].rows);
 }
 
 TEST(MillionKeys, HitsMissesAndEvictionsAddUpExactly) {
@@ -43,6 +65,7 @@ TEST(MillionKeys, HitsMissesAndEvictionsAddUpExactly) {
   EXPECT_GE(trained.tiers[0].rows, kRows * 99 / 100);
 
   // The last two batches, of which HBM holds a part, and the first, of which it holds none.
+  std::vector<int64_t> in_hbm = InHbm(table.get(), keys);
   for (const int64_t from : {kKeys - kBatch, kKeys - 2 * kBatch, int64_t{0}}) {
     const TableStats before = table->Stats();
     const int64_t in = static_cast<int64_t>(InHbm(table.get(), batch(from)).size());
@@ -51,11 +74,14 @@ TEST(MillionKeys, HitsMissesAndEvictionsAddUpExactly) {
     EXPECT_EQ(after.tiers[0].hits - before.tiers[0].hits, in);
     EXPECT_EQ(after.tiers[0].misses - before.tiers[0].misses, kBatch - in);
     EXPECT_EQ(in == 0, from == 0);
+    std::vector<int64_t> in_after = InHbm(table.get(), keys);
+    ExpectAddsUp(table.get(), batch(from), in_hbm, in_after, before, after);
+    in_hbm = std::move(in_after);
     std::vector<int64_t> frequencies(batch(from).size());
     MT_ASSERT_OK(table->Frequency(batch(from), frequencies.data()));
     EXPECT_EQ(frequencies, std::vector<int64_t>(frequencies.size(), 1));
   }
-  EXPECT_EQ(static_cast<int64_t>(InHbm(table.get(), keys).size()), table->Stats().tiers[0].rows);
+  EXPECT_EQ(static_cast<int64_t>(in_hbm.size()), table->Stats().tiers[0].rows);
   EXPECT_EQ(table->TotalCount(), kKeys);
 
   // What is not in HBM was handed down once; the rest goes down with the save, and nothing twice.
