@@ -58,6 +58,7 @@ uint64_t HbmTable::MostRows() const { return std::min(budget_.rows(table_->row_b
 
 Status HbmTable::Grow(uint64_t rows) {
   const Alone alone(this);
+  MT_RETURN_IF_ERROR(broken());  // by the operation that this one waited for: then there is no table
   const size_t row_bytes = table_->row_bytes();
   const uint64_t capacity = table_->view().capacity, most = MostRows();
   if (capacity >= rows) return OkStatus();  // another operation has made the room

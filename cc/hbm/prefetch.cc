@@ -218,6 +218,7 @@ Status HbmTable::Prefetch(Span<const int64_t> keys, uint64_t timeout_us, int64_t
   Reservation reservation(pins_.get());
   {
     Inside inside(this);
+    MT_RETURN_IF_ERROR(broken());  // by the operation that closed the gate: then there is no table
     if (!grows_) {
       MutexLock turn(turn_);
       const auto wanted = static_cast<int64_t>(up.size());
@@ -246,7 +247,7 @@ void HbmTable::ReleasePrefetched() {
   if (Check().ok()) {
     Inside inside(this);
     MutexLock turn(turn_);
-    (void)pins_->Sweep(/*all=*/true);
+    if (broken().ok()) (void)pins_->Sweep(/*all=*/true);
   }
   below_->ReleasePrefetched();
 }
