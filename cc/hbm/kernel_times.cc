@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -59,11 +60,22 @@ class Bench {
     return device_->Synchronize(stream_);
   }
 
-  // A batch of the keys [first, first + n - 1), scattered over the table by the
-  // hash alone. Its last place is not used.
-  Status SetKeys(int64_t first, uint32_t absent_of_ten) {
+  // The keys [first, first + n - 1). The last place of a batch is not used.
+  Status SetKeys(int64_t first) {
+    return CopyKeys([&](uint32_t i) { return first + i; });
+  }
+  // Of the keys [0, capacity) as many, at random places [first, first + n - 1) of
+  // a permutation. Of ten keys, so many are replaced by ones that have no row.
+  Status SetRandomKeys(int64_t first, uint32_t absent_of_ten) {
+    return CopyKeys([&](uint32_t i) {
+      const int64_t key = Permuted(static_cast<uint64_t>(first + i) % capacity());
+      return i % 10 < absent_of_ten ? -1 - key : key;
+    });
+  }
+  template <typename KeyOf>
+  Status CopyKeys(KeyOf key_of) {
     auto* const keys = pinned_keys_.as<int64_t>();
-    for (uint32_t i = 0; i < n_; ++i) keys[i] = i % 10 < absent_of_ten ? -1 - first - i : first + i;
+    for (uint32_t i = 0; i < n_; ++i) keys[i] = key_of(i);
     MT_RETURN_IF_ERROR(device_->Copy(stream_, keys_, keys, n_ * sizeof(int64_t)));
     return device_->Synchronize(stream_);
   }
@@ -128,8 +140,25 @@ class Bench {
   }
 
   uint32_t capacity() const { return table_->view().capacity; }
+  double misses_a_bucket() const { return static_cast<double>(n_ - 1) / table_->view().buckets; }
+  uint32_t row_stride() const { return static_cast<uint32_t>(table_->stride()); }
 
  private:
+  // One to one in [0, capacity). Each step is one to one in [0, 2^bits), and
+  // places behind the capacity go on until they fall below.
+  int64_t Permuted(uint64_t place) const {
+    int bits = 2;
+    while (uint64_t{1} << bits < capacity()) ++bits;
+    const uint64_t mask = (uint64_t{1} << bits) - 1;
+    do {
+      place = (place * 0x9e3779b97f4a7c15ull + 0x7f4a7c15ull) & mask;
+      place ^= place >> (bits / 2);
+      place = (place * 0xc2b2ae3d27d4eb4full) & mask;
+      place ^= place >> (bits / 2);
+    } while (place >= capacity());
+    return static_cast<int64_t>(place);
+  }
+
   template <typename T>
   Status Take(T** memory, size_t n = 0) {
     MT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::OnDevice(device_, (n == 0 ? n_ : n) * sizeof(T)));
@@ -157,21 +186,48 @@ class Bench {
 // Fills the table with the keys [0, capacity), as far as buckets have room.
 Status FillTable(Bench* bench, uint32_t batch) {
   for (int64_t first = 0; first < bench->capacity(); first += batch) {
-    MT_RETURN_IF_ERROR(bench->SetKeys(first, 0));
+    MT_RETURN_IF_ERROR(bench->SetKeys(first));
     MT_RETURN_IF_ERROR(bench->Find());
     MT_RETURN_IF_ERROR(bench->Insert());
   }
   return OkStatus();
 }
 
+constexpr double kSector = 32;
+constexpr double kKey = sizeof(int64_t), kNumber = sizeof(uint32_t), kRowPointer = sizeof(uint8_t*);
+constexpr double kMember = kKey + kNumber;  // a key and the number of its table
+
 }  // namespace
+
+double FindBytes(double hits) {
+  const double arrays = kMember + kRowPointer + kNumber;                              // row and missed
+  const double digests = device::kBucketSlots * sizeof(uint8_t), slot = 2 * kSector;  // its key is read, its stamp written
+  return arrays + digests + hits * slot;
+}
+
+double InsertBytes(double misses_a_bucket, uint32_t row_stride) {
+  const double compact = 3 * kNumber;  // marked; list and rank
+  const double chain = kMember + 4 * kNumber + sizeof(device::Victim) + kRowPointer;
+  const double place = kMember + 3 * kNumber + sizeof(device::Victim) + kRowPointer;
+  const double reclaim = kMember + 5 * kNumber + sizeof(device::Victim);
+  const double exchange = 7 * kNumber + kRowPointer + 2.0 * row_stride;
+  // Scattered: the head of the bucket (exchanged, read, cleared); the slot, the
+  // header of the victim and the slot of its row.
+  const double scattered = (4 + 3) * kSector;
+  const double bucket = device::kBucketSlots * (2 * sizeof(uint8_t) + sizeof(device::Slot));
+  const double buckets_a_miss = (1 - std::exp(-misses_a_bucket)) / misses_a_bucket;  // those with any, of misses at random
+  return compact + chain + place + reclaim + exchange + scattered + buckets_a_miss * bucket;
+}
+
+double GatherBytes(uint32_t dim) { return kNumber + kRowPointer + 2.0 * dim * sizeof(float); }
 
 Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device, const KernelTimesOptions& options) {
   std::string json = "{";
   const auto report = [&](const char* name, const std::vector<double>& seconds, double bytes_a_key) {
     const double median = Median(seconds), keys = options.batch - 1;
-    json += StrCat(json.size() == 1 ? "" : ", ", "\"", name, "\": {\"seconds\": ", median,
-                   ", \"keys_per_second\": ", keys / median, ", \"bytes_per_second\": ", bytes_a_key * keys / median, "}");
+    json +=
+        StrCat(json.size() == 1 ? "" : ", ", "\"", name, "\": {\"seconds\": ", median, ", \"keys_per_second\": ", keys / median,
+               ", \"bytes_per_key\": ", bytes_a_key, ", \"bytes_per_second\": ", bytes_a_key * keys / median, "}");
   };
   const auto repeat = [&](const char* name, double bytes_a_key, const auto& prepare, Bench* bench, const auto& call) {
     std::vector<double> seconds;
@@ -189,13 +245,14 @@ Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device
     const int64_t batches = std::max<int64_t>(1, bench.capacity() / options.batch);
     for (const uint32_t absent : {0u, 4u}) {
       MT_RETURN_IF_ERROR(repeat(
-          absent == 0 ? "find_all" : "find_60_percent", 204,
-          [&](int i) { return bench.SetKeys(i % batches * options.batch, absent); }, &bench, [&] { return bench.Find(); }));
+          absent == 0 ? "find_all" : "find_60_percent", FindBytes(1 - absent / 10.0),
+          [&](int i) { return bench.SetRandomKeys(i % batches * options.batch, absent); }, &bench,
+          [&] { return bench.Find(); }));
     }
     MT_RETURN_IF_ERROR(repeat(
-        "insert_and_evict", 1300,
+        "insert_and_evict", InsertBytes(bench.misses_a_bucket(), bench.row_stride()),
         [&](int i) {
-          MT_RETURN_IF_ERROR(bench.SetKeys((batches + 1 + i) * options.batch, 0));
+          MT_RETURN_IF_ERROR(bench.SetKeys((batches + 1 + i) * options.batch));
           return bench.Find();
         },
         &bench, [&] { return bench.Insert(); }));
@@ -205,11 +262,11 @@ Result<std::string> MeasureKernels(const std::shared_ptr<device::Device>& device
   MT_RETURN_IF_ERROR(FillTable(&bench, options.batch));
   const int64_t batches = std::max<int64_t>(1, bench.capacity() / options.batch);
   const auto find = [&](int i) {
-    MT_RETURN_IF_ERROR(bench.SetKeys(i % batches * options.batch, 0));
+    MT_RETURN_IF_ERROR(bench.SetRandomKeys(i % batches * options.batch, 0));
     MT_RETURN_IF_ERROR(bench.Find());
     return bench.Insert();  // a key that another one has evicted
   };
-  MT_RETURN_IF_ERROR(repeat("gather", options.value_dim * 8.0, find, &bench, [&] { return bench.Gather(); }));
+  MT_RETURN_IF_ERROR(repeat("gather", GatherBytes(options.value_dim), find, &bench, [&] { return bench.Gather(); }));
   MT_RETURN_IF_ERROR(
       repeat("copy", options.value_dim * 8.0, [](int) { return OkStatus(); }, &bench, [&] { return bench.CopyValues(); }));
   return json + "}";
