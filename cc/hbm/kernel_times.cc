@@ -65,7 +65,7 @@ class Bench {
     return CopyKeys([&](uint32_t i) { return first + i; });
   }
   // Of the keys [0, capacity) as many, at random places [first, first + n - 1) of
-  // a permutation. Of ten keys, so many are replaced by ones that have no row.
+  // a permutation. absent_of_ten of ten keys are replaced by ones without a row.
   Status SetRandomKeys(int64_t first, uint32_t absent_of_ten) {
     return CopyKeys([&](uint32_t i) {
       const int64_t key = Permuted(static_cast<uint64_t>(first + i) % capacity());

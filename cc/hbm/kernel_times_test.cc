@@ -28,7 +28,7 @@ TEST(KernelTimes, BytesOfAKeyAreThoseOfTheLayout) {
   constexpr uint32_t kStride = sizeof(device::DeviceRowHeader) + 4 * sizeof(float);
   EXPECT_NEAR(InsertBytes(1e-9, kStride), 2304 + 420 + 2 * kStride, 1e-3);  // each miss has a bucket of its own
   EXPECT_NEAR(InsertBytes(1.0, kStride), 1940.4, 0.1);
-  // Memory: a slot, a slot that counts uses, and what a row has beside its values.
+  // Memory: a slot, a slot that counts uses, and the header of a row.
   EXPECT_EQ(sizeof(uint8_t) + sizeof(device::Slot), 17u);
   EXPECT_EQ(sizeof(device::DeviceRowHeader), 16u);
 }
