@@ -15,8 +15,18 @@ NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 # Registers a thread: 64 leave room for half the threads of an SM, 32 for all.
 MOST, LIMITS = 64, dict.fromkeys(("FindKernel", "PlaceKernel", "ChainKernel", "ReclaimKernel"), 32)
-# Kernels that read digests or whole rows, and how many loads of 16 bytes each has at least.
-WIDE_LOADS = {"FindKernel": 1, "ExchangeKernel": 2, "TakeOutKernel": 1}
+# How many loads and stores of a width each kernel has at least: digests and whole rows by 16 bytes, keys and pointers by 8.
+WIDTHS = {
+    "FindKernel": {"LDG.E.128": 1, "LDG.E.64": 1, "STG.E.64": 1},
+    "ExchangeKernel": {"LDG.E.128": 2, "STG.E.128": 2},
+    "TakeOutKernel": {"LDG.E.128": 1, "STG.E.128": 1},
+    "PlaceKernel": {"LDG.E.64": 1, "STG.E.64": 1},
+    "ChainKernel": {"LDG.E.64": 1},
+    "GatherKernel": {"LDG.E.64": 1},
+    "SumKernel": {"LDG.E.64": 1},
+}
+# A lane of these reads several digests with one load, never a byte.
+NO_BYTES = ("FindKernel", "PlaceKernel")
 
 pytestmark = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 
@@ -113,8 +123,18 @@ def test_instructions_have_wide_loads_and_no_local_memory(compiled):
         assert not [n for n in names if n.split(".")[0] in ("LDL", "STL")], (kernel, arch)
         # CCTL: a load that empties the cache of its SM
         assert not [n for n in names if n.startswith("CCTL")], (kernel, arch)
-        wide = [n for n in names if n.startswith("LDG.E.128")]
-        assert len(wide) >= WIDE_LOADS.get(kernel, 0), (kernel, arch)
+        for width, least in WIDTHS.get(kernel, {}).items():
+            assert len([n for n in names if n.startswith(width)]) >= least, (kernel, arch, width)
+        if kernel in NO_BYTES:
+            assert not [n for n in names if n.startswith("LD") and re.search(r"[US]8$", n)], arch
+
+
+def test_kernels_with_widths_are_kernels():
+    written = set()
+    for source in KERNELS:
+        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
+            written |= set(re.findall(r"(\w+Kernel)\(", file.read()))
+    assert {*WIDTHS, *NO_BYTES, *LIMITS} <= written
 
 
 # CUDA's runtime of a machine with several GPUs, without one: it prints which GPU is current at each launch.
