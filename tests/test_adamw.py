@@ -7,6 +7,7 @@ import tensorflow as tf
 import reference_rules
 import tf_multitier
 from variable_util import make
+import worlds
 
 v1 = tf.compat.v1
 F = np.float32
@@ -114,3 +115,33 @@ def test_a_list_holds_for_its_own_call(graph):
     optimizer.minimize(loss, decay_var_list=[])
     [found] = _trained(optimizer.minimize(loss))
     assert found.max() < 0.5
+
+
+def test_rows_decay_in_every_world(world, monkeypatch):
+    """As the rule adamw in v1. TensorFlow 2's optimizer subtracts rate * decay before the step, as Keras does."""
+    pair = (
+        lambda rate: tf_multitier.train.AdamWOptimizer(0.25, learning_rate=rate, epsilon=1e-8),
+        lambda rate: tf_multitier.optimizers.AdamW(rate, weight_decay=0.5, epsilon=1e-8),
+    )
+    monkeypatch.setitem(worlds.OPTIMIZERS, "adamw", pair)
+    tables = [
+        make(name, 2, parts, initializer=v1.ones_initializer())
+        for name, parts in (("one", 1), ("parted", 2))
+    ]
+    look_up = lambda: [
+        tf.nn.embedding_lookup(table, tf.range(5, dtype=tf.int64)) for table in tables
+    ]
+    step = world.step(lambda: tf.reduce_sum(look_up()), tables, "adamw", 0.5)
+    expected, slots = np.ones((5, 2), F), reference_rules.make_slots("adamw", 5, 2, {})
+    for count in (1, 2):
+        step()
+        powers = dict(beta1_power=F(0.9) ** F(count), beta2_power=F(0.999) ** F(count))
+        hyper, grad = dict(ADAM, learning_rate=0.5, **powers), np.ones((5, 2), F)
+        if world.is_graph:
+            hyper["weight_decay"] = 0.25
+            reference_rules.apply_rule("adamw", expected, slots, grad, hyper)
+        else:
+            expected -= F(0.5 * 0.5) * expected
+            reference_rules.apply_rule("adam", expected, slots, grad, hyper)
+        for found in world.run(look_up):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
