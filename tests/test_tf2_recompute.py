@@ -218,7 +218,7 @@ def test_a_variable_as_an_argument_is_refused_by_name(compiled, how, wrap):
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("shape", [[2, 4], [2, 5], [6], []])
+@pytest.mark.parametrize("shape", [[2, 4], [2, 5], [2, 6], [2, 8], [6], []])
 @pytest.mark.parametrize("compiled", [lambda f: f, tf.function], ids=["eager", "function"])
 def test_a_dense_result_of_a_custom_gradient_is_refused(compiled, shape, is_known):
     ev = make()

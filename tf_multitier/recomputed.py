@@ -8,8 +8,8 @@ Both convert the variables that their function reads to tensors, and return a gr
 A variable that their function takes as an argument is refused: VariableGradient.
 
 tf.recompute_grad converts the IndexedSlices to a dense tensor on its way. An embedding variable has none: its static shape is
-[0, dim]. So its IndexedSlices is packed into one float32 tensor [n, dim + 2], a row for each entry: the values, and the bits of the
-key. The conversion is a public hook of TensorFlow, `tf.register_tensor_conversion_function`. It leaves all other IndexedSlices, and
+[0, dim]. So its IndexedSlices is packed into one float32 tensor [n, dim + 4], a row for each entry: the values, the bits of the
+key, and those of a fixed number that no dense gradient has there. The conversion is a public hook of TensorFlow, `tf.register_tensor_conversion_function`. It leaves all other IndexedSlices, and
 all other conversions, to TensorFlow.
 """
 
@@ -24,6 +24,10 @@ from tf_multitier.tensorflow_internals import variable_of_recomputed_gradient
 
 _NO_KEYS = "tf_multitier_no_keys"
 _KEY_COLUMNS = 2  # float32 elements with the bits of an int64
+_MARK = int.from_bytes(
+    b"MTPACKED", "little"
+)  # an int64, and as two float32 numbers that no operation changes
+_PACKED_COLUMNS = 2 * _KEY_COLUMNS  # the key, and the mark
 _converted_types: set = set()  # types of the variables that stand_in has converted
 
 
@@ -84,7 +88,8 @@ def gradient_of_variable(op, grad):
     dim = embedding_dim_of_handle(op.inputs[0]) if shape.rank is None else shape[-1]
     checks = _check_packed(grad, dim)
     with tf.control_dependencies(checks):
-        values, bits = grad[:, :dim], grad[:, dim:]  # zeros have no columns of keys, and no rows
+        # Zeros have no columns of keys, and no rows.
+        values, bits = grad[:, :dim], grad[:, dim : dim + _KEY_COLUMNS]
     keys = tf.bitcast(tf.reshape(bits, [-1, _KEY_COLUMNS]), tf.int64)
     values.set_shape([None, dim])
     return tf.IndexedSlices(values, keys, dense_shape=tf.constant([0, dim], tf.int32))
@@ -96,13 +101,22 @@ def _check_packed(grad, dim):
     expected = "gradient of an embedding variable in tf.custom_gradient: expected IndexedSlices of keys, found a dense tensor"
     rank = grad.shape.rank
     rows, columns = grad.shape.as_list() if rank == 2 else (None, None)
-    if columns == dim + _KEY_COLUMNS or (columns == dim and rows == 0):
+    if columns == dim and rows == 0:
         return []
-    if (rank is not None and rank != 2) or columns not in (None, dim) or rows is not None:
-        raise TypeError(f"{expected} {grad.shape}: return tf.IndexedSlices(values, keys)")
+    dense = TypeError(f"{expected} {grad.shape}: return tf.IndexedSlices(values, keys)")
+    if (rank is not None and rank != 2) or columns not in (None, dim, dim + _PACKED_COLUMNS):
+        raise dense
+    if columns == dim and rows is not None:
+        raise dense
     size = tf.shape(grad)
-    is_packed = tf.reduce_all(size[1:] == dim + _KEY_COLUMNS)
+    has_columns = tf.reduce_all(size[1:] == dim + _PACKED_COLUMNS)
+    mark = lambda: tf.bitcast(
+        tf.reshape(grad[:, dim + _KEY_COLUMNS :], [-1, _KEY_COLUMNS]), tf.int64
+    )
+    is_packed = tf.cond(has_columns, lambda: tf.reduce_all(mark() == _MARK), lambda: False)
     is_right = tf.logical_and(tf.rank(grad) == 2, tf.logical_or(is_packed, size[0] == 0))
+    if isinstance(grad, EagerTensor) and not is_right:
+        raise dense
     return [tf.debugging.Assert(is_right, [f"{expected} of shape", size])]
 
 
@@ -114,7 +128,9 @@ def _packed(slices, dtype=None, name=None, as_ref=False):
     if type(variable_of_recomputed_gradient(slices)) not in _converted_types:
         return NotImplemented
     keys = tf.bitcast(tf.cast(slices.indices, tf.int64), tf.float32)
-    return tf.concat([slices.values, keys], 1, name=name or "packed_gradient")
+    mark = tf.fill([tf.size(slices.indices), 1], tf.constant(_MARK, tf.int64))
+    mark = tf.reshape(tf.bitcast(mark, tf.float32), [-1, _KEY_COLUMNS])
+    return tf.concat([slices.values, keys, mark], 1, name=name or "packed_gradient")
 
 
 # TensorFlow's own conversion has the priority 100.
