@@ -78,7 +78,8 @@ def test_it_loads_in_another_process_and_one_without_the_package_says_so(saved):
     found = run(code.format("import tf_multitier; "))
     assert found.stdout.strip() == str(expected["alone"].numpy().tolist()), found.stderr
     without = run(code.format(""))
-    assert without.returncode != 0 and "Multitier" in without.stderr
+    assert without.returncode != 0 and "Op type not registered" in without.stderr
+    assert "tf_multitier" in without.stderr.split("Op type not registered", 1)[1].splitlines()[0]
 
 
 def test_training_a_loaded_model_is_refused(saved):

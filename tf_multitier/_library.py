@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import types
+import typing
+import weakref
 
 import tensorflow as tf
 
@@ -45,5 +49,41 @@ def _load():
     return tf.load_op_library(path)
 
 
-# The generated Python functions of the ops: ops.multitier_lookup(...), ...
-ops = _load()
+class _Ops:
+    """The generated Python functions of the ops, as attributes.
+
+    The first op in the graph of a function is one whose type has the package's name. In a process without the package,
+    TensorFlow's error names the first op of a function that it does not know.
+    """
+
+    def __init__(self, library: types.ModuleType):
+        self._library = library
+        self._named: weakref.WeakSet = weakref.WeakSet()  # graphs of functions that have that op
+
+    def __getattr__(self, name: str) -> typing.Any:
+        function = getattr(self._library, name)
+        if not callable(function):
+            return function
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if tf.inside_function():
+                self._name_package(tf.compat.v1.get_default_graph())
+            return function(*args, **kwargs)
+
+        setattr(self, name, call)  # the next time it is found at once
+        return call
+
+    def __dir__(self):
+        return dir(self._library)
+
+    def _name_package(self, graph: tf.Graph):
+        if graph in self._named:
+            return
+        self._named.add(graph)
+        with tf.control_dependencies(None), tf.device(None):
+            self._library.multitier_import_tf_multitier()
+
+
+# ops.multitier_lookup(...), ...
+ops = _Ops(_load())

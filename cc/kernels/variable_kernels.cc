@@ -163,6 +163,14 @@ class IsInitializedKernel : public OpKernel {
   bool IsExpensive() override { return false; }
 };
 
+class NothingKernel : public OpKernel {
+ public:
+  explicit NothingKernel(OpKernelConstruction* context) : OpKernel(context) {}
+  void Compute(OpKernelContext*) override {}
+  bool IsExpensive() override { return false; }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Multitier_import_tf_multitier").Device(DEVICE_CPU), NothingKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierEmbeddingVariableHandle").Device(DEVICE_CPU), HandleKernel);
 REGISTER_KERNEL_BUILDER(Name("MultitierOwnedEmbeddingVariableHandle").Device(DEVICE_CPU), OwnedHandleKernel);
 MULTITIER_HOST_KERNEL("MultitierHbmEmbeddingVariableHandle", HandleKernel, "handle");

@@ -99,6 +99,13 @@ absl::Status ExpireShape(InferenceContext* c) {
       .MULTITIER_OPTION_ATTRS.SetIsStateful() \
       .SetShapeFn(HandleShape)
 
+// Its type names the package in the error of a process that loads a function and lacks the ops.
+REGISTER_OP("Multitier_import_tf_multitier").SetShapeFn(tensorflow::shape_inference::NoOutputs).Doc(R"doc(
+Does nothing.
+
+The first of this package's ops in each function. In a process without the package, TensorFlow's error then names it.
+)doc");
+
 MULTITIER_HANDLE_OP("MultitierEmbeddingVariableHandle").Doc(R"doc(
 Creates the handle of an embedding variable.
 
