@@ -239,10 +239,11 @@ def test_format_page_is_enough_to_read_a_part(tmp_path):
     entry = np.dtype(
         [("key", "<i8"), ("version", "<i8"), ("frequency", "<u4"), ("data", "<f4", (width,))]
     )
-    at, found = 8, {}
+    at, found, checksums = 8, {}, b""
     while True:
         kind, entries, size = struct.unpack_from("<IIQ", content, at)
         payload = content[at + 16 : at + 16 + size]
+        checksums += content[at + 16 + size : at + 16 + size + 4]
         at += 16 + size + 4
         if kind == 5:
             break
@@ -251,6 +252,38 @@ def test_format_page_is_enough_to_read_a_part(tmp_path):
             found[int(row["key"])] = row["data"][:4].tolist()
     assert at == len(content) and struct.unpack("<qq", payload) == (50, 0)
     assert found == {key: value.tolist() for key, value in values.items()}
+    assert manifest["checksum"] == crc32c(checksums)
+
+
+def crc32c(data):
+    state = 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = state >> 1 ^ (0x82F63B78 if state & 1 else 0)
+    return state ^ 0xFFFFFFFF
+
+
+def test_a_part_file_of_another_save_is_refused(tmp_path):
+    """It has as many rows of the same columns: only the checksum in the manifest tells."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    prefixes = []
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        prefixes.append(str(folder / "model"))
+        with checkpoint.Writer(prefixes[-1]) as writer:
+            writer.add_table("user", some_rows(number))
+    paths = [checkpoint.load(prefix).tables["user"].parts[0].path for prefix in prefixes]
+    shutil.copyfile(paths[1], paths[0])
+    with pytest.raises(engine.EngineError, match="expected the part file that was saved"):
+        checkpoint.load(prefixes[0]).tables["user"].read()
+
+
+def some_rows(value):
+    keys = np.arange(5, dtype=np.int64)
+    return engine.Rows(
+        [("value", 2, 0.0)], keys, keys + 1, keys, np.full((5, 2), value, np.float32)
+    )
 
 
 @pytest.mark.parametrize(

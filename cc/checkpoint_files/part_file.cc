@@ -89,6 +89,13 @@ size_t RowBytes(const std::vector<ColumnSpec>& columns) {
   return bytes;
 }
 
+// The checksum of a file, with one more block: crc32c of the checksums of its blocks.
+uint32_t WithBlock(uint32_t file, uint32_t block) {
+  uint8_t bytes[sizeof(block)];
+  EncodeFixed32(bytes, block);
+  return ExtendCrc32c(file, bytes, sizeof(bytes));
+}
+
 int64_t Get64(const char* in) { return static_cast<int64_t>(DecodeFixed64(reinterpret_cast<const uint8_t*>(in))); }
 uint32_t Get32(const char* in) { return DecodeFixed32(reinterpret_cast<const uint8_t*>(in)); }
 
@@ -99,7 +106,9 @@ Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string pay
   PutFixed32(&head, kind);
   PutFixed32(&head, static_cast<uint32_t>(entries));
   PutFixed64(&head, payload.size());
-  PutFixed32(&payload, ExtendCrc32c(Crc32c(head.data(), head.size()), payload.data(), payload.size()));
+  const uint32_t checksum = ExtendCrc32c(Crc32c(head.data(), head.size()), payload.data(), payload.size());
+  PutFixed32(&payload, checksum);
+  checksum_ = WithBlock(checksum_, checksum);
   MT_RETURN_IF_ERROR(append_(head));
   MT_RETURN_IF_ERROR(append_(payload));
   bytes_ += static_cast<int64_t>(head.size() + payload.size());
@@ -229,6 +238,7 @@ Status PartFileReader::ReadBlock(Block* block) {
   MT_RETURN_IF_ERROR(read_at_(offset_ + kHeadBytes, with_checksum, payload_.get()));
   const uint32_t stored = Get32(payload_.get() + bytes);
   if (ExtendCrc32c(Crc32c(head, kHeadBytes), payload_.get(), bytes) != stored) return Damaged(offset_, "wrong checksum");
+  checksum_ = WithBlock(checksum_, stored);
   block->kind = Get32(head);
   block->entries = Get32(head + 4);
   block->offset = offset_;
@@ -360,6 +370,10 @@ Status PartFileReader::TakeEnd(const Block& block, Rows* rows) {
   }
   if (removed_read_ != manifest_.num_removed) {
     return Damaged(block.offset, StrCat("expected ", manifest_.num_removed, " removed keys, found ", removed_read_));
+  }
+  if (manifest_.checksum >= 0 && manifest_.checksum != int64_t{checksum_}) {
+    return Damaged(0, StrCat("expected the part file that was saved, found another one: its checksum is ", checksum_, ", not ",
+                             manifest_.checksum));
   }
   rows->applies = manifest_.applies;
   rows->filter_counters = std::move(filter_counters_);

@@ -53,6 +53,7 @@ class PartFileWriter {
   int64_t rows() const { return rows_; }
   int64_t removed() const { return removed_; }
   int64_t bytes() const { return bytes_; }
+  uint32_t checksum() const { return checksum_; }  // for the manifest, after End
 
  private:
   Status WriteBlock(uint32_t kind, size_t entries, std::string payload);
@@ -69,6 +70,7 @@ class PartFileWriter {
   int64_t counted_ = 0;
   int64_t removed_ = 0;
   int64_t bytes_ = 0;
+  uint32_t checksum_ = 0;
 };
 
 class PartFileReader {
@@ -122,6 +124,7 @@ class PartFileReader {
   ArrayPtr<char> payload_;              // of the block that was read last
   size_t payload_capacity_ = 0;
   uint64_t offset_ = 0;
+  uint32_t checksum_ = 0;  // of the blocks that were read
   int64_t rows_read_ = 0;
   int64_t counted_read_ = 0;
   int64_t removed_read_ = 0;

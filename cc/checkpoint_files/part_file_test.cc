@@ -34,7 +34,7 @@ Rows ExampleRows() {
   return rows;
 }
 
-std::string Write(const Manifest& manifest, const Rows& rows) {
+std::string Write(const Manifest& manifest, const Rows& rows, uint32_t* checksum = nullptr) {
   std::string file;
   PartFileWriter writer([&](const std::string& bytes) {
     file += bytes;
@@ -47,6 +47,7 @@ std::string Write(const Manifest& manifest, const Rows& rows) {
   EXPECT_TRUE(writer.End().ok());
   EXPECT_EQ(writer.bytes(), static_cast<int64_t>(file.size()));
   EXPECT_EQ(writer.rows(), static_cast<int64_t>(rows.keys.size()));
+  if (checksum != nullptr) *checksum = writer.checksum();
   return file;
 }
 
@@ -221,6 +222,25 @@ TEST(PartFileTest, AFileOfAnotherManifestIsDataLoss) {
   Manifest larger_matrix = ExampleManifest();
   larger_matrix.initializer.matrix_rows = 4;
   EXPECT_EQ(Read(larger_matrix, file, &initializer, &read).code(), StatusCode::kDataLoss);
+}
+
+// Another save's file may have as many rows of the same columns.
+TEST(PartFileTest, AFileWithOtherRowsIsDataLossWhereTheManifestHasAChecksum) {
+  Manifest manifest = ExampleManifest();
+  uint32_t checksum = 0;
+  const std::string file = Write(manifest, ExampleRows(), &checksum);
+  Rows others = ExampleRows();
+  others.data[0] += 1.0f;
+  const std::string swapped = Write(manifest, others);
+  InitializerSpec initializer;
+  Rows read;
+  EXPECT_TRUE(Read(manifest, swapped, &initializer, &read).ok());  // as earlier releases wrote it
+  manifest.checksum = checksum;
+  manifest = *Manifest::Parse(manifest.ToJson());
+  EXPECT_TRUE(Read(manifest, file, &initializer, &read).ok());
+  const Status status = Read(manifest, swapped, &initializer, &read);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("expected the part file that was saved"), std::string::npos) << status.ToString();
 }
 
 TEST(PartFileTest, TheWritersErrorIsGiven) {

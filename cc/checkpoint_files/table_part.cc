@@ -92,6 +92,7 @@ std::string Manifest::ToJson() const {
   out.Set("num_partitions", Json::Int(num_partitions));
   out.Set("applies", Json::Int(applies));
   out.Set("file", Json::String(file));
+  if (checksum >= 0) out.Set("checksum", Json::Int(checksum));
   if (save_id != 0) out.Set("save_id", Json::Int(save_id));
   if (since != 0) {
     out.Set("since", Json::Int(since));
@@ -146,6 +147,10 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
   MT_ASSIGN_OR_RETURN(out.file, json.GetString("file"));
   if (out.file.find('/') != std::string::npos) return InvalidArgumentError("manifest: file '", out.file, "'");
+  if (json.Find("checksum") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.checksum, json.GetInt("checksum"));
+    if (out.checksum < 0 || out.checksum > UINT32_MAX) return InvalidArgumentError("manifest: checksum ", out.checksum);
+  }
   out.has_initializer = json.Find("initializer") != nullptr;
   if (out.has_initializer) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));

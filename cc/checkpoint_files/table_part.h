@@ -46,6 +46,9 @@ struct Manifest {
   int64_t num_partitions = 1;
   int64_t applies = 0;  // the table's own count of applies
   std::string file;     // name of the part file, without the checkpoint's prefix and the dot after it
+  // crc32c of the checksums of the part file's blocks. It tells the file from another one with as many rows. -1: not known, as
+  // in manifests of earlier releases
+  int64_t checksum = -1;
   // Of absent keys, without its matrix. Unless has_initializer, the variable that reads the part keeps its own: a part that was
   // made from rows of another system.
   InitializerSpec initializer;

@@ -124,6 +124,11 @@ Status CheckFits(const VariableOptions& options, const std::string& path, const 
     return FailedPreconditionError("kept rows in '", path, "': expected keys of ", name(options.key_dtype), ", found ",
                                    name(table.key_dtype), cure);
   }
+  const DType found = table.columns[0].dtype;
+  if (found != options.table.value_dtype) {
+    return FailedPreconditionError("kept rows in '", path, "': expected values of ", DTypeName(options.table.value_dtype),
+                                   ", found values of ", DTypeName(found), cure);
+  }
   if (table.num_partitions != options.num_partitions || table.partition_index != options.partition_index) {
     return FailedPreconditionError("kept rows in '", path, "': expected part ", options.partition_index, " of ",
                                    options.num_partitions, ", found part ", table.partition_index, " of ", table.num_partitions,

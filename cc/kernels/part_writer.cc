@@ -159,6 +159,7 @@ Status PartWriter::Finish() {
   manifest_.num_rows = writer_.rows();
   manifest_.num_removed = writer_.removed();
   MT_RETURN_IF_ERROR(writer_.End());
+  manifest_.checksum = writer_.checksum();
   MT_RETURN_IF_ERROR(FromAbsl(file_->Sync()));
   return FromAbsl(file_->Close());
 }

@@ -126,6 +126,10 @@ void PyPartWriter::Add(const py::dict& dict) {
     ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": expected rows of ", manifest_.row_elements(),
                                       " elements, found ", rows.row_elements()));
   }
+  if (rows.columns[0].dim != manifest_.columns[0].dim) {
+    ThrowIfError(InvalidArgumentError("checkpoint part ", path_, ": expected values of dim ", manifest_.columns[0].dim,
+                                      ", found ", rows.columns[0].dim));
+  }
   rows.columns[0].dtype = manifest_.columns[0].dtype;
   Run([&]() -> Status {
     for (const std::vector<int64_t>* frequencies : {&rows.frequencies, &rows.counted_frequencies}) {
@@ -167,6 +171,7 @@ std::string PyPartWriter::Finish() {
   finished_ = true;
   manifest_.num_rows = writer_->rows();
   manifest_.num_removed = writer_->removed();
+  manifest_.checksum = writer_->checksum();
   return manifest_.ToJson();
 }
 
