@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/train_while_saving.py --rows=2000000 --path=/ssd --storage_type=DRAM_SSDHASH
 
-Each row has 128 bytes: dim 16 and an Adagrad slot. A step looks up --batch uniform ids and applies Adagrad. In each round the
+Each row has 128 bytes: dim 16 and an Adagrad slot. A step looks up --batch ids, uniform or with --alpha Zipf, and applies Adagrad. In each round the
 program trains alone for --seconds, and then while another thread saves all rows. A tiered table has memory for a tenth of its rows.
 Prints a table, or with --json one JSON object.
 """
@@ -25,6 +25,17 @@ import tf_multitier
 from tf_multitier import checkpoint
 
 v1 = tf.compat.v1
+
+
+def ids_of(rng, flags):
+    """A batch of ids. Of Zipf ids, the most frequent ones are spread over the table."""
+    if flags.alpha == 0:
+        return rng.integers(0, flags.rows, flags.batch)
+    ranks = np.empty(0, np.int64)
+    while len(ranks) < flags.batch:
+        drawn = rng.zipf(flags.alpha, flags.batch)
+        ranks = np.concatenate([ranks, drawn[drawn <= flags.rows]])
+    return ranks[: flags.batch] * 2654435761 % flags.rows
 
 
 class Program:
@@ -53,7 +64,7 @@ class Program:
         self.session.run(v1.global_variables_initializer())
         self.session.run(ev.restore_from(prefix))
         rng = np.random.default_rng(1)
-        self.batches = [rng.integers(0, flags.rows, flags.batch) for _ in range(64)]
+        self.batches = [ids_of(rng, flags) for _ in range(64)]
         self.target = os.path.join(path, "saved")
 
     def steps(self, goes_on=lambda: False, seconds_at_least=0.0):
@@ -112,6 +123,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--alpha", type=float, default=0.0, help="of Zipf ids, above 1; 0: uniform")
     parser.add_argument("--path", default=None, help="directory on the disk to save to")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
@@ -122,7 +134,13 @@ def main():
         program = Program(flags, path)
         found = summary(measure(program, flags))
         program.session.close()
-    found = {"rows": flags.rows, "batch": flags.batch, "storage_type": flags.storage_type, **found}
+    found = {
+        "rows": flags.rows,
+        "batch": flags.batch,
+        "alpha": flags.alpha,
+        "storage_type": flags.storage_type,
+        **found,
+    }
     if flags.json:
         print(json.dumps(found))
         return

@@ -39,6 +39,7 @@ TABLE_PARTS = [
         "absent_values",
         "rows",
         "row_batch.h",
+        "save_pace",
         "budget",
         "embedding_table.h",
         "table_snapshot",

@@ -295,7 +295,7 @@ TEST_F(ShardRowsTest, ASnapshotGivesEachRowOnceWhereverItGoes) {
   uint32_t slot = 0;
   EXPECT_FALSE(rows_->GiveRows(&slot, 100, 100, [&](const RowHeader& row) { given.push_back(row.key); }));
   EXPECT_EQ(given, std::vector<int64_t>{3});
-  EXPECT_EQ(state->copies.keys, std::vector<int64_t>{2});
+  EXPECT_EQ(state->lanes[0].copies.keys, std::vector<int64_t>{2});
   ReadRecord record;
   record.location = 40;
   record.header.key = 1;

@@ -167,18 +167,19 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
   Status GiveCopies() override {
-    Rows copies = state_->TakeCopies();
-    if (copies.keys.empty() && copies.counted_keys.empty() && copies.removed_keys.empty()) return OkStatus();
-    SetColumns(&copies);
-    rows_given_ += static_cast<int64_t>(copies.keys.size());
-    counted_given_ += static_cast<int64_t>(copies.counted_keys.size());
-    return visit_(&copies);
+    for (int lane = 0; lane < SnapshotState::kLanes; ++lane) {
+      Rows copies;
+      state_->TakeCopies(lane, &copies);
+      if (copies.keys.empty() && copies.counted_keys.empty() && copies.removed_keys.empty()) continue;
+      SetColumns(&copies);
+      rows_given_ += static_cast<int64_t>(copies.keys.size());
+      counted_given_ += static_cast<int64_t>(copies.counted_keys.size());
+      MT_RETURN_IF_ERROR(visit_(&copies));
+    }
+    return OkStatus();
   }
 
-  size_t copied_bytes() const override {
-    MutexLock lock(state_->mutex);
-    return state_->copied_bytes();
-  }
+  size_t copied_bytes() const override { return state_->copied_bytes(); }
 
   Status Run() override {
     const MemoryLease lease(ScratchBytes());
@@ -199,7 +200,8 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     for (int level = 0; level < table_->levels_.count; ++level) {
       read = std::max(read, std::min<size_t>(ReadAtOnce(), table_->tiers_.location_end(level)));
     }
-    return chunk + handed_over + read * (kScratchBytesOfKey + row_bytes);
+    const size_t spare = handed_over == 0 ? 0 : 2 * SnapshotState::kLanes * SnapshotState::kSpareBytes;
+    return chunk + handed_over + spare + read * (kScratchBytesOfKey + row_bytes);
   }
 
   // REQUIRES: memory for ScratchBytes
@@ -291,24 +293,37 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
   // The copies that wait.
   Status TakeAlong() {
-    const Rows rows = state_->TakeCopies();
-    const size_t elements = rows.keys.empty() ? 0 : rows.data.size() / rows.keys.size();
-    for (size_t i = 0; i < rows.keys.size(); ++i) {
-      chunk_.keys.push_back(rows.keys[i]);
-      chunk_.frequencies.push_back(rows.frequencies[i]);
-      chunk_.versions.push_back(rows.versions[i]);
-      const auto from = rows.data.begin() + static_cast<long>(i * elements);
-      chunk_.data.insert(chunk_.data.end(), from, from + static_cast<long>(elements));
+    for (int lane = 0; lane < SnapshotState::kLanes; ++lane) {
+      state_->TakeCopies(lane, &taken_);
+      MT_RETURN_IF_ERROR(GiveTaken());
+    }
+    return OkStatus();
+  }
+
+  Status GiveTaken() {
+    const auto append = [](const auto& from, size_t begin, size_t n, auto* to) {
+      const auto first = from.begin() + static_cast<long>(begin);
+      to->insert(to->end(), first, first + static_cast<long>(n));
+    };
+    const size_t elements = taken_.keys.empty() ? 0 : taken_.data.size() / taken_.keys.size();
+    for (size_t i = 0, n = 0; i < taken_.keys.size(); i += n) {
+      n = std::min(room(), taken_.keys.size() - i);
+      append(taken_.keys, i, n, &chunk_.keys);
+      append(taken_.frequencies, i, n, &chunk_.frequencies);
+      append(taken_.versions, i, n, &chunk_.versions);
+      append(taken_.data, i * elements, n * elements, &chunk_.data);
       MT_RETURN_IF_ERROR(GiveWhereFull());
     }
-    for (size_t i = 0; i < rows.counted_keys.size(); ++i) {
-      chunk_.counted_keys.push_back(rows.counted_keys[i]);
-      chunk_.counted_frequencies.push_back(rows.counted_frequencies[i]);
-      chunk_.counted_versions.push_back(rows.counted_versions[i]);
+    for (size_t i = 0, n = 0; i < taken_.counted_keys.size(); i += n) {
+      n = std::min(room(), taken_.counted_keys.size() - i);
+      append(taken_.counted_keys, i, n, &chunk_.counted_keys);
+      append(taken_.counted_frequencies, i, n, &chunk_.counted_frequencies);
+      append(taken_.counted_versions, i, n, &chunk_.counted_versions);
       MT_RETURN_IF_ERROR(GiveWhereFull());
     }
-    for (const int64_t key : rows.removed_keys) {
-      chunk_.removed_keys.push_back(key);
+    for (size_t i = 0, n = 0; i < taken_.removed_keys.size(); i += n) {
+      n = std::min(room(), taken_.removed_keys.size() - i);
+      append(taken_.removed_keys, i, n, &chunk_.removed_keys);
       MT_RETURN_IF_ERROR(GiveWhereFull());
     }
     return OkStatus();
@@ -441,6 +456,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   bool knows_changes_ = true;
   std::chrono::steady_clock::time_point held_since_;
   Rows chunk_;
+  Rows taken_;                     // copies, of one lane
   std::vector<uint8_t> read_;      // row data of the records of one read
   SnapshotState::MoveMark moves_;  // before that read
   int64_t applies_ = 0;

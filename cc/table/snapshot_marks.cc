@@ -8,6 +8,7 @@ void SnapshotMarks::Begin(std::shared_ptr<SnapshotState> state) {
   rows_.Fill(dram_->end());
   counted_marks_.Fill(counted_->end());
   state_ = std::move(state);
+  lane_ = state_->NextLane();
   NoteWhetherRowsMatter();
 }
 
@@ -18,6 +19,7 @@ bool SnapshotMarks::BeginDelta(std::shared_ptr<SnapshotState> state) {
   counted_marks_ = std::move(changes.counted);
   keys_ = std::move(changes.keys);
   state_ = std::move(state);
+  lane_ = state_->NextLane();
   NoteWhetherRowsMatter();
   return true;
 }
@@ -31,12 +33,13 @@ void SnapshotMarks::End() {
 }
 
 void SnapshotMarks::Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data) {
-  state_->AddCopies(
-      [&](Rows* copies) { AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, copies); });
+  state_->AddCopies(lane_, [&](Rows* copies) {
+    AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, copies);
+  });
 }
 
 void SnapshotMarks::CopyRemoved(int64_t key) {
-  state_->AddCopies([&](Rows* copies) { copies->removed_keys.push_back(key); });
+  state_->AddCopies(lane_, [&](Rows* copies) { copies->removed_keys.push_back(key); });
 }
 
 void SnapshotMarks::KeepRow(uint32_t slot) {
@@ -56,7 +59,7 @@ void SnapshotMarks::KeepCounted(uint32_t counted) {
   const CountedKey& entry = *counted_->at(counted);
   if (!counted_marks_.Take(counted) && (keys_.empty() || !TakeKey(entry.key))) return;
   if (entry.frequency == 0 && state_->is_delta) return CopyRemoved(entry.key);
-  state_->AddCopies([&](Rows* copies) { AppendCounted(entry, copies); });
+  state_->AddCopies(lane_, [&](Rows* copies) { AppendCounted(entry, copies); });
 }
 
 void SnapshotMarks::RowChanges(uint32_t slot) {

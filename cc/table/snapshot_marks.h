@@ -122,6 +122,7 @@ class SnapshotMarks {
   const RowSlab* const dram_;
   const CountedKeys* const counted_;
   std::shared_ptr<SnapshotState> state_;  // null: no snapshot is being taken
+  int lane_ = 0;                          // of the state: for this shard's copies
   SlotBits rows_;
   SlotBits counted_marks_;
   std::unordered_set<int64_t> keys_;  // in a delta: not given yet, and not in DRAM at its moment

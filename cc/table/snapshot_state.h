@@ -7,7 +7,7 @@
 // snapshot takes it.
 //
 // Owned by the snapshot, its shards and CurrentSnapshot together. Thread-safe. A location's bit changes under the lock of its
-// key's shard. `mutex` is taken inside a shard's lock; inside it only the lock of WaitingCopies.
+// key's shard. `mutex` and a lane's mutex are taken inside a shard's lock; inside them only the lock of WaitingCopies.
 
 #ifndef CC_TABLE_SNAPSHOT_STATE_H_
 #define CC_TABLE_SNAPSHOT_STATE_H_
@@ -201,35 +201,43 @@ struct SnapshotState {
     return false;
   }
 
-  size_t copied_bytes() const MT_REQUIRES(mutex) {
-    const size_t keys = copies.keys.size() + copies.counted_keys.size() + copies.removed_keys.size();
-    return copies.data.size() * sizeof(float) + keys * kKeyBytes;
+  // Bytes of the copies that wait.
+  size_t copied_bytes() const {
+    size_t bytes = 0;
+    for (const CopyLane& lane : lanes) {
+      MutexLock lock(lane.mutex);
+      bytes += BytesOf(lane.copies);
+    }
+    return bytes;
   }
-  // Adds copies by append(&copies) while the snapshot goes on.
+  // The lane of a shard's copies, for the next shard that asks.
+  int NextLane() { return static_cast<int>(next_lane++ % kLanes); }
+  // Adds copies to a lane by append(&copies) while the snapshot goes on.
   template <typename Append>
-  void AddCopies(Append append) {
-    MutexLock lock(mutex);
+  void AddCopies(int lane, Append append) {
+    CopyLane& own = lanes[lane];
+    MutexLock lock(own.mutex);
     if (over) return;
-    const size_t before = copied_bytes();
-    append(&copies);
-    waiting->Add(copied_bytes() - before);
+    const size_t before = BytesOf(own.copies);
+    append(&own.copies);
+    waiting->Add(BytesOf(own.copies) - before);
   }
-  // The copies that wait.
-  Rows TakeCopies() {
-    Rows taken;
-    MutexLock lock(mutex);
-    const size_t bytes = copied_bytes();
-    std::swap(taken, copies);
-    if (bytes > 0) waiting->Remove(bytes);
-    return taken;
+  // The copies that wait in a lane. What *taken had is dropped; its memory is used for later copies, if it is not much.
+  void TakeCopies(int lane, Rows* taken) {
+    taken->Resize(0);
+    if (taken->data.capacity() * sizeof(float) > kSpareBytes || taken->keys.capacity() * kKeyBytes > kSpareBytes)
+      *taken = Rows();
+    MutexLock lock(lanes[lane].mutex);
+    const size_t bytes = BytesOf(lanes[lane].copies);
+    if (bytes == 0) return;
+    std::swap(*taken, lanes[lane].copies);
+    waiting->Remove(bytes);
   }
   // Ends the snapshot: drops the copies, and AddCopies adds no more.
   void End() {
-    {
-      MutexLock lock(mutex);
-      over = true;
-    }
-    (void)TakeCopies();
+    over = true;
+    Rows dropped;
+    for (int lane = 0; lane < kLanes; ++lane) TakeCopies(lane, &dropped);
     waiting->Remove(0);
   }
 
@@ -243,17 +251,33 @@ struct SnapshotState {
   std::atomic<bool> in_dram{true};   // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
   bool is_delta = false;          // gives what changed since an earlier moment: see SnapshotMarks::BeginDelta
-  std::atomic<bool> over{false};  // copies are not taken any more; set with the mutex held
+  std::atomic<bool> over{false};  // copies are not taken any more: AddCopies asks with a lane's lock held
   // Of the snapshot: it cannot wait for itself.
   std::atomic<std::thread::id> thread{std::this_thread::get_id()};
   std::shared_ptr<WaitingCopies> waiting = std::make_shared<WaitingCopies>();  // replaced before the snapshot begins
 
   static constexpr uint32_t kRunGap = 64;
   static constexpr size_t kKeyBytes = 24;  // with its frequency and version
+  static constexpr int kLanes = 8;
+  static constexpr size_t kSpareBytes = 1u << 20;  // of a lane: memory that it keeps when its copies are taken
+
+  // Copies of rows that changed before their turn. Shards are spread over the lanes: two threads that copy rows of two shards
+  // seldom wait for each other.
+  struct alignas(64) CopyLane {
+    mutable Mutex mutex;
+    Rows copies MT_GUARDED_BY(mutex);
+  };
+  CopyLane lanes[kLanes];
+  std::atomic<uint32_t> next_lane{0};
 
   Mutex mutex;
   std::vector<LocationRun> moved[2] MT_GUARDED_BY(mutex);  // by lower tier: where records still to be given came to stand
-  Rows copies MT_GUARDED_BY(mutex);                        // of rows that changed before their turn
+
+ private:
+  static size_t BytesOf(const Rows& copies) {
+    const size_t keys = copies.keys.size() + copies.counted_keys.size() + copies.removed_keys.size();
+    return copies.data.size() * sizeof(float) + keys * kKeyBytes;
+  }
 };
 
 }  // namespace multitier

@@ -7,6 +7,7 @@
 
 #include "cc/base/mutex.h"
 #include "cc/base/thread.h"
+#include "cc/table/save_pace.h"
 #include "cc/table/snapshot_state.h"
 
 namespace multitier {
@@ -72,6 +73,7 @@ class GroupSnapshot {
 
   Status Run() {
     const size_t threads = std::min<size_t>(members_.size(), kMaxStreams);
+    threads_ = static_cast<int>(threads);
     std::vector<std::unique_ptr<Thread>> others;
     for (size_t i = 1; i < threads; ++i) {
       others.push_back(std::make_unique<Thread>());
@@ -90,14 +92,17 @@ class GroupSnapshot {
     std::unique_ptr<TableSnapshot> snapshot;  // null once all rows were given
     Mutex mutex;                              // held while its copies are given
     std::atomic<bool> runs{false};            // it was started; set with the mutex held
+    SavePace* pace = nullptr;                 // of the thread that runs it; set with the mutex held
   };
 
   void RunMembers() {
+    SavePace pace(threads_);
     for (size_t i = next_++; i < members_.size() && !failed_; i = next_++) {
       Member* const member = members_[i].get();
       {
         MutexLock lock(member->mutex);
         member->runs = true;
+        member->pace = &pace;
       }
       Status status = member->snapshot->Run();
       member->snapshot.reset();
@@ -108,6 +113,7 @@ class GroupSnapshot {
 
   Status Visit(Member* member, Rows* rows) {
     if (failed_) return CancelledError("another table of the group failed");
+    if (member->pace != nullptr) member->pace->Rest(waiting_->bytes(), WaitingCopies::kFarBehindBytes);
     MT_RETURN_IF_ERROR(member->of_group.visit(rows));
     return member->runs ? Relieve() : OkStatus();
   }
@@ -139,6 +145,7 @@ class GroupSnapshot {
   std::vector<std::unique_ptr<Member>> members_;
   const std::shared_ptr<WaitingCopies> waiting_ = std::make_shared<WaitingCopies>();
   std::atomic<size_t> next_{0};  // of members_: to be run
+  int threads_ = 1;              // that run members
   std::atomic<bool> failed_{false};
   Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);

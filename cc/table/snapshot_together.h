@@ -7,7 +7,8 @@
 //   4. Let all operations continue. Until here they waited only during steps 2 and 3.
 //   5. Pass the sealed files of each table to its take_file. The rows in them are not visited.
 //   6. A few threads run the snapshots, each thread one table at a time. Tables that have not been started collect copies of
-//      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables.
+//      rows that change. Between two chunks, a thread gives these copies to the visitors of their tables. It rests between
+//      chunks while the rest of the process needs the processors (SavePace).
 //
 // Memory does not grow with the number of tables: kMaxStreams chunks and reads, the copies of all tables (WaitingCopies), and
 // the marks of each snapshot. Step 3 copies the counters of Bloom filters.

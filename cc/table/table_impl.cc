@@ -3,8 +3,8 @@
 #include "cc/table/table_impl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <random>
 
 namespace multitier {
 namespace {
@@ -104,7 +104,8 @@ Status ValidateOptions(const TableOptions& o) {
 EmbeddingTable::Impl::Impl(TableOptions options) : base_(std::move(options)), demoter_(&base_) {}
 
 uint64_t EmbeddingTable::Impl::NewCursorTag() {
-  static std::atomic<uint64_t> next{std::random_device()()};
+  // Other processes begin elsewhere. The clock cannot fail; std::random_device throws if the system has no entropy source.
+  static std::atomic<uint64_t> next{static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
   return 1 + next++ % kMostCursorTag;
 }
 
@@ -274,7 +275,6 @@ TableStats EmbeddingTable::Impl::Stats() {
     missed += stats.tiers[i].hits;
   }
   if (const std::shared_ptr<SnapshotState> state = snapshot_.state(); state != nullptr) {
-    MutexLock lock(state->mutex);
     stats.snapshot_bytes = static_cast<int64_t>(state->copied_bytes());
   }
   stats.dropped_lost = demoter_.dropped().lost();

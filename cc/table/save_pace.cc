@@ -1,0 +1,85 @@
+#include "cc/table/save_pace.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace multitier {
+namespace {
+
+constexpr double kShare = 1.0 / 8;             // of the machine, for all saving threads
+constexpr int64_t kWindow = 20'000'000;        // ns: the processor time of a process grows in steps of a few ms
+constexpr int64_t kLongestRest = 100'000'000;  // ns
+constexpr double kTolerance = 0.1;             // processors
+constexpr double kIdle = 0.1;                  // processors: less than this is no work
+constexpr double kDelayed = 0.2;               // of the time in which it could run
+
+int64_t Read(clockid_t clock) {
+  timespec now{};
+  (void)::clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// 0 where the kernel does not say.
+int64_t ReadDelay() {
+  const int file = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[96];
+  const ssize_t bytes = ::read(file, text, sizeof(text) - 1);
+  ::close(file);
+  if (bytes <= 0) return 0;
+  text[bytes] = '\0';
+  char* end = text;
+  (void)std::strtoll(text, &end, 10);  // the processor time
+  return std::strtoll(end, nullptr, 10);
+}
+
+int Processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+}  // namespace
+
+SavePace::SavePace(int threads) : SavePace(Processors(), threads) {}
+
+int64_t SavePace::RestAt(const Times& now, size_t waiting, size_t most) {
+  if (!begun_) {
+    begun_ = true;
+    window_ = now;
+    thread_ = now.thread;
+    return 0;
+  }
+  const int64_t wall = now.wall - window_.wall;
+  if (wall >= kWindow) {
+    const int64_t ran = now.thread - window_.thread, delay = now.delay - window_.delay;
+    const int64_t saving = ran * threads_;  // each thread does as much
+    const double others = static_cast<double>(now.process - window_.process - saving) / static_cast<double>(wall);
+    const bool delayed = static_cast<double>(delay) > kDelayed * static_cast<double>(ran + delay);
+    room_ = others < kIdle || (!delayed && others + threads_ <= processors_ + kTolerance);
+    window_ = now;
+  }
+  const int64_t worked = now.thread - thread_;
+  thread_ = now.thread;
+  const double share = kShare * processors_ / threads_;
+  if (room_ || share >= 1) return 0;
+  // From a quarter of the most on it rests less, and from three quarters on not at all.
+  const double full = most == 0 ? 1 : static_cast<double>(waiting) / static_cast<double>(most);
+  const double calm = std::clamp((0.75 - full) / 0.5, 0.0, 1.0);
+  return std::min(kLongestRest, static_cast<int64_t>(static_cast<double>(worked) * (1 / share - 1) * calm));
+}
+
+void SavePace::Rest(size_t waiting, size_t most) {
+  const Times now{Read(CLOCK_MONOTONIC), Read(CLOCK_PROCESS_CPUTIME_ID), Read(CLOCK_THREAD_CPUTIME_ID), ReadDelay()};
+  const int64_t rest = RestAt(now, waiting, most);
+  if (rest == 0) return;
+  const timespec time{rest / 1'000'000'000, rest % 1'000'000'000};
+  (void)::nanosleep(&time, nullptr);  // a signal ends it early
+}
+
+}  // namespace multitier

@@ -1,0 +1,96 @@
+// When a saving thread rests, and for how long. The clocks are numbers: nothing here waits.
+
+#include "cc/table/save_pace.h"
+
+#include <gtest/gtest.h>
+
+namespace multitier {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr size_t kMost = 32 << 20;
+
+// A saving thread that works 2 ms for each piece. The other threads of the process use `others` processors all the time.
+class Program {
+ public:
+  Program(int processors, int threads, double others, int64_t delay = 0)
+      : pace_(processors, threads), threads_(threads), others_(others), delay_(delay) {}
+
+  // The rest after a piece.
+  int64_t Piece(size_t waiting = 0) {
+    now_.thread += 2 * kMs;
+    now_.delay += delay_;
+    Pass(2 * kMs + delay_);
+    now_.process += 2 * kMs * threads_;
+    const int64_t rest = pace_.RestAt(now_, waiting, kMost);
+    Pass(rest);
+    return rest;
+  }
+  // After the first window.
+  int64_t Later(size_t waiting = 0) {
+    for (int i = 0; i < 30; ++i) (void)Piece(waiting);
+    return Piece(waiting);
+  }
+  void SetOthers(double others) { others_ = others; }
+
+ private:
+  void Pass(int64_t ns) {
+    now_.wall += ns;
+    now_.process += static_cast<int64_t>(others_ * static_cast<double>(ns));
+  }
+
+  SavePace pace_;
+  SavePace::Times now_;
+  const int threads_;
+  double others_;
+  const int64_t delay_;  // before each piece
+};
+
+TEST(SavePace, TakesAnEighthOfAMachineThatIsInUse) {
+  EXPECT_EQ(Program(2, 1, 1.9).Later(), 6 * kMs);  // a quarter of one processor
+  EXPECT_EQ(Program(4, 1, 3.9).Later(), 2 * kMs);  // half of one
+  EXPECT_EQ(Program(8, 1, 7.9).Later(), 0);        // all of one
+  EXPECT_EQ(Program(8, 4, 7.9).Later(), 6 * kMs);  // a quarter of one, four times
+}
+
+TEST(SavePace, DoesNotRestWhileProcessorsAreIdle) {
+  EXPECT_EQ(Program(2, 1, 0.0).Later(), 0);
+  EXPECT_EQ(Program(2, 1, 1.0).Later(), 0);
+  EXPECT_EQ(Program(4, 2, 2.0).Later(), 0);
+}
+
+TEST(SavePace, RestsWhereOtherProcessesUseTheMachine) {
+  EXPECT_EQ(Program(2, 1, 0.5, 2 * kMs).Later(), 6 * kMs);
+  EXPECT_EQ(Program(2, 1, 0.5, kMs / 10).Later(), 0);
+  EXPECT_EQ(Program(2, 1, 0.0, 2 * kMs).Later(), 0) << "the program does nothing else";
+}
+
+TEST(SavePace, RestsLessWhenMoreCopiesWait) {
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 4), 6 * kMs);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 2), 3 * kMs);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 4 * 3), 0);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(2 * kMost), 0);
+}
+
+TEST(SavePace, FollowsWhatTheProgramDoes) {
+  Program program(2, 1, 0.0);
+  EXPECT_EQ(program.Later(), 0);
+  program.SetOthers(2.0);
+  EXPECT_EQ(program.Later(), 6 * kMs);
+  program.SetOthers(0.0);
+  EXPECT_EQ(program.Later(), 0);
+}
+
+TEST(SavePace, AShortSaveDoesNotRest) {
+  Program program(2, 1, 2.0);
+  EXPECT_EQ(program.Piece(), 0);
+  EXPECT_EQ(program.Piece(), 0);
+}
+
+TEST(SavePace, OfThisMachineComesBack) {
+  SavePace pace(1);
+  for (int i = 0; i < 3; ++i) pace.Rest(0, kMost);
+}
+
+}  // namespace
+}  // namespace multitier
