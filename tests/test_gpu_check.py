@@ -165,9 +165,7 @@ def test_the_real_check_passes_here(tmp_path):
     found = json.loads((tmp_path / "gpu_check.json").read_text())
     if found["gpu"] is None:
         assert "no GPU: " in found["reason"]
-        assert f"nothing was checked: {found['reason'][:20]}" in done.stderr.replace(
-            "FAILED_PRECONDITION: ", ""
-        )
+        assert "nothing was checked: " in done.stderr and found["reason"] in done.stderr
     else:
         assert found["differ"] == 0 < found["checks"]
         assert found["times"]["find_all"]["seconds"] > 0

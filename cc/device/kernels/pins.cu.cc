@@ -27,10 +27,13 @@ __global__ void __launch_bounds__(kBlock) PinKernel(PinArgs args) {
     if (row < table.rows || row >= table.rows + static_cast<size_t>(table.capacity) * table.row_stride) continue;
     if ((reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowUnborn) != 0) continue;
     Slot* const slot = table.slots + table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
-    const bool is_pinned = IsPinned(slot->last_operation, args.operation);
+    const uint32_t last = slot->last_operation;
+    const bool is_pinned = IsPinned(last, args.operation);
+    // Never lowered: a later operation that has used the row, or has pinned it, may count on that stamp (the floor).
+    if (static_cast<int32_t>((is_pinned ? last - kPinAhead : last) - args.operation) > 0) continue;
     if (!is_pinned && args.renews) continue;
     if (!is_pinned) AtomicAdd<kRelaxed>(args.pinned, 1u);
-    if (is_pinned && PlaceIn(args.later, args.num_later, slot->last_operation - kPinAhead) != kNone) continue;
+    if (is_pinned && PlaceIn(args.later, args.num_later, last - kPinAhead) != kNone) continue;
     slot->last_operation = args.operation + kPinAhead;
   }
 }
