@@ -275,7 +275,8 @@ def test_keras_layers_take_unsigned_ids():
 def test_a_feature_column_of_uint64_has_uint64_keys(given):
     columns = tf_multitier.feature_column
     with tf.Graph().as_default():
-        column = columns.categorical_column_with_embedding("id", dtype=tf.uint64)
+        # Without ignore_value=None, -1 of an int64 feature is padding.
+        column = columns.categorical_column_with_embedding("id", dtype=tf.uint64, ignore_value=None)
         feature = tf.constant(KEYS[[3, 4]].view(given)[:, None])
         out = columns.input_layer({"id": feature}, [columns.embedding_column(column, 4)])
         ev = v1.global_variables()[0]
@@ -283,6 +284,41 @@ def test_a_feature_column_of_uint64_has_uint64_keys(given):
         with variable_util.initialized_session() as session:
             session.run(train)
             assert session.run(ev.export())[0].tolist() == [2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize("given", ["int64", "int32"])
+def test_a_feature_column_of_uint64_drops_the_padding_of_a_signed_feature(given):
+    columns = tf_multitier.feature_column
+    with tf.Graph().as_default():
+        column = columns.categorical_column_with_embedding("id", dtype=tf.uint64)
+        feature = tf.constant([[3, -1], [-1, 4]], given)
+        out = columns.input_layer({"id": feature}, [columns.embedding_column(column, 4)])
+        ev = v1.global_variables()[0]
+        train = v1.train.GradientDescentOptimizer(1.0).minimize(tf.reduce_sum(out))
+        with variable_util.initialized_session() as session:
+            session.run(train)
+            assert session.run(ev.export())[0].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "key_dtype, ids", [(tf.uint32, [7, 2**32]), (tf.uint64, [[7], [2**64]]), (tf.uint32, 2**40)]
+)
+def test_an_integer_that_is_too_large_is_refused(key_dtype, ids):
+    ev = tf_multitier.get_embedding_variable("ev", 4, key_dtype=key_dtype)
+    largest = np.max(np.array(ids, object))
+    with pytest.raises(ValueError, match=f"'ev': .*expected {key_dtype.name}, found {largest}"):
+        tf.nn.embedding_lookup(ev, ids)
+    with pytest.raises(ValueError, match=f"'ev': .*expected {key_dtype.name}, found {largest}"):
+        ev.remove(ids)
+
+
+@pytest.mark.parametrize("key", [-1, 2**32])
+def test_a_gradient_of_a_key_that_is_no_uint32_changes_nothing(key):
+    ev = tf_multitier.get_embedding_variable("ev", 4, key_dtype=tf.uint32)
+    gradient = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([7, key], tf.int64))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"expected keys of uint32.*= {key}"):
+        tf_multitier.optimizers.SGD(0.1).apply_gradients([(gradient, ev)])
+    assert int(ev.total_count()) == 0
 
 
 # ---- the engine

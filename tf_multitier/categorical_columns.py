@@ -71,8 +71,9 @@ def categorical_column_with_embedding(
       ev_option: an `EmbeddingVariableOption`, or None for the defaults. For embeddings, an
         initializer in its `InitializerOption` takes precedence over that of the dense column.
         `linear_model` starts its weights at 0, as TensorFlow does.
-      ignore_value: the value that is dropped from dense features. Default: TensorFlow's, -1 or "",
-        and with dtype tf.uint64 none. None drops nothing. It has no effect on sparse features.
+      ignore_value: the value that is dropped from dense features. Default: TensorFlow's, -1 or "".
+        With dtype tf.uint64, -1 of an int64 feature is dropped, too, though its bits are the key 2**64 - 1: None keeps it. None
+        drops nothing. It has no effect on sparse features.
 
     Returns:
       A categorical column.
@@ -194,8 +195,6 @@ class EmbeddingCategoricalColumn(
     def _to_sparse(self, feature):
         if self.ignore_value is _TENSORFLOW_PADDING:
             padding = "" if self.dtype == tf.string else -1
-            if self.dtype == tf.uint64:
-                padding = None  # -1 of an int64 feature is 2**64 - 1, a key
         else:
             padding = self.ignore_value
         if padding is None or (padding == -1 and feature.dtype.is_unsigned):

@@ -216,7 +216,7 @@ class EmbeddingVariableOption(Option):
       value_dtype: of the values in every tier: tf.float32, tf.bfloat16 or tf.float16. Slots are float32. None: the `value_dtype` of
         `get_embedding_variable`. Not in DeepRec.
       stochastic_rounding: True: updates round values of 16 bits up or down at random, so that small updates are not lost. The random
-        numbers come from the key, the step and the element, so two runs are equal. False: to the nearest, ties to even. Not in
+        numbers come from the key, the table's count of updates and the element, so two runs are equal. False: to the nearest, ties to even. Not in
         DeepRec.
 
     Raises:

@@ -42,12 +42,18 @@ def checked_keys(variable, ids, what="ids"):
 
     Raises:
       TypeError: another dtype. The message names the variable, what was expected and what was found.
+      ValueError: an integer of Python that is larger than the largest key of an unsigned type.
     """
     name, key_dtype = variable.variable_name, variable.key_dtype
     if _is_empty_list(ids):
         ids = np.zeros(np.shape(ids), key_dtype.as_numpy_dtype)
-    # TensorFlow converts -1 to an unsigned type without an error.
+    # TensorFlow converts -1, and numbers that are too large, to an unsigned type without an error.
     hint = key_dtype if key_dtype.is_unsigned and _are_natural_numbers(ids) else None
+    largest = max(tf.nest.flatten(ids), default=0) if hint is not None else 0
+    if hint is not None and largest > key_dtype.max:
+        raise ValueError(
+            f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {largest}"
+        )
     ids = tf.convert_to_tensor(ids, dtype_hint=hint, name=what)
     if ids.dtype in key_types.ACCEPTED[key_dtype]:
         return ids

@@ -154,6 +154,7 @@ Status HbmTable::Clear() {
   MT_RETURN_IF_ERROR(Check());
   const NoSnapshot no_snapshot(this);
   const Alone alone(this);
+  MT_RETURN_IF_ERROR(broken());  // by an operation that this one waited for: then no row below is cleared
   Status emptied;
   {
     MutexLock turn(turn_);

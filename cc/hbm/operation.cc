@@ -27,6 +27,7 @@ HbmTable::Operation::Operation(HbmTable* t, uint64_t taken) : table(t), scratch(
   number = taken != 0 ? taken : t->queue_->NextOperation();
   t->in_flight_.insert(number);
   if (number / kRenumberEvery <= t->renumbered_at_) return;  // less: a group took the number before another operation
+  if (t->table_ == nullptr) return;                          // the device broke while the table grew: FindKeys says so
   t->renumbered_at_ = number / kRenumberEvery;
   const device::RenumberArgs renumber{t->table_->on_device(), t->table_->view().buckets, static_cast<uint32_t>(number)};
   t->Insist([&] { return t->kernels_.renumber(t->stream_, renumber); });

@@ -1,6 +1,8 @@
 // The kernels of MultitierApply and MultitierGroupApply: one optimizer step on the rows of a batch of keys, of one variable or
 // of many.
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +30,17 @@ void WarnOfRefused(VariableState* state, int64_t refused) {
                << " rows: " << refused << " new keys of an update got no row; `refused` in the statistics counts them";
 }
 
+// InvalidArgument if a key is none of the variable's type. Lookups give no such key; a gradient that a program makes may.
+absl::Status CheckKeys(const VariableState& state, Span<const int64_t> keys) {
+  if (state.key_dtype != "uint32") return absl::OkStatus();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] >= 0 && keys[i] <= int64_t{std::numeric_limits<uint32_t>::max()}) continue;
+    return absl::InvalidArgumentError(absl::StrCat("apply to embedding variable '", state.table->options().name,
+                                                   "': expected keys of uint32, found keys[", i, "] = ", keys[i]));
+  }
+  return absl::OkStatus();
+}
+
 class ApplyKernel : public OpKernel {
  public:
   explicit ApplyKernel(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, rule_.Init(context, 1)); }
@@ -38,6 +51,7 @@ class ApplyKernel : public OpKernel {
     const KeyInput keys(context->input(1));
     ApplyRequest request;
     OP_REQUIRES_OK(context, ParseRequest(context, *state->table, keys, &request));
+    OP_REQUIRES_OK(context, CheckKeys(*state, request.keys));
     OP_REQUIRES_OK(context, rule_.FindSlots(state->table.get(), 0, &request));
     // Small updates use no extra threads: a model runs many of them in parallel, each in its own op.
     constexpr size_t kWorthThreads = 8192;

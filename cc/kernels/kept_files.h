@@ -39,8 +39,8 @@ Result<KeptFacts> ReadFacts(const std::string& directory);
 Status WriteMatrix(const std::string& directory, const InitializerSpec& initializer);
 Status ReadMatrix(const std::string& directory, int dim, InitializerSpec* initializer);
 
-// FailedPrecondition if the kept rows at `path` are of another dim, type of keys, partition or last tier than the variable.
-// table: of their facts.
+// FailedPrecondition if the kept rows at `path` are of another dim, type of keys or values, partition or last tier than the
+// variable. table: of their facts.
 Status CheckFits(const VariableOptions& options, const std::string& path, const Manifest& table);
 
 // The status with the name of the variable.

@@ -310,6 +310,7 @@ absl::Status TableRestorer::BuildOver(const std::shared_ptr<VariableState>& base
   made->table = *std::move(table);
   made->partition_index = base->partition_index;
   made->num_partitions = base->num_partitions;
+  made->key_dtype = base->key_dtype;
   made->read_only = true;
   int64_t rows = 0;
   for (size_t i = 1; i < saves_.size(); ++i) rows += saves_[i].rows();

@@ -115,7 +115,7 @@ options of MultitierInitialize, so that the graph contains the full description 
 
 handle: scalar; its static shape is [0, dim].
 dtype: of the values in every tier. Slots are float32, and so are the values that ops take and give.
-stochastic_rounding: updates round values of 16 bits stochastically, by the key, the step and the element.
+stochastic_rounding: updates round values of 16 bits stochastically, by the key, the table's count of updates and the element.
 key_dtype: of the variable's keys. Ops take int64, or int32, which they widen. Python gives uint64 as its bits, uint32 as int64.
 shape: [0, dim], dim >= 1.
 initializer: constant, uniform, normal, truncated_normal, normal_between, debug (the key modulo 100,000), or matrix.

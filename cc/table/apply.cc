@@ -84,9 +84,10 @@ Status EmbeddingTable::Impl::Apply(const ApplyRequest& request, Executor* execut
   MT_RETURN_IF_ERROR(operation.Gather(keys, executor));
 
   if (request.refused != nullptr) *request.refused = operation.refused();
-  const int64_t version = NoteApply(request.global_step);
+  int64_t number = 0;
+  const int64_t version = NoteApply(request.global_step, &number);
   if (request.version_set != nullptr) *request.version_set = version;
-  operation.Update(request, slot_offsets, version, applies_.load(), executor);
+  operation.Update(request, slot_offsets, version, number, executor);
   BoundCounted();
   demoter_.TrimAndRemember();
   last_refused_ = operation.refused();

@@ -84,9 +84,10 @@ void EmbeddingTable::Impl::FillAbsentRows(const RowBatch& rows) const {
   }
 }
 
-int64_t EmbeddingTable::Impl::NoteApply(int64_t global_step) {
-  const int64_t step = applies_.fetch_add(1) + 1;
-  return base_.score.Take(global_step >= 0 ? global_step : step);
+int64_t EmbeddingTable::Impl::NoteApply(int64_t global_step, int64_t* number) {
+  const int64_t count = applies_.fetch_add(1) + 1;
+  if (number != nullptr) *number = count;
+  return base_.score.Take(global_step >= 0 ? global_step : count);
 }
 
 void EmbeddingTable::Impl::CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back) {

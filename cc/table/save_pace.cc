@@ -14,6 +14,8 @@ namespace {
 constexpr double kShare = 1.0 / 8;             // of the machine, for all saving threads
 constexpr int64_t kWindow = 20'000'000;        // ns: the processor time of a process grows in steps of a few ms
 constexpr int64_t kLongestRest = 100'000'000;  // ns
+constexpr int64_t kSlice = 5'000'000;          // ns: so often a rest looks at the copies that wait
+constexpr double kNoRest = 0.75;               // of the most copies: from here on it does not rest
 constexpr double kTolerance = 0.1;             // processors
 constexpr double kIdle = 0.1;                  // processors: less than this is no work
 constexpr double kDelayed = 0.2;               // of the time in which it could run
@@ -46,7 +48,16 @@ int Processors() {
 
 }  // namespace
 
-SavePace::SavePace(int threads) : SavePace(Processors(), threads) {}
+SavePace::SavePace(SavingThreads* threads)
+    : processors_(Processors()), threads_(threads), counted_(Read(CLOCK_THREAD_CPUTIME_ID)) {
+  ++threads_->running;
+}
+
+SavePace::~SavePace() {
+  if (threads_ == nullptr) return;
+  threads_->took += Read(CLOCK_THREAD_CPUTIME_ID) - counted_;
+  --threads_->running;
+}
 
 int64_t SavePace::RestAt(const Times& now, size_t waiting, size_t most) {
   if (!begun_) {
@@ -58,28 +69,39 @@ int64_t SavePace::RestAt(const Times& now, size_t waiting, size_t most) {
   const int64_t wall = now.wall - window_.wall;
   if (wall >= kWindow) {
     const int64_t ran = now.thread - window_.thread, delay = now.delay - window_.delay;
-    const int64_t saving = ran * threads_;  // each thread does as much
+    const int64_t saving = now.saving - window_.saving;
     const double others = static_cast<double>(now.process - window_.process - saving) / static_cast<double>(wall);
+    const int wanted = std::min(now.threads, processors_);
     const bool delayed = static_cast<double>(delay) > kDelayed * static_cast<double>(ran + delay);
-    room_ = others < kIdle || (!delayed && others + threads_ <= processors_ + kTolerance);
+    room_ = others < kIdle || (!delayed && others + wanted <= processors_ + kTolerance);
     window_ = now;
   }
   const int64_t worked = now.thread - thread_;
   thread_ = now.thread;
-  const double share = kShare * processors_ / threads_;
+  const double share = kShare * processors_ / now.threads;
   if (room_ || share >= 1) return 0;
   // From a quarter of the most on it rests less, and from three quarters on not at all.
   const double full = most == 0 ? 1 : static_cast<double>(waiting) / static_cast<double>(most);
-  const double calm = std::clamp((0.75 - full) / 0.5, 0.0, 1.0);
+  const double calm = std::clamp((kNoRest - full) / 0.5, 0.0, 1.0);
   return std::min(kLongestRest, static_cast<int64_t>(static_cast<double>(worked) * (1 / share - 1) * calm));
 }
 
-void SavePace::Rest(size_t waiting, size_t most) {
-  const Times now{Read(CLOCK_MONOTONIC), Read(CLOCK_PROCESS_CPUTIME_ID), Read(CLOCK_THREAD_CPUTIME_ID), ReadDelay()};
-  const int64_t rest = RestAt(now, waiting, most);
-  if (rest == 0) return;
-  const timespec time{rest / 1'000'000'000, rest % 1'000'000'000};
-  (void)::nanosleep(&time, nullptr);  // a signal ends it early
+void SavePace::Rest(const std::function<size_t()>& waiting, size_t most) {
+  Times now;
+  now.wall = Read(CLOCK_MONOTONIC);
+  now.process = Read(CLOCK_PROCESS_CPUTIME_ID);
+  now.thread = Read(CLOCK_THREAD_CPUTIME_ID);
+  now.delay = ReadDelay();
+  const int64_t ran = now.thread - counted_;
+  counted_ = now.thread;
+  now.saving = threads_->took += ran;
+  now.threads = threads_->running;
+  const int64_t end = now.wall + RestAt(now, waiting(), most);
+  const auto too_many = [&] { return static_cast<double>(waiting()) >= kNoRest * static_cast<double>(most); };
+  for (int64_t wall = now.wall; wall < end && !too_many(); wall = Read(CLOCK_MONOTONIC)) {
+    const timespec slice{0, std::min(kSlice, end - wall)};
+    (void)::nanosleep(&slice, nullptr);  // a signal ends it early
+  }
 }
 
 }  // namespace multitier

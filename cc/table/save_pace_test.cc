@@ -14,7 +14,7 @@ constexpr size_t kMost = 32 << 20;
 class Program {
  public:
   Program(int processors, int threads, double others, int64_t delay = 0)
-      : pace_(processors, threads), threads_(threads), others_(others), delay_(delay) {}
+      : pace_(processors), threads_(threads), others_(others), delay_(delay) {}
 
   // The rest after a piece.
   int64_t Piece(size_t waiting = 0) {
@@ -22,6 +22,8 @@ class Program {
     now_.delay += delay_;
     Pass(2 * kMs + delay_);
     now_.process += 2 * kMs * threads_;
+    now_.saving += 2 * kMs * threads_;
+    now_.threads = threads_;
     const int64_t rest = pace_.RestAt(now_, waiting, kMost);
     Pass(rest);
     return rest;
@@ -32,6 +34,7 @@ class Program {
     return Piece(waiting);
   }
   void SetOthers(double others) { others_ = others; }
+  void SetThreads(int threads) { threads_ = threads; }
 
  private:
   void Pass(int64_t ns) {
@@ -41,7 +44,7 @@ class Program {
 
   SavePace pace_;
   SavePace::Times now_;
-  const int threads_;
+  int threads_;  // that save, this one included
   double others_;
   const int64_t delay_;  // before each piece
 };
@@ -57,6 +60,7 @@ TEST(SavePace, DoesNotRestWhileProcessorsAreIdle) {
   EXPECT_EQ(Program(2, 1, 0.0).Later(), 0);
   EXPECT_EQ(Program(2, 1, 1.0).Later(), 0);
   EXPECT_EQ(Program(4, 2, 2.0).Later(), 0);
+  EXPECT_EQ(Program(2, 4, 0.0).Later(), 0);
 }
 
 TEST(SavePace, RestsWhereOtherProcessesUseTheMachine) {
@@ -81,6 +85,15 @@ TEST(SavePace, FollowsWhatTheProgramDoes) {
   EXPECT_EQ(program.Later(), 0);
 }
 
+TEST(SavePace, FollowsTheNumberOfThreadsThatStillSave) {
+  Program program(2, 4, 1.9);
+  EXPECT_EQ(program.Later(), 30 * kMs);  // a sixteenth of a processor, four times
+  program.SetThreads(1);                 // the other tables were small
+  EXPECT_EQ(program.Later(), 6 * kMs);
+  program.SetOthers(1.0);
+  EXPECT_EQ(program.Later(), 0);
+}
+
 TEST(SavePace, AShortSaveDoesNotRest) {
   Program program(2, 1, 2.0);
   EXPECT_EQ(program.Piece(), 0);
@@ -88,8 +101,15 @@ TEST(SavePace, AShortSaveDoesNotRest) {
 }
 
 TEST(SavePace, OfThisMachineComesBack) {
-  SavePace pace(1);
-  for (int i = 0; i < 3; ++i) pace.Rest(0, kMost);
+  SavingThreads threads;
+  {
+    SavePace pace(&threads);
+    EXPECT_EQ(threads.running, 1);
+    for (int i = 0; i < 3; ++i) pace.Rest([] { return size_t{0}; }, kMost);
+    for (volatile int i = 0; i < 1'000'000;) i = i + 1;
+  }
+  EXPECT_EQ(threads.running, 0);
+  EXPECT_GT(threads.took, 0);
 }
 
 }  // namespace

@@ -200,7 +200,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     for (int level = 0; level < table_->levels_.count; ++level) {
       read = std::max(read, std::min<size_t>(ReadAtOnce(), table_->tiers_.location_end(level)));
     }
-    const size_t spare = handed_over == 0 ? 0 : 2 * SnapshotState::kLanes * SnapshotState::kSpareBytes;
+    const size_t spare = std::min<size_t>(2 * SnapshotState::kLanes * SnapshotState::kSpareBytes, 2 * handed_over);
     return chunk + handed_over + spare + read * (kScratchBytesOfKey + row_bytes);
   }
 

@@ -73,7 +73,6 @@ class GroupSnapshot {
 
   Status Run() {
     const size_t threads = std::min<size_t>(members_.size(), kMaxStreams);
-    threads_ = static_cast<int>(threads);
     std::vector<std::unique_ptr<Thread>> others;
     for (size_t i = 1; i < threads; ++i) {
       others.push_back(std::make_unique<Thread>());
@@ -96,7 +95,7 @@ class GroupSnapshot {
   };
 
   void RunMembers() {
-    SavePace pace(threads_);
+    SavePace pace(&saving_);
     for (size_t i = next_++; i < members_.size() && !failed_; i = next_++) {
       Member* const member = members_[i].get();
       {
@@ -113,7 +112,7 @@ class GroupSnapshot {
 
   Status Visit(Member* member, Rows* rows) {
     if (failed_) return CancelledError("another table of the group failed");
-    if (member->pace != nullptr) member->pace->Rest(waiting_->bytes(), WaitingCopies::kFarBehindBytes);
+    if (member->pace != nullptr) member->pace->Rest([this] { return waiting_->bytes(); }, WaitingCopies::kFarBehindBytes);
     MT_RETURN_IF_ERROR(member->of_group.visit(rows));
     return member->runs ? Relieve() : OkStatus();
   }
@@ -145,7 +144,7 @@ class GroupSnapshot {
   std::vector<std::unique_ptr<Member>> members_;
   const std::shared_ptr<WaitingCopies> waiting_ = std::make_shared<WaitingCopies>();
   std::atomic<size_t> next_{0};  // of members_: to be run
-  int threads_ = 1;              // that run members
+  SavingThreads saving_;         // those that run members
   std::atomic<bool> failed_{false};
   Mutex mutex_;
   Status error_ MT_GUARDED_BY(mutex_);

@@ -60,7 +60,8 @@ class EmbeddingTable::Impl {
   Result<int64_t> Upsert(const UpsertRequest& request);
   // InvalidArgument where the request is not one for this table; else where the rule's slots are in a row.
   Status CheckApply(const ApplyRequest& request, std::vector<uint32_t>* slot_offsets) const;
-  int64_t NoteApply(int64_t global_step);
+  // number: out, or null: of the apply, among those of this table. No other apply has it.
+  int64_t NoteApply(int64_t global_step, int64_t* number = nullptr);
   void NoteRemoved(Span<const int64_t> keys);
   void CountInFilter(Span<const int64_t> keys, Span<const int64_t> counts, bool take_back);
   void AwaitSnapshot() const { snapshot_.Await(); }

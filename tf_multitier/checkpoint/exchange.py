@@ -123,7 +123,9 @@ class _ParquetRows(RowSource):
             dtype = (schema.metadata or {}).get(_DTYPE_KEY, b"float32").decode()
             self.dtype = value_types.name_of(f"'{path}': value_dtype", dtype)
             said = (schema.metadata or {}).get(_KEY_DTYPE_KEY, b"int64").decode()
-            self.key_dtype = key_types.name_of("key_dtype", key_dtype or said)
+            self.key_dtype = key_types.name_of(
+                f"'{path}': key_dtype", said if key_dtype is None else key_dtype
+            )
 
     @contextlib.contextmanager
     def _open(self):

@@ -53,6 +53,15 @@ def key_dtype(rows: RowSource | Rows) -> str:
     return key_types.of_array(rows.keys) if isinstance(rows, Rows) else rows.key_dtype
 
 
+def check_key_type(name: str, block: Rows, expected: str) -> None:
+    """ValueError if a block of rows has other keys than its source says."""
+    found = key_types.of_array(np.asarray(block.keys))
+    if found != expected:
+        raise ValueError(
+            f"'{name}': expected keys of {expected}, as its source says, found {found}"
+        )
+
+
 def with_keys(rows: Rows, key_dtype: str) -> Rows:
     """The engine's rows, changed to have keys of that type."""
     for name in ("keys", "counted_keys", "removed_keys"):

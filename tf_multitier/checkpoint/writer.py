@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_multitier import _engine
 from tf_multitier.checkpoint.files import CheckpointFiles
 from tf_multitier.checkpoint.files import part_file_name
+from tf_multitier.checkpoint.source import check_key_type
 from tf_multitier.checkpoint.source import key_dtype
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import value_dtype
@@ -154,6 +155,7 @@ def _write_rows(name, writers, rows, frozen):
     for block in [rows] if isinstance(rows, Rows) else rows.blocks():
         if [tuple(c[:2]) for c in block.columns] != [tuple(c[:2]) for c in rows.columns]:
             raise ValueError(f"'{name}': expected columns {rows.columns}, found {block.columns}")
+        check_key_type(name, block, key_dtype(rows))
         checked = arguments.rows(values_of(block) if frozen else block)
         for writer, of_part in zip(writers, _by_part(checked, len(writers))):
             writer.add(of_part)

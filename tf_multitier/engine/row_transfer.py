@@ -156,13 +156,19 @@ class RowTransfer:
 
         Raises:
           ValueError: keys have another type, the value column has another dim, or the sizes of the arrays do not match. `salvage` gives
-            int64 keys, whatever the table had: for one with uint64 keys, `rows.keys.view(np.uint64)`.
+            int64 keys, whatever the table had: give a table with uint64 keys `rows.keys.view(np.uint64)`, and one with uint32 keys
+            `rows.keys.astype(np.uint32)`.
         """
         if not isinstance(rows, Rows):
             raise ValueError(f"rows: expected Rows, found {rows!r}")
         found = key_types.of_array(np.asarray(rows.keys))
         if found != self.key_dtype:
             raise ValueError(f"rows: expected keys of {self.key_dtype}, found {found}")
+        counted = np.asarray(rows.counted_keys)
+        if counted.size and key_types.of_array(counted) not in (self.key_dtype, "int64"):
+            raise ValueError(
+                f"rows: expected counted keys of {self.key_dtype}, found {key_types.of_array(counted)}"
+            )
         self._table.import_rows(arguments.rows(rows))
 
     def removed_since(self, version: int) -> typing.Any:

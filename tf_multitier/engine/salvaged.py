@@ -41,7 +41,8 @@ class Salvaged:
 def salvage(path: str) -> Salvaged:
     """Reads all undamaged records in the SSDHASH files of an instance. Use it if `Table.open` refuses the instance or rows are damaged.
 
-    It changes nothing. Pass the rows to `Table.import_rows` of a new table. For LEVELDB files, use
+    It changes nothing. Pass the rows to `Table.import_rows` of a new table. Their keys are int64: `import_rows` says how to change
+    them for a table with unsigned keys. For LEVELDB files, use
     `plyvel.repair_db(..., paranoid_checks=True)` and then `Table.open`.
 
     Args:

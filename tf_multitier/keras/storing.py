@@ -73,7 +73,7 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
     """Replaces the rows of a layer's tables by those of an archive. Checks everything before a row changes.
 
     Raises:
-      ValueError: the archive has other tables, or other partitions, dims or types of values, or a part file of the archive is missing or damaged.
+      ValueError: the archive has other tables, or other partitions, dims, or types of keys or values, or a part file of the archive is missing or damaged.
     """
     archive = part_files.Archive.of(store)
     archive.check()
