@@ -18,6 +18,8 @@ import tf_multitier
 
 v1 = tf.compat.v1
 DIM = 4
+# TensorFlow takes sizes from the end of an index without a check, and ends the process if there is no memory for them.
+NOT_OF_AN_INDEX = ("flip", "scramble", "zero")
 SECONDS = float(os.environ.get("TF_MULTITIER_FUZZ_SECONDS", "6"))
 FIRST_SEED = int(os.environ.get("TF_MULTITIER_FUZZ_SEED", random.randrange(2**30)))
 
@@ -99,7 +101,10 @@ def test_a_changed_file_of_a_checkpoint_never_gives_other_rows(saved, tmp_path):
             name for name in os.listdir(copy) if os.path.getsize(os.path.join(copy, name))
         )
         for name in rng.choice(names, rng.integers(1, 3), replace=False):
-            change = sorted(MUTATIONS)[rng.integers(len(MUTATIONS))]
+            changes = sorted(MUTATIONS)
+            if name.endswith(".index"):
+                changes = [change for change in changes if change not in NOT_OF_AN_INDEX]
+            change = changes[rng.integers(len(changes))]
             MUTATIONS[change](os.path.join(copy, name), rng)
             print(change, name)
         try:
