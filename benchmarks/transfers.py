@@ -2,10 +2,11 @@ r"""Scans, upserts and the order SCORE of the engine, each in turns with what it
 
     python benchmarks/transfers.py
 
-scan             a table in DRAM, beside a copy of as many bytes (numpy.copyto); 1 % of the rows, by version, beside a full scan
-scan SSDHASH     1 % of the rows, by version, beside a full scan
-upsert           new keys, beside an SGD update that makes as many new keys
-score            lookups and updates of a table whose rows are mostly below DRAM, with CacheStrategy.SCORE beside LRU
+scan             a table in DRAM, compared with a copy of its bytes (numpy.copyto); 1 % of its rows, by version, compared with
+                 a full scan
+scan SSDHASH     1 % of the rows, by version, compared with a full scan
+upsert           new keys, compared with an SGD update that makes the same number of new keys
+score            lookups and updates of a table whose rows are mostly below DRAM: CacheStrategy.SCORE compared with LRU
 """
 
 import os
