@@ -104,9 +104,18 @@ cc_library(
 )
 """
 
+# nvcc names its temporary files in $TMPDIR by its process number. In Bazel's sandbox every nvcc has the same number,
+# so two that run at once would write and delete each other's files. Each call gets a folder of its own.
+_NVCC = """#!/bin/sh
+TMPDIR=$(mktemp -d) || exit 1
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+"%s" "$@"
+"""
+
 def _local_cuda_impl(repository_ctx):
     nvcc = _env(repository_ctx, "TF_MULTITIER_NVCC")
-    repository_ctx.file("nvcc", "#!/bin/sh\nexec %s \"$@\"\n" % nvcc)
+    repository_ctx.file("nvcc", _NVCC % nvcc)
     repository_ctx.symlink(_env(repository_ctx, "TF_MULTITIER_CUDART"), "libcudart_static.a")
     repository_ctx.file("VERSION", _env(repository_ctx, "TF_MULTITIER_CUDA_VERSION") + "\n")
     repository_ctx.file("BUILD", _CUDA)
