@@ -235,7 +235,7 @@ def test_every_include_points_up_the_layers():
     "document, names",
     [
         ("CONTRIBUTING.md", r"^    (base  env  .*\n    .*)$"),
-        ("docs/README.md", r"^cc/  .*\n((?:  \w+/.*\n)+)"),
+        ("cc/README.md", r"^```\n((?: *\w+/.*\n)+)```$"),
     ],
 )
 def test_documents_name_the_layers_in_their_order(document, names):
@@ -244,7 +244,7 @@ def test_documents_name_the_layers_in_their_order(document, names):
         found = [
             name
             for line in text.splitlines()
-            for name in re.match(r"(?:  \w+/)+", line).group().split()
+            for name in re.match(r"(?:\w+/ *)+", line).group().split()
         ]
     else:
         found = text.replace("|", " ").split()
