@@ -14,7 +14,7 @@ from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.queries import accessed
-from tf_multitier.queries import checked_keys
+from tf_multitier.key_types import checked_keys
 from tf_multitier.tensorflow_internals import is_resource_variable
 from tf_multitier.tensorflow_internals import PartitionedVariable
 from tf_multitier.tensorflow_internals import variable_accessed

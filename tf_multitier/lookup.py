@@ -31,7 +31,7 @@ from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.queries import accessed
-from tf_multitier.queries import as_keys
+from tf_multitier.key_types import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import lookup_values
 from tf_multitier.queries import output_type

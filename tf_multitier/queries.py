@@ -15,63 +15,10 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import key_types
 from tf_multitier._library import ops
+from tf_multitier.key_types import as_keys
 from tf_multitier.options import value_type
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import variable_accessed
-
-SIGNED_KEYS = key_types.ACCEPTED[tf.int64]
-
-
-def _is_empty_list(ids):
-    return isinstance(ids, (list, tuple)) and all(_is_empty_list(i) for i in ids)
-
-
-def _are_natural_numbers(ids):
-    """Whether it is an integer of Python, or a list of such, without negative ones."""
-    if not isinstance(ids, (list, tuple, int)):
-        return False
-    return all(type(i) is int and i >= 0 for i in tf.nest.flatten(ids))
-
-
-def checked_keys(variable, ids, what="ids"):
-    """`ids` as a tensor of integers that a variable accepts as keys.
-
-    A variable takes the types whose every value is one of its keys (key_types.py): one with int64 keys refuses uint64 ids, one with
-    int32 keys int64 ids, one with uint64 keys int64 ids. An empty list is accepted: it has no dtype of its own, and a list of Python's
-    integers gets that of the keys.
-
-    Raises:
-      TypeError: another dtype. The message names the variable, what was expected and what was found.
-      ValueError: an integer of Python that is larger than the largest key of an unsigned type.
-    """
-    name, key_dtype = variable.variable_name, variable.key_dtype
-    if _is_empty_list(ids):
-        ids = np.zeros(np.shape(ids), key_dtype.as_numpy_dtype)
-    # TensorFlow converts -1, and numbers that are too large, to an unsigned type without an error.
-    hint = key_dtype if key_dtype.is_unsigned and _are_natural_numbers(ids) else None
-    largest = max(tf.nest.flatten(ids), default=0) if hint is not None else 0
-    if hint is not None and largest > key_dtype.max:
-        raise ValueError(
-            f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {largest}"
-        )
-    ids = tf.convert_to_tensor(ids, dtype_hint=hint, name=what)
-    if ids.dtype in key_types.ACCEPTED[key_dtype]:
-        return ids
-    if ids.dtype not in (*SIGNED_KEYS, tf.uint64):
-        raise TypeError(
-            f"embedding variable '{name}': {what}: expected {key_dtype.name}, found {ids.dtype.name}"
-        )
-    cure = "cast them" if key_dtype.is_unsigned else f"create it with key_dtype=tf.{ids.dtype.name}"
-    if key_dtype == tf.int32 and ids.dtype == tf.uint32:
-        cure = "create it with key_dtype=tf.int64"
-    raise TypeError(
-        f"embedding variable '{name}': {what}: expected {key_dtype.name}, the key_dtype, found {ids.dtype.name}: {cure}"
-    )
-
-
-def as_keys(variable, ids, what="ids"):
-    """`ids` as an int64 tensor of the same shape. Errors: see checked_keys."""
-    return key_types.to_int64(checked_keys(variable, ids, what))
 
 
 def on_device_of(part):
@@ -314,7 +261,7 @@ class Queries:
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
             return tf.constant(int(value), tf.int64)
         value = tf.convert_to_tensor(value)
-        if value.dtype not in SIGNED_KEYS:
+        if value.dtype not in key_types.ACCEPTED[tf.int64]:
             raise TypeError(
                 f"embedding variable '{self.variable_name}': {what}: expected an integer, found {value.dtype.name}"
             )

@@ -22,7 +22,7 @@ from tf_multitier._library import ops
 from tf_multitier.departed_rows import column_name
 from tf_multitier.departed_rows import column_names
 from tf_multitier.departed_rows import DepartedRows
-from tf_multitier.queries import as_keys
+from tf_multitier.key_types import as_keys
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
 

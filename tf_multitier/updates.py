@@ -24,7 +24,6 @@ from tf_multitier import origins
 from tf_multitier import placement
 from tf_multitier import rules
 from tf_multitier._library import ops
-from tf_multitier.queries import SIGNED_KEYS
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import device_scope
 from tf_multitier.tensorflow_internals import EagerTensor
@@ -248,7 +247,10 @@ def _checked_gradient(variable, g):
         tf.convert_to_tensor(g.values), tf.convert_to_tensor(g.indices), g.dense_shape
     )
     # Those of lookups are int64, whatever the type of the keys.
-    if g.indices.dtype not in (*SIGNED_KEYS, *key_types.ACCEPTED[variable.key_dtype]):
+    if g.indices.dtype not in (
+        *key_types.ACCEPTED[tf.int64],
+        *key_types.ACCEPTED[variable.key_dtype],
+    ):
         raise TypeError(
             f"{what}: indices: expected {variable.key_dtype.name} keys, found {g.indices.dtype.name}"
         )

@@ -20,7 +20,7 @@ from tf_multitier._library import ops
 from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
-from tf_multitier.queries import as_keys
+from tf_multitier.key_types import as_keys
 from tf_multitier.queries import partition_keys
 from tf_multitier.queries import timeout_us
 
