@@ -218,6 +218,14 @@ def test_bad_gradients_and_variables_are_refused_by_name():
         TypeError, match="'ev': expected IndexedSlices of keys, found a dense tensor"
     ):
         optimizer.apply_gradients([(tf.ones([1, 4]), ev)])
+    # Zeros of TensorFlow's unconnected_gradients have the shape [0, dim]: test_tf2_recompute.py.
+    for shape in ([0, 5], [0, 0], [0], [0, 4, 1], [1, 4]):
+        refused = r"'ev': expected IndexedSlices of keys, found a dense tensor \("
+        with pytest.raises(TypeError, match=refused):
+            optimizer.apply_gradients([(tf.zeros(shape), ev)])
+        with pytest.raises(TypeError, match=refused):
+            tf.function(lambda shape=shape: optimizer.apply_gradients([(tf.zeros(shape), ev)]))()
+    assert optimizer.iterations == 0 and ev.total_count() == 0
     with pytest.raises(TypeError, match="values: expected float32, found float64"):
         optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, 4], tf.float64), keys), ev)])
     with pytest.raises(TypeError, match="expected an embedding variable, found 'dense:0'"):

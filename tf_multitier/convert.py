@@ -164,9 +164,16 @@ def _open(options, path):
 
 
 def _write_checkpoint(options, source, tables):
-    counts = {}
+    counts: dict = {}
+    names: dict = {}  # {files of a table: its first name}
     with checkpoint.Writer(options.target) as writer:
         for name, rows in _with_progress(tables):
+            if isinstance(rows, checkpoint.SavedTable):
+                first = names.setdefault(rows.files, name)
+                if first != name:
+                    writer.add_name(name, first)
+                    counts[name] = counts[first]
+                    continue
             initializer = getattr(rows, "initializer", None)
             matrix = rows.matrix() if initializer and initializer["kind"] == "matrix" else None
             applies = getattr(rows, "applies", 0)

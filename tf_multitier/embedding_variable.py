@@ -98,7 +98,7 @@ def only_parts(name):
 _NUMBERS = itertools.count()  # of eager variables, whose names need not differ
 
 
-@saved_objects.register("EmbeddingVariable")
+@saved_objects.register(saved_objects.VARIABLE)
 class EmbeddingVariable(
     NoDenseValue,
     RowTransfer,

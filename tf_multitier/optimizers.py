@@ -238,7 +238,9 @@ def _pairs(grads_and_vars, optimizer):
                     f"gradients, one for each of its parts, found {type(grad).__name__}"
                 )
             pairs += zip(grad, variable.parts)
-    trained = [(_without_zeros(grad), variable) for grad, variable in pairs if grad is not None]
+    trained = [
+        (_without_zeros(grad, variable), variable) for grad, variable in pairs if grad is not None
+    ]
     if not trained:
         names = [variable.name for _, variable in given]
         if given and not any(variable.trainable for _, variable in given):
@@ -254,13 +256,15 @@ def _pairs(grads_and_vars, optimizer):
     return trained
 
 
-def _without_zeros(grad):
+def _without_zeros(grad, variable):
     """The zeros of tf.UnconnectedGradients.ZERO [0, dim], clipped or scaled or not, as IndexedSlices of no keys.
 
-    Other gradients are returned unchanged.
+    Other gradients are returned unchanged. Eagerly, a scaled tensor does not say what it was computed from. So zeros of this shape
+    that the program made are taken for those of a tape; they have no rows either.
     """
-    if isinstance(grad, tf.Tensor) and _are_zeros(grad):
-        return tf.IndexedSlices(tf.reshape(grad, [0, grad.shape[1]]), tf.zeros([0], tf.int64))
+    dim = variable.embedding_dim
+    if isinstance(grad, tf.Tensor) and _are_zeros(grad) and grad.shape[1] == dim:
+        return tf.IndexedSlices(tf.reshape(grad, [0, dim]), tf.zeros([0], tf.int64))
     return grad
 
 

@@ -211,7 +211,7 @@ class GraphPartitions(PartitionedEmbeddingVariable, CompositeTensor):
         return EmbeddingVariableSpec(self.shape, self.dtype, self.trainable)
 
 
-@saved_objects.register("PartitionedEmbeddingVariable")
+@saved_objects.register(saved_objects.PARTITIONED)
 class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Trackable):
     """A partitioned embedding variable outside of v1 graphs. Modules, tapes and checkpoints take it as the sequence of its parts."""
 

@@ -26,16 +26,19 @@ from tf_multitier.tensorflow_internals import register_serializable
 from tf_multitier.tensorflow_internals import StringValue
 
 _NUMBERS = itertools.count()
+_PACKAGE = "tf_multitier"
+# The names of classes in a SavedModel.
+VARIABLE, PARTITIONED = "EmbeddingVariable", "PartitionedEmbeddingVariable"
 
 
 def register(name: str) -> typing.Callable:
     """A decorator that registers a class of saved objects."""
-    return register_serializable(package="tf_multitier", name=name)
+    return register_serializable(package=_PACKAGE, name=name)
 
 
 def write_object_proto(proto: typing.Any) -> None:
     """Marks the object as one of tf_multitier, so that TensorFlow does not load it as a dense variable."""
-    proto.user_object.identifier = "tf_multitier"
+    proto.user_object.identifier = _PACKAGE
     proto.user_object.version.producer = 1
 
 
@@ -65,6 +68,17 @@ def read_description(proto: typing.Any) -> tuple:
     if attrs["initializer"] == "matrix":  # the rows have it
         attrs.update(initializer="constant", default_value_dim=0)
     return read["name"], attrs
+
+
+def make_read_only(node: typing.Any) -> None:
+    """Changes an object of a SavedObjectGraph: a variable becomes read-only when it is loaded. Other objects stay as they are."""
+    if node.registered_name != f"{_PACKAGE}.{VARIABLE}":
+        return
+    text = StringValue()
+    node.serialized_user_proto.Unpack(text)
+    read = json.loads(text.value)
+    read["options"]["read_only"] = True
+    node.serialized_user_proto.Pack(StringValue(value=json.dumps(read)))
 
 
 def exported_handle(variable: typing.Any) -> typing.Any:

@@ -93,6 +93,11 @@ class SavedTable(RowSource):
         return len(self.parts)
 
     @property
+    def files(self) -> tuple:
+        """The paths of the part files. Checkpoints of TensorFlow 2 have two tables of the same files: see object_checkpoint.py."""
+        return tuple(part.path for part in self.parts)
+
+    @property
     def save_ids(self) -> list[int]:
         """The numbers, one for each part, by which deltas name the save that they continue. 0: none may continue it."""
         return [part.save_id for part in self.parts]

@@ -130,6 +130,17 @@ class Writer(CheckpointFiles):
             self.add_tensor(tensor, value)
         return count
 
+    def add_name(self, name: str, of: str) -> None:
+        """Gives the table `of`, which has been added, one more name. Its rows are not written again.
+
+        Raises:
+          ValueError: the name has been added.
+        """
+        self._check_new(name)
+        for tensor in [t for t in self._tensors if t == of or t.startswith(f"{of}/part")]:
+            size, value = self._tensors[tensor]
+            self._add_tensor(name + tensor.removeprefix(of), size, value)
+
     def add_tensor(self, name: str, value: np.ndarray) -> None:
         """Adds a dense tensor. It stays in memory until the end of the block.
 
@@ -138,6 +149,8 @@ class Writer(CheckpointFiles):
         """
         self._check_new(name)
         array = np.asarray(value)
+        if array.dtype.kind in "SU" and not isinstance(value, np.ndarray):
+            array = np.array(value, object)  # NumPy's strings lose zero bytes at their end
         try:
             if array.dtype.kind in "OSU":
                 array = np.vectorize(tf.compat.as_bytes, [object])(array)

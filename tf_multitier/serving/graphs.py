@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 
+from tf_multitier import saved_objects
 from tf_multitier.handle_attrs import HANDLE_OP_TYPES
 
 _OPS = {
@@ -15,7 +16,7 @@ _OPS = {
 
 
 def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> None:
-    """Changes a MetaGraphDef: its embedding variables become read-only, in functions too.
+    """Changes a MetaGraphDef: its embedding variables become read-only, in functions and as objects of TensorFlow 2 too.
 
     Args:
       meta_graph: a MetaGraphDef.
@@ -30,3 +31,5 @@ def make_read_only(meta_graph: typing.Any, storage_path: str | None = None) -> N
                     node.attr["in_place"].b = False
                 if storage_path is not None and node.attr["storage_path"].s:
                     node.attr["storage_path"].s = storage_path.encode()
+    for node in meta_graph.object_graph_def.nodes:
+        saved_objects.make_read_only(node)
