@@ -1,5 +1,7 @@
 """Cases that need a device of type GPU. test_on_a_gpu.py runs this file in a process that has one."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ from variable_util import make
 from variable_util import sparse
 
 import tf_multitier
+from tf_multitier import checkpoint
 from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier._library import ops
@@ -117,6 +120,58 @@ def test_a_variable_in_dram_or_in_parts_stays_on_the_cpu(kind, parts, graph, tmp
         session.run(v1.global_variables_initializer())
         nodes = placed(session, [outputs, train], feed_dict={keys: [1, 2]})
     assert devices_of(nodes) == {ON_CPU}
+
+
+@pytest.mark.parametrize("scopes", [("/GPU:0", "/CPU:0"), ("/GPU:0", None), (None, "/CPU:0")])
+def test_a_saver_has_one_moment_for_variables_on_a_gpu_and_on_the_cpu(scopes, graph, tmp_path):
+    for name, kind, scope in zip("ab", ["HBM_DRAM", "DRAM"], scopes):
+        with tf.device(scope):
+            variable(name, kind, tmp_path)
+    saver = v1.train.Saver()
+    types = [op.type for op in graph.get_operations()]
+    assert types.count("MultitierWriteSaveGroup") == 1
+    with soft_session(graph) as session:
+        session.run(v1.global_variables_initializer())
+        path = saver.save(session, str(tmp_path / "ck"))
+        saver.restore(session, path)
+    assert sorted(checkpoint.load(path).tables) == ["a", "b"]
+
+
+def test_an_eager_save_is_one_moment_of_variables_on_a_gpu_and_on_the_cpu(tmp_path):
+    with tf.device("/GPU:0"):
+        first = variable("first", "HBM_DRAM", tmp_path, initializer=tf.zeros_initializer())
+    with tf.device("/CPU:0"):
+        second = variable("second", "DRAM", tmp_path, initializer=tf.zeros_initializer())
+    assert (first.handle.device, second.handle.device) == (ON_GPU, ON_CPU)
+    optimizer = tf_multitier.optimizers.SGD(1.0)
+    keys = tf.range(8, dtype=tf.int64)
+    done, steps = threading.Event(), threading.Semaphore(0)
+
+    def step():
+        for each in (first, second):  # in this order
+            with tf.GradientTape() as tape:
+                loss = -tf.reduce_sum(tf.nn.embedding_lookup(each, keys))
+            optimizer.apply_gradients([(tape.gradient(loss, each), each)])
+
+    def train():
+        while not done.is_set():
+            step()
+            steps.release()
+
+    step()
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        saves = tf.train.Checkpoint(a=first, b=second)
+        for i in range(60):
+            assert steps.acquire(timeout=60)
+            tables = checkpoint.load(saves.write(str(tmp_path / f"ck-{i}"))).tables
+            a, b = (np.unique(tables[name].read().data) for name in ("first", "second"))
+            assert a.shape == b.shape == (1,)  # every key has had as many updates
+            assert 0 <= a[0] - b[0] <= 1
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_group_with_dram_and_hbm_is_two_ops_on_two_devices(graph, tmp_path):

@@ -25,6 +25,7 @@ SUITES = [
     ("test_group_errors.py", ""),
     ("test_group_graph.py", ""),
     ("test_group_stock.py", ""),
+    ("test_save_moment.py", ""),
     ("test_deeprec_programs.py", "gpu"),  # with tf.device('/GPU:0') and no GPU
 ]
 

@@ -3,7 +3,7 @@
 The files are those of a v1 Saver (saver.py). The checkpoint's bundle has small tensors. The op that returns the manifest of a part
 writes the part's rows to a file `<prefix>.data-?????-of-?????`. TensorFlow deletes such files with the checkpoint.
 
-All variables of a checkpoint are saved as of one moment, while other threads train.
+All variables of a checkpoint in one process are saved as of one moment, while other threads train.
 
 Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
 be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
@@ -21,6 +21,7 @@ from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import OwnedPartitions
+from tf_multitier.placement import process_of
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import register_checkpoint_saver
 
@@ -55,10 +56,10 @@ def _whole_variables(trackables):
 
 
 def _manifests(parts, prefix):
-    """Writes the rows of the parts next to a checkpoint, all as of one moment. Returns the manifest of each."""
+    """Writes the rows of the parts next to a checkpoint, those of one process as of one moment. Returns the manifest of each."""
     manifests = {}
-    for device in dict.fromkeys(part.handle.device for part in parts):
-        its = [part for part in parts if part.handle.device == device]
+    for process in dict.fromkeys(process_of(part.handle.device) for part in parts):
+        its = [part for part in parts if process_of(part.handle.device) == process]
         with colocate_with(its[0].handle, ignore_existing=True):
             group = ops.multitier_save_group()
             joined = [ops.multitier_join_save_group(group, part.handle) for part in its]

@@ -11,6 +11,8 @@ import contextlib
 import functools
 import typing
 
+import tensorflow as tf
+
 from tf_multitier._library import ops
 from tf_multitier.handle_attrs import HBM_HANDLE_OP_TYPE
 from tf_multitier.handle_attrs import is_handle
@@ -30,6 +32,12 @@ def may_be_on_gpu(variable: typing.Any) -> bool:
 def _may_be_on_gpu(storage_type, num_partitions):
     # The first tier is HBM. The kernels for GPUs take whole variables: keys are routed to parts on the CPU.
     return storage_type.split("_", maxsplit=1)[0] == "HBM" and num_partitions == 1
+
+
+def process_of(device: str) -> str:
+    """The process of a device: a name without the device's type and number. A save of one moment is possible for its variables."""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.replace(device_type=None, device_index=None).to_string()
 
 
 def handle_op(attrs: dict, **names: typing.Any) -> typing.Any:

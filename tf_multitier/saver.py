@@ -7,7 +7,7 @@ A checkpoint has, for a variable `<name>` in n parts (n = 1: not partitioned):
     <name>/part_<i>-of-<n>/manifest         string (of a delta: .../delta): format version, columns, number of rows, initializer, name of the file (JSON)
     <prefix>.data-<5 letters>-of-<5 letters>  one file per part: the rows, with slots, frequencies, versions, counts
 
-Saving: one op writes the files of all parts of the Saver on one device, as of one moment (cc/table/snapshot_together.h). A Saver asks
+Saving: one op writes the files of all parts of the Saver in one process, as of one moment (cc/table/snapshot_together.h). A Saver asks
 for one part after the other, so each part joins that op's group while the graph is built, and reads its manifest afterwards. Memory
 grows neither with the tables nor with their number. TensorFlow's own clean-up, copies and SavedModels include the file because of its name. The
 checkpoint exists once TensorFlow has written its index. The machine that holds a variable must see the checkpoint's directory, as
@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tf_multitier import graph_state
 from tf_multitier._library import ops
+from tf_multitier.placement import process_of
 from tf_multitier.tensorflow_internals import add_control_input
 from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import saver_prefix
@@ -200,12 +201,13 @@ def _save_prefix(variable):
 
 
 def _saved_part(handle, prefix):
-    """The manifest of a part, which is saved as of one moment with all other parts of this Saver on its device."""
+    """The manifest of a part, which is saved as of one moment with all other parts of this Saver in its process."""
     write = next(
         (
             op
             for op in prefix.consumers()
-            if op.type == "MultitierWriteSaveGroup" and op.device == handle.op.device
+            if op.type == "MultitierWriteSaveGroup"
+            and process_of(op.device) == process_of(handle.op.device)
         ),
         None,
     )
