@@ -105,6 +105,60 @@ TEST(Interleavings, AnOldOperationThatLooksAgainDoesNotFreeTheRowOfALaterOne) {
   for (size_t k = 0; k < 3; ++k) EXPECT_EQ(values[k * 4], k == 0 ? 3.0f : 1.0f) << "key " << k + 1;
 }
 
+// Four rows of HBM, of which a prefetch may pin one. The operation `later` has the address of key 1's row. Then an older
+// operation or an older prefetch uses the row, and others take every place that they may.
+class PinnedRow : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = std::make_shared<HeldDevice>();
+    table_ = MakeHbmTable(CountingOptions(8), 4, device_);
+    MT_ASSERT_OK(Train(Sgd({5, 6, 7, 8}, -1.0f, 4), table_.get()));
+    MT_ASSERT_OK(Train(Sgd({1, 2, 3, 4}, -1.0f, 4), table_.get()));  // in HBM
+    later_.keys = {1};
+  }
+  void BeginLater() {
+    for (int part = 0; part < 2; ++part) later_.Next(table_.get());
+  }
+  // The update of `later` must reach key 1's row.
+  void EvictAndEndLater() {
+    MT_ASSERT_OK(Train(Sgd({5, 6, 7, 8}, -1.0f, 4), table_.get()));
+    EXPECT_EQ(TierOf(table_.get(), {1}), std::vector<int32_t>{0});
+    later_.Next(table_.get());
+    const std::vector<float> values = LookupAll(table_.get(), Range(1, 9));
+    for (size_t k = 0; k < 8; ++k) EXPECT_EQ(values[k * 4], k >= 1 && k < 4 ? 1.0f : 2.0f) << "key " << k + 1;
+  }
+
+  std::shared_ptr<HeldDevice> device_;
+  std::unique_ptr<HbmTable> table_;
+  Driven later_;
+};
+
+TEST_F(PinnedRow, AnOldOperationThatEndsAPinDoesNotFreeTheRowOfALaterOne) {
+  Driven older;
+  older.keys = {1};
+  older.lookup = true;
+  older.Next(table_.get());  // has its number
+  BeginLater();
+  int64_t pinned = 0;
+  MT_ASSERT_OK(table_->Prefetch(std::vector<int64_t>{1}, 3600ull * 1000000, &pinned));
+  ASSERT_EQ(pinned, 1);
+  older.Next(table_.get());  // ends the pin
+  older.Next(table_.get());
+  EXPECT_EQ(table_->Stats().prefetched, 0);
+  EvictAndEndLater();
+}
+
+TEST_F(PinnedRow, AnOldPrefetchThatPinsDoesNotFreeTheRowOfALaterOperation) {
+  device_->Hold(table_->queue()->stream());
+  std::thread prefetch([&] { MT_EXPECT_OK(table_->Prefetch(std::vector<int64_t>{1}, 3600ull * 1000000, nullptr)); });
+  while (device_->waiting() == 0) std::this_thread::yield();  // it has its number, and has found the row
+  BeginLater();
+  device_->Let();
+  prefetch.join();
+  table_->ReleasePrefetched();
+  EvictAndEndLater();
+}
+
 // All 1,680 orders of three operations of three parts each: a lookup gives what the applies before its last part have added.
 TEST(Interleavings, ThreeOperationsInEveryOrderOfTheirPartsLoseNoUpdateAndReadNoOldOne) {
   std::mt19937_64 random(11);
