@@ -1,5 +1,6 @@
 """tf.saved_model.save and load of embedding variables: in the same process, in another one, and in a v1 Session."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -53,6 +54,43 @@ def test_it_loads_twice_in_one_process(saved):
         same_bits(loaded.serve(tf.constant(IDS, tf.int64)), expected)
         same_bits(loaded.signatures["serving_default"](tf.constant(IDS, tf.int64)), expected)
         assert loaded.a.total_count() == 2 and not loaded.a.trainable
+
+
+def test_a_signature_keeps_the_tables_of_its_model_and_they_go_with_it(tmp_path):
+    storage = tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path / "rows"), [128])
+    model = tf.Module()
+    model.ev = tf_multitier.get_embedding_variable(
+        "user", 4, ev_option=tf_multitier.EmbeddingVariableOption(storage_option=storage)
+    )
+    spec = tf.TensorSpec([None], tf.int64, name="ids")
+    look_up = lambda ids: {"out": tf.nn.embedding_lookup(model.ev, ids)}
+    model.serve = tf.function(look_up, input_signature=[spec])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model.serve(tf.range(500, dtype=tf.int64))["out"])
+    pair = (tape.gradient(loss, model.ev), model.ev)
+    tf_multitier.optimizers.SGD(1.0).apply_gradients([pair])
+    folder, ids = str(tmp_path / "model"), tf.range(510, dtype=tf.int64)
+    tf.saved_model.save(model, folder, signatures=model.serve)
+    expected = model.serve(ids)["out"]
+    tables = lambda: sum(len(names) for _, names, _ in os.walk(tmp_path / "rows"))
+    before = tables()
+    signature = tf.saved_model.load(folder).signatures["serving_default"]
+    gc.collect()
+    same_bits(signature(ids=ids)["out"], expected)
+    assert tables() > before
+    del signature
+    gc.collect()
+    assert tables() == before
+    code = (
+        "import sys, tensorflow as tf, tf_multitier; "
+        "s = tf.saved_model.load(sys.argv[1]).signatures['serving_default']; "
+        "print(float(s(ids=tf.constant([499], tf.int64))['out'][0, 0]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, folder], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.strip() == str(float(expected[499, 0])), run.stderr
+    assert tables() == before
 
 
 def test_it_loads_in_a_session(saved):

@@ -120,6 +120,17 @@ def end_with(owner: typing.Any, handle: typing.Any) -> None:
     weakref.finalize(owner, _destroy, handle)
 
 
+def end_with_process(handle: typing.Any) -> None:
+    """Destroys the table of `handle` when the process ends. Before that, it is destroyed with the last use of the handle."""
+    weakref.finalize(handle, _destroy_if_used, weakref.ref(handle))
+
+
+def _destroy_if_used(reference):
+    handle = reference()
+    if handle is not None:
+        _destroy(handle)
+
+
 def _destroy(handle):
     with eager_mode():
         ops.multitier_destroy(handle)

@@ -378,7 +378,7 @@ class EmbeddingVariable(
     @classmethod
     def _deserialize_from_proto(cls, proto=None, **kwargs):
         name, attrs = saved_objects.read_description(proto)
-        return make_eager_variable(name, attrs, None, trainable=False)
+        return make_eager_variable(name, attrs, None, trainable=False, is_loaded=True)
 
     def _export_to_saved_model_graph(
         self, object_map=None, tensor_map=None, options=None, **kwargs
@@ -411,15 +411,21 @@ def _initialize(handle, attrs, matrix):
     return ops.multitier_initialize(handle, rows, name="Initialize", **attrs)
 
 
-def make_eager_variable(name, attrs, matrix, trainable):
-    """An EmbeddingVariable that owns its table, which exists at once. For the arguments see make_variable."""
+def make_eager_variable(name, attrs, matrix, trainable, is_loaded=False):
+    """An EmbeddingVariable that owns its table, which exists at once. For the arguments see make_variable.
+
+    is_loaded: the variable is part of a SavedModel. Its functions own the table, too, as they own other variables.
+    """
     handle = eager.make_handle(name, attrs)
     _initialize(handle, attrs, matrix)
     attrs = dict(attrs, shape=tf.TensorShape(attrs["shape"]))
     variable = EmbeddingVariable(
         handle=handle, trainable=trainable, in_graph_mode=False, attrs=attrs, name=name
     )
-    eager.end_with(variable, handle)
+    if is_loaded:
+        eager.end_with_process(handle)
+    else:
+        eager.end_with(variable, handle)
     return variable
 
 
