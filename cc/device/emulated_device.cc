@@ -66,8 +66,10 @@ struct Operation {
   int bits = 0;             // of a sort
   void* scratch = nullptr;  // of a sort: as many bytes
   EmulatedEvent* event = nullptr;
-  int64_t times = 0;      // of a wait: how often the event must have happened
-  char* order = nullptr;  // what the host did before it enqueued this: owned
+  int64_t times = 0;       // of a wait: how often the event must have happened
+  char* order = nullptr;   // what the host did before it enqueued this: owned
+  bool late = false;       // of a copy
+  bool overtaken = false;  // of a late copy
 };
 
 struct EmulatedStream {
@@ -120,6 +122,7 @@ struct EmulatedDevice::State {
   int64_t calls = 0;
   int64_t synchronizations = 0, launches = 0;
   int64_t fail_every = 0, allocations = 0;
+  int64_t overtaken_copies = 0;
 
   uint64_t Random() {
     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -130,18 +133,31 @@ struct EmulatedDevice::State {
     return fail_in >= 0 && fail_in-- == 0;
   }
   void Push(EmulatedStream* stream, Operation operation);
-  bool Advance();
+  bool Advance(bool late_copies = true);
+  bool AdvanceOne(bool late_copies);
   void Execute(EmulatedStream* stream, const Operation& operation);
 };
 
-// Runs one operation of one stream that is not blocked. Returns false if there is none.
-bool EmulatedDevice::State::Advance() {
+// Runs one operation of one stream that is not blocked. Returns false if there is none. late_copies: whether it may be a late
+// copy if there is nothing else.
+bool EmulatedDevice::State::Advance(bool late_copies) {
+  return AdvanceOne(false) || (late_copies && options.late_copies > 0 && AdvanceOne(true));
+}
+
+bool EmulatedDevice::State::AdvanceOne(bool late_copies) {
   const size_t n = streams.size(), first = n == 0 ? 0 : Random() % n;
   for (size_t i = 0; i < n; ++i) {
     EmulatedStream* stream = streams[(first + i) % n];
     if (stream->queue.empty()) continue;
     const Operation& next = stream->queue.front();
     if (next.kind == Operation::kWait && next.event->happened < next.times) continue;
+    if (next.late && !late_copies) continue;
+    for (size_t other_at = 0; options.late_copies > 0 && other_at < n; ++other_at) {
+      EmulatedStream* const other = streams[other_at];
+      if (other == stream || other->queue.empty() || !other->queue.front().late || other->queue.front().overtaken) continue;
+      other->queue.front().overtaken = true;
+      ++overtaken_copies;
+    }
     const Operation operation = next;
     stream->queue.pop_front();
     Execute(stream, operation);
@@ -186,7 +202,7 @@ void EmulatedDevice::State::Push(EmulatedStream* stream, Operation operation) {
   operation.order = static_cast<char*>(std::malloc(1));
   simt::Release(operation.order);
   stream->queue.push_back(operation);
-  while (Random() % 4 == 0 && Advance()) {
+  while (Random() % 4 == 0 && Advance(/*late_copies=*/false)) {
   }
 }
 
@@ -284,6 +300,8 @@ Status EmulatedDevice::Copy(Stream stream, void* to, const void* from, size_t by
   operation.to = to;
   operation.from = from;
   operation.bytes = bytes;
+  const int late = state_->options.late_copies;
+  operation.late = late > 0 && state_->Random() % static_cast<uint64_t>(late) == 0;
   state_->Push(Get(stream), operation);
   return OkStatus();
 }
@@ -413,6 +431,11 @@ int64_t EmulatedDevice::synchronizations() const {
 int64_t EmulatedDevice::launches() const {
   HiddenLock lock(&state_->mutex);
   return state_->launches;
+}
+
+int64_t EmulatedDevice::overtaken_copies() const {
+  HiddenLock lock(&state_->mutex);
+  return state_->overtaken_copies;
 }
 
 size_t EmulatedDevice::used_bytes() const {

@@ -7,7 +7,7 @@
 // uses what another stream writes without a Wait.
 //
 // Faults: FailCall(n) makes the n-th call from now on fail, with the Status of a failed allocation, launch, copy or event.
-// SetMemory and FailTwoAllocationsOf let its memory run out.
+// SetMemory and FailTwoAllocationsOf let its memory run out. Options::late_copies delays copies.
 
 #ifndef CC_DEVICE_EMULATED_DEVICE_H_
 #define CC_DEVICE_EMULATED_DEVICE_H_
@@ -26,6 +26,8 @@ class EmulatedDevice : public Device {
   struct Options {
     simt::Options simt;
     size_t memory_bytes = size_t{1} << 30;
+    // 0: none. Otherwise one of this number of copies, drawn by the seed, runs only once no other stream has work that may run.
+    int late_copies = 0;
   };
   // kernels: null if a test launches only its own kernels.
   EmulatedDevice(const Options& options, const DeviceKernels* kernels);
@@ -61,6 +63,7 @@ class EmulatedDevice : public Device {
   int64_t calls() const;             // so far
   int64_t synchronizations() const;  // of them, calls of Synchronize
   int64_t launches() const;          // of them, kernels and sorts
+  int64_t overtaken_copies() const;  // late copies that an operation of another stream has overtaken
   size_t used_bytes() const;         // of device memory
   simt::Stats stats() const;
 

@@ -60,6 +60,13 @@ TEST(EmulatedDeviceTest, WorkOfOneStreamRunsInOrder) {
 // Two streams add to one array by turns, host and streams ordered by events alone. Plants leave one order out.
 enum class Leave { kNothing, kStreamWait, kHostWait };
 
+std::shared_ptr<EmulatedDevice> NewDeviceWithLateCopies(uint64_t seed, int late_copies) {
+  EmulatedDevice::Options options;
+  options.simt.seed = seed;
+  options.late_copies = late_copies;
+  return std::make_shared<EmulatedDevice>(options, nullptr);
+}
+
 constexpr uint64_t kExpectedSum = uint64_t{11} * 55 * kN;  // after round r each value is 11 * r
 
 uint64_t TwoStreams(uint64_t seed, Leave leave) {
@@ -104,6 +111,35 @@ TEST(EmulatedDeviceDeathTest, AStreamThatDoesNotWaitIsFound) {
 
 TEST(EmulatedDeviceDeathTest, AHostThatReadsTooEarlyIsFound) {
   EXPECT_EXIT(RunPlanted(Leave::kHostWait), testing::ExitedWithCode(kTsan ? 66 : 1), kTsan ? "data race" : "wrong result");
+}
+
+// One stream copies, the other one adds to what was copied. Returns the last of the values.
+int64_t CopyThenAdd(uint64_t seed, int late_copies, bool waits, int64_t* overtaken) {
+  auto device = NewDeviceWithLateCopies(seed, late_copies);
+  const Stream one = *device->NewStream(), two = *device->NewStream();
+  const Event copied = *device->NewEvent();
+  const Buffer from = *Buffer::OnDevice(device, kBytes), to = *Buffer::OnDevice(device, kBytes);
+  const Buffer pinned = *Buffer::Pinned(device, kBytes);
+  MT_CHECK(device->Fill(two, to.as<void>(), 0, kBytes).ok() && device->Synchronize(two).ok());
+  MT_CHECK(device->Fill(one, from.as<void>(), 1, kBytes).ok() && device->Synchronize(one).ok());
+  MT_CHECK(device->Copy(one, to.as<void>(), from.as<void>(), kBytes).ok() && device->Record(one, copied).ok());
+  if (waits) MT_CHECK(device->Wait(two, copied).ok());
+  MT_CHECK(Add(two, to.as<int64_t>(), kN, 1).ok() && device->Copy(two, pinned.as<void>(), to.as<void>(), kBytes).ok());
+  MT_CHECK(device->Synchronize(two).ok() && device->Synchronize(one).ok());
+  device->Delete(copied);
+  *overtaken = device->overtaken_copies();
+  return pinned.as<int64_t>()[kN - 1];
+}
+
+TEST(EmulatedDeviceTest, ALateCopyIsOvertakenByEveryStreamThatDoesNotWaitForIt) {
+  int64_t overtaken = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(CopyThenAdd(seed, 1, /*waits=*/true, &overtaken), 0x0101010101010102) << seed;
+    EXPECT_EQ(overtaken, 0);
+    if (kTsan) continue;  // it reports the race
+    EXPECT_NE(CopyThenAdd(seed, 1, /*waits=*/false, &overtaken), 0x0101010101010102) << seed;
+    EXPECT_GT(overtaken, 0);
+  }
 }
 
 TEST(EmulatedDeviceTest, AnEventThatWasNeverRecordedHasHappened) {

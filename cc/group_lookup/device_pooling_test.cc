@@ -170,7 +170,7 @@ TEST_P(DevicePooling, ValuesAndGradientsAreTheCpusBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DevicePooling,
                          testing::Values(PoolCase{1, 1, 1, 1}, PoolCase{4, 40, 9, 3}, PoolCase{300, 200, 120, 16},
-                                         PoolCase{20, 300, 2, 40}, PoolCase{7, 50, 50, 100}),
+                                         PoolCase{20, 300, 2, 40}, PoolCase{7, 50, 50, 100}, PoolCase{9, 60, 25, 299}),
                          [](const auto& info) { return "Entries" + std::to_string(info.param.entries); });
 
 }  // namespace

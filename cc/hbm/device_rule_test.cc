@@ -109,7 +109,7 @@ std::vector<float> SumsOnCpu(const TestBatch& batch, int dim) {
 TEST_F(DeviceRuleTest, SumsAreTheCpusBitForBit) {
   std::mt19937_64 random(7);
   for (const auto& [keys, n, dim] :
-       std::vector<std::tuple<uint32_t, uint32_t, int>>{{1, 1, 1}, {1, 700, 3}, {300, 900, 40}, {90, 90, 17}}) {
+       std::vector<std::tuple<uint32_t, uint32_t, int>>{{1, 1, 1}, {1, 700, 3}, {300, 900, 40}, {90, 90, 17}, {30, 120, 299}}) {
     const TestBatch batch(keys, n, dim, &random);
     for (const bool with_occurrences : {false, true}) {
       const device::SumArgs sum = Sum(batch, dim, with_occurrences);
@@ -159,7 +159,7 @@ TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
   for (const RuleCase& c : Cases()) {
     const UpdateRule& rule = **FindUpdateRule(c.rule);
     ASSERT_TRUE(rule.Validate(c.hyper.data()).ok());
-    for (const int dim : {1, 3, 16, 17, 70}) {
+    for (const int dim : {1, 3, 16, 17, 70, 299}) {
       const uint32_t keys = 21;
       const TestBatch batch(keys, 40, dim, &random);
       TestRows rows(rule, dim, keys, &random);

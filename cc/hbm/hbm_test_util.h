@@ -27,9 +27,10 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-inline std::shared_ptr<device::EmulatedDevice> NewEmulatedDevice(uint64_t seed = 1) {
+inline std::shared_ptr<device::EmulatedDevice> NewEmulatedDevice(uint64_t seed = 1, int late_copies = 0) {
   device::EmulatedDevice::Options options;
   options.simt.seed = seed;
+  options.late_copies = late_copies;
   return std::make_shared<device::EmulatedDevice>(options, &device::EmulatedKernels());
 }
 

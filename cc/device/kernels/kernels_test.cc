@@ -29,7 +29,7 @@ struct Shape {
   bool lfu;
 };
 
-constexpr uint32_t kDim = 10, kRowBytes = sizeof(DeviceRowHeader) + 48;
+constexpr uint32_t kDim = 10;
 
 // What a table must hold after each operation, by the rules of insert.cu.cc.
 struct Model {
@@ -60,7 +60,10 @@ struct Model {
 // Runs training lookups of several tables, and marks the rows of each as changed.
 class Tables {
  public:
-  Tables(std::vector<Shape> shapes, uint64_t seed) : random_(seed) {
+  Tables(std::vector<Shape> shapes, uint64_t seed, uint32_t dim = kDim)
+      : dim_(dim),
+        row_bytes_(static_cast<uint32_t>(sizeof(DeviceRowHeader) + (dim * sizeof(float) + 15) / 16 * 16)),
+        random_(seed) {
     EmulatedDevice::Options options;
     options.simt.seed = seed;
     device_ = std::make_shared<EmulatedDevice>(options, &EmulatedKernels());
@@ -92,8 +95,8 @@ class Tables {
     table.uses = shape.lfu ? memory_->Filled<uint32_t>(slots, 0x5c) : nullptr;
     table.buckets = shape.buckets;
     table.capacity = shape.capacity;
-    table.rows = memory_->Filled<uint8_t>(size_t{shape.capacity} * kRowBytes, 0x5c);
-    table.row_stride = kRowBytes;
+    table.rows = memory_->Filled<uint8_t>(size_t{shape.capacity} * row_bytes_, 0x5c);
+    table.row_stride = row_bytes_;
     table.slot_of_row = memory_->Filled<uint32_t>(shape.capacity, 0xff);
     std::vector<uint32_t> free(shape.capacity);
     for (uint32_t i = 0; i < shape.capacity; ++i) free[i] = i;
@@ -105,8 +108,8 @@ class Tables {
 
   std::vector<Key> Dedup(TestMemory* memory, const std::vector<Key>& batch, DedupArgs* args);
   std::vector<float> ValueBelow(const Key& key) const {
-    std::vector<float> value(kDim);
-    for (uint32_t d = 0; d < kDim; ++d) value[d] = static_cast<float>(key.key % 4096) + static_cast<float>(key.table) / 8 + d;
+    std::vector<float> value(dim_);
+    for (uint32_t d = 0; d < dim_; ++d) value[d] = static_cast<float>(key.key % 4096) + static_cast<float>(key.table) / 8 + d;
     const auto changed = below_.find(key);
     return changed == below_.end() ? value : changed->second;
   }
@@ -114,6 +117,7 @@ class Tables {
   void PlaceInModel(const std::vector<Key>& missed, uint32_t floor, std::vector<Key>* dirty, std::set<Key>* unplaced);
   void ChangeRows(TestMemory* memory, const std::vector<Key>& distinct, uint8_t* const* rows);
 
+  const uint32_t dim_, row_bytes_;
   std::mt19937_64 random_;
   std::shared_ptr<EmulatedDevice> device_;
   Stream stream_;
@@ -171,10 +175,10 @@ std::vector<Tables::Key> Tables::Dedup(TestMemory* memory, const std::vector<Key
 }
 
 uint8_t* Tables::Stage(TestMemory* memory, const std::vector<Key>& missed) const {
-  std::vector<uint8_t> staged(missed.size() * kRowBytes, 0);
+  std::vector<uint8_t> staged(missed.size() * row_bytes_, 0);
   for (size_t i = 0; i < missed.size(); ++i) {
     const std::vector<float> value = ValueBelow(missed[i]);
-    std::memcpy(staged.data() + i * kRowBytes + sizeof(DeviceRowHeader), value.data(), kDim * sizeof(float));
+    std::memcpy(staged.data() + i * row_bytes_ + sizeof(DeviceRowHeader), value.data(), dim_ * sizeof(float));
   }
   return memory->Up(staged);
 }
@@ -224,10 +228,10 @@ void Tables::ChangeRows(TestMemory* memory, const std::vector<Key>& distinct, ui
     if (entry == model.entries.end() || random_() % 3 == 0) continue;
     for (float& element : entry->second.value) element += 0.5f;
     entry->second.dirty = true;
-    std::vector<uint8_t> row(kRowBytes, 0);
+    std::vector<uint8_t> row(row_bytes_, 0);
     reinterpret_cast<DeviceRowHeader*>(row.data())->flags = kRowDirty;
-    std::memcpy(row.data() + sizeof(DeviceRowHeader), entry->second.value.data(), kDim * sizeof(float));
-    MT_CHECK(device_->Copy(stream_, found[i], memory->Up(row), kRowBytes).ok());
+    std::memcpy(row.data() + sizeof(DeviceRowHeader), entry->second.value.data(), dim_ * sizeof(float));
+    MT_CHECK(device_->Copy(stream_, found[i], memory->Up(row), row_bytes_).ok());
   }
 }
 
@@ -286,7 +290,7 @@ void Tables::Lookup(const std::vector<std::vector<int64_t>>& keys_of_tables, uin
   insert.operation = operation_;
   insert.floor = floor;
   insert.staged_rows = Stage(&memory, missed);
-  insert.staged_stride = kRowBytes;
+  insert.staged_stride = row_bytes_;
   for (uint32_t** scratch : {&insert.begins, &insert.ends, &insert.bases})
     *scratch = memory.Filled<uint32_t>(models_.size(), 0x5c);
   for (uint32_t** scratch : {&insert.next, &insert.offered, &insert.consumed, &insert.returned, &insert.outbox}) {
@@ -304,27 +308,27 @@ void Tables::Lookup(const std::vector<std::vector<int64_t>>& keys_of_tables, uin
   PlaceInModel(missed, floor, &dirty, &unplaced);
   ASSERT_EQ(memory.Down(insert.num_dirty, 1)[0], dirty.size());
 
-  ExchangeArgs exchange{insert, memory.Filled<uint8_t>(size_t{n} * kRowBytes, 0x5c), kRowBytes, memory.Filled<int64_t>(n, 0x5c),
-                        memory.Filled<uint32_t>(n, 0x5c)};
+  ExchangeArgs exchange{insert, memory.Filled<uint8_t>(size_t{n} * row_bytes_, 0x5c), row_bytes_,
+                        memory.Filled<int64_t>(n, 0x5c), memory.Filled<uint32_t>(n, 0x5c)};
   ASSERT_TRUE(device_->kernels().exchange(stream_, exchange).ok());
   const std::vector<int64_t> out_keys = memory.Down(exchange.outbox_keys, dirty.size());
   const std::vector<uint32_t> out_tables = memory.Down(exchange.outbox_tables, dirty.size());
-  const std::vector<uint8_t> out_rows = memory.Down(exchange.outbox_rows, dirty.size() * kRowBytes);
+  const std::vector<uint8_t> out_rows = memory.Down(exchange.outbox_rows, dirty.size() * row_bytes_);
   for (size_t i = 0; i < dirty.size(); ++i) {
     ASSERT_TRUE((dirty[i] == Key{out_tables[i], out_keys[i]})) << i;
-    const auto* value = reinterpret_cast<const float*>(out_rows.data() + i * kRowBytes + sizeof(DeviceRowHeader));
-    ASSERT_EQ(std::vector<float>(value, value + kDim), below_.at(dirty[i])) << i;
+    const auto* value = reinterpret_cast<const float*>(out_rows.data() + i * row_bytes_ + sizeof(DeviceRowHeader));
+    ASSERT_EQ(std::vector<float>(value, value + dim_), below_.at(dirty[i])) << i;
   }
 
-  GatherArgs gather{find.rows, dedup.inverse, n, kDim, memory.Filled<float>(size_t{n} * kDim, 0x5c)};
+  GatherArgs gather{find.rows, dedup.inverse, n, dim_, memory.Filled<float>(size_t{n} * dim_, 0x5c)};
   ASSERT_TRUE(device_->kernels().gather(stream_, gather).ok());
-  const std::vector<float> values = memory.Down(gather.out, size_t{n} * kDim);
+  const std::vector<float> values = memory.Down(gather.out, size_t{n} * dim_);
   for (uint32_t i = 0; i < n; ++i) {
     const Model& model = models_[batch[i].table];
     const auto entry = model.entries.find(batch[i].key);
     ASSERT_EQ(entry == model.entries.end(), unplaced.count(batch[i]) != 0);
     const std::vector<float> expected = entry != model.entries.end() ? entry->second.value : ValueBelow(batch[i]);
-    ASSERT_EQ(std::vector<float>(values.begin() + i * kDim, values.begin() + (i + 1) * kDim), expected)
+    ASSERT_EQ(std::vector<float>(values.begin() + i * dim_, values.begin() + (i + 1) * dim_), expected)
         << "key " << batch[i].key;
   }
   ChangeRows(&memory, distinct, find.rows);
@@ -382,6 +386,23 @@ TEST(KernelsTest, RandomLookupsOfSeveralTablesEqualTheModel) {
     }
     tables.CheckAccounts();
     if (testing::Test::HasFatalFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+TEST(KernelsTest, RowsOfEveryWidthEqualTheModel) {
+  for (const uint32_t dim : {1u, 3u, 5u, 31u, 33u, 127u, 130u, 257u, 299u}) {
+    Tables tables({{1, 4, false}, {2, 60, true}}, dim, dim);
+    std::mt19937_64 random(dim);
+    for (int step = 0; step < 4; ++step) {
+      std::vector<std::vector<int64_t>> keys(2);
+      for (auto& of_table : keys) {
+        for (int i = 0; i < 50; ++i) of_table.push_back(static_cast<int64_t>(random() % 90) - 20);
+      }
+      tables.Lookup(keys, static_cast<uint32_t>(random() % 3));
+      if (testing::Test::HasFatalFailure()) FAIL() << "dim " << dim << " step " << step;
+    }
+    tables.CheckAccounts();
+    if (testing::Test::HasFatalFailure()) FAIL() << "dim " << dim;
   }
 }
 
