@@ -183,6 +183,24 @@ def test_other_files_and_inspection_have_the_type(tmp_path, capsys):
     assert [row["key"] for row in found["top"]] == [2**64 - 1, 2**63]
 
 
+def test_another_type_of_keys_is_a_difference(tmp_path, capsys):
+    keys = np.array([1, 2])
+    prefixes = [
+        Program(tmp_path, dtype).work(keys.astype(dtype)).save(tmp_path / dtype)
+        for dtype in ("int64", "uint64")
+    ]
+    from tf_multitier.inspect import __main__ as command
+
+    assert command.main([prefixes[0], "--variable=ev", "--diff", prefixes[0]]) == 0
+    arguments = [prefixes[0], "--variable=ev", "--diff", prefixes[1]]
+    capsys.readouterr()
+    assert command.main([*arguments, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["difference"]["ev"]
+    assert found["key_dtype"] == ["int64", "uint64"] and found["only_here"] == 0
+    command.main(arguments)
+    assert "keys: int64 here, uint64 there" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["LEVELDB", "SSDHASH"])
 def test_kept_rows_of_another_type_are_refused(tmp_path, kind):
     kept = tf_multitier.StorageOption(kind, str(tmp_path), keep=True)

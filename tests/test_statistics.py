@@ -93,6 +93,22 @@ def test_what_a_variable_answers_is_written(world, parts, tmp_path):
     assert events(tmp_path)["rows/user"] == [(0, 10), (1, 20), (2, 30)]
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_variable_is_read_in_eager_execution_alone(parts, tmp_path):
+    writer = tf_multitier.StatisticsWriter(tmp_path)
+    ev = make(parts=parts)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(ev, tf.range(7)))
+    optimizer = tf_multitier.optimizers.SGD(0.1)
+    optimizer.apply_gradients([(tape.gradient(loss, ev), ev)])
+    assert writer.write(0, {"user": ev})["rows/user"] == 7
+    with tf.Graph().as_default():
+        ev = make(parts=parts)
+        with pytest.raises(TypeError, match=r"expected .* what session.run\(ev.stats\(\)\) gives"):
+            writer.write(1, {"user": ev})
+    writer.close()
+
+
 def train(hook, steps, parts=1):
     """Trains two variables under a hook. Returns the number of session.run calls that read statistics."""
     with tf.Graph().as_default():

@@ -121,7 +121,7 @@ class StatisticsWriter:
     """Writes statistics to TensorBoard's event files.
 
         writer = tf_multitier.StatisticsWriter("logs")
-        writer.write(step, {"user": table})          # an engine.Table, a dict of stats(), or the text that ev.stats() gives
+        writer.write(step, {"user": table})          # a variable in eager execution, an engine.Table, or what session.run(ev.stats()) gives
 
     A value `<name>/<table>` is written for each table, and `<name>/all` for all of them together; see `scalars`. TensorBoard shows
     the values of one name next to each other. It needs neither Keras nor a graph, and is not thread-safe.
@@ -143,10 +143,14 @@ class StatisticsWriter:
 
         Args:
           step: the global step.
-          tables: {name: an `engine.Table`, a dict of its `stats()`, or the JSON text or list of texts that `ev.stats()` evaluates to}.
+          tables: {name: a variable in eager execution, an `engine.Table`, a dict of its `stats()`, or the JSON text or texts that
+            `ev.stats()` evaluates to}.
 
         Returns:
           {tag: value}, what was written.
+
+        Raises:
+          TypeError: a tensor of a graph, which has no value yet.
         """
         readings = {name: _reading(table) for name, table in tables.items()}
         readings[_ALL] = merged(list(readings.values()))
@@ -175,8 +179,18 @@ class StatisticsWriter:
 def _reading(table):
     if hasattr(table, "stats"):
         table = table.stats()
-    if isinstance(table, (str, bytes)):
-        table = json.loads(table)
-    elif isinstance(table, np.ndarray) and table.ndim == 0:
-        table = json.loads(table.item())
-    return merged(table if isinstance(table, list) else [table])
+    if tf.is_tensor(table):
+        if not hasattr(table, "numpy"):
+            raise TypeError(
+                "statistics: expected a variable in eager execution, or what session.run(ev.stats()) gives; "
+                f"found the tensor '{table.name}' of a graph"
+            )
+        table = table.numpy()
+    if isinstance(table, np.ndarray):
+        table = table.tolist()
+    texts = table if isinstance(table, list) else [table]
+    readings = []
+    for text in texts:
+        parts = json.loads(text) if isinstance(text, (str, bytes)) else text
+        readings += parts if isinstance(parts, list) else [parts]
+    return merged(readings)

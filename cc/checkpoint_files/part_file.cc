@@ -387,6 +387,22 @@ bool PartFileReader::has_many_blocks() const {
 }
 
 Status PartFileReader::Next(Rows* rows) {
+  MT_RETURN_IF_ERROR(TakeNext(rows));
+  return CheckKeys(*rows);
+}
+
+Status PartFileReader::CheckKeys(const Rows& rows) const {
+  if (manifest_.key_dtype != "uint32") return OkStatus();
+  for (const std::vector<int64_t>* keys : {&rows.keys, &rows.counted_keys, &rows.removed_keys}) {
+    for (const int64_t key : *keys) {
+      if (key < 0 || key > UINT32_MAX)
+        return Damaged(offset_, StrCat("expected uint32 keys in the blocks before, found ", key));
+    }
+  }
+  return OkStatus();
+}
+
+Status PartFileReader::TakeNext(Rows* rows) {
   rows->columns = manifest_.columns;
   if (manifest_.frozen) rows->columns[0].dtype = DType::kFloat32;
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);

@@ -103,6 +103,9 @@ class PartFileReader {
     std::string_view payload;  // in payload_
   };
   Status ReadBlock(Block* block);
+  Status TakeNext(Rows* rows);
+  // DataLoss if a key is not one of the manifest's key_dtype.
+  Status CheckKeys(const Rows& rows) const;
   Status TakeRows(const Block& block, Rows* rows);
   Status TakeFrozen(const Block& block, Rows* rows);
   Status TakeCounted(const Block& block, Rows* rows);

@@ -243,6 +243,23 @@ TEST(PartFileTest, AFileWithOtherRowsIsDataLossWhereTheManifestHasAChecksum) {
   EXPECT_NE(status.message().find("expected the part file that was saved"), std::string::npos) << status.ToString();
 }
 
+TEST(PartFileTest, AKeyThatIsNotOneOfTheManifestsTypeIsDataLoss) {
+  Manifest manifest = ExampleManifest();
+  manifest.key_dtype = "uint32";
+  const auto status_with = [&](int64_t key, int64_t counted) {
+    Rows rows = ExampleRows(), all;
+    rows.keys = {4, 5, 6, UINT32_MAX, key};
+    rows.counted_keys = {100, counted};
+    InitializerSpec initializer;
+    return Read(manifest, Write(manifest, rows), &initializer, &all);
+  };
+  EXPECT_TRUE(status_with(7, 101).ok());
+  for (const Status& status : {status_with(-1, 101), status_with(int64_t{1} << 32, 101), status_with(7, -1)}) {
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_NE(status.message().find("expected uint32 keys in"), std::string::npos) << status.message();
+  }
+}
+
 TEST(PartFileTest, TheWritersErrorIsGiven) {
   PartFileWriter writer([](const std::string&) { return ResourceExhaustedError("full"); });
   EXPECT_EQ(writer.Begin(ExampleManifest().initializer, 2).code(), StatusCode::kResourceExhausted);

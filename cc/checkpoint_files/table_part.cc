@@ -58,8 +58,10 @@ Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
   return out;
 }
 
-// A part with linked files has a version that earlier releases refuse: they would restore it without these rows.
+// A part with linked files or unsigned keys has a version that earlier releases refuse: they would restore it without the rows
+// of these files, or take its keys for signed ones.
 int64_t VersionOf(const Manifest& manifest) {
+  if (!manifest.key_dtype.empty()) return Manifest::kUnsignedFormatVersion;
   if (manifest.frozen) return Manifest::kFrozenFormatVersion;
   return manifest.linked.empty() ? Manifest::kFormatVersion : Manifest::kLinkedFormatVersion;
 }
@@ -86,7 +88,10 @@ std::string Manifest::ToJson() const {
   out.Set("format_version", Json::Int(VersionOf(*this)));
   out.Set("dim", Json::Int(dim()));
   out.Set("columns", std::move(column_list));
-  if (!key_dtype.empty()) out.Set("key_dtype", Json::String(key_dtype));
+  if (!key_dtype.empty()) {
+    out.Set("key_dtype", Json::String(key_dtype));
+    out.Set("frozen", Json::Int(frozen ? 1 : 0));
+  }
   out.Set("num_rows", Json::Int(num_rows));
   out.Set("partition_index", Json::Int(partition_index));
   out.Set("num_partitions", Json::Int(num_partitions));
@@ -115,9 +120,9 @@ std::string Manifest::ToJson() const {
 Result<Manifest> Manifest::Parse(std::string_view text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(text));
   MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-  if (version < kFormatVersion || version > kLinkedFormatVersion) {
+  if (version < kFormatVersion || version > kUnsignedFormatVersion) {
     return UnimplementedError("manifest: format version ", version, " was written by another release; this one reads versions ",
-                              kFormatVersion, " to ", kLinkedFormatVersion);
+                              kFormatVersion, " to ", kUnsignedFormatVersion);
   }
   Manifest out;
   out.frozen = version == kFrozenFormatVersion;
@@ -135,7 +140,12 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     if (column.dtype == DType::kFloat32) continue;
     return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
   }
-  if (json.Find("key_dtype") != nullptr) {
+  if (version != kUnsignedFormatVersion && json.Find("key_dtype") != nullptr) {
+    return InvalidArgumentError("manifest: key_dtype: expected format version ", kUnsignedFormatVersion, ", found ", version);
+  }
+  if (version == kUnsignedFormatVersion) {
+    MT_ASSIGN_OR_RETURN(const int64_t frozen, json.GetInt("frozen"));
+    out.frozen = frozen != 0;
     MT_ASSIGN_OR_RETURN(out.key_dtype, json.GetString("key_dtype"));
     if (out.key_dtype != "uint64" && out.key_dtype != "uint32") {
       return InvalidArgumentError("manifest: key_dtype: expected uint64 or uint32, found '", out.key_dtype, "'");
@@ -163,7 +173,7 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     MT_ASSIGN_OR_RETURN(out.since, json.GetInt("since"));
     MT_ASSIGN_OR_RETURN(out.num_removed, json.GetInt("num_removed"));
   }
-  if (version == kLinkedFormatVersion) {
+  if (version == kLinkedFormatVersion || (version == kUnsignedFormatVersion && json.Find("linked") != nullptr)) {
     MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
   }
   if (out.num_removed < 0 || out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {

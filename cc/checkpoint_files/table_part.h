@@ -28,8 +28,9 @@ namespace multitier {
 struct Manifest {
   // It rises when a reader of the older form could not read the newer one. Readers ignore unknown members.
   static constexpr int64_t kFormatVersion = 2;
-  static constexpr int64_t kFrozenFormatVersion = 3;  // of a frozen part
-  static constexpr int64_t kLinkedFormatVersion = 4;  // of a part with linked files
+  static constexpr int64_t kFrozenFormatVersion = 3;    // of a frozen part
+  static constexpr int64_t kLinkedFormatVersion = 4;    // of a part with linked files
+  static constexpr int64_t kUnsignedFormatVersion = 5;  // of a part with unsigned keys, frozen and linked ones too
 
   // A linked file: its name as in `file`, its size, and how many rows of the part it has.
   struct Linked {

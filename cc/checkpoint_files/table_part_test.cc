@@ -72,10 +72,34 @@ TEST(TablePartTest, ManifestNamesUnsignedKeysAlone) {
   for (const char* key_dtype : {"uint64", "uint32"}) {
     manifest.key_dtype = key_dtype;
     EXPECT_EQ(Manifest::Parse(manifest.ToJson())->key_dtype, key_dtype);
+    EXPECT_FALSE(Manifest::Parse(manifest.ToJson())->frozen);
   }
   manifest.key_dtype = "int8";
   EXPECT_EQ(Manifest::Parse(manifest.ToJson()).status().message(),
             "manifest: key_dtype: expected uint64 or uint32, found 'int8'");
+}
+
+// Earlier releases ignore key_dtype, so a version that they read would give signed keys.
+TEST(TablePartTest, ManifestOfUnsignedKeysHasAVersionThatEarlierReleasesRefuse) {
+  Manifest manifest = ExampleManifest();
+  manifest.key_dtype = "uint64";
+  const Manifest::Linked file = {"data-of-linked", 100, 1};
+  for (const bool frozen : {false, true}) {
+    for (const bool linked : {false, true}) {
+      manifest.frozen = frozen;
+      if (frozen) manifest.columns.resize(1);
+      manifest.linked.assign(linked ? 1 : 0, file);
+      const std::string json = manifest.ToJson();
+      EXPECT_NE(json.find("\"format_version\": 5"), std::string::npos) << json;
+      const Result<Manifest> parsed = Manifest::Parse(json);
+      ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+      EXPECT_EQ(parsed->frozen, frozen);
+      EXPECT_EQ(parsed->linked.size(), linked ? 1u : 0u);
+      std::string signed_version = json;
+      signed_version.replace(json.find("\"format_version\": 5"), 19, "\"format_version\": 2");
+      EXPECT_EQ(Manifest::Parse(signed_version).status().message(), "manifest: key_dtype: expected format version 5, found 2");
+    }
+  }
 }
 
 TEST(TablePartTest, ManifestOfAnotherReleaseIsRefusedByVersion) {

@@ -83,7 +83,7 @@ class SavedTable(RowSource):
         self.columns = [(c["name"], c["dim"], c["initial_value"]) for c in manifest["columns"]]
         self.dtype = manifest["columns"][0]["dtype"]
         self.key_dtype = manifest.get("key_dtype", "int64")
-        self.frozen = manifest["format_version"] == 3
+        self.frozen = manifest["format_version"] == 3 or bool(manifest.get("frozen", False))
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
 
@@ -204,9 +204,9 @@ class Checkpoint:
             text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/{self._manifest}").decode()
             manifest = json.loads(text)
             version = manifest["format_version"]
-            if version not in (2, 3, 4):
+            if version not in (2, 3, 4, 5):
                 raise NotImplementedError(
-                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 to 4, found {version}"
+                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 to 5, found {version}"
                 )
             path = f"{self.path}.{manifest['file']}"
             part = SavedPart(

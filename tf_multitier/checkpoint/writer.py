@@ -87,7 +87,7 @@ class Writer(CheckpointFiles):
         columns = arguments.columns("columns", rows.columns)
         of_value, of_keys = frozen or value_dtype(rows), key_dtype(rows)
         base = {
-            "format_version": 3 if frozen else 2,
+            **of_format(of_keys, frozen is not None),
             "dim": columns[0][1],
             "columns": [
                 {
@@ -100,7 +100,6 @@ class Writer(CheckpointFiles):
             ],
             "num_rows": 0,
             "num_partitions": partitions,
-            **({} if of_keys == "int64" else {"key_dtype": of_keys}),
             "applies": applies,
         }
         if initializer is not None:
@@ -160,6 +159,13 @@ class Writer(CheckpointFiles):
                 f"tensor '{name}': expected numbers or strings, found {array.dtype}"
             ) from None
         self._add_tensor(name, array.nbytes, lambda: array)
+
+
+def of_format(of_keys: str, frozen: bool) -> dict:
+    """The members of a manifest that say how to read the part: its format version, and its type of keys if that is unsigned."""
+    if of_keys == "int64":
+        return {"format_version": 3 if frozen else 2}
+    return {"format_version": 5, "key_dtype": of_keys, "frozen": int(frozen)}
 
 
 def _write_rows(name, writers, rows, frozen):

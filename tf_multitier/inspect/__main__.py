@@ -167,7 +167,7 @@ def _difference(tables, whole, there):
 def _differs(found):
     if isinstance(found, str):
         return True
-    return any(
+    return "key_dtype" in found or any(
         found[n] is None or found[n]
         for n in ("only_here", "only_there", "other_value", "other_row")
     )

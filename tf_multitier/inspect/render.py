@@ -198,5 +198,7 @@ def difference(found: dict) -> str:
             lines.append([name, d, "", "", "", "", ""])
             continue
         numbers = [*d["rows"], d["only_here"], d["only_there"], d["other_value"], d["other_row"]]
+        if "key_dtype" in d:
+            name = f"{name} (keys: {d['key_dtype'][0]} here, {d['key_dtype'][1]} there)"
         lines.append([name, *("other dims" if n is None else f"{n:,}" for n in numbers)])
     return table([*head, "other slot, frequency or version"], lines)

@@ -48,7 +48,8 @@ def difference(table: RowSource, other: RowSource) -> dict:
 
     Returns:
       dict: "rows" of both, "only_here", "only_there", and of the keys in both "other_value" (another value) and "other_row" (the
-      same value, but another slot, frequency or version). None for these two if the columns' dims differ.
+      same value, but another slot, frequency or version). None for these two if the columns' dims differ. Where the types of the
+      keys differ, "key_dtype" of both: then two keys of the same bits count as one key.
     """
     # Random factors: two rows that differ have one digest with a probability below 2**-32.
     widest = max(sum(dim for _, dim, _ in t.columns) for t in (table, other))
@@ -62,6 +63,8 @@ def difference(table: RowSource, other: RowSource) -> dict:
         "other_value": None,
         "other_row": None,
     }
+    if table.key_dtype != other.key_dtype:
+        result["key_dtype"] = [table.key_dtype, other.key_dtype]
     if [c[1] for c in table.columns] == [c[1] for c in other.columns]:
         values = here[1][at_here] != there[1][at_there]
         rows = here[2][at_here] != there[2][at_there]
