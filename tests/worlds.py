@@ -22,8 +22,19 @@ import tf_multitier
 v1 = tf.compat.v1
 WORLDS = ("session", "eager", "function")
 
-# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters. None: the two differ, in initial slots or in how
-# the decay is scaled.
+
+def _v1_adamw(rate):
+    """AdamW whose decay is scaled as in TensorFlow 2: by the learning rate without the correction of its bias."""
+
+    def decay():
+        beta_1, beta_2 = made._beta_powers()
+        return tf.constant(0.1) * tf.sqrt(tf.square(1 - beta_1) / (1 - beta_2))
+
+    made = tf_multitier.train.AdamWOptimizer(decay, learning_rate=rate, epsilon=1e-7)
+    return made
+
+
+# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters. None: the initial slots of the two differ.
 OPTIMIZERS = {
     "sgd": (
         lambda rate=0.1: v1.train.GradientDescentOptimizer(rate),
@@ -55,7 +66,10 @@ OPTIMIZERS = {
         lambda rate=0.1: v1.train.AdadeltaOptimizer(rate, epsilon=1e-7),
         lambda rate=0.1: tf_multitier.optimizers.Adadelta(rate),
     ),
-    "adamw": (None, lambda rate=0.1: tf_multitier.optimizers.AdamW(rate, weight_decay=0.1)),
+    "adamw": (
+        lambda rate=0.1: _v1_adamw(rate),
+        lambda rate=0.1: tf_multitier.optimizers.AdamW(rate, weight_decay=0.1),
+    ),
     "rmsprop": (None, lambda rate=0.1: tf_multitier.optimizers.RMSprop(rate, momentum=0.5)),
     "centered_rmsprop": (
         None,
