@@ -25,7 +25,12 @@ SUITES = [
     ("test_group_errors.py", ""),
     ("test_group_graph.py", ""),
     ("test_group_stock.py", ""),
+    ("test_group_sequence_columns.py", ""),
+    ("test_restore.py", "not a_bar_on_a_terminal"),  # over a tier below it reads rows three times
     ("test_save_moment.py", ""),
+    ("test_incremental_saver.py", ""),
+    ("test_storage_path.py", ""),
+    ("test_storage_sharing.py", ""),
     ("test_deeprec_programs.py", "gpu"),  # with tf.device('/GPU:0') and no GPU
 ]
 
@@ -38,15 +43,18 @@ WITH_OPTIONS = [
     ),
 ]
 
+# Each runs for more than half a minute: only with TF_MULTITIER_STRESS.
+LONG = ("test_incremental_saver.py", "test_storage_path.py", "test_storage_sharing.py")
+
 RUNS = [(kind, *suite) for kind in HBM_TYPES for suite in SUITES]
 RUNS += [("HBM_DRAM_SSDHASH", *suite) for suite in WITH_OPTIONS]
 
 
 def run_of(kind, file, selection):
-    """The parameters of a run. Each suite runs over one type always, and over both with TF_MULTITIER_STRESS."""
+    """The parameters of a run. Each suite that is not LONG runs over one type always, and all over both with TF_MULTITIER_STRESS."""
     always = "HBM_DRAM_SSDHASH" if file in ("test_saver.py", *dict(WITH_OPTIONS)) else "HBM_DRAM"
     stress = pytest.mark.skipif(
-        kind != always and not os.environ.get("TF_MULTITIER_STRESS"),
+        (kind != always or file in LONG) and not os.environ.get("TF_MULTITIER_STRESS"),
         reason="takes minutes: set TF_MULTITIER_STRESS",
     )
     return pytest.param(kind, file, selection, marks=stress, id=f"{kind}-{file}")
