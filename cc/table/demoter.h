@@ -50,7 +50,7 @@ class Demoter {
 
   // --- Demotion.
   // Repeats the removals that tiers refused, and demotes what is beyond the DRAM budget, or the ceiling if that is larger.
-  // Returns the error of either. Rows whose write fails stay in memory.
+  // Returns the error of the removals, or that of the demotion. Rows whose write fails stay in memory.
   Status Trim();
   // The same, but keeps the error as the sticky error.
   void TrimAndRemember() { Remember(Trim()); }
@@ -88,7 +88,7 @@ class Demoter {
     bool demoting = false;
   };
 
-  // Demotes what is beyond `percent` of the DRAM budget. Repeats no removals.
+  // Demotes what is beyond `percent` of the DRAM budget, or of the ceiling if that is larger. Repeats no removals.
   Status TrimTo(int percent);
   // Lets the pool demote. False: it has no thread. REQUIRES: a pool
   bool ScheduleDemotion();

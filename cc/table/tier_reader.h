@@ -1,5 +1,6 @@
-// TierReader: looks for keys that a first look in memory did not find. A key may be in a lower tier, may have come into memory
-// in the meantime, or may be nowhere.
+// TierReader: the read of cold rows, for lookups and all other operations. It looks for keys that a first look in memory did
+// not find. A key may be in a lower tier, may have come into memory in the meantime, or may be nowhere. With several lower
+// tiers, steps 2 and 3 are done for one tier after the other.
 //
 //   1. mark     under the shard's lock: a key that memory can answer goes to OnMemory at once. For any other key, the reader
 //               looks for a word of the shard's index that may be the key's: a word is a location and some bits of a hash. It
@@ -9,9 +10,9 @@
 //   3. answer   under the shard's lock, a group at a time, while the tier reads further records: compares the record's key. If
 //               it is another key, the record is excluded and the search goes on. If it is the key that was asked for,
 //               OnRecord decides, and the reader does it: keep the record where it is, install its row in DRAM, or erase the
-//               key. After a row is installed, a last tier without a size keeps the record. While the row does not change, this
-//               record is its clean copy. In a table with one lower tier, such a row leaves DRAM without a write. Any other
-//               tier frees the record.
+//               key. After a row is installed, a last tier without a size keeps the record; all other tiers free it. A kept
+//               record is the clean copy of its row until the row changes. In a table with one lower tier, a row with a clean
+//               copy leaves DRAM without a write.
 //   4. wait     for records that other operations are reading. By then this call has answered all records that it marked, so no
 //               two operations wait for each other. The keys that are left start again at step 1.
 //
@@ -58,7 +59,8 @@ struct TierKey {
   std::vector<uint64_t> excluded;  // places (PlaceOf) that hold another key
   uint32_t id = 0;                 // of ShardRows::BeginRead
   uint32_t record = 0;             // its place among the records of the read
-  // The shard's count of finished reads, taken while another operation read this key's record. Step 4 waits until it changes.
+  // The shard's count of finished reads at a time when another operation was reading this key's record. Step 4 waits until it
+  // changes.
   uint64_t seen_resolutions = 0;
 };
 
@@ -114,7 +116,7 @@ class RecordVisitor {
   // Called if the key can be answered without reading a record. `found` is a row in memory, or a key that a filter counts and
   // has not admitted. If it is empty, the table does not have the key.
   virtual Status OnMemory(Shard::Locked& lock, TierKey* key, const Found& found) = 0;
-  // The key's record. key->row has all columns where rows are needed.
+  // The key's record. If NeedsRow() is true, key->row has all columns.
   virtual Answer OnRecord(Shard::Locked& lock, TierKey* key, const RecordHeader& header) = 0;
   // The row is in DRAM now, unpinned.
   virtual void OnInstalled(Shard::Locked& lock, TierKey* key, RowHeader* row) { (void)lock, (void)key, (void)row; }

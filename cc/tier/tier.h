@@ -33,9 +33,9 @@
 //   4. release  Moved: `to` is held and `from` no longer is. Not moved: `to` is discarded, `from` is unchanged, and the tier
 //               tries again later.
 // Once step 3 has set `moved`, the owner may free `to`, even before step 4. The owner may free the record between
-// steps 1 and 3. It then frees `from`. In step 3 it no longer refers to `from`, so it does not set `moved`.
+// steps 1 and 3. It then frees `from`. The owner then has no reference to `from`, so in step 3 it does not set `moved`.
 // Locks. The relocator takes the owner's locks. So the owner holds none of them when it calls one of these methods:
-//   Write, Sync, Remove, Compact          they may call the relocator. So may a thread of the tier
+//   Write, Sync, Remove, Compact          they may call the relocator. A thread of the tier may call it, too, at any time
 //   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
 // The relocator may call Read (without any_key), Free and stats, and no other method of the tier.
 // Scan and Free. A record may move after Scan has given its location. An owner that frees what it scans must prevent moves
@@ -162,7 +162,8 @@ struct SealedFile {
   int64_t rows = 0;                 // records held
   std::vector<uint64_t> held;       // [slots] bits
   std::vector<uint32_t> locations;  // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
-  // While `hold` lives, the tier moves no single record out of the file. It may delete the file after copying the whole file.
+  // While `hold` lives, the tier does not move some of the records out of the file. It may copy the whole file and then delete
+  // it.
   std::shared_ptr<const void> hold;
 };
 struct SealedFiles {
@@ -205,8 +206,8 @@ class Tier {
     (void)answered;
     return Read(records);
   }
-  // False if the record held at `location` has a smaller version or frequency than these, as far as memory tells: without I/O,
-  // because it is called under the owner's locks.
+  // False if the tier knows that the version of the record at `location` is less than min_version, or its frequency less than
+  // min_frequency. True if it does not know. It does no I/O, because the owner calls it under its locks.
   virtual bool MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const {
     (void)location, (void)min_version, (void)min_frequency;
     return true;
