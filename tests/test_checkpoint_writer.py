@@ -1,5 +1,6 @@
 """checkpoint.Writer: counted keys, matrices of initial values, frozen tables, and several Writers of one prefix."""
 
+import json
 import os
 import threading
 
@@ -109,3 +110,43 @@ def test_frozen_tables_of_the_command_line_and_what_is_refused(tmp_path, capsys)
     with pytest.raises(SystemExit):
         convert.main(["--from=checkpoint", path, "--to=npz", frozen, "--frozen=float16"])
     assert "--frozen: expected --to=checkpoint" in capsys.readouterr().err
+
+
+def test_a_second_name_takes_the_tensors_of_its_table_alone(tmp_path):
+    path = str(tmp_path / "model")
+    with checkpoint.Writer(path) as writer:
+        writer.add_table("aa", rows_of([1, 2], value=1.0), 2)
+        writer.add_table("aa/partner", rows_of([3], value=2.0))
+        writer.add_name("x", "aa")
+    tables = checkpoint.load(path).tables
+    assert set(tables) == {"aa", "aa/partner", "x"}
+    assert [part.path for part in tables["x"].parts] == [p.path for p in tables["aa"].parts]
+    assert sorted(tables["x"].read().keys.tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format_version": 2}, {"key_dtype": None}, {"frozen": None}],
+    ids=["version", "key_dtype", "frozen"],
+)
+def test_a_type_of_keys_without_its_format_version_is_damage(tmp_path, change):
+    path, name = str(tmp_path / "model"), "ev/part_0-of-1/manifest"
+    rows = rows_of([1])
+    rows.keys = rows.keys.astype(np.uint64)
+    rows.counted_keys = rows.counted_keys.astype(np.uint64)
+    with checkpoint.Writer(path) as writer:
+        writer.add_table("ev", rows)
+    reader = tf.train.load_checkpoint(path)
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    manifest = {**json.loads(tensors[name]), **change}
+    tensors[name] = json.dumps({k: v for k, v in manifest.items() if v is not None}).encode()
+    other = str(tmp_path / "other")
+    tf.raw_ops.SaveV2(
+        prefix=other,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    assert checkpoint.load(path).tables["ev"].key_dtype == "uint64"
+    with pytest.raises(engine.DataLossError, match="damaged manifest of part 0.*format version 5"):
+        checkpoint.load(other)

@@ -395,8 +395,8 @@ Status PartFileReader::CheckKeys(const Rows& rows) const {
   if (manifest_.key_dtype != "uint32") return OkStatus();
   for (const std::vector<int64_t>* keys : {&rows.keys, &rows.counted_keys, &rows.removed_keys}) {
     for (const int64_t key : *keys) {
-      if (key < 0 || key > UINT32_MAX)
-        return Damaged(offset_, StrCat("expected uint32 keys in the blocks before, found ", key));
+      if (key >= 0 && key <= UINT32_MAX) continue;
+      return DataLossError("checkpoint part ", name_, ": expected uint32 keys in it and in its linked files, found ", key);
     }
   }
   return OkStatus();

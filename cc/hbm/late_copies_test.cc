@@ -78,7 +78,7 @@ TEST(LateCopies, UpdatesFromSeveralStreamsWaitForTheirInputs) {
     ASSERT_TRUE(SameBits(LookupAll(table.get(), Range(0, 20)), multitier::LookupAll(plain.get(), Range(0, 20)))) << seed;
     overtaken += device->overtaken_copies();
   }
-  EXPECT_GT(overtaken, kSanitized ? 3 : 20);
+  EXPECT_GT(overtaken, 0);
 }
 
 }  // namespace

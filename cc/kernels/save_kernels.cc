@@ -1,7 +1,7 @@
 // Kernels that save variables: the rows go to part files next to TensorFlow's files, and TensorFlow's Saver gets the manifests,
 // which have the names of the files. The checkpoint is complete once TensorFlow has written its index.
 //
-// All variables of one save on one device are saved as of one moment (cc/table/snapshot_together.h). A Saver asks for one
+// All variables of one save in one process are saved as of one moment (cc/table/snapshot_together.h). A Saver asks for one
 // variable after the other while it builds its graph, so the ops of a save are
 //
 //   MultitierSaveGroup --+--> MultitierJoinSaveGroup (one for each part)
@@ -10,7 +10,7 @@
 //                        +--> MultitierKeepSaveGroup, after the index, where the write has until_kept
 //
 // The group is a variant tensor, so it lives as long as one run of the save. With until_kept it deletes its files at its end,
-// unless it was kept: a save may have a group on each device, and if one of them fails, or the index, the others' files are of
+// unless it was kept: a save may have several groups, and if one of them fails, or the index, the others' files are of
 // no checkpoint. A run may also end between the index and the keep. Then the index names the files, and they stay.
 
 #include <memory>

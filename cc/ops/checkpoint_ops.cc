@@ -155,7 +155,7 @@ manifest: JSON object: format version, columns, number of rows, partition, count
 REGISTER_OP("MultitierSaveGroup").Output("group: variant").SetIsStateful().SetShapeFn(SaveGroupShape).Doc(R"doc(
 Makes the group of the variables (or partitions) that one save writes as of one moment.
 
-group: a scalar. It belongs to one run of the graph and cannot leave its device.
+group: a scalar. It belongs to one run of the graph and cannot leave its process.
 )doc");
 
 REGISTER_OP("MultitierJoinSaveGroup")

@@ -208,6 +208,10 @@ class Checkpoint:
                 raise NotImplementedError(
                     f"checkpoint '{self.path}', variable '{name}': expected format version 2 to 5, found {version}"
                 )
+            if ("key_dtype" in manifest, "frozen" in manifest) != (version == 5, version == 5):
+                raise ValueError(
+                    f"key_dtype and frozen: expected in format version 5, found {version}"
+                )
             path = f"{self.path}.{manifest['file']}"
             part = SavedPart(
                 path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -136,7 +137,8 @@ class Writer(CheckpointFiles):
           ValueError: the name has been added.
         """
         self._check_new(name)
-        for tensor in [t for t in self._tensors if t == of or t.startswith(f"{of}/part")]:
+        own = re.compile(re.escape(of) + r"(/part_\d+-of-\d+/manifest|/partition_of_bucket)?")
+        for tensor in [t for t in self._tensors if own.fullmatch(t)]:
             size, value = self._tensors[tensor]
             self._add_tensor(name + tensor.removeprefix(of), size, value)
 

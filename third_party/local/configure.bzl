@@ -110,6 +110,7 @@ _NVCC = """#!/bin/sh
 TMPDIR=$(mktemp -d) || exit 1
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
+trap 'exit 143' TERM
 "%s" "$@"
 """
 
