@@ -1,4 +1,4 @@
-"""Which restores run in this process, and which tables its Sessions share."""
+"""How many rows the restores of this process read, and which tables its Sessions share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProcessState:
         self._session = tf.compat.v1.Session(graph=graph, config=config)
 
     def read(self) -> dict[str, typing.Any]:
-        """{"restores": [...], "shared_tables": [...]}: see the op MultitierProcessState."""
+        """{"restored_rows": {"done": ..., "total": ...}, "shared_tables": [...]}: see the op MultitierProcessState."""
         with self._lock:
             return json.loads(self._session.run(self._state))
 

@@ -157,7 +157,7 @@ class ProcessStateKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     Json state = Json::Object();
-    state.Set("restores", RestoreProgress::List());
+    state.Set("restored_rows", RestoreProgress::ReadRows());
     state.Set("shared_tables", SharedTables::Global().List());
     Tensor* out = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out));

@@ -1,6 +1,5 @@
 #include "cc/kernels/restore_progress.h"
 
-#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -12,50 +11,49 @@ namespace {
 
 constexpr std::chrono::seconds kBetweenLogs(10);
 
-struct Running {
+struct Rows {
   absl::Mutex mutex;
-  std::set<const RestoreProgress*> restores ABSL_GUARDED_BY(mutex);
+  int64_t done ABSL_GUARDED_BY(mutex) = 0;
+  int64_t total ABSL_GUARDED_BY(mutex) = 0;
 };
 
-Running& AllRunning() {
-  static auto* const running = new Running;
-  return *running;
+Rows& AllRows() {
+  static auto* const rows = new Rows;
+  return *rows;
 }
 
 }  // namespace
 
 RestoreProgress::RestoreProgress(std::string variable, std::string checkpoint, int64_t total)
     : variable_(std::move(variable)), checkpoint_(std::move(checkpoint)), total_(total) {
-  absl::MutexLock lock(&AllRunning().mutex);
-  AllRunning().restores.insert(this);
+  absl::MutexLock lock(&AllRows().mutex);
+  AllRows().total += total_;
 }
 
 RestoreProgress::~RestoreProgress() {
-  absl::MutexLock lock(&AllRunning().mutex);
-  AllRunning().restores.erase(this);
+  absl::MutexLock lock(&AllRows().mutex);
+  AllRows().total += done_ - total_;
 }
 
 void RestoreProgress::Add(int64_t rows) {
-  const int64_t done = done_ += rows;
+  done_ += rows;
+  {
+    absl::MutexLock lock(&AllRows().mutex);
+    AllRows().done += rows;
+  }
   const auto now = std::chrono::steady_clock::now();
   if (now - logged_ < kBetweenLogs) return;
   logged_ = now;
-  LOG(INFO) << "restoring embedding variable '" << variable_ << "' from checkpoint " << checkpoint_ << ": read " << done
+  LOG(INFO) << "restoring embedding variable '" << variable_ << "' from checkpoint " << checkpoint_ << ": read " << done_
             << " of " << total_ << " rows";
 }
 
-Json RestoreProgress::List() {
-  absl::MutexLock lock(&AllRunning().mutex);
-  Json list = Json::Array();
-  for (const RestoreProgress* restore : AllRunning().restores) {
-    Json json = Json::Object();
-    json.Set("variable", Json::String(restore->variable_));
-    json.Set("checkpoint", Json::String(restore->checkpoint_));
-    json.Set("done", Json::Int(restore->done_));
-    json.Set("total", Json::Int(restore->total_));
-    list.Append(std::move(json));
-  }
-  return list;
+Json RestoreProgress::ReadRows() {
+  absl::MutexLock lock(&AllRows().mutex);
+  Json json = Json::Object();
+  json.Set("done", Json::Int(AllRows().done));
+  json.Set("total", Json::Int(AllRows().total));
+  return json;
 }
 
 }  // namespace multitier

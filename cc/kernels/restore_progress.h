@@ -1,12 +1,11 @@
-// RestoreProgress: how far a running restore is. Restores that take long say so in the log, and MultitierProcessState lists
-// them.
+// RestoreProgress: how far a running restore is. Restores that take long say so in the log, and MultitierProcessState gives
+// the rows of all restores of the process.
 //
-// Thread-safe: List. A RestoreProgress belongs to one thread.
+// Thread-safe: ReadRows. A RestoreProgress belongs to one thread.
 
 #ifndef CC_KERNELS_RESTORE_PROGRESS_H_
 #define CC_KERNELS_RESTORE_PROGRESS_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -26,14 +25,15 @@ class RestoreProgress {
   // Logs every ten seconds.
   void Add(int64_t rows);
 
-  // The restores that run in this process: an array of objects variable, checkpoint, done, total.
-  static Json List();
+  // The rows of all restores since the process started: an object done, total. A restore that is over counts in both with the
+  // rows that it read, so that one who looks rarely sees short restores, too.
+  static Json ReadRows();
 
  private:
   const std::string variable_;
   const std::string checkpoint_;
   const int64_t total_;
-  std::atomic<int64_t> done_{0};
+  int64_t done_ = 0;
   std::chrono::steady_clock::time_point logged_ = std::chrono::steady_clock::now();
 };
 

@@ -283,8 +283,9 @@ REGISTER_OP("MultitierProcessState")
     .Doc(R"doc(
 What this process restores and shares, over all sessions.
 
-state: JSON object. restores: running restores: variable, checkpoint, done, total (rows to read). shared_tables: tables of read-only
-  variables: variable, checkpoint, rows, users (the variables and running operations that hold the table).
+state: JSON object. restored_rows: rows of all restores since the process started: done (read), total (read and to be read by
+  restores that run). shared_tables: tables of read-only variables: variable, checkpoint, rows, users (the variables and running
+  operations that hold the table).
 )doc");
 
 }  // namespace

@@ -28,27 +28,22 @@ def progress() -> Iterator[None]:
         if bar.disable:
             yield
             return
-        thread = threading.Thread(target=_follow, args=(bar, ended))
+        state = ProcessState()
+        before = state.read()["restored_rows"]["done"]
+        thread = threading.Thread(target=_follow, args=(bar, state, before, ended))
         thread.start()
         try:
             yield
         finally:
             ended.set()
             thread.join()
-
-
-def _follow(bar, ended):
-    state, seen = ProcessState(), {}
-    while True:
-        last = ended.wait(_SECONDS)
-        running = {(r["variable"], r["checkpoint"]): r for r in state.read()["restores"]}
-        seen = {
-            key: (total, total) for key, (_, total) in seen.items()
-        }  # those that are not listed any more have ended
-        seen |= {key: (restore["done"], restore["total"]) for key, restore in running.items()}
-        bar.total = sum(total for _, total in seen.values())
-        bar.n = sum(done for done, _ in seen.values())
-        bar.refresh()
-        if last:
             state.close()
-            return
+
+
+def _follow(bar, state, before, ended):
+    last = False
+    while not last:
+        last = ended.wait(_SECONDS)
+        rows = state.read()["restored_rows"]
+        bar.total, bar.n = rows["total"] - before, rows["done"] - before
+        bar.refresh()
