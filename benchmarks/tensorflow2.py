@@ -52,6 +52,13 @@ QUICK = dict(
 START = tf.constant_initializer(workload.INITIAL_VALUE)
 
 
+def short_turns(systems):
+    """Like turns, for systems whose steps differ by little: many short turns, so that a pair of times is from one state of the
+    machine.
+    """
+    return turns(systems, min(3, FLAGS.steps_per_round), 16 * FLAGS.rounds)
+
+
 def turns(systems, steps, rounds=None):
     """{system: [seconds a step of each round]} of {system: function of (number of the first step, steps) -> seconds a step}."""
     seconds = {name: [] for name in systems}
@@ -151,17 +158,15 @@ def measure_grouped():
         session(array), other(array), function(tensor), concrete(tensor)
     in_session = each(lambda i: session(arrays[i % count]))
     in_function = each(lambda i: function(tensors[i % count]))
-    # Many short turns, without the slow systems: a pair of times is then from the same state of the machine. Each system has
-    # tables of its own. The ratio of the two Sessions, whose programs are the same, shows what the measurement cannot tell.
-    pairs = turns(
+    # Each system has tables of its own. The ratio of the two Sessions, whose programs are the same, shows what the measurement
+    # cannot tell.
+    pairs = short_turns(
         {
             "Session": in_session,
             "tf.function": in_function,
             "concrete function": each(lambda i: concrete(tensors[i % count])),
             "other Session": each(lambda i: other(arrays[i % count])),
-        },
-        min(2, FLAGS.steps_per_round),
-        12 * FLAGS.rounds,
+        }
     )
     systems = {
         "Session": in_session,
@@ -325,7 +330,7 @@ def measure_lookup():
 
     add("function", in_function(hashed), keys, tf.constant)
     add("function gather", in_function(static), ranks, tf.constant)
-    seconds = turns(systems, FLAGS.steps_per_round)
+    seconds = short_turns(systems)
     by_session = ratio("lookup", seconds, "Session gather", "Session", "the other's")
     by_function = ratio("lookup", seconds, "function gather", "function", "the Session's, 10 %")
     return [by_session, by_function]
