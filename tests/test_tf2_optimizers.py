@@ -48,7 +48,7 @@ def test_each_rule_gives_the_same_bits_in_each_world(rule, storage_type, tmp_pat
     rng = np.random.default_rng(1)
     batches = [[rng.integers(-30, 30, 24)] for _ in range(20)]
     results = []
-    for name in WORLDS if OPTIMIZERS[rule][0] else ("eager", "function"):
+    for name in WORLDS:
         world = make_world(name)
         world.variables(lambda: [make(option=storage(storage_type, tmp_path / name))])
         world.train(loss, rule, batches)

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tf_multitier
+from tf_multitier import rules
 
 v1 = tf.compat.v1
 WORLDS = ("session", "eager", "function")
@@ -34,7 +35,17 @@ def _v1_adamw(rate):
     return made
 
 
-# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters. None: the initial slots of the two differ.
+class _RMSPropFromZero(v1.train.RMSPropOptimizer):
+    """RMSProp whose mean of squares begins at 0, as in TensorFlow 2, and not at 1."""
+
+
+@rules.register_rule(_RMSPropFromZero)
+def _rmsprop_from_zero(optimizer):
+    binding = rules._rmsprop(optimizer)
+    return binding._replace(slots=[slot._replace(initial_value=0.0) for slot in binding.slots])
+
+
+# {rule: (v1 optimizer, optimizer of TensorFlow 2)} with equal hyperparameters.
 OPTIMIZERS = {
     "sgd": (
         lambda rate=0.1: v1.train.GradientDescentOptimizer(rate),
@@ -70,9 +81,12 @@ OPTIMIZERS = {
         lambda rate=0.1: _v1_adamw(rate),
         lambda rate=0.1: tf_multitier.optimizers.AdamW(rate, weight_decay=0.1),
     ),
-    "rmsprop": (None, lambda rate=0.1: tf_multitier.optimizers.RMSprop(rate, momentum=0.5)),
+    "rmsprop": (
+        lambda rate=0.1: _RMSPropFromZero(rate, momentum=0.5, epsilon=1e-7),
+        lambda rate=0.1: tf_multitier.optimizers.RMSprop(rate, momentum=0.5),
+    ),
     "centered_rmsprop": (
-        None,
+        lambda rate=0.1: _RMSPropFromZero(rate, epsilon=1e-7, centered=True),
         lambda rate=0.1: tf_multitier.optimizers.RMSprop(rate, centered=True),
     ),
 }
