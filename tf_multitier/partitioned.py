@@ -108,14 +108,17 @@ class PartitionedEmbeddingVariable(
 
     @property
     def op(self) -> tf.Operation:
+        """The op of the first part's handle."""
         return self.handle.op
 
     @property
     def graph(self) -> tf.Graph:
+        """The graph of the parts."""
         return self.handle.graph
 
     @property
     def device(self) -> str:
+        """The device of the first part."""
         return self.handle.device
 
     @property
@@ -124,10 +127,12 @@ class PartitionedEmbeddingVariable(
         return self._parts[0].shape
 
     def get_shape(self) -> tf.TensorShape:
+        """See `shape`."""
         return self.shape
 
     @property
     def dtype(self) -> tf.DType:
+        """The type of the values."""
         return self._parts[0].dtype
 
     @property

@@ -194,11 +194,13 @@ class Embedding(_RowsLayer):
         self.partitions = partitions
 
     def build(self, input_shape: typing.Any = None) -> None:
+        """Makes the embedding variable. The shape of the input does not matter."""
         del input_shape
         self.embeddings = self._add_rows("embeddings", self)
         self.built = True
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> tf.Tensor:
+        """Looks the ids up. See the class for arguments and shapes."""
         training = training is not False
         inputs = _integers(inputs, self.name)
         if self.combiner is None:
@@ -215,11 +217,13 @@ class Embedding(_RowsLayer):
         return tf.cast(values, self.compute_dtype)
 
     def compute_mask(self, inputs: typing.Any, previous: typing.Any = None) -> typing.Any:
+        """Bool of the shape of `inputs`: False for id 0. None without `mask_zero`, with a combiner, or for ids that are not dense."""
         if not self.mask_zero or self.combiner is not None or not isinstance(inputs, tf.Tensor):
             return None
         return tf.not_equal(inputs, 0)
 
     def compute_output_shape(self, input_shape: typing.Any) -> tuple:
+        """The shape of the embeddings of ids of `input_shape`."""
         if self.combiner is not None:
             return (input_shape[0], self.output_dim)
         return (*input_shape, self.output_dim)
@@ -227,6 +231,7 @@ class Embedding(_RowsLayer):
     def compute_output_spec(
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
+        """A keras.KerasTensor with the shape and type of the embeddings, computed without a lookup."""
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -368,6 +373,7 @@ class GroupEmbedding(_RowsLayer):
                 )
 
     def build(self, input_shape: typing.Any = None) -> None:
+        """Makes the embedding variable of each feature. The shapes of the inputs do not matter."""
         del input_shape
         self.embeddings = {
             name: self._add_rows(name, made) for name, made in self._features.items()
@@ -378,6 +384,11 @@ class GroupEmbedding(_RowsLayer):
         self.built = True
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
+        """Looks the ids of all features up. See the class for arguments and shapes.
+
+        Raises:
+          ValueError: a feature of the layer is not in `inputs`.
+        """
         missing = [name for name in self._features if name not in inputs]
         if missing:
             raise ValueError(
@@ -403,6 +414,7 @@ class GroupEmbedding(_RowsLayer):
     def compute_output_spec(
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
+        """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
         batch = next(iter(inputs.values())).shape[0]
         dims = {name: made.output_dim for name, made in self._features.items()}
         spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
