@@ -1,9 +1,11 @@
 """The suites of savers, prefetch and grouped lookups again, over HBM: the first tier of variables without a storage_option.
 
-The device is emulated. HBM holds a few rows, so that rows come and go in every step.
+The device is emulated. HBM holds a few rows, so that rows come and go in every step. A run that makes nothing with HBM fails
+(hbm_plugin.py).
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -18,6 +20,7 @@ SIZES = {"HBM_DRAM": "4096", "HBM_DRAM_SSDHASH": "4096,8192"}  # bytes of each t
 # which tier each row is without HBM. test_storage.py has both for HBM.
 SUITES = [
     ("test_saver.py", ""),
+    ("test_engine_group.py", ""),
     ("test_group_lookup.py", ""),
     ("test_group_updates.py", "not adadelta"),
     ("test_group_columns.py", ""),
@@ -60,20 +63,39 @@ def run_of(kind, file, selection):
     return pytest.param(kind, file, selection, marks=stress, id=f"{kind}-{file}")
 
 
-@pytest.mark.parametrize("kind, file, selection", [run_of(*run) for run in RUNS])
-def test_suite_passes_over_hbm(kind, file, selection, tmp_path):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    run = subprocess.run(
-        [*command, os.path.join(_HERE, file), "-k", selection],
+# Its tests run programs in processes of their own, in which the plugin counts nothing.
+PROGRAMS = "test_deeprec_programs.py"
+
+
+def run(kind, file, selection, folder, device, *options):
+    python_path = [_HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        + [os.path.join(_HERE, file), "-k", selection],
         env=dict(
             os.environ,
-            TF_MULTITIER_DEVICE="emulated",
+            PYTHONPATH=os.pathsep.join(python_path),
+            TF_MULTITIER_DEVICE=device,
             TF_MULTITIER_STORAGE_TYPE=kind,
-            TF_MULTITIER_STORAGE_PATH=str(tmp_path),
+            TF_MULTITIER_STORAGE_PATH=str(folder),
             TF_MULTITIER_STORAGE_SIZE=SIZES[kind],
         ),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind, file, selection", [run_of(*run) for run in RUNS])
+def test_suite_passes_over_hbm(kind, file, selection, tmp_path):
+    options = () if file == PROGRAMS else ("-p", "hbm_plugin")
+    done = run(kind, file, selection, tmp_path, "emulated", *options)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_a_run_over_hbm_without_hbm_fails(tmp_path):
+    """What the runs above prove: the plugin refuses one that makes nothing with HBM, and the programs ask for HBM."""
+    done = run("HBM_DRAM", "test_documents.py", "readme", tmp_path, "emulated", "-p", "hbm_plugin")
+    assert done.returncode == 3 and "variables and tables with HBM: 0" in done.stdout, done.stdout
+    done = run("HBM_DRAM", PROGRAMS, "gpu", tmp_path, "", "-x")
+    assert done.returncode == 1 and re.search(r"embedding variable '\w+': .*HBM_DRAM", done.stdout)
