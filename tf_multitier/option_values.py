@@ -22,6 +22,19 @@ def real(where, value):
     return float(value)
 
 
+def boolean(where, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{where}: expected True or False, found {value!r}")
+    return value
+
+
+def one_of(where, value, known):
+    if value not in known:
+        *names, last = map(repr, known)
+        raise ValueError(f"{where}: expected {', '.join(names)} or {last}, found {value!r}")
+    return value
+
+
 def instance(where, value, classes):
     classes = classes if isinstance(classes, tuple) else (classes,)
     if not isinstance(value, classes):

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tf_multitier.initializers import absent_attrs
 from tf_multitier.initializers import absent_value
+from tf_multitier.option_values import boolean
 from tf_multitier.option_values import instance
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import Option
@@ -295,12 +296,6 @@ def _value_dtype(name, value):
     return None if value is None else value_type(name, value).name
 
 
-def _boolean(name, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}: expected True or False, found {value!r}")
-    return value
-
-
 _SCORES = ("step", "time", "custom", "frequency")
 
 
@@ -316,7 +311,7 @@ _CHECKS = {
     "init_option": _one_of(InitializerOption, default=InitializerOption),
     "score": _score,
     "value_dtype": _value_dtype,
-    "stochastic_rounding": _boolean,
+    "stochastic_rounding": boolean,
 }
 
 

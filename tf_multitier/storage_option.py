@@ -10,7 +10,9 @@ import numbers
 import os
 
 from tf_multitier.config_pb2 import CacheStrategy, StorageType
+from tf_multitier.option_values import boolean
 from tf_multitier.option_values import integer
+from tf_multitier.option_values import one_of
 from tf_multitier.option_values import Option
 
 ENV_STORAGE_TYPE = "TF_MULTITIER_STORAGE_TYPE"
@@ -124,24 +126,7 @@ class StorageOption(Option):
         keep: bool = False,
     ) -> None:
         self.storage_type = _storage_type("StorageOption.storage_type", storage_type)
-        tiers = self.storage_type.tiers
-        if storage_path is not None and (
-            not isinstance(storage_path, (str, os.PathLike)) or not os.fspath(storage_path)
-        ):
-            raise TypeError(
-                f"StorageOption.storage_path: expected the path of a directory or None, found {storage_path!r}"
-            )
-        self.storage_path = None if storage_path is None else os.fspath(storage_path)
-        if "\0" in (self.storage_path or ""):
-            raise ValueError(
-                f"StorageOption.storage_path: expected a path without null characters, found {storage_path!r}"
-            )
-        with_files = [t for t in tiers if t in TIERS_WITH_FILES]
-        if with_files and self.storage_path is None:
-            raise ValueError(
-                f"StorageOption.storage_path: expected the path of a directory for storage type {self.storage_type.name}, "
-                f"found None: its {' and '.join(with_files)} tier keeps files"
-            )
+        self.storage_path = _path(storage_path, self.storage_type)
         self.storage_size = _sizes("StorageOption.storage_size", storage_size, self.storage_type)
         self.storage_rows = _sizes(
             "StorageOption.storage_rows", storage_rows, self.storage_type, MAX_ROWS
@@ -152,59 +137,56 @@ class StorageOption(Option):
                 f"{list(self.storage_size)} and {list(self.storage_rows)}"
             )
         self.initial_rows = integer("StorageOption.initial_rows", initial_rows, 0, MAX_ROWS)
-        if on_full not in _ON_FULL:
-            raise ValueError(
-                f"StorageOption.on_full: expected 'error', 'warn' or 'drop', found {on_full!r}"
-            )
-        if drop_coldest is True and on_full == "warn":
-            raise ValueError(
-                "StorageOption.on_full: expected 'drop' or 'error' with drop_coldest=True, found 'warn'"
-            )
-        self.on_full = on_full
-        if dropped not in _DROPPED:
-            raise ValueError(
-                f"StorageOption.dropped: expected 'none', 'keys' or 'rows', found {dropped!r}"
-            )
-        self.dropped = dropped
+        self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
+        self._set_what_happens_when_full(drop_coldest, on_full, refuse_colder)
+        self.dropped = one_of("StorageOption.dropped", dropped, _DROPPED)
         self.dropped_bytes = integer("StorageOption.dropped_bytes", dropped_bytes, 0, MAX_SIZE)
         self.removed_bytes = integer("StorageOption.removed_bytes", removed_bytes, 0, MAX_SIZE)
-        self.cache_strategy = _cache_strategy("StorageOption.cache_strategy", cache_strategy)
-        if not isinstance(drop_coldest, bool):
-            raise TypeError(
-                f"StorageOption.drop_coldest: expected True or False, found {drop_coldest!r}"
-            )
-        drop_coldest = drop_coldest or on_full == "drop"
-        sizes = self.storage_rows or self.storage_size
-        if drop_coldest and len(sizes) < len(tiers):
-            raise ValueError(
-                f"StorageOption.{'storage_rows' if self.storage_rows else 'storage_size'}: expected {len(tiers)} sizes with "
-                f"drop_coldest, one for each tier of {self.storage_type.name}; found {list(sizes)}"
-            )
-        self.drop_coldest = drop_coldest
-        if not isinstance(refuse_colder, bool):
-            raise TypeError(
-                f"StorageOption.refuse_colder: expected True or False, found {refuse_colder!r}"
-            )
-        if refuse_colder and not (drop_coldest and self.cache_strategy is CacheStrategy.SCORE):
-            raise ValueError(
-                "StorageOption.refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found "
-                f"drop_coldest={drop_coldest} and {cache_strategy!r}"
-            )
-        self.refuse_colder = refuse_colder
-        if on_corruption not in _ON_CORRUPTION:
-            raise ValueError(
-                "StorageOption.on_corruption: expected 'error', 'reinit' or 'drop', found "
-                + repr(on_corruption)
-            )
-        self.on_corruption = on_corruption
-        if not isinstance(keep, bool):
-            raise TypeError(f"StorageOption.keep: expected True or False, found {keep!r}")
-        if keep and tiers[-1] not in _TIERS_THAT_KEEP:
+        self.on_corruption = one_of("StorageOption.on_corruption", on_corruption, _ON_CORRUPTION)
+        self.keep = boolean("StorageOption.keep", keep)
+        if keep and self.storage_type.tiers[-1] not in _TIERS_THAT_KEEP:
             raise ValueError(
                 f"StorageOption.keep=True: expected a storage type whose last tier is {' or '.join(_TIERS_THAT_KEEP)}, found "
                 f"{self.storage_type.name}"
             )
-        self.keep = keep
+
+    def _set_what_happens_when_full(self, drop_coldest, on_full, refuse_colder):
+        self.on_full = one_of("StorageOption.on_full", on_full, _ON_FULL)
+        if boolean("StorageOption.drop_coldest", drop_coldest) and on_full == "warn":
+            raise ValueError(
+                "StorageOption.on_full: expected 'drop' or 'error' with drop_coldest=True, found 'warn'"
+            )
+        self.drop_coldest = drop_coldest or on_full == "drop"
+        sizes, tiers = self.storage_rows or self.storage_size, self.storage_type.tiers
+        if self.drop_coldest and len(sizes) < len(tiers):
+            raise ValueError(
+                f"StorageOption.{'storage_rows' if self.storage_rows else 'storage_size'}: expected {len(tiers)} sizes with "
+                f"drop_coldest, one for each tier of {self.storage_type.name}; found {list(sizes)}"
+            )
+        self.refuse_colder = boolean("StorageOption.refuse_colder", refuse_colder)
+        scored = self.cache_strategy is CacheStrategy.SCORE
+        if refuse_colder and not (self.drop_coldest and scored):
+            raise ValueError(
+                "StorageOption.refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found "
+                f"drop_coldest={self.drop_coldest} and {self.cache_strategy!r}"
+            )
+
+
+def _path(value, storage_type):
+    """A storage_path as a string, or None. Types with a tier that keeps files need one."""
+    where = "StorageOption.storage_path"
+    if value is not None and (not isinstance(value, (str, os.PathLike)) or not os.fspath(value)):
+        raise TypeError(f"{where}: expected the path of a directory or None, found {value!r}")
+    path = None if value is None else os.fspath(value)
+    if "\0" in (path or ""):
+        raise ValueError(f"{where}: expected a path without null characters, found {value!r}")
+    with_files = [tier for tier in storage_type.tiers if tier in TIERS_WITH_FILES]
+    if with_files and path is None:
+        raise ValueError(
+            f"{where}: expected the path of a directory for storage type {storage_type.name}, found None: its "
+            f"{' and '.join(with_files)} tier keeps files"
+        )
+    return path
 
 
 def _storage_type(where, value):

@@ -72,14 +72,10 @@ class Group:
         if not isinstance(concat, (bool, np.bool_)):
             raise ValueError(f"concat: expected True or False, found {concat!r}")
         train = arguments.boolean("train", train)
-        tables = arguments.sequence("tables", tables, "tables")
-        for i, table in enumerate(tables):
-            if not isinstance(table, Table):
-                raise ValueError(f"tables[{i}]: expected a Table, found {table!r}")
-        n = len(tables)
+        tables = _tables(tables)
         one_for_all = isinstance(is_sequence, (bool, np.bool_))
         lists = [
-            arguments.one_each(name, [given] * n if for_all else given, n, of)
+            arguments.one_each(name, [given] * len(tables) if for_all else given, len(tables), of)
             for name, given, for_all, of in (
                 ("keys", keys, False, "arrays"),
                 ("row_splits", row_splits, row_splits is None, "arrays"),
@@ -90,59 +86,26 @@ class Group:
             )
         ]
         keys, splits, combiners, weights, max_norms, sequences = lists
-        max_norms = [
-            arguments.real_or_none(f"max_norm of member {i}", m) for i, m in enumerate(max_norms)
-        ]
-        for i, combiner in enumerate(combiners):
-            if combiner not in ("sum", "mean", "sqrtn"):
-                raise ValueError(
-                    f"combiner of member {i}: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}"
-                )
-        for i, max_norm in enumerate(max_norms):
-            if max_norm is not None and not max_norm >= 0:
-                raise ValueError(
-                    f"max_norm of member {i}: expected None or at least 0, found {max_norm!r}"
-                )
+        combiners = _combiners(combiners)
+        max_norms = _max_norms(max_norms, tables, train)
         for i, sequence in enumerate(sequences):
             if not isinstance(sequence, (bool, np.bool_)):
                 raise ValueError(
                     f"is_sequence of member {i}: expected True or False, found {sequence!r}"
                 )
-        for i, (table, max_norm) in enumerate(zip(tables, max_norms)):
-            if train and max_norm is not None and sum(table is other for other in tables) > 1:
-                raise ValueError(
-                    f"max_norm of member {i}: expected None where train is set and other members have the same table, "
-                    f"found {max_norm!r}"
-                )
         keys = [
             table._keys(k, f"keys of member {i}") for i, (table, k) in enumerate(zip(tables, keys))
         ]
-        splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
-        splits = [arguments.integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
-        for i, s in enumerate(splits):
-            if len(s) < 1:
-                raise ValueError(
-                    f"row_splits of member {i}: expected at least one number, found none"
-                )
-        for i, (sequence, s) in enumerate(zip(sequences, splits)):
-            if concat and sequence:
-                raise ValueError(
-                    f"is_sequence of member {i}: expected False with concat, found True"
-                )
-            if concat and len(s) != len(splits[0]):
-                raise ValueError(
-                    f"row_splits of member {i}: expected {len(splits[0]) - 1} rows to match member 0, because of concat, found "
-                    f"{len(s) - 1}"
-                )
-        if concat and not n:
-            raise ValueError("tables: expected at least one with concat, found none")
+        splits = _row_splits(splits, keys)
+        if concat:
+            _check_that_members_concatenate(splits, sequences)
         weights = [
             None if w is None else arguments.floats(f"weights of member {i}", w, [len(k)])
             for i, (w, k) in enumerate(zip(weights, keys))
         ]
         if train:  # `apply` needs the weights of the lookup, even if the caller changes the arrays in place
             weights = [None if w is None else w.copy() for w in weights]
-        self._tables = list(tables)
+        self._tables = tables
         self._group = _engine.Group(
             [table._table for table in tables],
             keys,
@@ -165,7 +128,7 @@ class Group:
                 key_types.from_int64(self._group.keys(i), table.key_dtype)
                 for i, table in enumerate(tables)
             ]
-        self.counts = [self._group.counts(i) for i in range(n)] if train else None
+        self.counts = [self._group.counts(i) for i in range(len(tables))] if train else None
 
     def _typed(self, values, output_dtype):
         """float32 values in the type that was asked for."""
@@ -233,3 +196,60 @@ class Group:
             arguments.floats(f"grads of member {i}", g, shape)
             for i, (g, shape) in enumerate(zip(grads, self._shapes))
         ]
+
+
+def _tables(tables):
+    tables = list(arguments.sequence("tables", tables, "tables"))
+    for i, table in enumerate(tables):
+        if not isinstance(table, Table):
+            raise ValueError(f"tables[{i}]: expected a Table, found {table!r}")
+    return tables
+
+
+def _combiners(combiners):
+    for i, combiner in enumerate(combiners):
+        if combiner not in ("sum", "mean", "sqrtn"):
+            raise ValueError(
+                f"combiner of member {i}: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+            )
+    return combiners
+
+
+def _max_norms(max_norms, tables, train):
+    found = [arguments.real_or_none(f"max_norm of member {i}", m) for i, m in enumerate(max_norms)]
+    for i, (table, max_norm) in enumerate(zip(tables, found)):
+        if max_norm is None:
+            continue
+        if not max_norm >= 0:
+            raise ValueError(
+                f"max_norm of member {i}: expected None or at least 0, found {max_norm!r}"
+            )
+        if train and sum(table is other for other in tables) > 1:
+            raise ValueError(
+                f"max_norm of member {i}: expected None where train is set and other members have the same table, "
+                f"found {max_norm!r}"
+            )
+    return found
+
+
+def _row_splits(splits, keys):
+    """A member without row_splits has a row for each key."""
+    splits = [np.arange(len(k) + 1) if s is None else s for k, s in zip(keys, splits)]
+    splits = [arguments.integers(f"row_splits of member {i}", s) for i, s in enumerate(splits)]
+    for i, s in enumerate(splits):
+        if len(s) < 1:
+            raise ValueError(f"row_splits of member {i}: expected at least one number, found none")
+    return splits
+
+
+def _check_that_members_concatenate(splits, sequences):
+    if not splits:
+        raise ValueError("tables: expected at least one with concat, found none")
+    for i, (sequence, s) in enumerate(zip(sequences, splits)):
+        if sequence:
+            raise ValueError(f"is_sequence of member {i}: expected False with concat, found True")
+        if len(s) != len(splits[0]):
+            raise ValueError(
+                f"row_splits of member {i}: expected {len(splits[0]) - 1} rows to match member 0, because of concat, found "
+                f"{len(s) - 1}"
+            )
