@@ -143,7 +143,7 @@ def test_saving_removes_rows_of_small_weight_and_export_rows_does_not(graph, par
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_saving_and_exporting_beside_training_threads_lose_nothing(graph, parts, tmp_path):
+def test_saving_and_exporting_during_training_lose_nothing(graph, parts, tmp_path):
     ev, ids, train, _ = build(parts)
     saver, read, pinned = v1.train.Saver([*ev.parts], max_to_keep=2), ev.export(), np.arange(300)
     stop, failures = threading.Event(), []

@@ -90,7 +90,7 @@ def test_integer_features_of_any_width_are_the_same_ids(session, dtype):
         (dict(ignore_value=-1), [[7], [0]]),
     ],
 )
-def test_dense_ids_drop_padding_unless_told_otherwise(session, ignore, kept):
+def test_dense_ids_drop_padding_unless_ignore_value_differs(session, ignore, kept):
     dense = tf.constant([[7, -1], [-1, 0]], tf.int64)
     net = stock.input_layer({"a": dense}, [embedded(ints("a", **ignore), combiner="sum")])
     found = run(session, net)
@@ -103,7 +103,9 @@ def test_dense_ids_drop_padding_unless_told_otherwise(session, ignore, kept):
     "ignore, empty_is_kept",
     [({}, False), (dict(ignore_value=None), True), (dict(ignore_value="x"), True)],
 )
-def test_dense_strings_drop_the_empty_one_unless_told_otherwise(session, ignore, empty_is_kept):
+def test_dense_strings_drop_the_empty_one_unless_ignore_value_differs(
+    session, ignore, empty_is_kept
+):
     column = fc.categorical_column_with_embedding("s", **ignore)
     found = run(session, stock.input_layer({"s": tf.constant(["", "z"])}, [embedded(column)]))
     assert (np.abs(found).sum(axis=1) > 0).tolist() == [empty_is_kept, True]

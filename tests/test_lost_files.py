@@ -318,7 +318,7 @@ GONE = """
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_table_file_that_is_gone_is_data_loss_and_no_empty_database_is_made(before, tmp_path):
+def test_a_missing_table_file_is_data_loss_and_no_empty_database_is_made(before, tmp_path):
     refused, went_on, exported, right, lost = run(GONE, str(tmp_path), before)
     assert refused == "ResourceExhaustedError"
     assert (went_on or [None])[0] == ("DataLossError" if before else None), went_on
@@ -476,7 +476,7 @@ REOPENED = """
 """
 
 
-def test_a_claim_that_could_not_be_deleted_locks_nobody_out(tmp_path):
+def test_a_claim_that_could_not_be_deleted_does_not_block_the_next_owner(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler for a library of failing calls")

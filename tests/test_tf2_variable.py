@@ -209,7 +209,7 @@ def test_two_threads_trace_and_train_at_once():
         assert optimizer.iterations == 20
 
 
-def test_a_function_names_a_variable_whose_object_is_gone():
+def test_a_function_names_a_variable_whose_object_was_deleted():
     holder = [make("short_lived")]
     look_up = tf.function(lambda: tf.nn.embedding_lookup(holder[0], [1])).get_concrete_function()
     holder.clear()
