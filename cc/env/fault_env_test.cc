@@ -230,7 +230,7 @@ TEST_P(PowerLossTest, PositionedFileIsAsAtItsLastSync) {
 }
 
 // The error is returned once; data written before it is never synced afterwards.
-TEST_P(PowerLossTest, FailedSyncOfAPositionedFileIsToldOnceAndLosesWhatWasWritten) {
+TEST_P(PowerLossTest, FailedSyncOfAPositionedFileIsReportedOnceAndLosesWhatWasWritten) {
   std::unique_ptr<PositionedFile> file = *env_.OpenPositionedFile(Path("f"), Env::OpenMode::kCreate, false);
   ASSERT_TRUE(file->Write(0, "abcdef", 6).ok());
   ASSERT_TRUE(file->Sync().ok());

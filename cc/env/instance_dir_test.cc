@@ -318,7 +318,7 @@ TEST_F(InstanceDirectoryTest, DeadInstanceTakenOverIsHeldAgain) {
   EXPECT_EQ(Create("ev")->leftovers_removed(), 0);
 }
 
-TEST_F(InstanceDirectoryTest, OneOpenedForReadingChangesNothingAndKeepsNobodyAway) {
+TEST_F(InstanceDirectoryTest, OneOpenedForReadingChangesNothingAndTakesNoLock) {
   const std::string kept = Create("table", /*keep=*/true)->path();
   const auto names = [&] {
     std::set<std::string> found;

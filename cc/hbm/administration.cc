@@ -110,7 +110,7 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
   Operation op(this);
   Headers found;
   MT_RETURN_IF_ERROR(HeadersInHbm(&op, keys, device::Marked::kAll, &found));
-  std::vector<int64_t> born_here;  // the table below has no row of them
+  std::vector<int64_t> created_here;  // the table below has no row of them
   if (!found.keys.empty()) {
     const device::ForgetArgs forget{table_->on_device(), found.list.list, found.list.length, op.n, op.find.rows};
     op.busy = true;
@@ -122,17 +122,17 @@ Status HbmTable::Remove(Span<const int64_t> keys, int64_t* removed) {
     if (pins_->Count() > 0) (void)pins_->Sweep(/*all=*/false);  // some of the rows were pinned
   }
   for (size_t i = 0; i < found.keys.size(); ++i) {
-    if ((found.headers[i].flags & device::kRowNew) != 0) born_here.push_back(found.keys[i]);
+    if ((found.headers[i].flags & device::kRowNew) != 0) created_here.push_back(found.keys[i]);
   }
-  rows_below_.AddNewRows(-static_cast<int64_t>(born_here.size()));
+  rows_below_.AddNewRows(-static_cast<int64_t>(created_here.size()));
   for (const int64_t key : keys) {
-    if (rows_below_.Forget(key)) born_here.push_back(key);
+    if (rows_below_.Forget(key)) created_here.push_back(key);
   }
-  removed_new_ += static_cast<int64_t>(born_here.size());
-  below_->NoteRemoved(born_here);
+  removed_new_ += static_cast<int64_t>(created_here.size());
+  below_->NoteRemoved(created_here);
   int64_t below = 0;
   const Status status = below_->Remove(keys, &below);
-  if (removed != nullptr) *removed = below + static_cast<int64_t>(born_here.size());
+  if (removed != nullptr) *removed = below + static_cast<int64_t>(created_here.size());
   return status;
 }
 

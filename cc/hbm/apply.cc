@@ -104,9 +104,9 @@ device::UpdateArgs HbmTable::UpdateArgsOf(const Operation& op, const ApplyReques
   std::copy(gradients.slot_offsets.begin(), gradients.slot_offsets.end(), update.slot_offsets);
   std::copy(request.hyper.begin(), request.hyper.end(), update.hyper);
   update.version = version;
-  update.skip_unborn = filters_;
-  // The operations of a group have no numbers of their own on the device: the group sets `born`.
-  if (op.counted_on_device != nullptr) update.born = &op.counted_on_device->born;
+  update.skip_provisional = filters_;
+  // The operations of a group have no numbers of their own on the device: the group sets `created`.
+  if (op.counted_on_device != nullptr) update.created = &op.counted_on_device->created;
   return update;
 }
 
@@ -117,10 +117,10 @@ void HbmTable::Update(Operation* op, const ApplyRequest& request, const Gradient
 
 Status HbmTable::BearBelow(Operation* op) {
   const size_t misses = op->counted->misses, stride = table_->stride();
-  size_t born = 0;
+  size_t created = 0;
   MT_RETURN_IF_ERROR(Synchronize(op));  // the device has read the staged rows: their flags may change
-  MT_RETURN_IF_ERROR(rows_below_.Bear(Span<const int64_t>(op->missed_keys, misses), stride, op->staged_below, &born));
-  if (born == 0) return OkStatus();
+  MT_RETURN_IF_ERROR(rows_below_.Create(Span<const int64_t>(op->missed_keys, misses), stride, op->staged_below, &created));
+  if (created == 0) return OkStatus();
   op->busy = true;  // their flags changed
   Insist([&] { return device_->Copy(stream_, op->stage.staged_rows, op->staged_below, misses * stride); });
   return OkStatus();
@@ -134,7 +134,7 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   std::vector<uint32_t> absent;  // places in the list of misses
   for (uint32_t i = 0; filters_ && i < misses; ++i) {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
-    if ((header->flags & device::kRowUnborn) != 0) absent.push_back(i);
+    if ((header->flags & device::kRowProvisional) != 0) absent.push_back(i);
   }
   *trained_below = absent.size();
   if (absent.empty() && options().admission.kind != AdmissionKind::kBloom) {
@@ -182,9 +182,9 @@ Status HbmTable::TrainBelow(Operation* op, const ApplyRequest& request, const Gr
   return status;
 }
 
-// Near the budget of a table that grows: how many of the rows that were found are unborn. They count as soon as they are
+// Near the budget of a table that grows: how many of the rows that were found are provisional. They count as soon as they are
 // updated.
-Status HbmTable::CountUnborn(Operation* op) {
+Status HbmTable::CountProvisional(Operation* op) {
   Scratch& s = op->scratch;
   const uint32_t n = op->n;
   auto* const marked = s.OnDevice<uint32_t>(n);
@@ -192,9 +192,13 @@ Status HbmTable::CountUnborn(Operation* op) {
   auto* const scan = s.OnDevice<uint64_t>(device::ScanScratch::Words(n));
   MT_RETURN_IF_ERROR(s.status());
   const uint8_t* const begin = table_->view().rows;
-  const device::MarkArgs mark{
-      op->find.num_keys,       n,     op->find.rows, begin, begin + size_t{table_->view().capacity} * table_->stride(),
-      device::Marked::kUnborn, marked};
+  const device::MarkArgs mark{op->find.num_keys,
+                              n,
+                              op->find.rows,
+                              begin,
+                              begin + size_t{table_->view().capacity} * table_->stride(),
+                              device::Marked::kProvisional,
+                              marked};
   const device::CompactArgs compact{marked, op->find.num_keys, n, {scan}, list, &op->counted_on_device->changed};
   op->busy = true;
   MT_RETURN_IF_ERROR(device_->Fill(stream_, scan, 0, device::ScanScratch::Words(n) * sizeof(uint64_t)));
@@ -202,7 +206,7 @@ Status HbmTable::CountUnborn(Operation* op) {
   MT_RETURN_IF_ERROR(kernels_.compact(stream_, compact));
   MT_RETURN_IF_ERROR(device_->Copy(stream_, &op->counted->changed, &op->counted_on_device->changed, sizeof(uint32_t)));
   MT_RETURN_IF_ERROR(Synchronize(op));
-  op->unborn = op->counted->changed;
+  op->provisional = op->counted->changed;
   return OkStatus();
 }
 
@@ -215,7 +219,7 @@ Status HbmTable::UpdateFound(Operation* op, const ApplyRequest& request, const G
   Update(op, request, gradients, version);
   maybe_dirty_ = true;
   BringNumbersDown(op);
-  rows_below_.AddNewRows(op->counted->born);
+  rows_below_.AddNewRows(op->counted->created);
   hits_ += op->counted->distinct;
   updates_ += op->counted->distinct;
   return broken();
@@ -232,7 +236,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
     return UpdateFound(op, request, gradients, version);
   }
   MutexLock turn(turn_);
-  if (near_budget) MT_RETURN_IF_ERROR(CountUnborn(op));
+  if (near_budget) MT_RETURN_IF_ERROR(CountProvisional(op));
   if (misses == 0) {
     if (near_budget && AsksForRows(op, /*creates=*/true)) return OkStatus();
     size_t trained_below = 0;
@@ -246,7 +250,7 @@ Status HbmTable::FinishApply(Operation* op, const BatchGrads& grads, const Apply
   MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
   {
     MutexLock lock(enqueue_);
-    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_unborn=*/!filters_));
+    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_provisional=*/!filters_));
   }
   if (bounded_below_ && !filters_) MT_RETURN_IF_ERROR(BearBelow(op));
   size_t trained_below = 0;
@@ -273,11 +277,11 @@ Result<bool> HbmTable::BeginUpdate(const std::shared_ptr<Operation>& op, const A
   kept->inside = std::make_shared<MaybeInsideGate>(&gate_);
   if (!kept->inside->inside() || op->epoch != epoch_ || !op->complete) return false;
   if (options().admission.kind == AdmissionKind::kBloom) return false;
-  const uint64_t most_born = op->counted->distinct;
-  may_be_born_ += most_born;
+  const uint64_t most_created = op->counted->distinct;
+  may_be_created_ += most_created;
   const auto rows = static_cast<uint64_t>(below_->TotalCount() + rows_below_.new_rows());
-  if (grows_ && rows + may_be_born_ > MostRows()) {
-    may_be_born_ -= most_born;
+  if (grows_ && rows + may_be_created_ > MostRows()) {
+    may_be_created_ -= most_created;
     return false;
   }
   kept->op = op;
@@ -299,10 +303,10 @@ void HbmTable::BeginSettling(Kept* kept) {
   unsettled_.insert(kept->settle);
 }
 
-void HbmTable::Settle(Kept* kept, const Status& done, uint32_t born) {
+void HbmTable::Settle(Kept* kept, const Status& done, uint32_t created) {
   if (!done.ok()) Break(done);
-  if (broken().ok()) rows_below_.AddNewRows(born);
-  may_be_born_ -= kept->args.max_keys;
+  if (broken().ok()) rows_below_.AddNewRows(created);
+  may_be_created_ -= kept->args.max_keys;
   kept->op = nullptr;
   kept->inside = nullptr;
   MutexLock lock(settle_mutex_);

@@ -47,7 +47,7 @@ TEST(DeviceOperations, ATrainingLookupMakesTheUpdateWaitForNothing) {
   const Training training = Sgd({5, 6, 5, 7}, 1.0f, 4);
   DevicePlan plan;
   caller.LookupAll(pair.table.get(), training.keys, &plan);
-  EXPECT_EQ(pair.table->TotalCount(), 0);  // unborn rows read as absent
+  EXPECT_EQ(pair.table->TotalCount(), 0);  // provisional rows read as absent
   EXPECT_EQ(TierOf(pair.table.get(), {5}), std::vector<int32_t>{-1});
   bool at_once = false;
   MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}, &at_once));

@@ -139,7 +139,7 @@ struct TestRows {
     bytes.resize(n * stride);
     for (size_t i = 0; i < n; ++i) {
       *header(i) =
-          DeviceRowHeader{3, i % 4 == 0 ? 0xfffffffeu : 5u, static_cast<uint16_t>(i % 3 == 0 ? device::kRowUnborn : 0), 0};
+          DeviceRowHeader{3, i % 4 == 0 ? 0xfffffffeu : 5u, static_cast<uint16_t>(i % 3 == 0 ? device::kRowProvisional : 0), 0};
       for (size_t e = 0; e < layout.row_bytes() / sizeof(float); ++e) {
         data(i)[e] = static_cast<float>((*random)() % 1000 + 1) / 500.0f;
       }
@@ -183,20 +183,20 @@ TEST_F(DeviceRuleTest, EveryRulesStepIsTheCpusBitForBit) {
       ASSERT_TRUE(device_->kernels().update(stream_, *DeviceRuleOf(rule, c.hyper.data()), update).ok());
 
       const std::vector<float> sums = SumsOnCpu(batch, dim);
-      uint32_t born = 0;
+      uint32_t created = 0;
       for (uint32_t i = 0; i < keys; ++i) {
-        const bool unborn = rows.header(i)->flags == device::kRowUnborn;
-        if (unborn && update.skip_unborn) continue;
+        const bool provisional = rows.header(i)->flags == device::kRowProvisional;
+        if (provisional && update.skip_provisional) continue;
         uint8_t* const data = reinterpret_cast<uint8_t*>(rows.data(i));
         const float* const grad = sums.data() + i * static_cast<size_t>(dim);
         rule.Update(UpdateBatch{&data, &grad, 1, dim, DType::kFloat32, rows.offsets.data(), c.hyper.data()});
-        const uint64_t frequency = (unborn ? 0 : uint64_t{rows.header(i)->frequency}) + batch.counts[i];
+        const uint64_t frequency = (provisional ? 0 : uint64_t{rows.header(i)->frequency}) + batch.counts[i];
         *rows.header(i) = DeviceRowHeader{9, static_cast<uint32_t>(std::min<uint64_t>(frequency, 0xffffffffu)),
-                                          static_cast<uint16_t>(device::kRowDirty | (unborn ? device::kRowNew : 0)), 0};
-        born += unborn;
+                                          static_cast<uint16_t>(device::kRowDirty | (provisional ? device::kRowNew : 0)), 0};
+        created += provisional;
       }
       EXPECT_EQ(memory_->Down(on_device, rows.bytes.size()), rows.bytes) << c.rule << " " << c.hyper.size() << " dim " << dim;
-      EXPECT_EQ(memory_->Down(update.born, 1)[0], born);
+      EXPECT_EQ(memory_->Down(update.created, 1)[0], created);
     }
   }
 }

@@ -34,18 +34,18 @@ Status HbmTable::RunGrowing(const BatchKeys& keys, Output* output, const std::fu
 
 bool HbmTable::AsksForRows(Operation* op, bool creates) const {
   if (!op->may_ask) return false;
-  uint64_t unborn = 0;
+  uint64_t provisional = 0;
   for (uint32_t i = 0; i < op->counted->misses; ++i) {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
-    unborn += (header->flags & device::kRowUnborn) != 0;
+    provisional += (header->flags & device::kRowProvisional) != 0;
   }
-  op->creates_rows = creates && unborn + op->unborn > 0;
+  op->creates_rows = creates && provisional + op->provisional > 0;
   // Under a filter some of the absent keys stay absent: they ask for no memory, but only where all of them would fit.
-  uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - unborn;
-  if (op->training && keeps_unborn_) rows += unborn;
+  uint64_t rows = static_cast<uint64_t>(rows_.load()) + op->counted->misses - provisional;
+  if (op->training && keeps_provisional_) rows += provisional;
   if (op->creates_rows) {
-    const uint64_t total = static_cast<uint64_t>(TotalCount()) + unborn + op->unborn;
-    if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : unborn), total);
+    const uint64_t total = static_cast<uint64_t>(TotalCount()) + provisional + op->provisional;
+    if (!filters_ || total > MostRows()) rows = std::max(rows + (filters_ ? 0 : provisional), total);
     // Rows that lookups left without an update make room as victims.
     if (total <= MostRows()) rows = std::min(rows, MostRows());
   }

@@ -30,7 +30,7 @@ HbmTable::HbmTable(const HbmOptions& options, std::shared_ptr<DeviceQueue> queue
       below_(std::move(below)),
       filters_(!below_->options().admission.admits_all()),
       bounded_below_(LastTierHasSize(below_->options())),
-      keeps_unborn_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
+      keeps_provisional_(!filters_ && !bounded_below_ && below_->absent_values().are_initial(ReadFor::kEvaluation)),
       pid_(getpid()),
       queue_(std::move(queue)),
       stream_(queue_->stream()),
@@ -149,12 +149,13 @@ Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
   ReleasePinsInTime();
   if (may_place && AsksForRows(op, /*creates=*/false)) return OkStatus();
   if (may_place) MT_RETURN_IF_ERROR(MakeRoomForPlacing(op));
-  // A table that grows keeps unborn rows only where no row has to leave for them.
+  // A table that grows keeps provisional rows only where no row has to leave for them.
   const bool room = !grows_ || static_cast<uint64_t>(rows_.load()) + misses <= table_->view().capacity;
   {
     MutexLock lock(enqueue_);
     op->busy = true;
-    MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, may_place, /*insert_unborn=*/op->training && keeps_unborn_ && room));
+    MT_RETURN_IF_ERROR(
+        FindAgain(op, /*stamp=*/true, may_place, /*insert_provisional=*/op->training && keeps_provisional_ && room));
     if (may_place) PlaceMisses(op);
     Insist([&] { return output->Enqueue(*op); });
   }
@@ -164,7 +165,7 @@ Status HbmTable::FinishLookup(Operation* op, Output* output, ReadFor reason) {
   for (uint32_t i = 0; i < misses; ++i) {
     const auto* header = reinterpret_cast<const DeviceRowHeader*>(op->staged_below + i * table_->stride());
     missed += op->missed_counts[i];
-    if ((header->flags & device::kRowUnborn) != 0) absent += op->missed_counts[i];
+    if ((header->flags & device::kRowProvisional) != 0) absent += op->missed_counts[i];
   }
   lookups_ += op->n;
   hits_ += op->n - missed;
@@ -224,7 +225,7 @@ Status HbmTable::Peek(Span<const int64_t> keys, float* out) {
   if (op.counted->misses > 0) {
     MT_RETURN_IF_ERROR(CopyOutMisses(&op, CopyOutAs::kPeek, ReadFor::kTraining));
     MutexLock lock(enqueue_);
-    MT_RETURN_IF_ERROR(FindAgain(&op, /*stamp=*/false, /*insert=*/false, /*insert_unborn=*/false));
+    MT_RETURN_IF_ERROR(FindAgain(&op, /*stamp=*/false, /*insert=*/false, /*insert_provisional=*/false));
   }
   op.busy = true;
   MT_RETURN_IF_ERROR(output.Enqueue(op));
@@ -308,7 +309,7 @@ Status HbmTable::LookupTier(Span<const int64_t> keys, int32_t* out) {
   std::vector<int64_t> elsewhere;
   std::vector<int32_t> found;
   std::vector<size_t> positions;
-  // A row that is owed is on its way to the first tier below.
+  // A pending row (rows_below.h) is on its way to the first tier below.
   const auto report = [&](size_t i, const DeviceRowHeader&, bool in_hbm) { out[i] = in_hbm ? 0 : 1; };
   MT_RETURN_IF_ERROR(Facts(keys, report, &elsewhere, &positions));
   found.resize(elsewhere.size());

@@ -30,20 +30,19 @@
 // Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
 // them and creates their rows.
 //
-// Room below. If the last tier below has a size (bounded_below_), every row in HBM has a row in the table below from its birth
-// on. So a row that is handed down always has its place:
+// Room below. If the last tier below has a size (bounded_below_), every row in HBM has a row in the table below from its first
+// update on. So a row that is handed down always has its place:
 //   - An apply puts new rows into the table below as they begin, before anything changes in HBM. All of them get a place, or
-//   the
-//     apply returns the ResourceExhausted of the table below. Then HBM takes the rows as ones that the table below has.
-//   - Lookups leave no unborn rows, so an apply with new keys takes the turn.
-//   - A scan holds the turn. It sees no row between its birth below and the update.
+//     the apply returns the ResourceExhausted of the table below. Then HBM takes the rows as ones that the table below has.
+//   - Lookups leave no provisional rows, so an apply with new keys takes the turn.
+//   - A scan holds the turn. It sees no row between its creation below and the update.
 // If no last tier has a size, a row gets its place below when it is handed down.
 //
 // Operations with device memory (device_operations.h) have the same parts, which run on a thread of the engine. A training
-// lookup counts as a running operation until its update, so its rows stay in HBM. If keeps_unborn_ is true and there is room, a
-// key without a row gets an unborn one (kRowUnborn): it reads as absent, and becomes a row at its first update. If the table's
-// epoch is still that of the lookup and every key has a place in HBM, the update needs no "find" and no wait (more conditions:
-// UpdateKept). Its births are counted once the device has done it (AwaitSettled).
+// lookup counts as a running operation until its update, so its rows stay in HBM. If keeps_provisional_ is true and there is
+// room, a key without a row gets a provisional one (kRowProvisional): it reads as absent, and becomes a row at its first
+// update. If the table's epoch is still that of the lookup and every key has a place in HBM, the update needs no "find" and no
+// wait (more conditions: UpdateKept). The rows that it creates are counted once the device has done it (AwaitSettled).
 //
 // Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
 // free rows ends its first try and closes the gate. It hands all rows down, replaces the memory in HBM by twice as much, and
@@ -165,8 +164,8 @@ class HbmTable : public TableFront {
   class Output;
   struct BatchKeys;   // in host memory or in device memory
   struct BatchGrads;  // in host memory or in device memory
-  // kept, if not null: absent keys get unborn rows, and *kept gets the operation. Its rows stay in HBM until it is destroyed.
-  // number: of the operation if it has one already, else 0.
+  // kept, if not null: absent keys get provisional rows, and *kept gets the operation. Its rows stay in HBM until it is
+  // destroyed. number: of the operation if it has one already, else 0.
   Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
   // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
   std::unique_ptr<MaybeInsideGate> TryEnter();
@@ -178,25 +177,26 @@ class HbmTable : public TableFront {
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
   // Updates the rows that a training lookup found (its operation is `kept`, see LookupTo). One launch may update rows of
   // several tables that have the same rule (plan_update.cc). The steps of one table:
-  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be born. False: the rows may not be
+  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be created. False: the rows may not
+  //   be
   //                  where they were, or the table below is needed; nothing was done
   //   NoteUpdate     it was enqueued; an error breaks the table. Or AbandonUpdate: it was not
   //   BeginSettling  from now on AwaitSettled waits
-  //   Settle         the device has done it: counts the births, and ends the operation
+  //   Settle         the device has done it: counts the rows that were created, and ends the operation
   // REQUIRES: CheckApply. NoteUpdate: the queue's enqueue()
   struct Kept {
     std::shared_ptr<Operation> op;
     std::shared_ptr<MaybeInsideGate> inside;
     device::DeviceRule rule{};
-    device::UpdateArgs args{};  // without sums, counts and born
+    device::UpdateArgs args{};  // without sums, counts and created
     uint64_t settle = 0;
   };
   static constexpr int kTries = 3;  // of a device call after which an operation cannot be undone
   Result<bool> BeginUpdate(const std::shared_ptr<Operation>& op, const ApplyRequest& request, Kept* kept);
   void NoteUpdate(const Kept& kept, const Status& enqueued);
-  void AbandonUpdate(const Kept& kept) { may_be_born_ -= kept.args.max_keys; }
+  void AbandonUpdate(const Kept& kept) { may_be_created_ -= kept.args.max_keys; }
   void BeginSettling(Kept* kept);
-  void Settle(Kept* kept, const Status& done, uint32_t born);
+  void Settle(Kept* kept, const Status& done, uint32_t created);
   Status CheckApply(const ApplyRequest& request) const;
   // FailedPrecondition in a forked child; the error that broke the table.
   Status Check() const;
@@ -221,7 +221,7 @@ class HbmTable : public TableFront {
   Status FindKeys(Operation* operation, const BatchKeys& keys, bool stamp, Output* output = nullptr);
   Status CopyOutMisses(Operation* operation, CopyOutAs as, ReadFor reason) MT_REQUIRES(turn_);
   Status MakeRoomForPlacing(Operation* operation);
-  Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_unborn) MT_REQUIRES(enqueue_);
+  Status FindAgain(Operation* operation, bool stamp, bool insert, bool insert_provisional) MT_REQUIRES(enqueue_);
   void PlaceMisses(Operation* operation) MT_REQUIRES(enqueue_);
   void TakeOutChanged(Operation* operation) MT_REQUIRES(enqueue_);
   void BringNumbersDown(Operation* operation);
@@ -243,7 +243,7 @@ class HbmTable : public TableFront {
       MT_REQUIRES(turn_);
   Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
               Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
-  // Calls report(i, header, in_hbm) for each key whose row is in HBM, or owed: the table below refused it (rows_below.h). Gives
+  // Calls report(i, header, in_hbm) for each key whose row is in HBM, or pending (rows_below.h). Gives
   // the others in `elsewhere`, and their positions in `positions`.
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
@@ -291,14 +291,14 @@ class HbmTable : public TableFront {
   Status Sum(Operation* operation, const BatchGrads& grads, const ApplyRequest& request, Gradients* gradients);
   device::UpdateArgs UpdateArgsOf(const Operation& operation, const ApplyRequest& request, const Gradients& gradients,
                                   int64_t version) const;
-  Status CountUnborn(Operation* operation) MT_REQUIRES(turn_);
+  Status CountProvisional(Operation* operation) MT_REQUIRES(turn_);
   Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
-  // The rows of staged keys that have none are born in the table below. An error: nothing has changed.
+  // The rows of staged keys that have none are created in the table below. An error: nothing has changed.
   Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
-  // Waits until the births of the updates that were enqueued before are counted.
+  // Waits until the rows that earlier updates created are counted.
   void AwaitSettled() const;
 
   uint32_t Floor() const MT_REQUIRES(enqueue_);
@@ -311,9 +311,9 @@ class HbmTable : public TableFront {
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
   const bool bounded_below_;  // see "Room below" at the top
-  // Lookups for training may leave unborn rows: there is no filter, every lookup reads an absent key as its initial value, and
-  // the table below needs no place for a row that is born.
-  const bool keeps_unborn_;
+  // Lookups for training may leave provisional rows: there is no filter, every lookup reads an absent key as its initial value,
+  // and the table below needs no place for a row that is created.
+  const bool keeps_provisional_;
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;
   const device::Stream stream_;  // the queue's
@@ -332,9 +332,9 @@ class HbmTable : public TableFront {
   std::atomic<uint64_t> epoch_{0};  // how often rows have left HBM otherwise than as victims
   mutable Mutex settle_mutex_;
   mutable std::condition_variable settled_;
-  std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose births are not counted yet
+  std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose new rows are not counted yet
   uint64_t settles_ MT_GUARDED_BY(settle_mutex_) = 0;
-  std::atomic<uint64_t> may_be_born_{0};  // the most rows that those updates can create
+  std::atomic<uint64_t> may_be_created_{0};  // the most rows that those updates can create
   mutable Mutex broken_mutex_;
   Status broken_ MT_GUARDED_BY(broken_mutex_);
   std::atomic<bool> maybe_dirty_{false};    // an apply ran since everything was handed down
@@ -342,7 +342,7 @@ class HbmTable : public TableFront {
   std::atomic<int64_t> resident_bytes_{0};  // of the table in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
   std::atomic<int64_t> snapshot_held_us_{0};
-  std::atomic<int64_t> removed_new_{0};  // rows that were born here and removed before the table below had them
+  std::atomic<int64_t> removed_new_{0};  // rows that were created here and removed before the table below had them
 };
 
 }  // namespace multitier::hbm

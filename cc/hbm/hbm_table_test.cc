@@ -166,7 +166,7 @@ TEST(HbmTable, ARuleWithoutAKernelIsRefusedBeforeAnythingChanges) {
   EXPECT_EQ(table->TotalCount(), 0);
 }
 
-TEST(HbmTable, RowsThatTheTableBelowRefusesAreOwedAndCountAsThere) {
+TEST(HbmTable, RowsThatTheTableBelowRefusesArePendingAndCountAsThere) {
   auto lower = std::make_shared<MemoryTier>();
   auto table = MakeHbmTable(TieredOptions(4, 6, lower), 4, NewEmulatedDevice());
   auto plain = MakeTable(BasicOptions(4));
@@ -182,7 +182,7 @@ TEST(HbmTable, RowsThatTheTableBelowRefusesAreOwedAndCountAsThere) {
   EXPECT_TRUE(SameBits(LookupAll(table.get(), Range(0, 18)), multitier::LookupAll(plain.get(), Range(0, 18))));
   EXPECT_EQ(table->TotalCount(), 16);
   int64_t removed = 0;
-  MT_ASSERT_OK(table->Remove(Range(4, 10), &removed));  // some of them are owed
+  MT_ASSERT_OK(table->Remove(Range(4, 10), &removed));  // some of them are pending
   EXPECT_EQ(removed, 6);
   MT_ASSERT_OK(plain->Remove(Range(4, 10), nullptr));
   lower->FailWrite(1, OkStatus(), 0);

@@ -18,7 +18,7 @@ TEST(Interleavings, TwoOperationsInEveryOrderOfTheirPartsLoseNoUpdate) {
   for (const int rows : {1, 3, 100}) {
     for (const auto& order : orders) {
       for (size_t pair = 0; pair < batches.size() * batches.size() * 2; pair += kSanitized ? 11 : rows == 3 ? 1 : 3) {
-        const bool bounded = (pair / 2 + pair / 8 + static_cast<size_t>(rows)) % 2 == 0;  // rows are born in the table below
+        const bool bounded = (pair / 2 + pair / 8 + static_cast<size_t>(rows)) % 2 == 0;  // rows are created in the table below
         const std::vector<int64_t> keys[2] = {batches[pair / 2 % 4], batches[pair / 8]};
         const bool lookup = pair % 2 == 1;  // the second operation
         TableOptions tiered = TieredOptions(4, 2, std::make_shared<MemoryTier>()), basic = BasicOptions(4);
@@ -168,7 +168,7 @@ TEST(Interleavings, ThreeOperationsInEveryOrderOfTheirPartsLoseNoUpdateAndReadNo
     ++round;
     if (kSanitized && round % 28 != 0) continue;
     TableOptions options = CountingOptions(2);
-    if (random() % 2 == 0) options.lower_tiers[0].budget_rows = 4;  // rows are born in the table below
+    if (random() % 2 == 0) options.lower_tiers[0].budget_rows = 4;  // rows are created in the table below
     auto table = MakeHbmTable(options, static_cast<int>(1 + random() % 4), NewEmulatedDevice(random()));
     std::vector<float> updates(6);
     Driven driven[4];  // the first one runs alone, before the others

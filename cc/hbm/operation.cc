@@ -220,7 +220,7 @@ Status HbmTable::MakeRoomForPlacing(Operation* op) {
   return d.Fill(stream_, insert.scan.words, 0, ScanScratch::Words(misses) * sizeof(uint64_t));
 }
 
-Status HbmTable::FindAgain(Operation* op, bool stamp, bool insert, bool insert_unborn) {
+Status HbmTable::FindAgain(Operation* op, bool stamp, bool insert, bool insert_provisional) {
   op->find.stamp = stamp;
   op->NoteSweeps();
   MT_RETURN_IF_ERROR(kernels_.find(stream_, op->find));
@@ -229,7 +229,7 @@ Status HbmTable::FindAgain(Operation* op, bool stamp, bool insert, bool insert_u
   stage.max_keys = op->n;
   stage.ranks = op->missed.ranks;
   stage.insert = insert;
-  stage.insert_unborn = insert_unborn;
+  stage.insert_provisional = insert_provisional;
   stage.rows = op->find.rows;
   stage.missed = op->find.missed;
   return kernels_.stage(stream_, stage);
@@ -301,7 +301,7 @@ void HbmTable::BringNumbersDown(Operation* op) {
 void HbmTable::ComeDown(Operation* op) {
   BringNumbersDown(op);
   if (!broken().ok()) return;
-  rows_below_.AddNewRows(op->counted->born);
+  rows_below_.AddNewRows(op->counted->created);
   if (!op->placed) return;
   op->complete = op->counted->to_place == op->counted->misses && op->counted->unplaced == 0;
   const uint32_t out = op->counted->dirty_victims + op->counted->changed;

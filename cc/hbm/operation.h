@@ -63,7 +63,7 @@ class HbmTable::Operation {
     uint32_t to_place = 0;
     uint32_t dirty_victims = 0;
     uint32_t changed = 0;  // rows taken out; they follow the victims in the outbox
-    uint32_t born = 0;
+    uint32_t created = 0;
     uint32_t free_rows = 0;
     uint32_t unplaced = 0;   // misses that were to be placed and have no row of the table
     uint32_t pinned = 0;     // rows that were not pinned before
@@ -109,12 +109,12 @@ class HbmTable::Operation {
   bool creates_rows = false;
 
   bool prefetches = false;
-  bool training = false;  // a lookup: absent keys get unborn rows
+  bool training = false;  // a lookup: absent keys get provisional rows
   uint64_t epoch = 0;     // of the table when the rows were found
   bool complete = false;  // each key has a row of the table
   uint64_t sweeps = 0;    // of pins, before its last find
   uint32_t noted_pins = 0;
-  uint64_t unborn = 0;  // of the rows that were found: set near the budget of a table that grows
+  uint64_t provisional = 0;  // of the rows that were found: set near the budget of a table that grows
 };
 
 // Many operations may be inside at the same time. If a snapshot is far behind, waits for it before the gate, not inside.
@@ -179,8 +179,8 @@ Status HbmTable::Facts(Span<const int64_t> keys, Report report, std::vector<int6
     const auto at = by_key.find(keys[i]);
     if (at != by_key.end()) {
       report(i, *at->second, /*in_hbm=*/true);
-    } else if (const uint8_t* owed = rows_below_.Owed(keys[i]); owed != nullptr) {
-      report(i, *reinterpret_cast<const device::DeviceRowHeader*>(owed), /*in_hbm=*/false);
+    } else if (const uint8_t* pending = rows_below_.Pending(keys[i]); pending != nullptr) {
+      report(i, *reinterpret_cast<const device::DeviceRowHeader*>(pending), /*in_hbm=*/false);
     } else {
       elsewhere->push_back(keys[i]);
       positions->push_back(i);

@@ -109,7 +109,7 @@ TEST(OperationLifetime, AForkedChildNeitherWaitsNorTouchesTheDevice) {
   MT_ASSERT_OK(caller.Lookup({member}, &kept));
   MT_ASSERT_OK(caller.Lookup({member}, &plan));
   device->Hold(table->queue()->stream());
-  MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));  // its births are not counted yet
+  MT_ASSERT_OK(caller.Update(plan, {caller.UpdateOf(training, 0)}));  // its new rows are not counted yet
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);                         // ends a child that hangs

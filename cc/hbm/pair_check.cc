@@ -140,9 +140,9 @@ class Side {
     const uint32_t stride = static_cast<uint32_t>(table_->stride());
     std::vector<uint8_t> rows(keys.size() * stride);
     for (size_t i = 0; i < keys.size(); ++i) {
-      const bool unborn = keys[i] % 3 == 0;
-      const DeviceRowHeader header{unborn ? -1 : 5, unborn ? 0u : 7u, static_cast<uint16_t>(unborn ? device::kRowUnborn : 0),
-                                   0};
+      const bool provisional = keys[i] % 3 == 0;
+      const DeviceRowHeader header{provisional ? -1 : 5, provisional ? 0u : 7u,
+                                   static_cast<uint16_t>(provisional ? device::kRowProvisional : 0), 0};
       std::memcpy(rows.data() + i * stride, &header, sizeof(header));
       std::vector<float> data(RowBytes(options_) / 4);
       for (size_t d = 0; d < data.size(); ++d) {
@@ -236,12 +236,12 @@ class Side {
     for (uint32_t s = 0; s < kSlots; ++s) update.slot_offsets[s] = (1 + s) * ValueBytes(options_);
     for (int h = 0; h < device::UpdateArgs::kMaxHyper; ++h) update.hyper[h] = 0.1f + 0.05f * static_cast<float>(h);
     update.version = batch.operation;
-    update.born = m.Filled<uint32_t>(1, 0);
+    update.created = m.Filled<uint32_t>(1, 0);
     MT_RETURN_IF_ERROR(kernels_.update(stream_, options_.rule, update));
     out->Add("sorted entries", m.Down(sorted, n));
     out->Add("sums", m.Down(sum.sums, size_t{step->distinct} * options_.dim));
     out->Add("occurrences", m.Down(sum.occurrences, step->distinct));
-    out->Add("born rows", m.Down(update.born, 1));
+    out->Add("created rows", m.Down(update.created, 1));
     return OkStatus();
   }
 

@@ -16,9 +16,9 @@ using Kept = HbmTable::Kept;
 struct KeptUpdates {
   std::vector<Kept> updates;
   std::shared_ptr<Scratch> scratch;
-  uint32_t* born = nullptr;  // pinned [updates]
+  uint32_t* created = nullptr;  // pinned [updates]
   // On the device [updates].
-  uint32_t* born_on_device = nullptr;
+  uint32_t* created_on_device = nullptr;
   device::UpdateArgs* args = nullptr;
   uint32_t* ends = nullptr;
 };
@@ -64,19 +64,19 @@ Status EnqueueByRule(DeviceQueue* queue, const device::DeviceKernels& kernels, c
   return OkStatus();
 }
 
-// Counts the births once the device has done the updates.
+// Counts the created rows once the device has done the updates.
 void SettleOnWorker(KeptUpdates kept) {
   for (Kept& one : kept.updates) one.op->table->BeginSettling(&one);
   RunOnWorker([kept = std::move(kept)]() mutable {
     device::Device* const device = kept.updates[0].op->table->device();
     const device::Stream stream = kept.updates[0].op->table->queue()->stream();
     const Status done = Repeated([&] { return device->Synchronize(stream); });
-    const std::vector<uint32_t> born(kept.born, kept.born + (done.ok() ? kept.updates.size() : 0));
+    const std::vector<uint32_t> created(kept.created, kept.created + (done.ok() ? kept.updates.size() : 0));
     if (!done.ok()) kept.scratch->Bury();
     kept.scratch = nullptr;
     for (size_t i = 0; i < kept.updates.size(); ++i) {
       HbmTable* const table = kept.updates[i].op->table;
-      table->Settle(&kept.updates[i], done, done.ok() ? born[i] : 0);  // the table may end behind this
+      table->Settle(&kept.updates[i], done, done.ok() ? created[i] : 0);  // the table may end behind this
     }
   });
 }
@@ -134,12 +134,12 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
   device::Device* const device = table->device();
   KeptUpdates kept;
   kept.scratch = table->NewScratch();
-  kept.born = kept.scratch->Pinned<uint32_t>(updates.size());
-  kept.born_on_device = kept.scratch->OnDevice<uint32_t>(updates.size());
+  kept.created = kept.scratch->Pinned<uint32_t>(updates.size());
+  kept.created_on_device = kept.scratch->OnDevice<uint32_t>(updates.size());
   kept.args = kept.scratch->OnDevice<device::UpdateArgs>(updates.size());
   kept.ends = kept.scratch->OnDevice<uint32_t>(updates.size());
   MT_RETURN_IF_ERROR(kept.scratch->status());
-  MT_RETURN_IF_ERROR(device->Fill(queue->stream(), kept.born_on_device, 0, updates.size() * sizeof(uint32_t)));
+  MT_RETURN_IF_ERROR(device->Fill(queue->stream(), kept.created_on_device, 0, updates.size() * sizeof(uint32_t)));
   Status first;
   for (size_t i = 0; i < updates.size(); ++i) {
     const Member& member = members[static_cast<size_t>(updates[i]->member)];
@@ -149,7 +149,7 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
     if (status.ok() && *begun) {
       one.args.sums = sums[i];
       one.args.counts = member.op->dedup.counts;
-      one.args.born = kept.born_on_device + kept.updates.size();
+      one.args.created = kept.created_on_device + kept.updates.size();
       kept.updates.push_back(std::move(one));
     } else if (status.ok()) {
       status = Remain(*updates[i], sums[i], remaining);
@@ -162,8 +162,9 @@ Status DevicePlan::State::EnqueueKept(const std::vector<const DeviceUpdate*>& up
     for (const Kept& one : kept.updates) one.op->table->AbandonUpdate(one);
     return status;
   }
-  status = Repeated(
-      [&] { return device->Copy(queue->stream(), kept.born, kept.born_on_device, kept.updates.size() * sizeof(uint32_t)); });
+  status = Repeated([&] {
+    return device->Copy(queue->stream(), kept.created, kept.created_on_device, kept.updates.size() * sizeof(uint32_t));
+  });
   for (const Kept& one : kept.updates) {
     if (!status.ok()) one.op->table->NoteUpdate(one, status);
     if (first.ok()) first = one.op->table->Check();

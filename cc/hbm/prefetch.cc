@@ -177,7 +177,7 @@ Status HbmTable::FinishPrefetch(Operation* op, uint64_t until, int64_t* pinned) 
     MutexLock lock(enqueue_);
     op->busy = true;
     if (misses > 0) {
-      MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_unborn=*/false));
+      MT_RETURN_IF_ERROR(FindAgain(op, /*stamp=*/true, /*insert=*/true, /*insert_provisional=*/false));
       PlaceMisses(op);
     }
     if (!grows_) Insist([&] { return kernels_.pin(stream_, pin); });

@@ -26,11 +26,11 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason
   const ScopedIeeeArithmetic ieee;
   for (size_t i = 0; i < keys.size(); ++i) {
     uint8_t* const row = rows + i * stride;
-    if (const uint8_t* owed = Owed(keys[i]); owed != nullptr) {
-      std::memcpy(row, owed, stride);
+    if (const uint8_t* pending = Pending(keys[i]); pending != nullptr) {
+      std::memcpy(row, pending, stride);
       continue;
     }
-    const auto flags = static_cast<uint16_t>(facts[i].has_row ? 0 : device::kRowUnborn);
+    const auto flags = static_cast<uint16_t>(facts[i].has_row ? 0 : device::kRowProvisional);
     *reinterpret_cast<DeviceRowHeader*>(row) = DeviceRowHeader{facts[i].version, facts[i].frequency, flags, 0};
     if (facts[i].has_row || absent.are_initial(reason)) continue;
     auto* const value = reinterpret_cast<float*>(row + sizeof(DeviceRowHeader));
@@ -39,28 +39,28 @@ Status RowsBelow::CopyOut(Span<const int64_t> keys, CopyOutAs as, ReadFor reason
   return OkStatus();
 }
 
-Status RowsBelow::Bear(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* born) {
-  std::vector<size_t> unborn;
-  std::vector<int64_t> unborn_keys;
+Status RowsBelow::Create(Span<const int64_t> keys, size_t stride, uint8_t* rows, size_t* created) {
+  std::vector<size_t> provisional;
+  std::vector<int64_t> provisional_keys;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if ((HeaderOf(rows + i * stride)->flags & device::kRowUnborn) == 0) continue;
-    unborn.push_back(i);
-    unborn_keys.push_back(keys[i]);
+    if ((HeaderOf(rows + i * stride)->flags & device::kRowProvisional) == 0) continue;
+    provisional.push_back(i);
+    provisional_keys.push_back(keys[i]);
   }
-  *born = unborn.size();
-  if (unborn.empty()) return OkStatus();
+  *created = provisional.size();
+  if (provisional.empty()) return OkStatus();
   const size_t row_bytes = stride - sizeof(DeviceRowHeader);
-  const ArrayPtr<uint8_t> data = NewArray<uint8_t>(unborn.size() * row_bytes);
+  const ArrayPtr<uint8_t> data = NewArray<uint8_t>(provisional.size() * row_bytes);
   if (data == nullptr) {
-    return ResourceExhaustedError("table '", below_->options().name, "': no memory for ", unborn.size(), " new rows: expected ",
-                                  unborn.size() * row_bytes, " bytes, found less");
+    return ResourceExhaustedError("table '", below_->options().name, "': no memory for ", provisional.size(),
+                                  " new rows: expected ", provisional.size() * row_bytes, " bytes, found less");
   }
-  for (size_t j = 0; j < unborn.size(); ++j) {
-    std::memcpy(data.get() + j * row_bytes, rows + unborn[j] * stride + sizeof(DeviceRowHeader), row_bytes);
+  for (size_t j = 0; j < provisional.size(); ++j) {
+    std::memcpy(data.get() + j * row_bytes, rows + provisional[j] * stride + sizeof(DeviceRowHeader), row_bytes);
   }
-  std::vector<RowFacts> facts(unborn.size(), RowFacts{-1, 0, true});
-  MT_RETURN_IF_ERROR(below_->PutBack(RowBatch{unborn_keys, facts.data(), data.get(), row_bytes, row_bytes}));
-  for (const size_t i : unborn) HeaderOf(rows + i * stride)->flags &= static_cast<uint16_t>(~device::kRowUnborn);
+  std::vector<RowFacts> facts(provisional.size(), RowFacts{-1, 0, true});
+  MT_RETURN_IF_ERROR(below_->PutBack(RowBatch{provisional_keys, facts.data(), data.get(), row_bytes, row_bytes}));
+  for (const size_t i : provisional) HeaderOf(rows + i * stride)->flags &= static_cast<uint16_t>(~device::kRowProvisional);
   return OkStatus();
 }
 
@@ -85,55 +85,56 @@ void RowsBelow::PutBack(Span<const int64_t> keys, size_t stride, uint8_t* rows, 
   if (status.ok()) return;
   (void)SetStatus(status);
   kept_.push_back(scratch->Keep(rows));
-  owed_stride_ = stride;
+  pending_stride_ = stride;
   for (size_t i = 0; i < keys.size(); ++i) {
     uint8_t* const row = rows + i * stride;
-    uint8_t*& owed = owed_[keys[i]];
+    uint8_t*& pending = pending_[keys[i]];
     // It left HBM as new once; what changed since is the same row.
-    if (owed != nullptr) HeaderOf(row)->flags |= HeaderOf(owed)->flags & device::kRowNew;
-    owed = row;
+    if (pending != nullptr) HeaderOf(row)->flags |= HeaderOf(pending)->flags & device::kRowNew;
+    pending = row;
   }
 }
 
 Status RowsBelow::Retry() {
-  if (owed_.empty()) return SetStatus(OkStatus());
-  const ArrayPtr<uint8_t> rows = NewArray<uint8_t>(owed_.size() * owed_stride_);
+  if (pending_.empty()) return SetStatus(OkStatus());
+  const ArrayPtr<uint8_t> rows = NewArray<uint8_t>(pending_.size() * pending_stride_);
   if (rows == nullptr) {
-    return SetStatus(ResourceExhaustedError("table '", below_->options().name, "': no memory to hand down ", owed_.size(),
-                                            " rows from HBM: expected ", owed_.size() * owed_stride_, " bytes, found less"));
+    return SetStatus(ResourceExhaustedError("table '", below_->options().name, "': no memory to hand down ", pending_.size(),
+                                            " rows from HBM: expected ", pending_.size() * pending_stride_,
+                                            " bytes, found less"));
   }
   std::vector<int64_t> keys;
-  for (const auto& [key, row] : owed_) {
-    std::memcpy(rows.get() + keys.size() * owed_stride_, row, owed_stride_);
+  for (const auto& [key, row] : pending_) {
+    std::memcpy(rows.get() + keys.size() * pending_stride_, row, pending_stride_);
     keys.push_back(key);
   }
-  const Status put = Put(keys, owed_stride_, rows.get());
-  if (put.ok()) ForgetOwed();
+  const Status put = Put(keys, pending_stride_, rows.get());
+  if (put.ok()) ForgetPending();
   return SetStatus(put);
 }
 
-const uint8_t* RowsBelow::Owed(int64_t key) const {
-  const auto found = owed_.find(key);
-  return found == owed_.end() ? nullptr : found->second;
+const uint8_t* RowsBelow::Pending(int64_t key) const {
+  const auto found = pending_.find(key);
+  return found == pending_.end() ? nullptr : found->second;
 }
 
 bool RowsBelow::Forget(int64_t key) {
-  const auto found = owed_.find(key);
-  if (found == owed_.end()) return false;
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) return false;
   const bool was_new = (HeaderOf(found->second)->flags & device::kRowNew) != 0;
   new_rows_ -= was_new;
-  owed_.erase(found);
-  if (owed_.empty()) ForgetOwed();
+  pending_.erase(found);
+  if (pending_.empty()) ForgetPending();
   return was_new;
 }
 
-void RowsBelow::ForgetOwed() {
-  owed_.clear();
+void RowsBelow::ForgetPending() {
+  pending_.clear();
   kept_.clear();
 }
 
 void RowsBelow::ForgetAll() {
-  ForgetOwed();
+  ForgetPending();
   (void)SetStatus(OkStatus());
   new_rows_ = 0;
 }

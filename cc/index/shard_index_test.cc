@@ -178,7 +178,7 @@ TEST_P(ShardIndexTest, KeysInSeveralMatchingWordsAreAllVisited) {
 
 // 128 words fill the 16 buckets that a walk reaches. One more makes the array grow as far as is reasonable, then it is
 // refused, and everything else stays as it was.
-TEST_P(ShardIndexTest, MoreKeysThanAWalkReachesAreRefusedWhenNoHashBitTellsThemApart) {
+TEST_P(ShardIndexTest, MoreKeysThanAProbeReachesAreRefusedWhenTheirHashesAreEqual) {
   Keys keys(Env::Posix(), frozen());
   for (uint64_t i = 0; i < 128; ++i) ASSERT_TRUE(keys.Insert(i << 48).ok()) << i;
   const Status status = keys.Insert(uint64_t{128} << 48);

@@ -212,7 +212,7 @@ TEST(Background, OtherTablesAreDemotedWhileOneIsSaved) {
 uint64_t BytesOf(int64_t rows) { return static_cast<uint64_t>(rows) * kDim * sizeof(float); }
 
 // From many rows and from few: no operation pays for it, the pool brings it about, and operations hold what it has reached.
-TEST(Background, ASmallerBudgetIsReachedBesideTraining) {
+TEST(Background, ASmallerBudgetIsReachedDuringTraining) {
   for (const int64_t budget : {int64_t{20000}, kBudgetRows}) {
     auto lower = std::make_shared<MemoryTier>();
     auto table = *EmbeddingTable::Create(TieredOptions(kDim, budget, lower));

@@ -467,7 +467,7 @@ TEST_P(Corruption, ReinitStartsTheKeyAnewAndSparesTheOthers) {
   ExpectTiersInOrder(table_.get());
 }
 
-TEST_P(Corruption, DropForgetsTheKeyAndTellsIt) {
+TEST_P(Corruption, DropForgetsTheKeyAndReportsIt) {
   Make(OnCorruption::kDrop);
   ASSERT_FALSE(bad_.empty());
   EXPECT_EQ(table_->TotalCount(), kKeys - static_cast<int64_t>(bad_.size()));

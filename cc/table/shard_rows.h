@@ -302,7 +302,7 @@ class ShardRows {
   // A slot of the slab with its place in the order.
   uint32_t AllocateRow(uint64_t clock, uint32_t frequency, uint64_t idle);
   void ReleaseRow(uint32_t slot);
-  void ResetRow(RowHeader* row);  // value and slots as at birth
+  void ResetRow(RowHeader* row);  // the initial value and slots
   void CommitNew(RowHeader* row);
   // Takes a row that no operation holds out of the index and the slab.
   void EraseRow(uint64_t* word);

@@ -140,7 +140,7 @@ TEST_P(SnapshotCount, DamagedRowsThatTheOptionLeavesOutAreNoDifference) {
   }
 }
 
-TEST_P(SnapshotCount, ADamagedRowThatIsRemovedBesideItFailsItAndTheNextSucceeds) {
+TEST_P(SnapshotCount, ADamagedRowRemovedDuringASnapshotFailsItAndTheNextSucceeds) {
   auto table = Table();
   const uint32_t damaged = tier_->Locations()[1];
   int64_t key = -1;

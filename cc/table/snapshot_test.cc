@@ -412,7 +412,7 @@ class SnapshotSpaceTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Compaction, SnapshotSpaceTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "InBackground" : "Inline"; });
 
-TEST_P(SnapshotSpaceTest, CompactionGoesOnBesideASnapshot) {
+TEST_P(SnapshotSpaceTest, CompactionRunsDuringASnapshot) {
   constexpr int64_t kKeys = 30000, kBatch = 1000;
   constexpr int kWide = 16;
   constexpr int64_t kSegmentBytes = 128 << 10;  // a 64th of what is live, and some

@@ -111,7 +111,7 @@ class StorageStress : public testing::TestWithParam<StressCase> {
   StorageDirectory root_{std::string("stress_") + GetParam().name};
 };
 
-TEST_P(StorageStress, EveryUpdateCountsOnceWhateverRunsBeside) {
+TEST_P(StorageStress, EveryUpdateCountsOnceWhateverRunsConcurrently) {
   constexpr int64_t kKeys = 2000;
   TableOptions options = Options(GetParam().last_rows);
   options.expiry.steps_to_live = 1000000;
@@ -175,7 +175,7 @@ TEST_P(StorageStress, RemovedAndCreatedAgainIsWhatTheTableAndItsFilesSay) {
 }
 
 // The same keys for all: while one thread removes a key, others create it again and demote it.
-TEST_P(StorageStress, RemovalBesideTrainingOfTheSameKeysLeavesFilesThatAgree) {
+TEST_P(StorageStress, RemovalDuringTrainingOfTheSameKeysLeavesConsistentFiles) {
   constexpr int64_t kKeys = 150;  // about twice what memory holds
   auto table = MakeTable(Options(GetParam().last_rows));
   OnThreads([&](int t) {

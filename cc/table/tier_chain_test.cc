@@ -399,7 +399,7 @@ TEST(TierChain, DramAloneDropsItsColdestWhereTheOptionSaysSo) {
   EXPECT_EQ(TierOf(table.get(), Range(0, 5)), (std::vector<int32_t>{-1, -1, 0, 0, 0}));
 }
 
-TEST(TierChain, RefusedRemovalIsToldAgainBeforeTheNextDemotion) {
+TEST(TierChain, TheNextDemotionRepeatsARefusedRemovalFirst) {
   auto lower = std::make_shared<RelocatingTier>(3);
   auto table = MakeTable(TieredOptions(4, 2, lower));
   MT_ASSERT_OK(Sgd(Range(0, 6), 1.0f, 4).Run(table.get()));

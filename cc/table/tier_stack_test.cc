@@ -66,7 +66,7 @@ TEST_F(TierStackTest, ATierIsKnownByWhatItCanDo) {
   EXPECT_EQ(common_.levels.number(0), 1);
 }
 
-TEST_F(TierStackTest, ARefusedRemovalIsToldAgainByTheNextWriterOfItsShard) {
+TEST_F(TierStackTest, TheNextWriterOfAShardRepeatsARefusedRemoval) {
   tier_.refuses = true;
   const int64_t key = KeyOf(1);
   FreedRecords freed = Freed(key);

@@ -217,7 +217,7 @@ TEST_P(TierConformanceTest, MissingRecordFailsAloneInItsBatch) {
   EXPECT_EQ(row_data, record.row_data);
 }
 
-TEST_P(TierConformanceTest, FreedRecordIsGoneAndTheOthersStay) {
+TEST_P(TierConformanceTest, AFreedRecordIsNotFoundAndTheOthersAre) {
   const std::vector<TestRecord> records = {{1, 1, 2}, {2, 1, 2}, {3, 1, 2}};
   const std::vector<uint32_t> locations = Write(records);
   Free(2, locations[1]);
@@ -239,7 +239,7 @@ TEST_P(TierConformanceTest, FreedLocationsDoNotAddUp) {
   ExpectRead(last, Write(last));
 }
 
-TEST_P(TierConformanceTest, RemovedRecordIsGone) {
+TEST_P(TierConformanceTest, ARemovedRecordIsNotFound) {
   const std::vector<TestRecord> records = {{kMin, 1, 2}, {0, 1, 2}};
   const std::vector<uint32_t> locations = Write(records);
   const KeyLocation removed{kMin, locations[0]};

@@ -18,7 +18,7 @@ bool IsWhole(const RecordHeader& header, const std::vector<uint8_t>& row_data) {
          std::memcmp(row_data.data(), expected.row_data.data(), expected.row_data.size()) == 0;
 }
 
-TEST_P(TierConformanceTest, WhatIsToldWhileOthersAreReadIsWhole) {
+TEST_P(TierConformanceTest, RecordsWrittenDuringReadsAreWhole) {
   constexpr int64_t kKeys = 3000;
   std::vector<TestRecord> records;
   for (int64_t key = 0; key < kKeys; ++key) records.emplace_back(key, 5, 2);
@@ -57,7 +57,7 @@ TEST_P(TierConformanceTest, WhatIsToldWhileOthersAreReadIsWhole) {
 }
 
 // An owner that lets the tier move what it does not use right now.
-TEST_P(TierConformanceTest, RelocatedRecordsAreReadWhereTheRelocatorWasTold) {
+TEST_P(TierConformanceTest, RelocatedRecordsAreReadAtTheReportedPlace) {
   if (!tier_->capabilities().relocates) GTEST_SKIP() << "this tier moves no records";
   constexpr int64_t kKeys = 3000;
   std::mutex mutex;

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kBlock) StageKernel(StageArgs args) {
     if (args.missed[i] == 0) continue;
     uint8_t* const row = args.staged_rows + static_cast<size_t>(args.ranks[i]) * args.staged_stride;
     args.rows[i] = row;
-    const bool unborn = (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowUnborn) != 0;
-    if (!args.insert || (unborn && !args.insert_unborn)) args.missed[i] = 0;
+    const bool provisional = (reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0;
+    if (!args.insert || (provisional && !args.insert_provisional)) args.missed[i] = 0;
   }
 }
 

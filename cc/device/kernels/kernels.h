@@ -30,7 +30,7 @@
 // An update continues:
 //
 //   sum        the gradients and occurrences of each key, added in batch order
-//   update     one step of the optimizer on each row; an unborn row becomes a row
+//   update     one step of the optimizer on each row; a provisional row becomes a row
 //   mark       rows to take out: here the staged rows that changed
 //   compact    their list
 //   take out   copies them to the outbox
@@ -145,10 +145,10 @@ struct StageArgs {
   const uint32_t* ranks;  // [max_keys] places in the list of misses that the host staged rows for
   uint8_t* staged_rows;
   uint32_t staged_stride;
-  bool insert;         // false: none is placed
-  bool insert_unborn;  // false: staged rows of absent keys are not placed
-  uint8_t** rows;      // in and out [max_keys]
-  uint32_t* missed;    // in and out [max_keys]: 1 for those to place
+  bool insert;              // false: none is placed
+  bool insert_provisional;  // false: staged rows of absent keys are not placed
+  uint8_t** rows;           // in and out [max_keys]
+  uint32_t* missed;         // in and out [max_keys]: 1 for those to place
 };
 
 struct Victim {
@@ -328,8 +328,8 @@ struct UpdateArgs {
   uint32_t slot_offsets[kMaxSlots];  // bytes from the row data
   float hyper[kMaxHyper];
   int64_t version;
-  bool skip_unborn;                  // true: a key without a row gets none here
-  uint32_t* born;                    // added to: rows that were unborn
+  bool skip_provisional;             // true: a key without a row gets none here
+  uint32_t* created;                 // added to: rows that were provisional
   const uint32_t* counts = nullptr;  // [max_keys] in place of occurrences, where these are null
 };
 
@@ -344,7 +344,7 @@ struct UpdateMembersArgs {
 enum class Marked {
   kDirty,  // rows that the table below does not have as they are
   kBorn,   // rows that do not read as absent
-  kUnborn,
+  kProvisional,
   kAll,
 };
 struct MarkArgs {

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock) PinKernel(PinArgs args) {
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const uint8_t* const row = args.rows[i];
     if (row < table.rows || row >= table.rows + static_cast<size_t>(table.capacity) * table.row_stride) continue;
-    if ((reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowUnborn) != 0) continue;
+    if ((reinterpret_cast<const DeviceRowHeader*>(row)->flags & kRowProvisional) != 0) continue;
     Slot* const slot = table.slots + table.slot_of_row[static_cast<size_t>(row - table.rows) / table.row_stride];
     const uint32_t last = slot->last_operation;
     const bool is_pinned = IsPinned(last, args.operation);

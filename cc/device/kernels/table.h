@@ -39,9 +39,9 @@ MT_HOST_DEVICE bool IsPinned(uint32_t last_operation, uint32_t now) {
 }
 
 enum DeviceRowFlags : uint16_t {
-  kRowDirty = 1,   // changed since it was read from the table below
-  kRowUnborn = 2,  // made by a training lookup whose update has not run: reads as absent
-  kRowNew = 4,     // born here: the table below has no row of the key yet
+  kRowDirty = 1,        // changed since it was read from the table below
+  kRowProvisional = 2,  // made by a training lookup whose update has not run: reads as absent
+  kRowNew = 4,          // created here: the table below has no row of the key yet
 };
 
 // The header in front of every row on the device.

@@ -25,9 +25,9 @@ __global__ void __launch_bounds__(kBlock) MarkKernel(MarkArgs args) {
     uint32_t marked = 0;
     if (row != nullptr && row >= args.begin && row < args.end) {
       const uint16_t flags = HeaderOf(row)->flags;
-      marked = args.which == Marked::kAll || (flags & kRowUnborn) == 0;
+      marked = args.which == Marked::kAll || (flags & kRowProvisional) == 0;
       if (args.which == Marked::kDirty && (flags & kRowDirty) == 0) marked = 0;
-      if (args.which == Marked::kUnborn) marked = (flags & kRowUnborn) != 0;
+      if (args.which == Marked::kProvisional) marked = (flags & kRowProvisional) != 0;
     }
     args.marked[i] = marked;
   }

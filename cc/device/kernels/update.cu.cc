@@ -55,12 +55,12 @@ __device__ __forceinline__ void UpdateRow(const UpdateArgs& args, Rule rule, uin
 
 // One lane's work. The other lanes of the warp have read the header's flags before.
 __device__ __forceinline__ void UpdateHeader(const UpdateArgs& args, DeviceRowHeader* header, uint64_t occurrences) {
-  const bool unborn = (header->flags & kRowUnborn) != 0;
-  if (unborn) AtomicAdd<kRelaxed>(args.born, 1u);
-  const uint64_t frequency = (unborn ? 0 : header->frequency) + occurrences;
+  const bool provisional = (header->flags & kRowProvisional) != 0;
+  if (provisional) AtomicAdd<kRelaxed>(args.created, 1u);
+  const uint64_t frequency = (provisional ? 0 : header->frequency) + occurrences;
   header->frequency = frequency < 0xffffffffu ? static_cast<uint32_t>(frequency) : 0xffffffffu;
   header->version = args.version;
-  header->flags = static_cast<uint16_t>(((header->flags & ~kRowUnborn) | kRowDirty) | (unborn ? kRowNew : 0));
+  header->flags = static_cast<uint16_t>(((header->flags & ~kRowProvisional) | kRowDirty) | (provisional ? kRowNew : 0));
 }
 
 // By the warp: row i of a batch.
@@ -68,7 +68,7 @@ template <typename Rule>
 __device__ __forceinline__ void UpdateKey(const UpdateArgs& args, const Rule& rule, uint32_t i) {
   uint8_t* const row = args.rows[i];
   auto* const header = reinterpret_cast<DeviceRowHeader*>(row);
-  if (args.skip_unborn && (header->flags & kRowUnborn) != 0) return;
+  if (args.skip_provisional && (header->flags & kRowProvisional) != 0) return;
   UpdateRow(args, rule, row + sizeof(DeviceRowHeader), args.sums + static_cast<size_t>(i) * args.dim);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {

@@ -182,7 +182,7 @@ TEST(SimtDeathTest, ABarrierThatSomeThreadsNeverReachIsFound) {
                "deadlock|returned while");
 }
 
-TEST(SimtDeathTest, ASpinThatNobodyEndsIsFound) {
+TEST(SimtDeathTest, AnEndlessSpinIsFound) {
   Options options = WithSeed(1);
   options.max_switches = 10000;
   uint32_t flag = 0;

@@ -154,7 +154,7 @@ TEST_P(LevelDbFileDamageTest, WhileClosedItIsRefusedOrDataLossForWhatIsThere) {
   EXPECT_NE(opened.message().find(directory_), std::string::npos) << opened.message();
 }
 
-TEST_F(LevelDbDamageTest, ATableFileThatIsGoneWhileLevelDbHasItClosedIsDataLossForItsKeys) {
+TEST_F(LevelDbDamageTest, AMissingTableFileIsDataLossForItsKeys) {
   OpenWithRows();
   ASSERT_TRUE(FailAWriteAndGoOn().ok());  // all files are closed now
   const std::string file = Files(".ldb").front();

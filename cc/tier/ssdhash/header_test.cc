@@ -173,7 +173,7 @@ TEST_F(HeaderTest, SectorsOfAHeaderAloneOrBeforePiecesOfRecordsWereNeverAcknowle
 }
 
 // The proof that a file was synced says that something was acknowledged; the power cannot have taken its header.
-TEST_F(HeaderTest, SectorsThatAreLostOfAProvenSegmentThatNobodyCanReadAreDataLossAndTheFileStays) {
+TEST_F(HeaderTest, UnreadableSectorsOfAProvenSegmentAreDataLossAndTheFileStays) {
   ASSERT_NO_FATAL_FAILURE(Fill(LayoutWithHeaderOf(8), 20));
   ASSERT_EQ(Segments().size(), 1u);
   const std::string path = Segments()[0], whole = Bytes(path);
