@@ -141,7 +141,8 @@ TEST(EachCallFails, AnOperationOfAllRowsWorksOrChangesNothing) {
       if (testing::Test::HasFailure()) FAIL() << one.name << (one.grows ? " of HBM alone" : "") << ", call " << n;
     }
     RecordProperty(one.name, static_cast<int>(calls));
-    EXPECT_TRUE(failures > 0 || std::string(one.name) == "clear") << one.name;  // every call of a clear is repeated
+    // Most calls are repeated, all of them in a clear. With steps, those that are not may be left out.
+    EXPECT_TRUE(kStep > 1 || failures > 0 || std::string(one.name) == "clear") << one.name;
   }
 }
 
