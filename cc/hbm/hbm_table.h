@@ -1,31 +1,31 @@
-// HbmTable: a table in HBM above an EmbeddingTable ("the table below"). The table below has a place for every row.
+// HbmTable: a table in HBM above an EmbeddingTable ("the table below"). To hand a row down is to write it to the table below.
 //
-//   If a row is in HBM, the row in HBM is valid. If not, the row in the table below is. The table below does not know which
-//   rows are in HBM.
+//   The newest value of a row is in HBM if the row is there, otherwise in the table below. If the table below refused the row,
+//   its newest value is a pending row (rows_below.h). The table below does not know which rows are in HBM.
 //
 // A lookup or an apply has two parts:
 //
 //   find       on the device: finds the distinct keys and their rows, and counts the misses. Stamps the rows that it finds with
 //              the number of the operation.
-//   bring up   only if keys missed; holds the turn:
+//   bring up   only if keys missed. The operation holds the turn: turn_, the lock for rows that enter or leave HBM.
 //              1. CopyOut copies the missed rows from the table below, in one copy to the device.
-//              2. On the device: finds the missed keys again. Rows that still miss are placed into free rows, or into those
-//                 of victims. Then gathers or updates.
+//              2. On the device: finds the missed keys again. A key that still misses gets a free place, or the place of a
+//                 victim. Then the device gathers the values (lookup) or updates the rows (apply).
 //              3. Dirty victims, and changed rows for which there was no place, are copied to the host. PutBack writes them to
 //                 the table below.
 //
 // Why no update is lost. One thread at a time has the turn, so between 1 and 3 no other row leaves or enters HBM:
 //   - Step 1 copies the newest row, unless another operation has brought the key into HBM since "find". Then the copy is
 //     stale: step 2 finds the row in HBM and uses it.
-//   - A row that "find" found is still in HBM in step 2. The floor is the lowest number of a running operation. A row whose
-//     stamp is the floor or higher is never a victim.
+//   - A row that "find" found is still in HBM in step 2: "find" has stamped it. Only rows whose stamp is below the floor, the
+//     lowest number of a running operation, can become victims.
 //   - An operation without misses takes no turn. Its rows stay in HBM until it ends.
-//   - Keys leave HBM for other reasons only while the gate is closed. Then no operation runs.
+//   - Rows that are no victims leave HBM only while the gate is closed (gate_). Then no operation runs.
 //
-// Before rows are placed, nothing has changed, and an error affects only its operation. After that, a device call that fails is
-// repeated. If it fails three times, the table is broken, and every later operation returns Internal with the reason. If the
-// table below accepts no rows (RowsBelow), operations without misses and all lookups continue. Applies that miss return the
-// error.
+// Before step 2 places rows, nothing has changed in HBM, and an error affects only its operation. After that, a device call
+// that fails is repeated. If it fails three times, the table is broken, and every later operation returns Internal with the
+// reason. If the table below refuses rows (for example its disk is full: RowsBelow), operations without misses and all lookups
+// continue. Applies that miss return the error.
 //
 // Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
 // them and creates their rows.
