@@ -212,7 +212,9 @@ def test_a_feature_name_that_no_variable_may_have_is_refused(name):
         kt.GroupEmbedding({"a": {"output_dim": 2}, name: {"output_dim": 2}})
 
 
-@pytest.mark.parametrize("setting", [{"use_ema": True}, {"gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "setting", [{"use_ema": True}, {"gradient_accumulation_steps": 2}, {"loss_scale_factor": 128.0}]
+)
 def test_averages_and_accumulation_are_refused_by_name(setting):
     for optimizer in (
         keras.optimizers.SGD(**setting),

@@ -74,7 +74,7 @@ class Rows(keras.Variable):
     def _check(self, optimizers):
         for optimizer in optimizers:
             name = type(optimizer).__name__
-            for refused in ("use_ema", "gradient_accumulation_steps"):
+            for refused in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
                 if getattr(optimizer, refused, None):
                     raise NotImplementedError(
                         f"layer '{self._layer_name}': rows of embedding variables cannot be trained with {refused} of {name}: "
