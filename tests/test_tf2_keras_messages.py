@@ -1,5 +1,8 @@
 """Messages for uses that Keras and TensorFlow users try first, and that embedding variables do not have."""
 
+import copy
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -86,3 +89,86 @@ def test_a_file_of_hdf5_is_refused_and_the_files_to_use_are_named(tmp_path):
     for name in ("m.h5", "m.hdf5"):
         with pytest.raises(NotImplementedError, match=r"file '\.keras' or .* save_weights"):
             model.save(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"partitions": 0}, "partitions: expected at least 1, found 0"),
+        ({"partitions": -1}, "partitions: expected at least 1, found -1"),
+        ({"partitions": 2.0}, "partitions: expected an integer, found 2.0"),
+        ({"partitions": "2"}, "partitions: expected an integer, found '2'"),
+        ({"ev_option": 5}, "ev_option: expected a tf_multitier.EmbeddingVariableOption.*found 5"),
+        ({"ev_option": {"x": 1}}, "ev_option: expected a tf_multitier.*found {'x': 1}"),
+        ({"optimizer": {"learning_rate": 0.1}}, "optimizer: expected one of tf_multitier.opt"),
+        ({"optimizer": {"row_optimizer": "Lion", "arguments": {}}}, "optimizer: expected one of"),
+        ({"dtype": "int32"}, "dtype: expected a type of floating-point numbers, found int32"),
+    ],
+)
+def test_arguments_of_a_layer_are_checked_when_it_is_made(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        kt.Embedding(4, **arguments)
+
+
+def used_layer():
+    layer = kt.Embedding(4, combiner="sum")
+    layer(IDS)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        lambda: ["a", "b"],
+        dict,
+        lambda: {"a": 5},
+        lambda: {"a": keras.layers.Embedding(3, 4)},
+        lambda: {"a": tf_multitier.get_embedding_variable("a", 4)},
+        lambda: {"a": used_layer()},
+    ],
+)
+def test_a_group_takes_layers_that_are_not_used_or_their_arguments(features):
+    with pytest.raises(TypeError, match="expected a (dict with|tf_multitier.keras.Embedding that)"):
+        kt.GroupEmbedding(features())
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_group_is_called_with_a_dict_of_its_features(symbolic):
+    ids = keras.Input((2,), dtype="int64") if symbolic else tf.constant([[1, 2]])
+    make = lambda: kt.GroupEmbedding({"a": {"output_dim": 4}, "b": {"output_dim": 4}})
+    for inputs in (ids, [ids, ids]):
+        with pytest.raises(TypeError, match=r"expected a dict of the features \['a', 'b'\], found"):
+            make()(inputs)
+    with pytest.raises(ValueError, match=r"features \['a', 'b'\], found none of \['b'\]"):
+        make()({"a": ids})
+
+
+def test_a_combiner_refuses_a_scalar():
+    with pytest.raises(ValueError, match=r"expected shape \[batch\] or .*, found a scalar"):
+        kt.Embedding(4, combiner="sum")(tf.constant(1))
+
+
+@pytest.mark.parametrize("partitioner", [None, two_parts])
+def test_variables_are_not_copied_or_pickled(partitioner):
+    module = tf.Module()
+    module.variable = tf_multitier.get_embedding_variable(
+        "u", 4, partitioner=partitioner and partitioner()
+    )
+    for what in (module, module.variable):
+        for how in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(NotImplementedError, match="'u' cannot be copied or pickled"):
+                how(what)
+    assert copy.copy(module.variable) is module.variable
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adagrad", "Lion", "Nadam", "Lamb"])
+def test_optimizers_of_keras_refuse_a_variable_without_its_layer(name):
+    variable = tf_multitier.get_embedding_variable("u", 4)
+    pairs = [(gradient(variable), variable)]
+    before = variable.export()
+    with pytest.raises(NotImplementedError, match="train it with .* of tf_multitier.optimizers"):
+        getattr(keras.optimizers, name)().apply_gradients(pairs)
+    if name == "Adam":
+        with pytest.raises(NotImplementedError, match="train it with .* tf_multitier.optimizers"):
+            kt.with_rows("adam").apply_gradients(pairs)
+    assert [c.numpy().tolist() for c in variable.export()] == [c.numpy().tolist() for c in before]

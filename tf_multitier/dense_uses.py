@@ -48,6 +48,23 @@ class NoDenseValue:
             "an attribute of an object"
         )
 
+    def __copy__(self) -> typing.Any:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> typing.NoReturn:
+        raise self._no_copy()
+
+    def __reduce__(self) -> typing.NoReturn:
+        raise self._no_copy()
+
+    def _no_copy(self: typing.Any) -> NotImplementedError:
+        return NotImplementedError(
+            f"embedding variable '{self.variable_name}' cannot be copied or pickled, because its rows are in a table outside of Python: "
+            "make another variable, and restore a checkpoint of this one into it"
+        )
+
+    # Keras' optimizers read this before they update a variable.
+    overwrite_with_gradient = property(no_dense("an update by an optimizer of Keras"))
     value = no_dense("value()")
     read_value = no_dense("read_value()")
     read_value_no_copy = no_dense("reading its value")

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+import weakref
 
 import tensorflow as tf
 
@@ -106,6 +107,7 @@ class RowOptimizer(tf.Module):
             self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
             self._learning_rate = _scalar(learning_rate, "learning_rate")
             self.hyperparameters = {key: _scalar(value, key) for key, value in hyper.items()}
+        self._twins: typing.Any = weakref.WeakSet()
 
     @property
     def learning_rate(self) -> typing.Any:
@@ -116,8 +118,11 @@ class RowOptimizer(tf.Module):
     def learning_rate(self, value: typing.Any) -> None:
         if isinstance(self._learning_rate, tf.Variable) and not callable(value):
             self._learning_rate.assign(value)
-        else:
-            self._learning_rate = _scalar(value, "learning_rate")
+            return
+        with tf.init_scope():
+            value = _scalar(value, "learning_rate")
+        for optimizer in (self, *self._twins):
+            optimizer._learning_rate = value
 
     def _now(self, value):
         if isinstance(value, tf.Variable):
@@ -151,8 +156,15 @@ class RowOptimizer(tf.Module):
         return cls(**config)
 
     def twin(self) -> RowOptimizer:
-        """An optimizer that shares the hyperparameters of this one, and counts its own steps."""
-        return type(self)(**self.arguments())
+        """An optimizer that shares the hyperparameters of this one, and counts its own steps. It follows `learning_rate` of this one."""
+        made = type(self)(**self.arguments())
+        self._twins.add(made)
+        return made
+
+    def named_variables(self) -> dict:
+        """{name: tf.Variable} of the steps, the hyperparameters that are no functions or schedules, and the beta powers."""
+        all_values = {**vars(self), **self.hyperparameters}
+        return {name.lstrip("_"): v for name, v in all_values.items() if isinstance(v, tf.Variable)}
 
     def _step_done(self):
         """Changes the state of the optimizer after a step."""

@@ -14,6 +14,7 @@ from tf_multitier import initializers
 from tf_multitier import lookup
 from tf_multitier import nn
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier import option_values
 from tf_multitier import options
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
@@ -38,13 +39,36 @@ class _RowsLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_jit = False  # else Keras gives our ops to XLA
         self.autocast = False  # else ids that are floats lose digits with a half-precision policy
-        optimizer = optimizer_configs.from_config(optimizer, self.name)
+        if not tf.as_dtype(self.compute_dtype).is_floating:
+            raise TypeError(
+                f"layer '{self.name}': dtype: expected a type of floating-point numbers, found {self.compute_dtype}"
+            )
+        self._rows: list = []
+        self.optimizer = optimizer_configs.from_config(optimizer, self.name)
+
+    @property
+    def optimizer(self) -> typing.Any:
+        """The optimizer that trains the rows; None: the model's does. After another one is assigned, compile the model again.
+
+        Raises, when it is assigned:
+          TypeError: it is not one of tf_multitier.optimizers or None.
+        """
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: typing.Any) -> None:
         if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
             raise TypeError(
                 f"layer '{self.name}': optimizer: expected one of tf_multitier.optimizers or None, found {optimizer!r}"
             )
-        self.optimizer = optimizer
-        self._rows: list = []
+        self._optimizer = optimizer
+        for i, rows in enumerate(self._rows):
+            rows.train_by(optimizer)
+            self._track_row_optimizer(i)
+
+    def _track_row_optimizer(self, number):
+        # tf.train.Checkpoint tracks attributes: the steps and the state of the optimizer of each table.
+        setattr(self, f"row_optimizer_{number}", self._rows[number].row_optimizer)
 
     def _add_rows(self, name, config):
         with tf.name_scope(self.name + "/"):  # the slash: also in the scopes of a model
@@ -54,7 +78,6 @@ class _RowsLayer(keras.layers.Layer):
                 key_dtype=config.key_dtype,
                 value_dtype=self._rows_dtype(config.ev_option),
                 initializer=keras_initializer(config.embeddings_initializer),
-                trainable=self.trainable,
                 partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
                 if config.partitions > 1
                 else None,
@@ -63,8 +86,9 @@ class _RowsLayer(keras.layers.Layer):
         for part in variable.parts:
             # Keras tracks what the list has.
             self._rows.append(Rows(part, self, self.optimizer, variable))
-            # tf.train.Checkpoint tracks attributes: the steps and the state of the optimizer of each table.
-            setattr(self, f"row_optimizer_{len(self._rows) - 1}", self._rows[-1].row_optimizer)
+            self._track_row_optimizer(len(self._rows) - 1)
+            # Only now: Keras thaws the variables that it began to track as trainable.
+            self._rows[-1].trainable = self.trainable
         return variable
 
     def _rows_dtype(self, ev_option):
@@ -190,8 +214,12 @@ class Embedding(_RowsLayer):
         self.mask_zero = self.supports_masking = bool(mask_zero)
         self.combiner = combiner
         self.ev_option = option_configs.from_config(ev_option)
+        if not isinstance(self.ev_option, (options.EmbeddingVariableOption, type(None))):
+            raise TypeError(
+                f"layer '{self.name}': ev_option: expected a tf_multitier.EmbeddingVariableOption or None, found {ev_option!r}"
+            )
         self.key_dtype = key_dtype
-        self.partitions = partitions
+        self.partitions = option_values.integer(f"layer '{self.name}': partitions", partitions, 1)
 
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes the embedding variable. The shape of the input does not matter."""
@@ -296,6 +324,10 @@ def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
     if isinstance(ids, tf.RaggedTensor):
         return tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0)) if mask_zero else ids
     ids = tf.convert_to_tensor(ids)
+    if ids.shape.rank == 0:
+        raise ValueError(
+            "ids for a combiner: expected shape [batch] or [batch, ids], found a scalar"
+        )
     if ids.shape.rank == 1:
         ids = ids[:, None]
     if mask_zero:
@@ -349,10 +381,11 @@ class GroupEmbedding(_RowsLayer):
     ) -> None:
         super().__init__(optimizer, **kwargs)
         self.concat = bool(concat)
-        layers = {
-            name: made if isinstance(made, Embedding) else Embedding(**{"combiner": "mean", **made})
-            for name, made in features.items()
-        }
+        if not isinstance(features, collections.abc.Mapping) or not features:
+            raise TypeError(
+                f"layer '{self.name}': features: expected a dict with at least one feature, found {features!r}"
+            )
+        layers = {name: self._layer_of(name, made) for name, made in features.items()}
         # Not the layers themselves: they have no weights and are not built.
         self._features = {name: _Feature.of(made) for name, made in layers.items()}
         for name, made in layers.items():
@@ -372,6 +405,28 @@ class GroupEmbedding(_RowsLayer):
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
 
+    def _layer_of(self, name, made):
+        """The Embedding that stands for a feature."""
+        if isinstance(made, collections.abc.Mapping):
+            return Embedding(**{"combiner": "mean", **made})
+        if not isinstance(made, Embedding) or made.built:
+            raise TypeError(
+                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding that is not yet used, or a dict of its "
+                f"arguments, found {made!r}"
+            )
+        return made
+
+    def _check_features(self, inputs):
+        if not isinstance(inputs, collections.abc.Mapping):
+            raise TypeError(
+                f"layer '{self.name}': expected a dict of the features {list(self._features)}, found {type(inputs).__name__}"
+            )
+        missing = [name for name in self._features if name not in inputs]
+        if missing:
+            raise ValueError(
+                f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
+            )
+
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes the embedding variable of each feature. The shapes of the inputs do not matter."""
         del input_shape
@@ -387,13 +442,10 @@ class GroupEmbedding(_RowsLayer):
         """Looks the ids of all features up. See the class for arguments and shapes.
 
         Raises:
+          TypeError: `inputs` is not a dict.
           ValueError: a feature of the layer is not in `inputs`.
         """
-        missing = [name for name in self._features if name not in inputs]
-        if missing:
-            raise ValueError(
-                f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
-            )
+        self._check_features(inputs)
         ids = [
             pooled_ids(_integers(inputs[name], self.name), made.mask_zero)
             for name, made in self._features.items()
@@ -415,7 +467,8 @@ class GroupEmbedding(_RowsLayer):
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
-        batch = next(iter(inputs.values())).shape[0]
+        self._check_features(inputs)
+        batch = inputs[next(iter(self._features))].shape[0]
         dims = {name: made.output_dim for name, made in self._features.items()}
         spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
         return (

@@ -31,7 +31,7 @@ def from_config(config: typing.Any, layer: str) -> typing.Any:
     Raises:
       ValueError: an argument is a lambda from a file, and Keras loads in safe mode.
     """
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or config.get("row_optimizer") not in row_optimizers.__all__:
         return config
     kind = config["row_optimizer"]
     arguments = {

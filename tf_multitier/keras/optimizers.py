@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows import Rows
 from tf_multitier.keras.rows import UpdatesRows
 
@@ -85,17 +86,20 @@ class _WithRows(UpdatesRows):
     def save_own_variables(self, store: typing.Any) -> None:
         """Also saves the state of the row optimizer."""
         super().save_own_variables(store)  # type: ignore[misc]
-        for i, variable in enumerate(self.row_optimizer.variables):
-            store[f"rows_{i}"] = variable.numpy()
+        state: typing.Any = OptimizerState.of(self.row_optimizer)
+        for name, array in state.variables.items():
+            store[f"rows_{state.optimizer}_{name}"] = array
 
     def load_own_variables(self, store: typing.Any) -> None:
         """Also loads the state of the row optimizer."""
         names = list(store.keys())
         dense = {key: store[key] for key in names if not key.startswith("rows_")}
         super().load_own_variables(dense)  # type: ignore[misc]
-        for i, variable in enumerate(self.row_optimizer.variables):
-            if f"rows_{i}" in names:
-                variable.assign(store[f"rows_{i}"])
+        its = [key.split("_", 2) for key in names if key.startswith("rows_")]
+        for rule in sorted({rule for _, rule, _ in its}):
+            arrays = {name: store[f"rows_{rule}_{name}"] for _, of, name in its if of == rule}
+            state = OptimizerState(rule, arrays)
+            state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
 
 
 def _clip_rows(optimizer, grads, variables):
@@ -103,10 +107,17 @@ def _clip_rows(optimizer, grads, variables):
     scale = lambda g, factor: tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
     is_rows = [isinstance(v, Rows) and g is not None for g, v in zip(grads, variables)]
     if optimizer.clipnorm:
-        for i, g in enumerate(grads):
+        # The parts of a partitioned table have one norm.
+        parts: dict = {}
+        for i, variable in enumerate(variables):
             if is_rows[i]:
-                clipped = tf.clip_by_norm(g.values, optimizer.clipnorm)
-                grads[i] = tf.IndexedSlices(clipped, g.indices, g.dense_shape)
+                parts.setdefault(id(variable.whole), []).append(i)
+        for its in parts.values():
+            values = [grads[i].values for i in its]
+            clipped = tf.clip_by_norm(tf.concat(values, 0), optimizer.clipnorm)
+            lengths = [tf.shape(v)[0] for v in values]
+            for i, value in zip(its, tf.split(clipped, lengths, num=len(its))):
+                grads[i] = tf.IndexedSlices(value, grads[i].indices, grads[i].dense_shape)
     elif optimizer.global_clipnorm and any(is_rows):
         values = [
             g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None

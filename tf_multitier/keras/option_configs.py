@@ -34,13 +34,15 @@ def to_config(value: typing.Any) -> typing.Any:
 
 
 def from_config(config: typing.Any) -> typing.Any:
-    """The option of a configuration. An option is returned unchanged."""
+    """The option of a configuration. Anything else is returned unchanged."""
     if isinstance(config, list):
         return tuple(from_config(each) for each in config)
     if not isinstance(config, dict):
         return config
     if "enum" in config:
         return getattr(config_pb2, config["enum"])[config["name"]]
+    if "option" not in config:
+        return config
     name = config["option"]
     made = object.__new__(getattr(options, name, None) or getattr(initializers, name))
     vars(made).update({name: from_config(field) for name, field in config["fields"].items()})

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import saved_objects
+from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import RowsCopy
 
 
@@ -35,16 +36,20 @@ class Rows(keras.Variable):
         self.embedding_variable = embedding_variable
         self.whole = whole
         self._layer_name = layer.name
-        # Each table counts its own steps: Keras updates the variables of a step one by one.
-        self._row_optimizer = None if optimizer is None else optimizer.twin()
+        self.train_by(optimizer)
         super().__init__(
             lambda shape, dtype: embedding_variable,
             shape=(0, embedding_variable.embedding_dim),
             dtype="float32",
-            trainable=layer.trainable,
+            trainable=True,
             autocast=False,
             name=embedding_variable._shared_name.replace("/", "_"),
         )
+
+    def train_by(self, optimizer: typing.Any) -> None:
+        """Makes a twin of `optimizer` update these rows; None: the model's optimizer does."""
+        # Each table counts its own steps: Keras updates the variables of a step one by one.
+        self._row_optimizer = None if optimizer is None else optimizer.twin()
 
     def _initialize_with_initializer(self, initializer: typing.Any) -> None:
         self._value = self.embedding_variable
@@ -114,11 +119,6 @@ class Rows(keras.Variable):
         """The optimizer that updates these rows; None: the model's does."""
         return self._row_optimizer
 
-    @property
-    def row_state(self) -> tuple:
-        """The variables of the optimizer of these rows: its steps, hyperparameters and beta powers."""
-        return () if self._row_optimizer is None else self._row_optimizer.variables
-
     def numpy(self) -> typing.Any:
         """A copy of the rows, for `assign`: an array of shape [0, dim], with the rows in a temporary file.
 
@@ -127,7 +127,7 @@ class Rows(keras.Variable):
         """
         if not tf.executing_eagerly():
             return self.embedding_variable.numpy()
-        return RowsCopy.of(self.embedding_variable, [v.numpy() for v in self.row_state])
+        return RowsCopy.of(self.embedding_variable, OptimizerState.of(self._row_optimizer))
 
     def _replace(self, copy):
         if not isinstance(copy, RowsCopy):
@@ -135,8 +135,8 @@ class Rows(keras.Variable):
                 f"rows of layer '{self._layer_name}': expected what get_weights() returned, found an array of shape {copy.shape}"
             )
         copy.restore(self.embedding_variable)
-        for variable, value in zip(self.row_state, copy.state):
-            variable.assign(value)
+        if copy.state is not None:
+            copy.state.assign_to(self._row_optimizer, f"weights of layer '{self._layer_name}'")
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
         raise NotImplementedError(

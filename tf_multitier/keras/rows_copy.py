@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_multitier import object_checkpoint
 from tf_multitier._library import ops
+from tf_multitier.keras.optimizer_states import OptimizerState
 
 _NAME = "rows"  # of the variable in the checkpoint of a copy
 
@@ -28,11 +29,11 @@ class RowsCopy(np.ndarray):
     """
 
     _folder: typing.Any = None
-    _state: list | None = None
+    _state: typing.Any = None
 
     @classmethod
-    def of(cls, part: typing.Any, state: list) -> RowsCopy:
-        """Copies a table. state: NumPy arrays that `state` of the copy returns. Like a save, it first removes expired rows.
+    def of(cls, part: typing.Any, state: OptimizerState | None) -> RowsCopy:
+        """Copies a table. state: what `state` of the copy returns. Like a save, it first removes expired rows.
 
         Raises:
           NotImplementedError: the table is kept. Its files would then belong to the copy, not to a checkpoint.
@@ -57,9 +58,9 @@ class RowsCopy(np.ndarray):
         self._state = getattr(origin, "_state", None)
 
     @property
-    def state(self) -> list:
-        """The arrays that `of` got."""
-        return self._state or []
+    def state(self) -> OptimizerState | None:
+        """The state of the row optimizer that `of` got."""
+        return self._state
 
     def restore(self, part: typing.Any) -> None:
         """Replaces the rows of a table by the copy. Everything is checked before a row changes.

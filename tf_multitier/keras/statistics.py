@@ -58,8 +58,16 @@ class StatisticsCallback(keras.callbacks.Callback):
         self._writer.close()
 
     def _tables(self):
-        variables = [v for v in self.model.variables if isinstance(v, Rows)]
-        return {rows.whole.variable_name: rows.whole for rows in variables}
+        """{name: table}. A name that the model has twice gets a number."""
+        rows = [v for v in self.model.variables if isinstance(v, Rows)]
+        found: dict = {}
+        for whole in {id(one.whole): one.whole for one in rows}.values():
+            name, number = whole.variable_name, 0
+            while name in found:
+                number += 1
+                name = f"{whole.variable_name}_{number}"
+            found[name] = whole
+        return found
 
     def _write(self):
         readings = {name: table.stats().numpy() for name, table in self._tables().items()}

@@ -4,7 +4,8 @@
     rows_<i>       uint8: the file of part i, as a checkpoint has it: rows with slots, frequencies, versions, counts
     file_<i>       uint8: in place of rows_<i>: name, size and checksum of the part file that has the rows, JSON
     tables         uint8: names of the tables, JSON
-    state_<i>_<j>  variable j of the row optimizer of table i: its steps, hyperparameters and beta powers
+    optimizer_<i>  uint8: class of the row optimizer of table i, and the names of its variables, JSON
+    state_<i>_<j>  variable j of it: its steps, hyperparameters and beta powers
 
 Rows above part_files.MAX_BYTES_IN_ARCHIVE go into files next to the archive (part_files.py).
 """
@@ -26,6 +27,7 @@ from tf_multitier import object_checkpoint
 from tf_multitier import saver
 from tf_multitier._library import ops
 from tf_multitier.keras import part_files
+from tf_multitier.keras.optimizer_states import OptimizerState
 
 _FILE = re.compile(r"data-[a-z]{5}-of-[a-z]{5}")
 
@@ -58,8 +60,12 @@ def save(rows: list, store: typing.Any, layer: str) -> None:
             else:
                 store[f"file_{i}"] = _bytes(archive.entry(path))
             store[f"manifest_{i}"] = _bytes(manifest)
-            for j, variable in enumerate(one.row_state):
-                store[f"state_{i}_{j}"] = variable.numpy()
+            state = OptimizerState.of(one.row_optimizer)
+            if state is not None:
+                said = {"class": state.optimizer, "variables": list(state.variables)}
+                store[f"optimizer_{i}"] = _bytes(json.dumps(said).encode())
+                for j, array in enumerate(state.variables.values()):
+                    store[f"state_{i}_{j}"] = array
     names = [one.embedding_variable.variable_name for one in rows]
     store["tables"] = _bytes(json.dumps(names).encode())
 
@@ -82,6 +88,8 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
             f"layer '{layer}': expected rows of embedding variables in the archive, found none"
         )
     names = json.loads(np.asarray(store["tables"]).tobytes())
+    if not names and not rows:
+        return  # a layer that was never called
     if len(names) != len(rows):
         raise ValueError(
             f"layer '{layer}': expected {len(rows)} tables in the archive, found {len(names)}"
@@ -117,9 +125,11 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
             for one in its:
                 object_checkpoint.restore(one.embedding_variable, tf.constant(prefix), name)
     for i, one in enumerate(rows):
-        for j, variable in enumerate(one.row_state):
-            if f"state_{i}_{j}" in store:
-                variable.assign(np.asarray(store[f"state_{i}_{j}"]))
+        if f"optimizer_{i}" in store:
+            said = json.loads(np.asarray(store[f"optimizer_{i}"]).tobytes())
+            arrays = [np.asarray(store[f"state_{i}_{j}"]) for j in range(len(said["variables"]))]
+            state = OptimizerState(said["class"], dict(zip(said["variables"], arrays)))
+            state.assign_to(one.row_optimizer, f"layer '{layer}', table '{names[i]}'")
 
 
 def _write_part(prefix, manifest, store, number, archive):
