@@ -38,27 +38,31 @@
 //   - A scan holds the turn. It sees no row between its creation below and the update.
 // If no last tier has a size, a row gets its place below when it is handed down.
 //
-// Operations with device memory (device_operations.h) have the same parts, which run on a thread of the engine. A training
-// lookup counts as a running operation until its update, so its rows stay in HBM. If keeps_provisional_ is true and there is
-// room, a key without a row gets a provisional one (kRowProvisional): it reads as absent, and becomes a row at its first
-// update. If the table's epoch is still that of the lookup and every key has a place in HBM, the update needs no "find" and no
-// wait (more conditions: UpdateKept). The rows that it creates are counted once the device has done it (AwaitSettled).
+// Operations with device memory (device_operations.h) have the same parts. They run on a thread of the engine.
+//   - A training lookup counts as a running operation until its update. So its rows stay in HBM.
+//   - A key without a row may get a provisional row in the lookup (keeps_provisional_, kRowProvisional). It reads as absent,
+//     and becomes a row at its first update.
+//   - The update needs no "find" and no wait, if every key has a place in HBM and epoch_ is that of the lookup (UpdateKept
+//     has all conditions).
+//   - The rows that the update creates are counted once the device has done it (AwaitSettled).
 //
-// Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
-// free rows ends its first try and closes the gate. It hands all rows down, replaces the memory in HBM by twice as much, and
-// starts again. Rows come up again when they are used.
+// Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. When an operation finds too few
+// free places, it closes the gate, hands all rows down, takes twice as much memory in HBM, and starts again. Rows come up
+// again when they are used.
 //
 // Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. All tables of a device share
-// one enqueue_. A snapshot's visitor may need all of them except one_snapshot_. So an operation that holds gate_, turn_ or
-// enqueue_ never waits for a snapshot. Operations wait before the gate (Inside, Alone). An expiry or an import keeps the gate
-// closed while it works on many rows. It first waits until no snapshot is being taken.
+// one enqueue_.
+//   - The visitor of a snapshot may need all of them except one_snapshot_. So no operation waits for a snapshot while it holds
+//     gate_, turn_ or enqueue_.
+//   - Operations wait before the gate (Inside, Alone).
+//   - An expiry or an import works on many rows and keeps the gate closed. Before that, it waits for a running snapshot.
 //
-// Prefetch brings rows into HBM and pins them. A pin stamps the row with an operation number far above all running ones
-// (kPinAhead). So the row is no victim until it is used, its time is over, or it is released. Pins take a quarter of the rows
-// of HBM at most: a prefetch reserves what it may pin. What does not fit is prefetched into the first tier of the table below.
+// Prefetch brings rows into HBM and pins them: a pinned row is no victim until it is used, its time is over, or it is released.
+// A pin is a stamp far above the numbers of all operations (kPinAhead). Pins take at most a quarter of the rows of HBM, and a
+// prefetch reserves its pins first. Keys that do not fit are prefetched into the first tier of the table below.
 //
-// Values, facts and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not used; rules
-// without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty.
+// Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not
+// used; rules without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty.
 //
 // Thread-safe.
 
@@ -177,9 +181,8 @@ class HbmTable : public TableFront {
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
   // Updates the rows that a training lookup found (its operation is `kept`, see LookupTo). One launch may update rows of
   // several tables that have the same rule (plan_update.cc). The steps of one table:
-  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be created. False: the rows may not
-  //   be
-  //                  where they were, or the table below is needed; nothing was done
+  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be created. False: the rows may
+  //                  not be where they were, or the table below is needed; nothing was done
   //   NoteUpdate     it was enqueued; an error breaks the table. Or AbandonUpdate: it was not
   //   BeginSettling  from now on AwaitSettled waits
   //   Settle         the device has done it: counts the rows that were created, and ends the operation

@@ -2,8 +2,7 @@
 //
 //   CopyOut    rows of keys, for HBM
 //   Create     rows of keys that have none, where HBM must not have rows without a place below (hbm_table.h, "Room below")
-//   PutBack    rows that changed in HBM. Where the table below refuses them (a full disk) they are *pending*: their memory
-//   stays
+//   PutBack    rows that changed in HBM. Rows that the table below refuses (a full disk) are *pending*: their memory stays
 //              here, CopyOut finds them in it, and the error is sticky until Retry succeeds
 //
 // A row comes as the device has it: a DeviceRowHeader and the row data. kRowNew in it: the table below has no row of the key.

@@ -4,9 +4,9 @@
 //   Shard::Locked    the exclusive side: every step of a row's life (ShardRows). Background work holds it for short slices.
 //   Shard::Shared    the shared side, for lookups: what is const of ShardRows.
 //
-// Any thread of an operation that has entered the gate (operation_scope.h), and the threads that demote, may take the lock. A
-// thread holds one Locked at a time, or Shared of all shards, taken in order. No I/O while it holds either. A function that
-// takes a Shard::Locked& works under its caller's lock.
+// These may take the lock: an operation that has entered the gate (operation_scope.h), a thread that demotes, Stats and
+// TotalCount, and TierStack::Relocate. A thread holds one Locked at a time, or Shared of all shards, taken in order. No I/O
+// while it holds either. A function that takes a Shard::Locked& works under its caller's lock.
 
 #ifndef CC_TABLE_SHARD_H_
 #define CC_TABLE_SHARD_H_

@@ -1,19 +1,18 @@
 // Tier: storage for rows outside of DRAM: below it, or in its place. A tier stores a row as a record at a location.
 //
-// The table that uses a tier is its owner. The tier knows nothing of it: the owner passes (key, location), and the tier does
-// not know where the owner stores a location. Calls for records take batches. A record is readable at its location from the
-// moment that Write returns OK until it is freed; a tier with a write buffer serves reads from that buffer. A tier does not
-// evict: capacity is the table's decision. A tier that cannot store a batch (the disk is full, or the tier's own bound is
-// reached) refuses the whole batch with ResourceExhausted and keeps the records that it had.
+// The table that uses a tier is its owner. The owner stores the locations, and passes (key, location). Calls for records take
+// batches.
 //
-// Life of a record: Write gives it a location. From then until Free the record is held, and can be read any number of times. A
-// freed location may be used again. Remove deletes the key: a durable tier ensures that no record of the key returns after a
-// restart.
+// Life of a record: Write gives it a location. From the moment that Write returns OK the record is held, and can be read any
+// number of times, also while it is in a write buffer. It is held until Free or Remove. A freed location may be used again.
+// Remove deletes the key: after a restart, a durable tier has no record of it.
 //
-// A tier with the capability `middle` may have the last tier below it. A row of a middle tier may also have an equal record in
-// the last tier. This record is the row's clean copy. A row with a clean copy leaves the middle tier without a write. The
-// header of the middle tier's record has a field `below`: the location of the clean copy. A middle tier stores `below`,
-// `recency` and `flags`. The last tier need not store them.
+// Room: a tier does not evict; the table decides what to free. If the disk is full, or the tier's own bound is reached, the
+// tier refuses the whole batch with ResourceExhausted and keeps the records that it had.
+//
+// Middle tiers (the capability `middle`) may have the last tier below them. A row of a middle tier may have an equal record in
+// the last tier, its clean copy. Such a row leaves the middle tier without a write. A middle tier stores three more fields of
+// a record's header: `below`, which is the location of the clean copy, `recency` and `flags`.
 //
 // A row may have been written with fewer columns than the table has now: a record states its number of columns.
 // Read returns only these; its caller fills in the others.
