@@ -1,12 +1,19 @@
-// Shard: a part of the table's keys behind one lock. Owns the lock and the rows (ShardRows). The rows can be reached through
-// the lock alone:
+// Shard: one part of a table's keys. Owns a reader-writer lock and the rows of these keys (ShardRows). Callers reach the rows
+// through two classes, whose objects hold the lock:
 //
-//   Shard::Locked    the exclusive side: every step of a row's life (ShardRows). Background work holds it for short slices.
-//   Shard::Shared    the shared side, for lookups: what is const of ShardRows.
+//   Shard::Locked    exclusive. Gives all methods of ShardRows.
+//   Shard::Shared    shared, for lookups. Gives the const methods of ShardRows.
 //
-// These may take the lock: an operation that has entered the gate (operation_scope.h), a thread that demotes, Stats and
-// TotalCount, and TierStack::Relocate. A thread holds one Locked at a time, or Shared of all shards, taken in order. No I/O
-// while it holds either. A function that takes a Shard::Locked& works under its caller's lock.
+// Who may take the lock:
+//   - an operation inside the gate (operation_scope.h), and a thread that demotes
+//   - Stats and TotalCount, which do not enter the gate
+//   - TierStack::Relocate, on any thread of a tier
+//
+// Rules for a thread:
+//   - It holds at most one Locked, or the Shared of all shards, which ShardSet::ShareAll takes in order.
+//   - It does no I/O while it holds a lock.
+//   - In the background, it releases the lock after a short piece of work.
+//   - A function with a parameter Shard::Locked& works under its caller's lock.
 
 #ifndef CC_TABLE_SHARD_H_
 #define CC_TABLE_SHARD_H_
@@ -31,10 +38,10 @@ class alignas(64) Shard {
       : rows_(common, std::move(layout), max_words, std::move(memory), &resolved_) {}
 
  private:
-  SharedMutex mutex_;              // guards all below
-  Event resolved_;                 // a record is no longer being read, or a writer is done
-  bool being_written_ = false;     // a thread has the ShardWriter
-  FreedRecords pending_removals_;  // that tiers have refused or not seen yet: see TierStack
+  SharedMutex mutex_;              // guards all members below
+  Event resolved_;                 // happens when a read of a record ends, and when a ShardWriter is released
+  bool being_written_ = false;     // a thread has the ShardWriter (tier_stack.h)
+  FreedRecords pending_removals_;  // removals that TierStack still has to pass to the tiers
   ShardRows rows_;
 };
 
@@ -45,11 +52,12 @@ class Shard::Locked {
 
   ShardRows* operator->() const { return &shard_->rows_; }
   ShardRows& operator*() const { return shard_->rows_; }
-  // The rest, for a caller that is done before its block ends.
+  // Releases the lock before the end of the block. The caller does not use this object any more.
   void Unlock() { lock_.unlock(); }
 
-  // How often a record stopped being read, or a writer was done; and a wait for the next time, without the lock.
+  // How often resolved_ has happened.
   uint64_t resolutions() const { return shard_->resolved_.count(); }
+  // Waits until resolutions() is no longer `seen`. The lock is released during the wait and held again after it.
   void WaitForResolution(uint64_t seen) {
     shard_->resolved_.Wait(&lock_, [this, seen] { return resolutions() != seen; });
   }
@@ -57,7 +65,7 @@ class Shard::Locked {
  private:
   friend class ShardWriter;
   friend class TierStack;
-  // Waits until no thread has the shard's ShardWriter.
+  // Waits until no other thread has the shard's ShardWriter, and takes it.
   void BeginWriting() {
     shard_->resolved_.Wait(&lock_, [this] { return !shard_->being_written_; });
     shard_->being_written_ = true;

@@ -1,47 +1,49 @@
-// Tier: storage for rows outside of DRAM: below it, or in its place. A tier stores a row as a record at a location.
+// Tier: stores rows outside of DRAM: below it, or in its place. A row in a tier is a record; its place is a location, a number.
 //
-// The table that uses a tier is its owner. The owner stores the locations, and passes (key, location). Calls for records take
-// batches.
+// The table that uses a tier is its owner. It knows the location of each of its records, and gives key and location to the
+// tier. Calls for records take batches.
 //
-// Life of a record: Write gives it a location. From the moment that Write returns OK the record is held, and can be read any
-// number of times, also while it is in a write buffer. It is held until Free or Remove. A freed location may be used again.
-// Remove deletes the key: after a restart, a durable tier has no record of it.
+// Life of a record:
+//   Write    gives it a location. Once Write has returned OK, the record is held: it can be read any number of times, even
+//            while it is in a write buffer.
+//   Free     ends that. The tier may use the location again.
+//   Remove   does what Free does and deletes the key: after a restart, a durable tier has no record of the key.
 //
-// Room: a tier does not evict; the table decides what to free. If the disk is full, or the tier's own bound is reached, the
-// tier refuses the whole batch with ResourceExhausted and keeps the records that it had.
+// Room. A tier does not evict: the table decides what to free. If the disk or the tier is full, Write fails with
+// ResourceExhausted, writes nothing, and keeps the records that the tier had.
 //
-// Middle tiers (the capability `middle`) may have the last tier below them. A row of a middle tier may have an equal record in
-// the last tier, its clean copy. Such a row leaves the middle tier without a write. A middle tier stores three more fields of
-// a record's header: `below`, which is the location of the clean copy, `recency` and `flags`.
+// Middle tiers (the capability `middle`) may have one tier below them, the last tier. A row of a middle tier may also have a
+// record with the same contents in the last tier, its clean copy. Such a row moves down without a write. A middle tier stores
+// three more fields of a record's header: `below`, the location of the clean copy; `recency`; and `flags`.
 //
-// A row may have been written with fewer columns than the table has now: a record states its number of columns.
-// Read returns only these; its caller fills in the others.
+// Columns. The table may get columns after a record was written. A record states how many columns it has. Read returns these,
+// and its caller fills in the others.
 //
-// Order. The contents of a durable tier after recovery follow the order of the calls: the last write or removal of a key
-// decides. Therefore the owner calls Remove for a key only if no Write of that key is in progress, and writes a later row of
-// the key only after Remove has returned. (In the table, one thread at a time writes and removes keys of a shard.)
+// Order. After a restart, the last Write or Remove of a key decides what a durable tier has of it. So the owner makes these
+// calls for a key one after the other. It calls Remove when no Write of the key is in progress, and writes the key again after
+// Remove has returned. (In the table, one thread at a time writes and removes keys of a shard: ShardWriter.)
 //
-// Relocation. A log-structured tier reclaims space by moving records that are held. Their locations change, and only the
-// owner knows where it stores these locations. The owner gives the tier a Relocator. The steps of one move:
-//   1. choose   The tier chooses records that are held and copies each to a new location. From now on both locations read as
-//               the record; Scan and stats count only the old one.
-//   2. ask      The tier calls the relocator with a batch of (key, from, to). It holds no lock that Read, Free or stats take.
-//   3. switch   The owner takes its own lock of each key. If its reference is `from` and no thread reads there, it
-//               replaces `from` by `to` and sets `moved`. Otherwise it changes nothing: the record was freed, or its key is
-//               being written, moved or read.
-//   4. release  Moved: `to` is held and `from` no longer is. Not moved: `to` is discarded, `from` is unchanged, and the tier
+// Relocation. A log-structured tier moves held records to reclaim space. Only the owner can change the locations that it has
+// stored, so it gives the tier a function that does: the Relocator. The steps of one move:
+//   1. choose   The tier copies held records to new locations. From now on both locations read as the record. Scan and stats
+//               count only the old one.
+//   2. ask      The tier calls the relocator with the (key, from, to) of many records. It holds no lock that Read, Free or
+//               stats take.
+//   3. switch   The owner takes its own lock of each key. If the key's location is `from` and no thread reads there, it stores
+//               `to` and sets `moved`. Otherwise it changes nothing: the record was freed, or it is being read or written.
+//   4. release  Moved: the tier holds `to` and no longer `from`. Not moved: the tier discards `to`, still holds `from`, and
 //               tries again later.
-// Once step 3 has set `moved`, the owner may free `to`, even before step 4. The owner may free the record between
-// steps 1 and 3. It then frees `from`. The owner then has no reference to `from`, so in step 3 it does not set `moved`.
+// What the owner may free during a move: `from` before step 3, which then finds another location and does not set `moved`; and
+// `to` from step 3 on, even before step 4.
 // Locks. The relocator takes the owner's locks. So the owner holds none of them when it calls one of these methods:
-//   Write, Sync, Remove, Compact          they may call the relocator. A thread of the tier may call it, too, at any time
+//   Write, Sync, Remove, Compact          they may call the relocator (and a thread of the tier may, at any time)
 //   Scan, PrepareLinks, SetRelocator      they may wait until a running relocator returns
 // The relocator may call Read (without any_key), Free and stats, and no other method of the tier.
-// Scan and Free. A record may move after Scan has given its location. An owner that frees what it scans must prevent moves
-// first. It calls SetRelocator(nullptr). Or it deletes its references: step 3 then finds none and never sets `moved`.
+// Scan and Free. A record may move after Scan has reported its location. So an owner that frees what it scans first prevents
+// moves, in one of two ways: it calls SetRelocator(nullptr), or it forgets its locations, so that step 3 never sets `moved`.
 //
-// Thread-safe: all methods. A location that is being read may be freed by another thread: Read then fails with NotFound or
-// gives another record (its key shows which); it never gives torn data. Every tier passes the tests of tier_conformance.h.
+// Thread-safe: all methods. If a location is freed during a read of it, Read returns NotFound or the data of another record
+// (its key shows which), never a mixture of two. Every tier passes the tests of tier_conformance.h.
 
 #ifndef CC_TIER_TIER_H_
 #define CC_TIER_TIER_H_
@@ -80,11 +82,10 @@ struct WriteRecord {
 
 // A record to read.
 struct ReadRecord {
-  int64_t key = 0;  // the expected key. Where the location has a record of another key, that record is read
+  int64_t key = 0;  // the expected key. If the location has a record of another key, that record is read
   uint32_t location = 0;
-  // In: true if the caller does not know the key. If the record is damaged and the tier finds its key, in the record or in
-  // another file, the tier sets `key` and clears any_key. The caller must then check that its row of this key is at this
-  // location.
+  // In: true if the caller does not know the key. Out: false if the record is damaged and the tier has found a key for it and
+  // set `key`. The caller must then check that its row of this key is at this location.
   bool any_key = false;
   uint8_t* row_data = nullptr;  // [row_bytes of the layout]: receives the first header.num_columns columns; null: header only
   RecordHeader header;          // out; after DataLoss only its key is set, and only if the tier knows the key
@@ -109,8 +110,8 @@ struct Relocation {
 };
 using Relocator = std::function<void(Span<Relocation>)>;
 
-// A histogram of the time of batches: count 0 is the number of batches that took less than 1 microsecond, count i of those that
-// took at least 2^(i-1) and less than 2^i. The last count includes all longer ones.
+// A histogram of times. Count 0 is the number of batches that took less than 1 microsecond. Count i is the number of those that
+// took at least 2^(i-1) and less than 2^i microseconds. The last count includes all longer ones.
 using LatencyHistogram = std::array<int64_t, 24>;
 inline size_t LatencyBucket(uint64_t micros) {
   size_t bucket = 0;
@@ -124,13 +125,13 @@ struct TierStats {
   int64_t resident_bytes = 0;  // memory used for these rows
   int64_t stored_bytes = 0;    // bytes on a device used for these rows
   // SSDHASH sets all fields below. LEVELDB sets device_reads to appended_bytes, and read_backend. Other tiers set none.
-  int64_t device_reads = 0;  // calls that read records, after coalescing
+  int64_t device_reads = 0;  // calls that read records; reads of adjacent blocks are one call
   int64_t device_read_bytes = 0;
   int64_t device_written_bytes = 0;  // all writes: records, relocation and metadata
-  int64_t appended_bytes = 0;        // bytes of records passed to Write and Remove; written / appended: write amplification
+  int64_t appended_bytes = 0;        // bytes of records passed to Write and Remove
   int64_t segments = 0;
   int64_t relocated_rows = 0;           // records moved by relocation
-  int64_t dead_bytes = 0;               // bytes that records no longer held take in files; 0 if not counted
+  int64_t dead_bytes = 0;               // bytes in files of records that are no longer held; 0 if not counted
   int64_t compaction_debt_bytes = 0;    // bytes above the tier's target size
   const char* read_backend = "";        // "io_uring", "pread", ...
   LatencyHistogram read_latency = {};   // of calls of Read
@@ -161,8 +162,7 @@ struct SealedFile {
   int64_t rows = 0;                 // records held
   std::vector<uint64_t> held;       // [slots] bits
   std::vector<uint32_t> locations;  // of slots 0, kRun, 2 * kRun, ...; the slots of a run have locations in sequence
-  // While `hold` lives, the tier does not move some of the records out of the file. It may copy the whole file and then delete
-  // it.
+  // While this exists, the tier moves no single record out of the file. It may replace the whole file by a copy.
   std::shared_ptr<const void> hold;
 };
 struct SealedFiles {
@@ -173,9 +173,9 @@ struct SealedFiles {
 // The properties of a tier that are optional in the contract.
 struct TierCapabilities {
   bool durable = false;    // records survive the process
-  bool relocates = false;  // moves records: without a relocator, a file's space is reclaimed only once none of it is held
+  bool relocates = false;  // moves records. Without a relocator, it reclaims only files of which no record is held
   bool middle = false;     // stores below, recency and flags of a record: may have a tier below it
-  bool keyed = false;      // stores entries by key: what Free released stays in its files until the key is written or removed
+  bool keyed = false;      // stores entries by key: a freed one stays in its files until the key is written or removed
 };
 
 class Tier {
@@ -193,8 +193,8 @@ class Tier {
   virtual void SetRelocator(Relocator relocator) { (void)relocator; }
 
   // Writes all records or none. A key may be written again before its older record is freed. locations: [records.size()].
-  // InvalidArgument if a record's num_columns is 0 or more than the layout's. After an error no record of the batch is held.
-  // But recovery may find some of them. If a key of the batch must not return, the owner calls Remove for it.
+  // InvalidArgument if a record's num_columns is 0 or more than the layout's. After an error no record of the batch is held,
+  // but recovery may find some of them: the owner calls Remove for a key that must not return.
   virtual Status Write(Span<const WriteRecord> records, uint32_t* locations) = 0;
   // Reads all records, each with its own status. The returned Status is for errors of the whole batch.
   virtual Status Read(Span<ReadRecord> records) = 0;
@@ -205,43 +205,42 @@ class Tier {
     (void)answered;
     return Read(records);
   }
-  // False if the tier knows that the version of the record at `location` is less than min_version, or its frequency less than
-  // min_frequency. True if it does not know. It does no I/O, because the owner calls it under its locks.
+  // Whether the record at `location` may have both a version of at least min_version and a frequency of at least min_frequency.
+  // True if the tier does not know. Does no I/O: the owner calls it under its locks.
   virtual bool MayReach(uint32_t location, int64_t min_version, int64_t min_frequency) const {
     (void)location, (void)min_version, (void)min_frequency;
     return true;
   }
-  // Frees records. REQUIRES: each location holds a record of that key. A row that was promoted is in memory alone, and a crash
-  // loses memory. So recovery must find the newest record of a key, even a freed one. A durable tier keeps a freed record that
-  // is `newest`. Its space may be used once a newer record or a removal of the key is written.
+  // Frees records. REQUIRES: each location holds a record of that key. A durable tier keeps a freed record that is `newest`
+  // until a newer record or a removal of its key is written: the row may be in memory alone, and after a crash recovery must
+  // find the record.
   virtual void Free(Span<const KeyLocation> records) = 0;
-  // As Free; in addition the key must not return after recovery. Location kNoLocation: the key has no record that is held, but
-  // had one before. After an error no record of the batch was freed.
+  // As Free, and recovery does not find the key again. Location kNoLocation: the key had a record before, and none is held now.
+  // After an error no record of the batch was freed.
   virtual Status Remove(Span<const KeyLocation> records) = 0;
-  // If the record at `location` belongs to that key and its `below` is `from`, sets `below` to `to` and returns true. Changes
-  // memory only, because it is called under the owner's locks. For tiers with the capability `middle`.
+  // For middle tiers: if the record at `location` belongs to that key and its `below` is `from`, sets `below` to `to` and
+  // returns true. Does no I/O: the owner calls it under its locks.
   virtual bool SwitchBelow(const KeyLocation& record, uint32_t from, uint32_t to) {
     (void)record, (void)from, (void)to;
     return false;
   }
-  // Calls visit for every record held, in any order; stops at the first error of visit. A record that moves meanwhile may be
-  // visited more than once. A tier that has just recovered holds one record of each key, the newest, and avoids reading row
-  // data here. Skips records that cannot be read; the returned DataLoss then states the place of the first.
+  // Calls visit for every record held, in any order; stops at the first error of visit. A record that moves during the scan may
+  // be visited more than once. Skips records that cannot be read, and then returns DataLoss with the place of the first. Right
+  // after recovery, a tier holds one record of each key, the newest, and avoids reading row data here.
   virtual Status Scan(const std::function<Status(const RecordHeader&, uint32_t location)>& visit) = 0;
   // The locations of all records held are below this number.
   virtual uint64_t location_end() const = 0;
   // After this returns OK, all records written before it survive a crash. A no-op for a tier that is not durable.
   virtual Status Sync() = 0;
-  // Returns the space of freed and superseded records to the device. Reclaims more than the tier does by itself, at the cost of
-  // I/O. Meanwhile the files stay within the tier's bound. Reads and writes may run meanwhile. After an error every record is
-  // still held, perhaps at another location. A no-op for a tier that uses freed space again without copying.
+  // Reclaims the space of records that are no longer held: more of it than the tier does by itself, at the cost of I/O. The
+  // files stay within the tier's bound. Reads and writes may run at the same time. After an error every record is still held,
+  // perhaps at another location. A no-op for a tier that uses freed space again without copying.
   virtual Status Compact() { return OkStatus(); }
-  // The sealed files that can be linked now. It leaves out files of which more than half of the records are dead, files with
-  // few records, and files that are in use, damaged, or failed to sync. Changes memory only. What it returns must not outlive
-  // the tier.
+  // The sealed files that can be linked now. Leaves out files of which more than half of the records are dead, files with few
+  // records, and files that are in use, are damaged, or failed to sync. Does no I/O. The result must not outlive the tier.
   virtual SealedFiles TakeSealedFiles() { return {}; }
-  // Gives the file the second name `to`. If the tier has replaced the file by a copy with the same records, the copy gets the
-  // name. Syncs the file first, unless that was done. The caller syncs the directory of `to`.
+  // Gives the file the second name `to`: a hard link. If the tier has replaced the file by a copy, it links the copy. Syncs the
+  // file first, unless that was done. The caller syncs the directory of `to`.
   virtual Status LinkSealedFile(const SealedFile& file, const std::string& to) {
     (void)file;
     return UnimplementedError("tier ", name(), ": link of a file to '", to, "'");
