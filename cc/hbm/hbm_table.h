@@ -1,68 +1,72 @@
-// HbmTable: a table in HBM above an EmbeddingTable ("the table below"). To hand a row down is to write it to the table below.
+// HbmTable: a table in the memory of a GPU (HBM) above an EmbeddingTable, "the table below". To hand a row down is to write it
+// to the table below.
 //
-//   The newest value of a row is in HBM if the row is there, otherwise in the table below. If the table below refused the row,
-//   its newest value is a pending row (rows_below.h). The table below does not know which rows are in HBM.
+// Where the newest values of a row are:
+//   - in HBM, if the row is there
+//   - else in a pending row (rows_below.h), if the table below has refused the row
+//   - else in the table below, which does not know which rows are in HBM
 //
 // A lookup or an apply has two parts:
 //
-//   find       on the device: finds the distinct keys and their rows, and counts the misses. Stamps the rows that it finds with
-//              the number of the operation.
-//   bring up   only if keys missed. The operation holds the turn: turn_, the lock for rows that enter or leave HBM.
-//              1. CopyOut copies the missed rows from the table below, in one copy to the device.
-//              2. On the device: finds the missed keys again. A key that still misses gets a free place, or the place of a
-//                 victim. Then the device gathers the values (lookup) or updates the rows (apply).
-//              3. Dirty victims, and changed rows for which there was no place, are copied to the host. PutBack writes them to
-//                 the table below.
+//   find       on the device. Finds the distinct keys and their rows, and stamps these rows with the number of the operation.
+//              Counts the misses: keys without a row in HBM.
+//   bring up   only if there are misses. The operation holds turn_ ("the turn"), the lock for rows that enter or leave HBM.
+//              1. CopyOut reads the missed rows from the table below. One copy brings them to the device.
+//              2. The device finds the missed keys again. A key that still misses gets a free place, or the place of a victim.
+//                 Then the device gathers the values (lookup) or updates the rows (apply).
+//              3. Dirty victims, and changed rows that got no place, are copied to the host. PutBack hands them down.
 //
-// Why no update is lost. One thread at a time has the turn, so between 1 and 3 no other row leaves or enters HBM:
-//   - Step 1 copies the newest row, unless another operation has brought the key into HBM since "find". Then the copy is
-//     stale: step 2 finds the row in HBM and uses it.
-//   - A row that "find" found is still in HBM in step 2: "find" has stamped it. Only rows whose stamp is below the floor, the
-//     lowest number of a running operation, can become victims.
-//   - An operation without misses takes no turn. Its rows stay in HBM until it ends.
-//   - Rows that are no victims leave HBM only while the gate is closed (gate_). Then no operation runs.
+// Why no update is lost:
+//   - Only the thread with the turn moves rows into or out of HBM. So the rows of step 1 are the newest, except for a key that
+//     another operation brought into HBM after "find". Step 2 finds that key in HBM and ignores the row of step 1.
+//   - A row that "find" found stays in HBM until the operation ends. It has the operation's stamp, and a victim is a row with a
+//     stamp below the floor: the lowest number of a running operation. So an operation without misses needs no turn.
+//   - Other rows than victims leave HBM only while the gate (gate_) is closed, when no operation runs.
 //
-// Before step 2 places rows, nothing has changed in HBM, and an error affects only its operation. After that, a device call
-// that fails is repeated. If it fails three times, the table is broken, and every later operation returns Internal with the
-// reason. If the table below refuses rows (for example its disk is full: RowsBelow), operations without misses and all lookups
-// continue. Applies that miss return the error.
+// Errors. Until step 2 places rows, nothing has changed in HBM, and an error affects only its operation. Later, a device call
+// that fails is tried kTries times. Then the table is broken: every later operation returns Internal with the reason. If the
+// table below refuses rows (for example its disk is full), lookups, and applies without misses, continue. Applies with misses
+// return the error.
 //
-// Keys that a filter has not admitted are applied in the table below, before anything changes in HBM. The table below counts
-// them and creates their rows.
+// Filters. The table below applies the keys that a filter has not admitted, before anything changes in HBM. It counts them and
+// creates their rows.
 //
 // Room below. If the last tier below has a size (bounded_below_), every row in HBM has a row in the table below from its first
 // update on. So a row that is handed down always has its place:
-//   - An apply puts new rows into the table below as they begin, before anything changes in HBM. All of them get a place, or
-//     the apply returns the ResourceExhausted of the table below. Then HBM takes the rows as ones that the table below has.
-//   - Lookups leave no provisional rows, so an apply with new keys takes the turn.
-//   - A scan holds the turn. It sees no row between its creation below and the update.
-// If no last tier has a size, a row gets its place below when it is handed down.
+//   - Before it changes anything in HBM, an apply creates its new rows in the table below: all of them, or it returns the
+//     ResourceExhausted of the table below.
+//   - Lookups leave no provisional rows (see below), so every new key is a miss of the apply.
+//   - A scan holds the turn. So it sees no row between its creation below and its update.
+// If the last tier has no size, a row gets its place below when it is handed down.
 //
-// Operations with device memory (device_operations.h) have the same parts. They run on a thread of the engine.
-//   - A training lookup counts as a running operation until its update. So its rows stay in HBM.
-//   - A key without a row may get a provisional row in the lookup (keeps_provisional_, kRowProvisional). It reads as absent,
+// Operations with device memory (device_operations.h) have the same parts, on a thread of the engine. The operation of a
+// training lookup goes on until its update:
+//   - Its rows stay in HBM until then.
+//   - A key without a row may get a provisional row (keeps_provisional_, kRowProvisional) in the lookup. It reads as absent,
 //     and becomes a row at its first update.
-//   - The update needs no "find" and no wait, if every key has a place in HBM and epoch_ is that of the lookup (UpdateKept
-//     has all conditions).
-//   - The rows that the update creates are counted once the device has done it (AwaitSettled).
+//   - The update needs no "find" and no wait if every key has a place in HBM and epoch_ is that of the lookup. BeginUpdate has
+//     all conditions.
+//   - Rows that the update creates are counted once the device has done it. AwaitSettled waits for that.
 //
-// Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. When an operation finds too few
-// free places, it closes the gate, hands all rows down, takes twice as much memory in HBM, and starts again. Rows come up
-// again when they are used.
+// Growth (HbmOptions::grows_from_rows): a table of storage type HBM keeps every row in HBM. An operation that finds too few
+// free places closes the gate, hands all rows down, takes twice as much memory in HBM, and starts again. Rows come up again
+// when they are used.
 //
-// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_; then those of the table below. All tables of a device share
-// one enqueue_.
+// Locks, outermost first: one_snapshot_, gate_, turn_, enqueue_ (shared by all tables of a device); then those of the table
+// below.
 //   - The visitor of a snapshot may need all of them except one_snapshot_. So no operation waits for a snapshot while it holds
 //     gate_, turn_ or enqueue_.
-//   - Operations wait before the gate (Inside, Alone).
-//   - An expiry or an import works on many rows and keeps the gate closed. Before that, it waits for a running snapshot.
+//   - Operations pass the gate together (Inside), or close it and run alone (Alone).
+//   - An expiry or an import waits for a running snapshot before it closes the gate, which it keeps closed over many rows.
 //
-// Prefetch brings rows into HBM and pins them: a pinned row is no victim until it is used, its time is over, or it is released.
-// A pin is a stamp far above the numbers of all operations (kPinAhead). Pins take at most a quarter of the rows of HBM, and a
-// prefetch reserves its pins first. Keys that do not fit are prefetched into the first tier of the table below.
+// Prefetch brings rows into HBM and pins them. A pinned row is no victim until it is used, its time is over, or it is released.
+// A pin is a stamp far above the numbers of all operations. Pins take at most a quarter of the rows of HBM. A prefetch brings
+// the keys that do not fit into the first tier of the table below.
 //
-// Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences: ApplyRequest::places are not
-// used; rules without a kernel are refused (device_rule.h); an expiry, an import and new slots leave HBM empty.
+// Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences:
+//   - ApplyRequest::places are not used.
+//   - Rules without a kernel are refused (device_rule.h).
+//   - After an expiry, an import or new slots, HBM is empty.
 //
 // Thread-safe.
 
@@ -102,8 +106,8 @@ struct HbmOptions {
   std::shared_ptr<device::Device> device;
   Budget budget;                 // of HBM; bounded, at least one row
   uint64_t first_operation = 0;  // for tests: operation numbers wrap at 2^32
-  // 0: allocates the whole budget, and evicts rows to the table below. Otherwise: allocates memory for this number of rows,
-  // grows up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
+  // 0: the table allocates the whole budget and evicts rows to the table below. Else: it starts with this number of rows, grows
+  // up to the budget, and keeps every row in HBM. An apply whose new rows exceed the budget returns ResourceExhausted.
   uint64_t grows_from_rows = 0;
   std::shared_ptr<const MemorySource> memory = nullptr;  // null: the device
 };
@@ -136,13 +140,13 @@ class HbmTable : public TableFront {
   Status Remove(Span<const int64_t> keys, int64_t* removed) override;
   Status Expire(int64_t step, int64_t* expired) override;
   Status Clear() override;
-  // Hands most rows down while operations run, then closes the gate and hands the rest down. Operations wait for the rest only.
+  // Hands changed rows down while operations run. Hold closes the gate and hands down what has changed since.
   Result<std::unique_ptr<TableSnapshot>> PrepareSnapshot(SnapshotRequest request) override;
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next) override;
   Result<int64_t> Upsert(const UpsertRequest& request) override;
   Status Import(const Rows& rows, Executor* executor) override;
   std::vector<int64_t> PopDropped() override { return below_->PopDropped(); }
-  UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // it refuses the options that refuse or drop rows
+  UpdateCounts LastUpdate() const override { return UpdateCounts(); }  // no update refuses or drops a row
   Result<Rows> PopDroppedRows() override { return below_->PopDroppedRows(); }
   Result<std::vector<int64_t>> RemovedSince(int64_t version) override { return below_->RemovedSince(version); }
   int64_t TotalCount() const override {
@@ -158,7 +162,7 @@ class HbmTable : public TableFront {
   Status Reserve(uint64_t rows) override { return below_->Reserve(rows); }
   Status Compact() override { return below_->Compact(); }
 
-  // A running operation: see the top. A test runs the parts of two operations in every order.
+  // A running operation and its parts: see the top. Public for a test that runs the parts of two operations in every order.
   class Operation;
   Status Find(Operation* operation, Span<const int64_t> keys);
   Status FinishLookup(Operation* operation, float* out, int64_t stride, ReadFor reason);
@@ -168,25 +172,25 @@ class HbmTable : public TableFront {
   class Output;
   struct BatchKeys;   // in host memory or in device memory
   struct BatchGrads;  // in host memory or in device memory
-  // kept, if not null: absent keys get provisional rows, and *kept gets the operation. Its rows stay in HBM until it is
-  // destroyed. number: of the operation if it has one already, else 0.
+  // kept: null, or gets the operation, whose rows stay in HBM until it is destroyed; then absent keys get provisional rows.
+  // number: of the operation if it has one already, else 0.
   Status LookupTo(const BatchKeys& keys, Output* output, ReadFor reason, std::shared_ptr<Operation>* kept, uint64_t number = 0);
   // For a group of tables (group_find.h). TryEnter: null if the gate is closed or the table does not work.
   std::unique_ptr<MaybeInsideGate> TryEnter();
   std::shared_ptr<Scratch> NewScratch() { return std::make_shared<Scratch>(pool_); }
-  // view: out, the memory of the table. REQUIRES: the gate was entered
+  // view: gets the memory of the table. REQUIRES: the caller is inside the gate
   std::shared_ptr<Operation> NewOperation(uint64_t number, device::Table* view);
-  // The values of keys that all have rows were enqueued.
+  // Counts a lookup whose keys all have rows in HBM, once its values were enqueued.
   void NoteFound(const Operation& operation);
   Status ApplyFrom(const BatchKeys& keys, const BatchGrads& grads, const ApplyRequest& request);
-  // Updates the rows that a training lookup found (its operation is `kept`, see LookupTo). One launch may update rows of
-  // several tables that have the same rule (plan_update.cc). The steps of one table:
-  //   BeginUpdate    describes it. The gate is entered and the table has room for what may be created. False: the rows may
-  //                  not be where they were, or the table below is needed; nothing was done
-  //   NoteUpdate     it was enqueued; an error breaks the table. Or AbandonUpdate: it was not
-  //   BeginSettling  from now on AwaitSettled waits
-  //   Settle         the device has done it: counts the rows that were created, and ends the operation
-  // REQUIRES: CheckApply. NoteUpdate: the queue's enqueue()
+  // The update of the rows that a training lookup found; the lookup's operation is `op`, which LookupTo gave in `kept`. One
+  // launch may update rows of several tables that have the same rule (plan_update.cc). The steps of one table:
+  //   BeginUpdate    enters the gate and fills `kept`. False if rows may have left HBM, if the table below is needed, or if
+  //                  there may be no room for new rows; then nothing was done
+  //   NoteUpdate     after the launch: an error breaks the table. Without a launch: AbandonUpdate
+  //   BeginSettling  from now on AwaitSettled waits for this update
+  //   Settle         after the device has done it: counts the rows that were created, and ends the operation
+  // REQUIRES: CheckApply returned OK. NoteUpdate: the queue's enqueue() is held
   struct Kept {
     std::shared_ptr<Operation> op;
     std::shared_ptr<MaybeInsideGate> inside;
@@ -241,13 +245,13 @@ class HbmTable : public TableFront {
   Status FinishLookup(Operation* operation, Output* output, ReadFor reason);
   // Enqueues the values of keys that all have rows.
   Status FinishFound(Operation* operation, Output* output);
-  // Gives the headers of the keys that are in HBM, and their list on the device.
+  // Gives the headers of those keys that are in HBM, and the list of these keys on the device.
   Status HeadersInHbm(Operation* operation, Span<const int64_t> keys, device::Marked which, Headers* headers)
       MT_REQUIRES(turn_);
   Status Fact(Span<const int64_t> keys, int64_t (*of)(const device::DeviceRowHeader&),
               Status (EmbeddingTable::*below)(Span<const int64_t>, int64_t*), int64_t* out);
-  // Calls report(i, header, in_hbm) for each key whose row is in HBM, or pending (rows_below.h). Gives
-  // the others in `elsewhere`, and their positions in `positions`.
+  // Calls report(i, header, in_hbm) for each key whose row is in HBM or pending. Gives the other keys in `elsewhere`, and their
+  // positions in `positions`.
   template <typename Report>
   Status Facts(Span<const int64_t> keys, Report report, std::vector<int64_t>* elsewhere, std::vector<size_t>* positions)
       MT_REQUIRES(turn_);
@@ -262,7 +266,7 @@ class HbmTable : public TableFront {
     return DeviceMemory(device_, source_, [queue = queue_.get()](device::Stream stream) { return queue->Follow(stream); });
   }
   Result<std::unique_ptr<DeviceTable>> NewDeviceTable(size_t row_bytes, uint64_t bytes) const;
-  // Frees the table in HBM, makes one of this shape and calls `then`. If either fails, makes one of the old shape.
+  // Frees the memory in HBM, takes memory for this shape and calls `then`. If either fails, takes memory for the old shape.
   Status Replace(size_t row_bytes, uint64_t bytes, const std::function<Status()>& then);
 
   // --- prefetch.cc
@@ -272,14 +276,13 @@ class HbmTable : public TableFront {
   Status RenewPins(Span<const int64_t> keys, uint64_t until) MT_REQUIRES(turn_);
   Status FinishPrefetch(Operation* operation, uint64_t until, int64_t* pinned);
   Status DescribePins(Operation* operation, uint64_t until, device::PinArgs* pin);
-  // The next rows may take the place of those whose time is over.
+  // Ends the pins whose time is over, so that the next rows may take these places.
   void ReleasePinsInTime() MT_REQUIRES(turn_);
 
   // --- growth.cc
   // Calls part(operation) with an operation whose keys were found. If the operation asks for rows, grows the table and calls
-  // part again with a new operation. If the table cannot grow, an operation that creates rows fails, and one that creates none
-  // evicts.
-  // output: of the lookup, or null. kept: gets the operation, if not null.
+  // part again with a new operation. If the table cannot grow, an operation that creates rows fails; any other evicts rows.
+  // output: of the lookup, or null. kept: null, or gets the operation.
   Status RunGrowing(const BatchKeys& keys, Output* output, const std::function<Status(Operation*)>& part,
                     std::shared_ptr<Operation>* kept = nullptr, uint64_t number = 0, bool prefetches = false);
   // Whether the operation asks for more rows. If so, the caller must end it without changes. REQUIRES: CopyOutMisses
@@ -297,7 +300,7 @@ class HbmTable : public TableFront {
   Status CountProvisional(Operation* operation) MT_REQUIRES(turn_);
   Status UpdateFound(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
   void Update(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t version);
-  // The rows of staged keys that have none are created in the table below. An error: nothing has changed.
+  // Creates rows in the table below for the staged keys that have none. After an error nothing has changed.
   Status BearBelow(Operation* operation) MT_REQUIRES(turn_);
   Status TrainBelow(Operation* operation, const ApplyRequest& request, const Gradients& gradients, int64_t* version,
                     size_t* trained_below) MT_REQUIRES(turn_);
@@ -314,8 +317,8 @@ class HbmTable : public TableFront {
   const std::unique_ptr<EmbeddingTable> below_;
   const bool filters_;
   const bool bounded_below_;  // see "Room below" at the top
-  // Lookups for training may leave provisional rows: there is no filter, every lookup reads an absent key as its initial value,
-  // and the table below needs no place for a row that is created.
+  // Lookups for training may leave provisional rows. True if there is no filter, every lookup reads an absent key as its
+  // initial value, and a row that is created needs no place in the table below.
   const bool keeps_provisional_;
   const pid_t pid_;
   const std::shared_ptr<DeviceQueue> queue_;
@@ -332,7 +335,7 @@ class HbmTable : public TableFront {
   Mutex& enqueue_;  // the queue's
   uint64_t renumbered_at_ MT_GUARDED_BY(enqueue_) = 0;
   std::multiset<uint64_t> in_flight_ MT_GUARDED_BY(enqueue_);
-  std::atomic<uint64_t> epoch_{0};  // how often rows have left HBM otherwise than as victims
+  std::atomic<uint64_t> epoch_{0};  // how often rows other than victims have left HBM
   mutable Mutex settle_mutex_;
   mutable std::condition_variable settled_;
   std::set<uint64_t> unsettled_ MT_GUARDED_BY(settle_mutex_);  // updates whose new rows are not counted yet
@@ -345,7 +348,7 @@ class HbmTable : public TableFront {
   std::atomic<int64_t> resident_bytes_{0};  // of the table in HBM
   std::atomic<int64_t> lookups_{0}, absent_{0}, hits_{0}, misses_{0}, updates_{0}, handed_down_{0}, brought_up_{0};
   std::atomic<int64_t> snapshot_held_us_{0};
-  std::atomic<int64_t> removed_new_{0};  // rows that were created here and removed before the table below had them
+  std::atomic<int64_t> removed_new_{0};  // rows that were created in HBM and removed before they were handed down
 };
 
 }  // namespace multitier::hbm
