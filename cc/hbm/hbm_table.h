@@ -57,7 +57,8 @@
 //   - The visitor of a snapshot may need all of them except one_snapshot_. So no operation waits for a snapshot while it holds
 //     gate_, turn_ or enqueue_.
 //   - Operations pass the gate together (Inside), or close it and run alone (Alone).
-//   - An expiry or an import waits for a running snapshot before it closes the gate, which it keeps closed over many rows.
+//   - An expiry, an import or an upsert waits for a running snapshot before it closes the gate, which it keeps closed over many
+//     rows.
 //
 // Prefetch brings rows into HBM and pins them. A pinned row is no victim until it is used, its time is over, or it is released.
 // A pin is a stamp far above the numbers of all operations. Pins take at most a quarter of the rows of HBM. A prefetch brings
@@ -66,7 +67,7 @@
 // Values, frequencies, versions and errors are those of EmbeddingTable, bit for bit. Differences:
 //   - ApplyRequest::places are not used.
 //   - Rules without a kernel are refused (device_rule.h).
-//   - After an expiry, an import or new slots, HBM is empty.
+//   - After an expiry, an import, an upsert or new slots, HBM is empty.
 //
 // Thread-safe.
 
