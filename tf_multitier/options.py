@@ -1,7 +1,7 @@
 """Options of an embedding variable. Names and meaning are those of DeepRec's `tf.EmbeddingVariableOption` and its parts.
 
-Each object checks its values when it is made and does not change afterwards. A wrong value raises one ValueError or TypeError that
-names the field, what was expected and what was found.
+Each object checks its values when it is made. A wrong value raises one ValueError or TypeError that names the field, what was
+expected and what was found.
 
 Differences from DeepRec: no default object is shared or changed in place, a list of sizes is not padded, and expiry works at any
 time (`EmbeddingVariable.expire`), not only when a checkpoint is saved.
@@ -49,9 +49,10 @@ class InitializerOption(Option):
       default_value_dim: N > 0: draw a matrix of N rows once; key k starts from row `k mod N`. None: TensorFlow's uniform, normal,
         truncated normal, constant, zeros and ones initializers compute the value from the key itself, so random values differ from
         key to key; any other initializer draws a matrix of 4,096 rows. Constant initializers ignore N.
-      default_value_no_permission: what a key that a filter has not admitted yet reads: a number for every element, or an initializer
-        that the table computes from the key: uniform, normal, truncated normal, constant or DebugInitializer. Without a seed it has
-        the variable's, so that the variable's initializer gives here what the row will begin with. DeepRec takes a number.
+      default_value_no_permission: what a key reads that a filter has not admitted yet: a number for every element, or an initializer
+        that the table computes from the key: uniform, normal, truncated normal, constant or DebugInitializer. An initializer without
+        a seed uses the variable's: with the variable's own initializer, the key reads what its row will begin with. DeepRec takes a
+        number.
       eval_initializer: what a key without a row reads in lookups with training=False: a number, or an initializer as above. None: what
         it reads in training. Not in DeepRec.
 
@@ -88,13 +89,13 @@ class InitializerOption(Option):
 class CounterFilter(Option):
     """Admits a key after it was trained on `filter_freq` times. Source: DeepRec's `tf.CounterFilter`.
 
-    Counts are exact. A key that is not admitted yet costs 24 bytes and its index entry.
+    Counts are exact without max_keys. A key that is not admitted yet costs 24 bytes and an index entry.
 
     Args:
       filter_freq: occurrences after which a key is admitted; 0 and 1 admit a key at its first training step.
-      max_keys: most keys that are counted in each partition; None: no bound. When a batch brings more, the keys with the lowest counts
-        leave, of equal counts those that were counted longest ago, until an eighth of the bound is free. A key that left starts again
-        from 0. Not in DeepRec.
+      max_keys: bound of the keys that are counted in each partition; None: no bound. Above it the filter forgets keys until an eighth
+        of the bound is free: the lowest counts first, and of equal counts those that were counted longest ago. A forgotten key starts
+        again from 0. Not in DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value.
@@ -114,8 +115,8 @@ class CBFFilter(Option):
 
     Args:
       filter_freq: occurrences after which a key is admitted; 0 and 1 admit a key at its first training step.
-      max_element_size: expected number of keys, > 0.
-      false_positive_probability: probability, in (0, 1), that a key is admitted too early.
+      max_element_size: expected number of keys, > 0. Required.
+      false_positive_probability: with that many keys, the probability that a key is admitted too early; more than 0, less than 1.
       counter_type: tf.uint8, tf.uint16, tf.uint32 or tf.uint64, or its name. None: tf.uint32. `filter_freq` must fit into it. A
         signed type means the unsigned type of the same size, because DeepRec's manual uses tf.int64.
 
@@ -169,8 +170,14 @@ class ProbabilisticFilter(Option):
 class GlobalStepEvict(Option):
     """Makes `expire(step)` remove keys whose last update was more than `steps_to_live` steps before `step`.
 
-    Steps are those of the graph's global step. It must exist when the optimizer is built. None: removes nothing. With
-    `EmbeddingVariableOption(score="time")`, `steps_to_live` is a `datetime.timedelta`. Source: DeepRec's `tf.GlobalStepEvict`.
+    In v1 graphs, steps are those of the global step, which must exist when the optimizer is built. In TensorFlow 2 they are the
+    optimizer's `iterations`. Source: DeepRec's `tf.GlobalStepEvict`.
+
+    Args:
+      steps_to_live: an integer, at least 1; with `EmbeddingVariableOption(score="time")`, a `datetime.timedelta`. None: removes nothing.
+
+    Raises:
+      TypeError, ValueError: a bad value.
     """
 
     is_time = False  # of configurations that older versions wrote
@@ -187,9 +194,12 @@ class GlobalStepEvict(Option):
 
 
 class L2WeightEvict(Option):
-    """Makes `expire(step)` remove keys with `0.5 * sum(w^2) < l2_weight_threshold`. Source: DeepRec's `tf.L2WeightEvict`.
+    """Makes `expire(step)` remove keys with `0.5 * sum(w^2) < l2_weight_threshold`, where w are the elements of the value.
 
-    -1 (the default): removes nothing.
+    -1 (the default): removes nothing. Source: DeepRec's `tf.L2WeightEvict`.
+
+    Raises:
+      TypeError, ValueError: the threshold is not a number, or less than 0 and not -1.
     """
 
     def __init__(self, l2_weight_threshold: float = -1.0) -> None:
@@ -210,15 +220,15 @@ class EmbeddingVariableOption(Option):
       storage_option: a StorageOption. None: the environment variables TF_MULTITIER_STORAGE_TYPE, _PATH and _SIZE when the variable
         is made; if they are not set, DRAM without a bound.
       init_option: an InitializerOption or None.
-      score: what an update sets as the version of its rows (`get_version`), and so which rows leave first under
-        `CacheStrategy.SCORE`. "step": the global step. "time": microseconds of the wall clock, which never decrease in a table.
-        "custom": the number of the last `set_score`; an update before the first one is an error. "frequency": the version is the
-        global step, and rows leave by their frequency. Not in DeepRec.
+      score: what an update sets as the version of its rows (`get_version`). `CacheStrategy.SCORE` moves the rows of the lowest version
+        out first. "step": the global step. "time": microseconds of the wall clock, which never decrease in a table. "custom": the
+        number of the last `set_score`; an update before the first one is an error. "frequency": the global step, but
+        `CacheStrategy.SCORE` goes by the frequency. Not in DeepRec.
       value_dtype: of the values in every tier: tf.float32, tf.bfloat16 or tf.float16. Slots are float32. None: the `value_dtype` of
         `get_embedding_variable`. Not in DeepRec.
-      stochastic_rounding: True: updates round values of 16 bits up or down at random, so that small updates are not lost. The random
-        numbers come from the key, the table's count of updates and the element, so two runs are equal. False: to the nearest, ties to even. Not in
-        DeepRec.
+      stochastic_rounding: True: updates round values of 16 bits up or down at random, more often to the nearer neighbour, so that
+        small updates add up. The random numbers come from the key, the table's count of updates and the position of the element, so
+        two runs give the same bits. False: to the nearest, ties to even. Not in DeepRec.
 
     Raises:
       TypeError, ValueError: a bad value.

@@ -68,24 +68,26 @@ class StorageOption(Option):
         sizes. `tf_multitier.memory` computes the bytes of a row.
       storage_rows: rows in each tier, fastest first, in place of storage_size: an integer or a list. The number of rows stays when
         an optimizer adds slots; with storage_size, fewer of the wider rows fit. Not in DeepRec.
-      initial_rows: number of rows for which the index and the addresses of rows in DRAM are made when the variable is initialized,
-        at most as many as the tiers hold. Without it they grow with the rows. Pages are taken when rows are first used. `reserve` does the same later. Not in DeepRec.
-      cache_strategy: a `CacheStrategy`. None: scan-resistant replacement by recency and frequency. SCORE: the rows of the lowest
-        score leave first, of equals the least recently used (see EmbeddingVariableOption.score); not with HBM.
-      drop_coldest: what happens when the last tier has a size and is full. False: the update fails with ResourceExhausted and
-        changes nothing. True: the coldest rows are dropped for good, and `pop_dropped()` returns their keys. Not in DeepRec.
-      on_full: what an update does with new keys when the last tier is full. "error": it fails with ResourceExhausted. "warn": they
-        get no row and their gradients are not used; a warning is logged once, and `refused` in the statistics counts them.
-        "drop": as drop_coldest=True. "warn" is not for types with HBM. Not in DeepRec.
-      dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows": values, slots, frequency and version. A
-        row that leaves a file is read for that. Not in DeepRec.
+      initial_rows: the table starts with an index for this number of rows, and with address space for those that DRAM may hold. The
+        rows themselves take memory when they are first used. `reserve` does the same later. Not in DeepRec.
+      cache_strategy: a `CacheStrategy`: which rows leave a full tier first. None: with 65,536 rows of DRAM or more, by recency and
+        frequency, so that many rows that are used once do not push out the others; with fewer, the least recently used. SCORE: the
+        lowest score, of equal ones the least recently used (see EmbeddingVariableOption.score); not with HBM.
+      drop_coldest: what an update with new keys does when the last tier is full. False: see on_full. True: the table drops its
+        coldest rows for good, and `pop_dropped()` returns their keys. Every tier needs a size. Not with HBM. Not in DeepRec.
+      on_full: what an update does with new keys when the last tier is full. "error": it fails with ResourceExhausted and changes
+        nothing. "warn": they get no row and their gradients are not used; a warning is logged once, and `refused` in the statistics
+        counts them. "drop": as drop_coldest=True. "warn" and "drop" not with HBM. Not in DeepRec.
+      dropped: what is kept of dropped rows until `pop_dropped`: "none", "keys", or "rows": values, slots, frequency and version. With
+        "rows", dropping a row of a file tier first reads it. Not in DeepRec.
       dropped_bytes: bytes of memory for that, in each partition. The newest stay; `dropped_lost` in the statistics counts the
         others. Not in DeepRec.
-      removed_bytes: bytes of memory, in each partition, for `removed_since`, which notes 16 bytes for each key that leaves. Beyond
-        it the notes go to a file in storage_path; a variable without files forgets the oldest. 0: none. Not in DeepRec.
-      refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row. Its
+      removed_bytes: bytes of memory, in each partition, for the notes of `removed_since`: 16 bytes for each key that leaves. Further
+        notes go to a file in storage_path; a variable without files forgets the oldest. 0: no notes. Not in DeepRec.
+      refuse_colder: True: in a full table, a new key whose score is less than that of every row of its shard gets no row. Its
         gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
-        CacheStrategy.SCORE. With more than 65,536 rows of DRAM, the lowest score is that of the last rows that left. Not in DeepRec.
+        CacheStrategy.SCORE. With 65,536 rows of DRAM or more, the highest score that last left DRAM stands for the lowest in it. Not
+        in DeepRec.
       on_corruption: what happens to a row whose record in a file tier is damaged. "error": operations that need the row, including
         saving, fail with DataLoss that names key, file and offset, until `remove` removes the key. "reinit": the key starts again
         from its initial value. "drop": the key is removed, and `pop_dropped()` returns it. `corrupt` in the statistics counts each
