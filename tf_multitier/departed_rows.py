@@ -125,7 +125,8 @@ class DepartedRows(Queries):
     def removed_since(self, version: typing.Any, name: str = "removed_since") -> tf.Tensor:
         """Keys without a row that had one at this version of the variable or later: removed, expired or dropped since.
 
-        What a copy must delete, after it has taken the rows of that version and later (`rows` with min_version). Not in DeepRec.
+        A copy of the variable deletes them, after it has taken the rows of that version and later (`rows` with min_version). Not in
+        DeepRec.
 
         Args:
           version: int64 scalar: the global step when the last update of the copy began; with score="time", the time in microseconds.
@@ -137,7 +138,8 @@ class DepartedRows(Queries):
 
         Raises:
           tf.errors.FailedPreconditionError, when run: removals of that version are not known. The variable was cleared or restored
-            at that version or later, more keys left than `StorageOption.removed_bytes` holds and there is no file, or it is less than 16.
+            at that version or later; or `StorageOption.removed_bytes` is less than 16; or more keys left than it holds, and the
+            variable has no files.
         """
         with tf.name_scope(name):
             version = tf.convert_to_tensor(version, tf.int64, name="version")
@@ -152,8 +154,11 @@ class DepartedRows(Queries):
     def last_update(self, name: str = "last_update") -> UpdateCounts:
         """What became of rows in the last update of the variable, in all its partitions.
 
-        Eagerly, ask after `apply_gradients`. With several threads it is the update that ended last. `stats` has the same numbers as
-        `last_refused` and `last_dropped`, next to those since the variable was made. Not in DeepRec.
+        In eager execution, call it after `apply_gradients`. If several threads train, the last update is the one that ended last.
+        `stats` has the same numbers as `last_refused` and `last_dropped`. Not in DeepRec.
+
+        Returns:
+          `UpdateCounts`: int64 scalars, summed over partitions. Zeros before the first update.
         """
         with tf.name_scope(name):
             counts = []

@@ -103,7 +103,7 @@ def embedding_lookup(
       output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's.
 
     Returns:
-      ids.shape + [embedding_dim]. A key without a row reads as its initial value. The lookup creates no key.
+      ids.shape + [embedding_dim], in output_dtype. A key without a row reads as its initial value. The lookup creates no key.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
@@ -258,7 +258,7 @@ def embedding_lookup_sparse(
         once.
 
     Returns:
-      [batch, embedding_dim]. A row without ids is zeros.
+      [batch, embedding_dim], in output_dtype. A row without ids is zeros.
 
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
@@ -316,7 +316,7 @@ def safe_embedding_lookup_sparse(
       default_id: one integer: the key whose embedding an empty row gets and trains. None: zeros.
 
     Returns:
-      [d_0, ..., d_(n-1), embedding_dim].
+      [d_0, ..., d_(n-1), embedding_dim], in output_dtype.
 
     Raises:
       See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer.

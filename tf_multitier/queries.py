@@ -217,10 +217,10 @@ class Queries:
         return self._ask_keys(lambda p, k: ops.multitier_frequency(p.handle, k), ids, name)
 
     def get_version(self, ids: typing.Any, name: str = "version") -> tf.Tensor:
-        """The version that each id's last update has set: its global step. Source: DeepRec's `get_version`.
+        """The version that each id's last update has set: the global step. Source: DeepRec's `get_version`.
 
-        If the graph has no global step, this is the number of the update: the table counts its updates. With the scores "time" and
-        "custom" of `EmbeddingVariableOption`, it is the time, or the number that `set_score` has set.
+        In TensorFlow 2 it is the optimizer's `iterations`. Without either, it is the table's own count of updates. With the scores
+        "time" and "custom" of `EmbeddingVariableOption`, it is the time in microseconds, or the number that `set_score` has set.
 
         Returns:
           int64, shaped as `ids`; -1 for a key without a row.
@@ -228,7 +228,7 @@ class Queries:
         return self._ask_keys(lambda p, k: ops.multitier_version(p.handle, k), ids, name)
 
     def get_score(self, ids: typing.Any, name: str = "score") -> tf.Tensor:
-        """The score of each id: by it `CacheStrategy.SCORE` decides which rows stay. See `EmbeddingVariableOption.score`.
+        """The score of each id. `CacheStrategy.SCORE` keeps the rows of the highest score. See `EmbeddingVariableOption.score`.
 
         Returns:
           int64, shaped as `ids`: `get_frequency` if the score is "frequency", else `get_version`.
@@ -273,7 +273,7 @@ class Queries:
         No row moves between tiers, no row counts as used, the statistics of lookups do not change, and there is no gradient.
 
         Returns:
-          The variable's dtype, ids.shape + [embedding_dim]: the values that a lookup returns.
+          ids.shape + [embedding_dim] in the variable's dtype: the values that a lookup returns.
         """
         with tf.name_scope(name):
             values = route(
@@ -288,7 +288,8 @@ class Queries:
         """The tier that holds each id's row. Source: DeepRec's `lookup_tier`.
 
         Tiers are numbered as the storage type names them, fastest first. Tier 0 is DRAM for DRAM_SSDHASH, and the disk for SSDHASH.
-        A row that is being demoted still counts for the tier it leaves. After `drain()` no row is being demoted.
+        A row that is being demoted is still in the tier that it leaves. After `drain()`, no row changes its tier until the next
+        operation.
 
         Returns:
           int32, shaped as `ids`; -1 for a key without a row.
@@ -363,7 +364,7 @@ class Queries:
         Prefetching affects speed only: it changes no value and creates no key. A row stays pinned until its next lookup or update,
         until `timeout` has passed, or until `release_prefetched()`. If it is prefetched again before that, the later timeout counts.
         At most a quarter of DRAM's rows are pinned; further ids are ignored. With HBM, at most a quarter of its rows are pinned there,
-        and further rows in DRAM. A variable that has DRAM or HBM only pins no row.
+        and further rows in DRAM. A variable with one tier, DRAM or HBM, pins no row.
 
         Run it for the next batch while the current one trains, or use `tf_multitier.data.prefetch_embeddings`, which does that.
 
@@ -412,9 +413,10 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_drain(p.handle), name)
 
     def flush(self, name: str = "flush") -> tf.Operation:
-        """An op that makes all earlier changes durable, for `StorageOption(keep=True)`: rows that are only in memory are written.
+        """An op that makes all earlier changes durable, for `StorageOption(keep=True)`: it writes rows that are only in memory.
 
-        The rows stay in memory, and training continues, unless the last tier has a size. It waits on a thread of its own.
+        The rows stay in memory, and training continues. If the last tier has a size, all rows move into it, and other operations
+        wait. The op waits on a thread of its own.
 
         Raises:
           tf.errors.FailedPreconditionError, when run: the variable does not keep its rows.
@@ -423,10 +425,12 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_flush(p.handle), name)
 
     def reserve(self, rows: typing.Any, name: str = "reserve") -> tf.Operation:
-        """An op that makes index and addresses of DRAM for this number of rows, at most for what the tiers hold.
+        """An op that enlarges the index for this number of rows, and reserves address space for those that DRAM may hold.
+
+        The rows themselves take memory when they are first used.
 
         Args:
-          rows: in all, an integer or a scalar tensor, at least 0. Each of n parts takes its share.
+          rows: rows of the whole variable: an integer or a scalar tensor, at least 0. Each of n parts prepares for an n-th.
           name: name of the op.
 
         Raises:
@@ -448,7 +452,10 @@ class Queries:
         return self._each_part(lambda p: ops.multitier_compact(p.handle), name)
 
     def sparse_read(self, indices: typing.Any, name: str | None = None) -> tf.Tensor:
-        """The values of keys: indices.shape + [embedding_dim]. `tf.gather` and TensorFlow's lookups call this."""
+        """The values of keys: indices.shape + [embedding_dim], in the variable's dtype; float32 if a feature column made the variable.
+
+        `tf.gather` and TensorFlow's lookups call this.
+        """
         with tf.name_scope(name or "embedding_lookup"):
             values = lookup_values(self, indices)
             return values if self.lookup_dtype == tf.float32 else typed(self, values)

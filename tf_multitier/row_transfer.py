@@ -390,8 +390,9 @@ class RowTransfer(DepartedRows):
     ) -> tf.Operation:
         """An op that changes what DRAM may hold, for each part: `storage_size[0]` or `storage_rows[0]` of the option.
 
-        A larger size applies at once. A smaller one is reached in the background while training continues; `drain` waits for it.
-        A checkpoint does not have the size: a restored variable has that of its options.
+        A larger size applies at once. For a smaller one, a variable with lower tiers demotes rows in the background while training
+        continues; `drain` waits for it. A variable of DRAM alone with drop_coldest drops its coldest rows at once.
+        A checkpoint does not store the size: a restored variable has that of its options.
 
         Args:
           size: bytes of row data, an integer or an int64 scalar tensor, at least one row.
@@ -399,10 +400,10 @@ class RowTransfer(DepartedRows):
           name: name of the op.
 
         Raises:
-          TypeError: not one of size and rows is given.
+          TypeError: both of size and rows are given, or none.
           tf.errors.InvalidArgumentError, when run: less than one row.
-          tf.errors.FailedPreconditionError, when run: the variable was made without a size for DRAM.
-          tf.errors.ResourceExhaustedError, when run: the rows do not fit, and there is no tier for them.
+          tf.errors.FailedPreconditionError, when run: DRAM of the variable has no bound, or is no tier of it.
+          tf.errors.ResourceExhaustedError, when run: the last tier has a size, and the rows do not fit into all tiers.
         """
         if (size is None) == (rows is None):
             raise TypeError(
