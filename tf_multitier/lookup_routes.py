@@ -28,9 +28,13 @@ def route(params_type, dense, sparse, safe):
       sparse: function of (variable, sp_ids, sp_weights, combiner, max_norm, name).
       safe: function of (variable, sp_ids, sp_weights, combiner, default_id, max_norm, name).
     """
-    route_to = tf.experimental.dispatch_for_api
+    _route_dense(params_type, dense)
+    _route_sparse(params_type, sparse)
+    _route_safe(params_type, safe)
 
-    @route_to(_v1.embedding_lookup)
+
+def _route_dense(params_type, dense):
+    @tf.experimental.dispatch_for_api(_v1.embedding_lookup)
     def embedding_lookup_v1(
         params: params_type,
         ids: _Ids,
@@ -42,12 +46,14 @@ def route(params_type, dense, sparse, safe):
         _log("tf.compat.v1.nn.embedding_lookup: one lookup op")
         return dense(params, ids, max_norm, name)
 
-    @route_to(tf.nn.embedding_lookup)
+    @tf.experimental.dispatch_for_api(tf.nn.embedding_lookup)
     def embedding_lookup_v2(params: params_type, ids: _Ids, max_norm=None, name=None):
         _log("tf.nn.embedding_lookup: one lookup op")
         return dense(params, ids, max_norm, name)
 
-    @route_to(_v1.embedding_lookup_sparse)
+
+def _route_sparse(params_type, sparse):
+    @tf.experimental.dispatch_for_api(_v1.embedding_lookup_sparse)
     def embedding_lookup_sparse_v1(
         params: params_type,
         sp_ids: tf.SparseTensor,
@@ -61,7 +67,7 @@ def route(params_type, dense, sparse, safe):
         _log("tf.compat.v1.nn.embedding_lookup_sparse: one fused op")
         return sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
 
-    @route_to(tf.nn.embedding_lookup_sparse)
+    @tf.experimental.dispatch_for_api(tf.nn.embedding_lookup_sparse)
     def embedding_lookup_sparse_v2(
         params: params_type,
         sp_ids: _SparseIds,
@@ -74,7 +80,9 @@ def route(params_type, dense, sparse, safe):
         _log("tf.nn.embedding_lookup_sparse: one fused op")
         return sparse(params, sp_ids, sp_weights, combiner, max_norm, name)
 
-    @route_to(_v1.safe_embedding_lookup_sparse)
+
+def _route_safe(params_type, safe):
+    @tf.experimental.dispatch_for_api(_v1.safe_embedding_lookup_sparse)
     def safe_embedding_lookup_sparse_v1(
         embedding_weights: params_type,
         sparse_ids: tf.SparseTensor,
@@ -91,7 +99,7 @@ def route(params_type, dense, sparse, safe):
             embedding_weights, sparse_ids, sparse_weights, combiner, default_id, max_norm, name
         )
 
-    @route_to(tf.nn.safe_embedding_lookup_sparse)
+    @tf.experimental.dispatch_for_api(tf.nn.safe_embedding_lookup_sparse)
     def safe_embedding_lookup_sparse_v2(
         embedding_weights: params_type,
         sparse_ids: _SparseIds,
