@@ -241,6 +241,39 @@ def _check_reused(
                 raise wrong(attr, value, found)
 
 
+def _make_eagerly(make, name, custom_getter):
+    """A new variable, made outside of the function that is being traced."""
+    if custom_getter is not None:
+        raise ValueError(
+            f"embedding variable '{name}': expected custom_getter=None in eager execution, found {custom_getter!r}: it works in "
+            "v1 graphs only"
+        )
+    with tf.init_scope(), tf.name_scope(name) as its_scope:
+        return make(name_from_scope_name(its_scope), collections=None)
+
+
+def _make_or_reuse(make, scope, **arguments):
+    """The variable that `tf.compat.v1.get_variable` gives in this scope: the existing one, or a new one of `make`."""
+
+    def creator(unused_next_creator, **kwargs):
+        made = make(kwargs["name"], collections=kwargs.get("collections"))
+        return StoredParts(made) if made.is_partitioned else made
+
+    partitioner = scope.partitioner
+    scope.set_partitioner(None)  # else get_variable would partition the shape [0, dim]
+    try:
+        with tf.compat.v1.variable_creator_scope(creator):
+            variable = tf.compat.v1.get_variable(
+                initializer=tf.compat.v1.zeros_initializer(),
+                regularizer=lambda unused: None,
+                use_resource=True,
+                **arguments,
+            )
+    finally:
+        scope.set_partitioner(partitioner)
+    return variable.whole if isinstance(variable, StoredParts) else variable
+
+
 def get_embedding_variable(
     name: str,
     embedding_dim: int,
@@ -305,8 +338,7 @@ def get_embedding_variable(
         initializer = option.init_option.initializer
     elif initializer is None:
         initializer = scope.initializer
-    scope_partitioner = scope.partitioner
-    num_partitions = _number_of_partitions(name, partitioner or scope_partitioner, dim)
+    num_partitions = _number_of_partitions(name, partitioner or scope.partitioner, dim)
     make = functools.partial(
         _make,
         dim=dim,
@@ -318,36 +350,18 @@ def get_embedding_variable(
         trainable=trainable,
     )
     if is_eager:
-        if custom_getter is not None:
-            raise ValueError(
-                f"embedding variable '{name}': expected custom_getter=None in eager execution, found {custom_getter!r}: it works in "
-                "v1 graphs only"
-            )
-        with tf.init_scope(), tf.name_scope(name) as its_scope:
-            return make(name_from_scope_name(its_scope), collections=None)
-
-    def creator(unused_next_creator, **kwargs):
-        made = make(kwargs["name"], collections=kwargs.get("collections"))
-        return StoredParts(made) if made.is_partitioned else made
-
+        return _make_eagerly(make, name, custom_getter)
     _check_type_of_reused(scope, name, value_dtype)
-    scope.set_partitioner(None)  # else get_variable would partition the shape [0, dim]
-    try:
-        with tf.compat.v1.variable_creator_scope(creator):
-            variable = tf.compat.v1.get_variable(
-                name,
-                shape=[0, dim],
-                dtype=value_dtype,
-                initializer=tf.compat.v1.zeros_initializer(),
-                regularizer=lambda unused: None,
-                trainable=trainable and not is_read_only(),
-                collections=collections,
-                use_resource=True,
-                custom_getter=custom_getter,
-            )
-    finally:
-        scope.set_partitioner(scope_partitioner)
-    variable = variable.whole if isinstance(variable, StoredParts) else variable
+    variable = _make_or_reuse(
+        make,
+        scope,
+        name=name,
+        shape=[0, dim],
+        dtype=value_dtype,
+        trainable=trainable and not is_read_only(),
+        collections=collections,
+        custom_getter=custom_getter,
+    )
     _check_reused(
         variable,
         name,
