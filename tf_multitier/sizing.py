@@ -158,8 +158,8 @@ def memory(
     Args:
       rows: number of keys that will have a row, > 0.
       embedding_dim: elements of an embedding.
-      optimizer: the optimizers that train the variable: the name of an update rule ("adam"), an optimizer object, None (no
-        training), or a list of these. Each has slots of its own.
+      optimizer: the optimizers that train the variable: the name of an update rule ("adam"), an optimizer of tf.compat.v1.train or
+        tf_multitier.train, None (no training), or a list of these. Each has slots of its own.
       storage_option: a StorageOption. None: from the environment variables; if they are not set, DRAM.
       num_partitions: number of partitions. Each partition has the sizes of `storage_size`.
       filter_option: CounterFilter, CBFFilter, ProbabilisticFilter or None.
@@ -180,7 +180,7 @@ def memory(
     waiting = _share(_count("waiting_keys", waiting_keys, 0), parts)
     batch = _share(_count("batch_keys", batch_keys, 0), parts)
     element = options.value_type("value_dtype", value_dtype).size
-    bytes_per_row = _padded(dim, element) + sum(
+    row_bytes = _padded(dim, element) + sum(
         _padded(1 if per_row else dim) for per_row in _slots_of(optimizer)
     )
     storage = storage_option or storage_option_from_environment()
@@ -189,53 +189,108 @@ def memory(
         raise ValueError(
             f"value_dtype: expected float32 with HBM, found {tf.as_dtype(value_dtype).name}: rows in HBM are float32"
         )
-    budgets = _budgets(storage, names, bytes_per_row)
+    budgets = _budgets(storage, names, row_bytes)
     share = _share(rows, parts)
     if None not in budgets:  # a row is in one tier only, or has a copy in HBM
         share = min(share, sum(budgets))
-    above = []
-    if names[0] == "HBM":
-        if len(names) == 1:  # it grows by doubling; the host keeps copies
-            most = max(_FIRST_HBM_ROWS, 2 * share)
-            most = most if budgets[0] is None else min(most, budgets[0])
-            above = [_hbm(rows, most, bytes_per_row, parts, storage, load=0.5)]
-            names, budgets = ("DRAM",), [None]
-        else:
-            above = [_hbm(rows, budgets[0], bytes_per_row, parts, storage, load=0.8)]
-            names, budgets = names[1:], budgets[1:]
-    in_place = names[0] == "PMEM"  # rows are used in place, in mapped files
-    has_lower = len(names) > 1 or (names[0] in _LOWER and not in_place)
-    in_dram = budgets[0] if names[0] == "DRAM" or in_place else 0
-    exact = in_dram is not None and in_dram < _ONE_SHARD_ROWS
-    shards = 1 if exact else _SHARDS
-    evicting = storage if has_lower or storage.drop_coldest else None
-
-    tiers = list(above)
-    for name, budget in zip(names, budgets):
-        held = share if budget is None else min(share, budget)
-        if name == "DRAM":
-            resident, disk = _dram(held, batch, bytes_per_row, shards, evicting, exact), 0
-        elif in_place:
-            resident, disk = _pmem_in_place(held, bytes_per_row, shards, evicting, exact)
-        else:
-            resident, disk = _LOWER[name](held, bytes_per_row)
-            if budget is not None:
-                resident += _LOWER_ORDER * held
-        most = min(rows, held * parts)
-        tiers.append(TierMemory(name, most, most * bytes_per_row, resident * parts, disk * parts))
-    buffers = batch * (_BATCH_KEY + bytes_per_row + 2 * _HEADER)
+    above, names, budgets = _above(rows, share, parts, row_bytes, storage, names, budgets)
+    part = _Part(share, batch, row_bytes, storage, names, budgets)
+    buffers = part.buffers()
     if above:  # rows on their way up and down, values and gradients, in powers of two
-        buffers += batch * 2 * (2 * (bytes_per_row + 16) + 2 * _padded(dim) + _BATCH_KEY)
-    if names[0] != "DRAM" and not in_place:  # then DRAM has only the rows of running operations
-        buffers += _dram(0, batch, bytes_per_row, shards, storage, exact)
+        buffers += batch * 2 * (2 * (row_bytes + 16) + 2 * _padded(dim) + _BATCH_KEY)
     return Memory(
         rows=min(rows, share * parts),
-        bytes_per_row=bytes_per_row,
-        tiers=tiers,
-        index_bytes=parts * _index(share + waiting, shards, has_lower),
+        bytes_per_row=row_bytes,
+        tiers=above + part.tiers(rows, parts),
+        index_bytes=parts * _index(share + waiting, part.shards, part.has_lower),
         filter_bytes=parts * _filter(filter_option, waiting),
         batch_bytes=parts * buffers,
     )
+
+
+def _above(rows, share, parts, row_bytes, storage, names, budgets):
+    """Takes HBM out of the tiers: (its TierMemory in a list, or none; names and budgets of the tiers below it)."""
+    if names[0] != "HBM":
+        return [], names, budgets
+    if len(names) > 1:
+        hbm = _hbm(rows, budgets[0], row_bytes, parts, storage, load=0.8)
+        return [hbm], names[1:], budgets[1:]
+    most = max(_FIRST_HBM_ROWS, 2 * share)  # it grows by doubling
+    most = most if budgets[0] is None else min(most, budgets[0])
+    hbm = _hbm(rows, most, row_bytes, parts, storage, load=0.5)
+    return [hbm], ("DRAM",), [None]  # the host keeps copies
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One partition, below HBM: what the sizes of its tiers depend on.
+
+    Attributes:
+      share: the most rows that it has.
+      batch: distinct keys of its running operations.
+      row_bytes: bytes of the data of a row.
+      storage: the StorageOption of the variable.
+      names, budgets: of the tiers: the name, and the most rows (None: no bound).
+    """
+
+    share: int
+    batch: int
+    row_bytes: int
+    storage: StorageOption
+    names: tuple
+    budgets: list
+
+    @property
+    def in_place(self):
+        """Whether rows are used in place, in mapped files."""
+        return self.names[0] == "PMEM"
+
+    @property
+    def has_lower(self):
+        """Whether a tier is below DRAM, or in its place."""
+        return len(self.names) > 1 or (self.names[0] in _LOWER and not self.in_place)
+
+    @property
+    def exact(self):
+        """Whether the replacement order is exact, and all rows are in one shard."""
+        rows = self.budgets[0] if self.names[0] == "DRAM" or self.in_place else 0
+        return rows is not None and rows < _ONE_SHARD_ROWS
+
+    @property
+    def shards(self):
+        return 1 if self.exact else _SHARDS
+
+    def tiers(self, rows, parts):
+        """A TierMemory for each tier, over all `parts` of a variable with that many rows."""
+        evicting = self.storage if self.has_lower or self.storage.drop_coldest else None
+        tiers = []
+        for name, budget in zip(self.names, self.budgets):
+            held = self.share if budget is None else min(self.share, budget)
+            if name == "DRAM":
+                resident, disk = self._dram(held, evicting), 0
+            elif self.in_place:
+                resident, disk = _pmem_in_place(
+                    held, self.row_bytes, self.shards, evicting, self.exact
+                )
+            else:
+                resident, disk = _LOWER[name](held, self.row_bytes)
+                if budget is not None:
+                    resident += _LOWER_ORDER * held
+            most = min(rows, held * parts)
+            tiers.append(
+                TierMemory(name, most, most * self.row_bytes, resident * parts, disk * parts)
+            )
+        return tiers
+
+    def buffers(self):
+        """Bytes of running operations, without those of HBM."""
+        size = self.batch * (_BATCH_KEY + self.row_bytes + 2 * _HEADER)
+        if self.names[0] != "DRAM" and not self.in_place:  # DRAM has only the rows of operations
+            size += self._dram(0, self.storage)
+        return size
+
+    def _dram(self, rows, evicting):
+        return _dram(rows, self.batch, self.row_bytes, self.shards, evicting, self.exact)
 
 
 def _count(name, value, minimum):
