@@ -190,6 +190,9 @@ def test_optimizers_partitions_filters_and_bounds_count():
     assert of(optimizer=None).bytes_per_row == 48 and of(optimizer="adam").bytes_per_row == 144
     assert of(optimizer="rowwise_adagrad").bytes_per_row == 64
     assert of(optimizer=["adagrad", "ftrl"]).bytes_per_row == 48 * 4
+    assert of(optimizer=tf_multitier.optimizers.Adam()).bytes_per_row == 144
+    assert of(optimizer=tf_multitier.optimizers.RMSprop(centered=True)).bytes_per_row == 48 * 4
+    assert of(optimizer=tf_multitier.optimizers.RowwiseAdagrad()).bytes_per_row == 64
     with tf.Graph().as_default():
         assert of(optimizer=v1.train.RMSPropOptimizer(0.1, centered=True)).bytes_per_row == 48 * 4
     one, four = of(), of(num_partitions=4)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_multitier import options
 from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.optimizers import RowOptimizer
 from tf_multitier.storage_option import check_storage_available
 from tf_multitier.storage_option import ENV_DEVICE
 from tf_multitier.storage_option import storage_option_from_environment
@@ -158,8 +159,9 @@ def memory(
     Args:
       rows: number of keys that will have a row, > 0.
       embedding_dim: elements of an embedding.
-      optimizer: the optimizers that train the variable: the name of an update rule ("adam"), an optimizer of tf.compat.v1.train or
-        tf_multitier.train, None (no training), or a list of these. Each has slots of its own.
+      optimizer: the optimizers that train the variable: the name of an update rule ("adam"), an optimizer of
+        tf_multitier.optimizers, tf_multitier.train or tf.compat.v1.train, None (no training), or a list of these. Each has slots of
+        its own.
       storage_option: a StorageOption. None: from the environment variables; if they are not set, DRAM.
       num_partitions: number of partitions. Each partition has the sizes of `storage_size`.
       filter_option: CounterFilter, CBFFilter, ProbabilisticFilter or None.
@@ -328,6 +330,8 @@ def _slots_of(optimizer):
                 f"optimizer: expected one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}"
             )
         return [per_row for _, per_row, _ in known[optimizer].slots]
+    if isinstance(optimizer, RowOptimizer):
+        return [per_row for _, per_row in optimizer._SLOTS]
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise TypeError(
             f"optimizer: expected the name of an update rule, an optimizer, None or a list of them; found {optimizer!r}"
