@@ -39,10 +39,12 @@ def prefetch_embeddings(
     timeout counts, and the first use releases the row. At most a quarter of a variable's rows in DRAM are pinned. If a prefetch fails
     (a disk error), the error is ignored, and the step reads the row itself.
 
-    Eagerly, and in Keras' `fit`, it needs nothing more. Requirements in v1 graphs: use `tf.compat.v1.data.make_initializable_iterator`, because a one-shot iterator cannot hold variables. The
-    variables must exist before the stage; if feature columns make them, first build the model with placeholders, in a
-    `tf.make_template`. The variables must be on the machine of the input pipeline; for variables of a parameter server, run
-    `ev.prefetch(ids)`.
+    In eager execution, and in Keras' `fit`, nothing else is needed. In v1 graphs:
+
+    - Make the iterator with `tf.compat.v1.data.make_initializable_iterator`: a one-shot iterator cannot hold variables.
+    - Make the variables before the stage. If feature columns make them, first build the model with placeholders, in a
+      `tf.make_template`.
+    - The variables must be on the machine of the input pipeline. For variables of a parameter server, run `ev.prefetch(ids)`.
 
     Args:
       ids_of: function with the arguments of a function for `Dataset.map`. It returns the ids that the element will look up: a dict
