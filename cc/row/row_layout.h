@@ -6,6 +6,9 @@
 //   | RowHeader 32 B | value, dim x dtype, to 16 B | slot 1, to 16 B | ... | slot n, to 16 B | padding |
 //                    ^ "row data"
 //
+// This is a row in memory. A record on disk has bytes of its own: see cc/tier/ssdhash/segment_format.h,
+// cc/tier/leveldb/leveldb_entry.h and cc/tier/pmem/pmem_file.h.
+//
 // Columns are only appended, never removed. A row that was written with c columns is a prefix of a row with more columns. So
 // every holder of rows (slab, segment, file) records the number of columns with which it was written. Readers widen such rows:
 // a new column gets its initial value.

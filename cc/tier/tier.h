@@ -1,7 +1,7 @@
 // Tier: stores rows outside of DRAM: below it, or in its place. A row in a tier is a record; its place is a location, a number.
 //
 // The table that uses a tier is its owner. It knows the location of each of its records, and gives key and location to the
-// tier. Calls for records take batches.
+// tier. Calls for records take batches. In the table, tier_reader.h reads cold rows for lookups and updates.
 //
 // Life of a record:
 //   Write    gives it a location. Once Write has returned OK, the record is held: it can be read any number of times, even
