@@ -5,8 +5,8 @@
 //   Shard::Shared    shared, for lookups. Gives the const methods of ShardRows.
 //
 // Who may take the lock:
-//   - an operation inside the gate (operation_scope.h), and a thread that demotes
-//   - Stats and TotalCount, which do not enter the gate
+//   - an operation or a demotion, inside the gate (operation_scope.h)
+//   - a snapshot, Stats and TotalCount, also outside of the gate
 //   - TierStack::Relocate, on any thread of a tier
 //
 // Rules for a thread:
