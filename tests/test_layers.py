@@ -305,6 +305,31 @@ def test_what_starts_no_thread_passes(text):
     assert not thread_starts("cc/env/a.cc", text)
 
 
+# A call of a function that only prefetches is lost, unless it prefetches by cc/base/prefetch.h.
+def bare_prefetches(path, text):
+    if path == "cc/base/prefetch.h":
+        return []
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if "__builtin_prefetch" in line or "_mm_prefetch" in line
+    ]
+
+
+def test_prefetches_go_through_one_header():
+    sources = [
+        path for path in repository_files() if re.match(r"cc/\w+/", path) and path.endswith(_SOURCE)
+    ]
+    found = [line for path in sources for line in bare_prefetches(path, read(path))]
+    assert not found, "use cc/base/prefetch.h:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["__builtin_prefetch(row);", "  _mm_prefetch(row, _MM_HINT_T0);"])
+def test_a_bare_prefetch_is_found(text):
+    assert bare_prefetches("cc/row/a.h", text)
+    assert not bare_prefetches("cc/base/prefetch.h", text)
+
+
 # A test waits for an event, a condition or a thread that is blocked (cc/base/blocked_test_util.h), never for a time.
 _SLEEP = re.compile(r"\b(sleep_for|sleep_until|u?sleep|nanosleep|SleepMicros)\s*\(")
 _MAY_SLEEP = {

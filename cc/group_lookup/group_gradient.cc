@@ -9,6 +9,7 @@
 
 #include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
+#include "cc/base/prefetch.h"
 #include "cc/group_lookup/group_lookup.h"
 #include "cc/group_lookup/group_tasks.h"
 #include "cc/table/snapshot_together.h"
@@ -47,7 +48,7 @@ MT_ALWAYS_INLINE void SumTerms(const PieceGradient& piece) {
   auto row_of = [&](int64_t entry) { return piece.rows != nullptr ? piece.rows[entry] : entry; };
   int32_t seen = 0;  // distinct keys are numbered in the order of their first occurrence
   for (size_t i = 0; i < piece.n; ++i) {
-    if (far && i + kAhead < piece.n) __builtin_prefetch(piece.grad + row_of(entry_of(i + kAhead)) * piece.stride);
+    if (far && i + kAhead < piece.n) PrefetchLine(piece.grad + row_of(entry_of(i + kAhead)) * piece.stride);
     const int64_t entry = entry_of(i);
     const int64_t row = row_of(entry);
     const int32_t place = piece.index[entry] - piece.first;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cc/base/hash.h"
+#include "cc/base/prefetch.h"
 #include "cc/partition/partition.h"
 
 namespace multitier {
@@ -161,7 +162,7 @@ Status ReadUnit(const GroupMember& m, const GroupUnit& unit, Span<const int64_t>
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < keys.size(); ++i) {
     MT_RETURN_IF_ERROR(CheckMatrixRow(m, unit, keys[i]));
-    if (i + kAhead < keys.size()) __builtin_prefetch(unit.matrix + keys[i + kAhead] * m.dim);
+    if (i + kAhead < keys.size()) PrefetchLine(unit.matrix + keys[i + kAhead] * m.dim);
     std::memcpy(values + static_cast<int64_t>(i) * stride, unit.matrix + keys[i] * m.dim, bytes);
   }
   return OkStatus();

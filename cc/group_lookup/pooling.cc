@@ -9,6 +9,7 @@
 
 #include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
+#include "cc/base/prefetch.h"
 
 namespace multitier {
 namespace pooling_internal {
@@ -86,7 +87,7 @@ MT_ALWAYS_INLINE void PoolRowsOf(const SparseBatch& batch, const EntryValues& va
     const size_t begin = entry;
     float sum[kDim] = {};
     for (; entry < n && batch.indices[entry] == row; ++entry) {
-      if (entry + kAhead < n) __builtin_prefetch(Value(values, entry + kAhead, kDim));
+      if (entry + kAhead < n) PrefetchLine(Value(values, entry + kAhead, kDim));
       const float* const value = Value(values, entry, kDim);
       if (entry == begin) {
         for (int d = 0; d < kDim; ++d) sum[d] = value[d];

@@ -53,6 +53,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "cc/base/prefetch.h"
 #include "cc/base/status.h"
 #include "cc/env/env.h"
 
@@ -105,7 +106,7 @@ class ShardIndex {
   }
 
   // --- Probing.
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(buckets_ + Home(hash) * kWordsPerBucket); }
+  void Prefetch(uint64_t hash) const { PrefetchLine(buckets_ + Home(hash) * kWordsPerBucket); }
 
   // The location of the first DRAM word in the home bucket whose tag matches; kNone if there is none. This finds nearly every
   // key that is present. The caller verifies the key, and calls Find if it is another key.
@@ -139,7 +140,7 @@ class ShardIndex {
   }
 
   int log2_buckets() const { return log2_buckets_; }
-  void PrefetchHome(uint32_t home) const { __builtin_prefetch(buckets_ + size_t{home} * kWordsPerBucket); }
+  void PrefetchHome(uint32_t home) const { PrefetchLine(buckets_ + size_t{home} * kWordsPerBucket); }
   // Calls visit(word) for the eight words of one bucket, whatever their homes; empty ones too.
   template <typename Visit>
   void ForEachIn(uint32_t bucket, Visit&& visit) const {

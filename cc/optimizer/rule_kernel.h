@@ -32,6 +32,7 @@
 
 #include "cc/base/ieee.h"
 #include "cc/base/multiversion.h"
+#include "cc/base/prefetch.h"
 #include "cc/base/span.h"
 #include "cc/base/status.h"
 #include "cc/optimizer/update_rule.h"
@@ -91,7 +92,7 @@ class KernelRule final : public UpdateRule {
 
 namespace rule_internal {
 
-constexpr size_t kPrefetchRows = 8;        // number of rows to prefetch ahead of the current one
+constexpr size_t kPrefetchRows = 8;        // the caller has them in the second-level cache
 constexpr size_t kMaxPrefetchBytes = 512;  // per row; the hardware prefetches the rest
 
 // Bytes of row data from the value to the end of the last slot that the kernel uses.
@@ -170,12 +171,9 @@ MT_ALWAYS_INLINE void UpdateRowsOfDim(const UpdateBatch& batch) {
   if (kDim == 0 && dim <= 1) __builtin_unreachable();  // kernels test dim == 1: removes that test from the loop
   Kernel kernel(batch.hyper, dim);
   const size_t touched = TouchedBytes<Kernel, Value>(batch, dim);
+  for (size_t i = 0; i < batch.n && i < kPrefetchRows; ++i) PrefetchBytes(batch.rows[i], touched);
   for (size_t i = 0; i < batch.n; ++i) {
-    if (i + kPrefetchRows < batch.n) {
-      const uint8_t* const ahead = batch.rows[i + kPrefetchRows];
-      for (size_t at = 0; at < touched; at += 64) __builtin_prefetch(ahead + at, 1);
-      __builtin_prefetch(ahead + touched - 1, 1);  // rows are not always aligned to lines
-    }
+    if (i + kPrefetchRows < batch.n) PrefetchBytes(batch.rows[i + kPrefetchRows], touched);
     UpdateRow<Kernel, Value>(kernel, batch, batch.rows[i], batch.grads[i], dim);
   }
 }

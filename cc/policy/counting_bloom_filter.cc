@@ -7,6 +7,7 @@
 
 #include "cc/base/coding.h"
 #include "cc/base/hash.h"
+#include "cc/base/prefetch.h"
 
 namespace multitier {
 namespace {
@@ -141,7 +142,7 @@ int64_t CountingBloomFilter::Estimate(int64_t key) const {
 
 void CountingBloomFilter::Prefetch(int64_t key) const {
   const char* counters = static_cast<const char*>(counters_);
-  ForEachCounter(key, [&](uint64_t index) { __builtin_prefetch(counters + index * static_cast<uint64_t>(counter_bytes_)); });
+  ForEachCounter(key, [&](uint64_t index) { PrefetchLine(counters + index * static_cast<uint64_t>(counter_bytes_)); });
 }
 
 void CountingBloomFilter::EncodeGeometry(uint8_t* out) const {

@@ -80,7 +80,7 @@ uint32_t RowSlab::Allocate() {
   if (location != kNoLocation) {
     free_ = Header(location)->below;
     --num_free_;
-    if (free_ != kNoLocation) Prefetch(free_);  // its link is what the next call waits for
+    if (free_ != kNoLocation) Prefetch(free_, sizeof(RowHeader));  // its link is what the next call waits for
   } else {
     location = end_++;
     if (memory_ == nullptr && location < (1u << chunk_shift_) && location == kHugePage / stride_ + 1) {

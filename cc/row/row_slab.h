@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/base/prefetch.h"
 #include "cc/env/env.h"
 #include "cc/row/row_layout.h"
 #include "cc/row/row_memory.h"
@@ -44,16 +45,8 @@ class RowSlab {
   RowHeader* Header(uint32_t location) const {
     return reinterpret_cast<RowHeader*>(chunks_[location >> chunk_shift_] + (location & chunk_mask_) * stride_);
   }
-  // Prefetches a row into the processor's cache, for writing.
-  void Prefetch(uint32_t location) const {
-    const char* const row = reinterpret_cast<const char*>(Header(location));
-    for (size_t at = 0; at < std::min(stride_, kPrefetchedBytes); at += 64) __builtin_prefetch(row + at, 1);
-  }
-  // The same of the first `bytes` bytes, header included, for reading.
-  void PrefetchToRead(uint32_t location, size_t bytes) const {
-    const char* const row = reinterpret_cast<const char*>(Header(location));
-    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-  }
+  // Prefetches the first `bytes` bytes of a row, header included.
+  void Prefetch(uint32_t location, size_t bytes) const { PrefetchBytes(Header(location), bytes); }
   static uint8_t* Data(RowHeader* header) { return reinterpret_cast<uint8_t*>(header + 1); }
   static const uint8_t* Data(const RowHeader* header) { return reinterpret_cast<const uint8_t*>(header + 1); }
   const std::shared_ptr<const RowLayout>& layout() const { return layout_; }
@@ -71,8 +64,6 @@ class RowSlab {
   void Clear();
 
  private:
-  static constexpr size_t kPrefetchedBytes = 512;  // the hardware prefetcher covers the rest of a longer row
-
   size_t chunk_bytes() const;
   void SetGeometry();
   Status AddChunk();

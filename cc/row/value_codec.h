@@ -38,9 +38,11 @@ MT_ALWAYS_INLINE void StoreValue(float x, float* out) { *out = x; }
 
 MT_ALWAYS_INLINE void StoreValue(float x, BFloat16* out) {
   const uint32_t bits = FloatBits(x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  out->bits = static_cast<uint16_t>(nan ? (bits >> 16) | 0x40u : rounded);
+  // The selects are in 32 bits: of 16 bits they take twice the vector instructions.
+  const bool nan = x != x;
+  const uint32_t quiet = nan ? bits | 0x400000u : bits;
+  const uint32_t half = nan ? 0u : 0x7fffu + ((bits >> 16) & 1u);
+  out->bits = static_cast<uint16_t>((quiet + half) >> 16);
 }
 
 MT_ALWAYS_INLINE void StoreValue(float x, Float16* out) {

@@ -8,13 +8,13 @@
 #include <algorithm>
 
 #include "cc/base/ieee.h"
+#include "cc/base/prefetch.h"
 #include "cc/table/apply_operation.h"
 
 namespace multitier {
 namespace {
 
 constexpr uint32_t kGroup = 32;
-constexpr size_t kCachedBytes = 256 << 10;  // of a processor's second-level cache
 
 }  // namespace
 
@@ -93,18 +93,11 @@ Status ApplyOperation::GatherShard(int s) {
     const uint32_t place = place_of(e);
     return place != EmbeddingTable::kNoPlace ? place : shard.FindHomeRow(batch.hash(e));
   };
-  // Few rows are still in the cache when update comes to them.
-  const bool whole_rows = (end - begin) * shard.layout()->stride() <= kCachedBytes;
   auto fetch_rows = [&](uint32_t from, RowHeader** to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t location = locate(e);
       to[e - from] = location == ShardIndex::kNone ? nullptr : shard.row(location);
-      if (to[e - from] == nullptr) continue;
-      if (whole_rows) {
-        shard.PrefetchRow(location);
-      } else {
-        __builtin_prefetch(to[e - from], 1);
-      }
+      if (to[e - from] != nullptr) PrefetchLine<PrefetchTo::kSecondLevel>(to[e - from]);
     }
   };
   fetch_buckets(begin);

@@ -1,10 +1,12 @@
 // Update, the second step of an apply: see apply_operation.h. It works on memory that Gather pinned and cannot fail. Rows go
-// through it a group of 32 at a time; the next group's rows and gradients are fetched into the cache meanwhile.
+// through it a group of 32 at a time. Meanwhile the next group's rows are fetched into the second-level cache (the rule fetches
+// them into the first), and its gradients into the first-level cache.
 
 #include <algorithm>
 #include <cstring>
 
 #include "cc/base/ieee.h"
+#include "cc/base/prefetch.h"
 #include "cc/optimizer/stochastic_update.h"
 #include "cc/table/apply_operation.h"
 
@@ -12,10 +14,8 @@ namespace multitier {
 namespace {
 
 constexpr uint32_t kGroup = 32;
-
-void PrefetchForWrite(const void* address, size_t bytes) {
-  for (size_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(address) + b, 1);
-}
+constexpr size_t kRowBytesAhead = 2048;  // of each row and gradient; the hardware fetches the rest of a longer one
+constexpr size_t kGradientBytesAhead = 1024;
 
 uint32_t SaturatingAdd(uint32_t a, int64_t b) {
   return static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b), 0xffffffffu));
@@ -59,13 +59,13 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
 
   Shard::Locked lock(base_.shards[s]);
   ShardRows& shard = *lock;
-  const size_t row_bytes = sizeof(RowHeader) + shard.layout()->row_bytes();
+  const size_t row_bytes = std::min(sizeof(RowHeader) + shard.layout()->row_bytes(), kRowBytesAhead);
+  const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] != State::kRow) continue;
-      PrefetchForWrite(rows_[e], row_bytes);
-      const float* grad = request.grads + batch.first_position(e) * dim;
-      for (size_t i = 0; i < dim; i += 16) __builtin_prefetch(grad + i);
+      PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
+      PrefetchBytes(request.grads + batch.first_position(e) * dim, gradient_bytes);
     }
   };
   // A row's place in the order is at most the newest version: it needs another one only where the version is older.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cc/base/hash.h"
+#include "cc/base/prefetch.h"
 #include "cc/env/env.h"
 
 namespace multitier {
@@ -46,15 +47,14 @@ void Floor(benchmark::State& state, size_t index_bytes, size_t num_rows, size_t 
   std::vector<uint8_t*> rows(kBatch + 2 * kBlock);
   const auto bucket = [&](size_t i) { return index.data() + (hashes[i] & (index_bytes / 64 - 1)) * 64; };
   const auto fetch_buckets = [&](size_t from) {
-    for (size_t i = from; i < from + kBlock; ++i) __builtin_prefetch(bucket(i));
+    for (size_t i = from; i < from + kBlock; ++i) PrefetchLine(bucket(i));
   };
   const auto fetch_rows = [&](size_t from) {
     for (size_t i = from; i < from + kBlock; ++i) {
       uint64_t word = 0;  // always zero, which the compiler cannot know
       std::memcpy(&word, bucket(i) + (hashes[i] >> 61) * 8, sizeof(word));
       rows[i] = slab.data() + ((hashes[i] >> 32) * num_rows >> 32) * kRowBytes + word;
-      for (size_t at = 0; at < read; at += 64) __builtin_prefetch(rows[i] + at, 0, 2);
-      __builtin_prefetch(rows[i] + read - 1, 0, 2);
+      PrefetchBytes<PrefetchTo::kSecondLevel>(rows[i], read);
     }
   };
   uint64_t next = 0, sum = 0;

@@ -94,7 +94,8 @@ class ShardRows {
   uint32_t row_slots() const { return dram_.end(); }  // ever used
   uint32_t counted_slots() const { return counted_.end(); }
   const std::shared_ptr<const RowLayout>& layout() const { return dram_.layout(); }
-  void PrefetchRow(uint32_t slot) const { dram_.Prefetch(slot); }
+  // Its first 512 bytes: the hardware fetches the rest.
+  void PrefetchRow(uint32_t slot) const { dram_.Prefetch(slot, std::min<size_t>(dram_.layout()->stride(), 512)); }
   // A lookup has ended the prefetch pin of a row (NoteUse). Several lookups may call this at once.
   void NotePinUsed() const { prefetch_pins_->Used(); }
   // True if the record at `location` is the row of `key`, or the clean copy of its row in DRAM. The record may be being read.

@@ -93,7 +93,7 @@ inline void ShardRows::FinishChange(RowHeader* row, uint64_t touched, size_t bat
 
 inline void ShardRows::PrefetchRowsAt(uint32_t home, size_t bytes) const {
   index_.ForEachIn(home, [&](uint64_t word) {
-    if (ShardIndex::state(word) == WordState::kDram) dram_.PrefetchToRead(ShardIndex::location(word), bytes);
+    if (ShardIndex::state(word) == WordState::kDram) dram_.Prefetch(ShardIndex::location(word), bytes);
   });
 }
 
