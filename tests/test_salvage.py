@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from engine_util import STRESS
 from engine_util import by_key
 from engine_util import content
@@ -12,6 +13,7 @@ from engine_util import flip
 from engine_util import kept
 from engine_util import train
 
+import tf_multitier
 from tf_multitier import checkpoint
 from tf_multitier import engine
 from tf_multitier.tools import salvage as salvage_tool
@@ -124,3 +126,46 @@ def test_salvage_of_nothing_says_so(tmp_path, capsys):
         engine.salvage(tmp_path)
     assert salvage_tool.main([str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["uint64", "uint32"])
+def test_salvage_gives_keys_of_the_type_of_the_table(dtype, tmp_path, capsys):
+    keys = np.array([0, 1, np.iinfo(dtype).max], dtype)
+    with kept(tmp_path / "store", "SSDHASH", key_dtype=dtype) as table:
+        train(table, keys)
+        path, expected = table.path, table.export()
+    found = engine.salvage(path)
+    assert found.rows.keys.dtype == found.stale_keys.dtype == found.lost_keys.dtype == dtype
+    assert by_key(found.rows) == by_key(expected)
+    assert by_key(engine.salvage(os.path.join(path, "ssdhash")).rows) == by_key(expected)
+    engine.Table(dim=4, key_dtype=dtype).import_rows(found.rows)
+    with pytest.raises(ValueError, match=f"key_dtype: expected {dtype}, as '.*' says, found int64"):
+        engine.salvage(path, "int64")
+
+    os.remove(os.path.join(path, "instance.table"))
+    out = str(tmp_path / "out.npz")
+    with pytest.raises(engine.FailedPreconditionError, match="type of the keys.*pass key_dtype"):
+        engine.salvage(path)
+    assert salvage_tool.main([path, out]) == 2 and "pass key_dtype" in capsys.readouterr().err
+    assert salvage_tool.main([path, out, f"--key_dtype={dtype}"]) == 0
+    assert by_key(checkpoint.load_npz(out)) == by_key(expected)
+    with pytest.raises(ValueError, match="key_dtype: expected one of int64, uint64, uint32"):
+        engine.salvage(path, "int8")
+
+
+def test_salvage_knows_the_keys_of_a_kept_variable(tmp_path):
+    keys = np.array([1, 2**64 - 1], np.uint64)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        option = tf_multitier.EmbeddingVariableOption(
+            storage_option=tf_multitier.StorageOption("SSDHASH", str(tmp_path), keep=True)
+        )
+        ev = tf_multitier.get_embedding_variable("ev", 4, key_dtype=tf.uint64, ev_option=option)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(ev.upsert(keys, np.zeros((2, 4), np.float32)))
+    (file,) = tmp_path.rglob("instance.variable")
+    path = str(file.parent)
+    assert set(engine.salvage(path).rows.keys) == set(keys)
+    file.write_text("no JSON")
+    with pytest.raises(engine.FailedPreconditionError, match="instance.variable' is damaged"):
+        engine.salvage(path)
+    assert set(engine.salvage(path, "uint64").rows.keys) == set(keys)

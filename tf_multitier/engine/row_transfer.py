@@ -155,9 +155,7 @@ class RowTransfer:
         Columns that `rows` lacks get their initial value. Columns that the table lacks are added.
 
         Raises:
-          ValueError: keys have another type, the value column has another dim, or the sizes of the arrays do not match. `salvage` gives
-            int64 keys, whatever the table had: give a table with uint64 keys `rows.keys.view(np.uint64)`, and one with uint32 keys
-            `rows.keys.astype(np.uint32)`.
+          ValueError: keys have another type, the value column has another dim, or the sizes of the arrays do not match.
         """
         if not isinstance(rows, Rows):
             raise ValueError(f"rows: expected Rows, found {rows!r}")

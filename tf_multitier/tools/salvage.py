@@ -20,10 +20,15 @@ def main(arguments=None):
     )
     parser.add_argument("instance", help="instance directory, or its directory ssdhash")
     parser.add_argument("out", help=".npz file to write")
+    parser.add_argument(
+        "--key_dtype",
+        choices=["int64", "uint64", "uint32"],
+        help="type of the keys; needed only if the instance's file of options is lost or damaged",
+    )
     options = parser.parse_args(arguments)
     try:
-        found = engine.salvage(options.instance)
-    except engine.EngineError as error:
+        found = engine.salvage(options.instance, options.key_dtype)
+    except (engine.EngineError, ValueError) as error:
         print(error.args[0], file=sys.stderr)
         return 2
     rows = found.rows
