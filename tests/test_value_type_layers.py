@@ -73,3 +73,30 @@ def test_an_archive_of_another_type_changes_no_table(tmp_path):
         model.load_weights(path)
     assert [int(table.total_count()) for table in model.layers[0].tables] == [2, 2]
     np.testing.assert_array_equal(model.layers[0].tables[0].export()[1], tables[0].export()[1])
+
+
+def test_a_layer_that_is_built_after_the_restore_converts_where_it_is_built(tmp_path):
+    def model_of(dtype):
+        return keras.Sequential(
+            [Embedding(4, dtype=dtype, name="a", optimizer=tf_multitier.optimizers.SGD(0.1))]
+        )
+
+    ids = tf.constant([[1, 2]], tf.int64)
+    saved = model_of("float32")
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(saved(ids) ** 2)
+    tables = saved.layers[0].tables
+    tf_multitier.optimizers.SGD(0.1).apply_gradients(zip(tape.gradient(loss, tables), tables))
+    prefix = tf.train.Checkpoint(model=saved).save(str(tmp_path / "ckpt"))
+
+    refused = model_of("bfloat16")
+    with tf_multitier.train.convert_on_restore():
+        tf.train.Checkpoint(model=refused).restore(prefix)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected values of bfloat16"):
+        refused(ids)
+
+    model = model_of("bfloat16")
+    tf.train.Checkpoint(model=model).restore(prefix)
+    with tf_multitier.train.convert_on_restore():
+        found = model(ids)
+    np.testing.assert_array_equal(found, tf.cast(saved(ids), tf.bfloat16))

@@ -80,7 +80,8 @@ def convert_on_restore() -> Iterator[None]:
         saver.restore(session, prefix)
 
     Values are rounded to the nearest of the variable's type, ties to even. Slots are float32 in every checkpoint. A
-    `tf.train.Checkpoint` that restores in the block does the same.
+    `tf.train.Checkpoint` that restores in the block does the same. A layer that is built later restores when it is built: call it
+    for the first time in such a block.
     `restore_from(prefix, convert=True)` does this for one variable.
     """
     token = _convert.set(True)
