@@ -172,6 +172,54 @@ TEST_P(Concurrency, EveryOperationTogetherKeepsTheTableConsistent) {
   ExpectTiersInOrder(table.get());
 }
 
+// Of the keys, some stay, and others expire and come back. Rows move between the tiers all the time.
+TEST_P(Concurrency, AScanGivesEachKeyThatStaysOnceAndWhole) {
+  constexpr int64_t kStay = 100, kCome = 200, kNever = 1 << 20;
+  TableOptions options = CountingOptions(GetParam());
+  options.expiry.steps_to_live = 5;
+  auto table = MakeTable(options);
+  auto train = [&](std::vector<int64_t> keys, int64_t first, int64_t step) {
+    for (int64_t& key : keys) key += first;
+    Training training = Sgd(keys, -1.0f, kDim);
+    training.step = step;
+    if (!training.Run(table.get()).ok()) std::abort();
+  };
+  std::vector<int64_t> stay(kStay);
+  std::iota(stay.begin(), stay.end(), 0);
+  train(stay, 0, kNever);
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> expired{0};
+  OnThreads([&](int t) {
+    std::mt19937_64 random(200 + t);
+    if (t == 0) {
+      for (int i = 0; i < Rounds(60) || (expired == 0 && i < 100000); ++i) {
+        std::vector<int64_t> times(kStay + kCome);
+        uint64_t cursor = 0;
+        do {
+          const Result<Rows> rows = table->Scan(ScanRequest{cursor, 17, {}}, &cursor);
+          if (!rows.ok()) std::abort();
+          for (const int64_t key : rows->keys) ++times[static_cast<size_t>(key)];
+          EXPECT_TRUE(RowsAreWhole(rows->data));
+        } while (cursor != 0);
+        for (const int64_t key : stay) EXPECT_EQ(times[static_cast<size_t>(key)], 1) << "key " << key << ", scan " << i;
+      }
+      done = true;
+    }
+    for (int64_t i = 1; !done; ++i) {
+      if (t == 1) {
+        int64_t removed = 0;
+        MT_EXPECT_OK(table->Expire(10 * i, &removed));
+        expired += removed;
+        LookupAll(table.get(), SomeKeys(&random, kStay));
+      } else {
+        train(SomeKeys(&random, kStay), 0, kNever);
+        train(SomeKeys(&random, kCome), kStay, i);
+      }
+    }
+  });
+  EXPECT_GT(expired, 0);
+}
+
 // A budget of 64 Ki rows and more demotes in the background.
 TEST_P(Concurrency, BackgroundDemotionLosesNoUpdateAndKeepsTheBound) {
   constexpr int64_t kRows = 64 * 1024, kKeys = 3 * kRows, kBatch = 8192;
