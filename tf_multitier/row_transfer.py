@@ -120,8 +120,9 @@ class RowTransfer(DepartedRows):
         """Reads the variable piece by piece while it is in use. `rows` does it in a loop.
 
         A key that has a row during the whole scan is in exactly one piece. A key that is added or removed during the scan may be in
-        none. The scan needs memory for one piece. It moves no row between tiers. With min_version or min_frequency, it reads no row
-        of SSDHASH whose segment has only rows below it, and no more than the header of a row in DRAM that it leaves out.
+        none, and a key that is removed and added again may be in two. The scan needs memory for one piece. It moves no row between
+        tiers. With min_version or min_frequency, it reads no row of SSDHASH whose segment has only rows below it, and no more than
+        the header of a row in DRAM that it leaves out.
 
         Args:
           cursor: 0 for the first piece, then `next_cursor` of the piece before: an integer, or an int64 scalar tensor.

@@ -328,7 +328,8 @@ class EmbeddingTable {
   // The name of the moment since which changes are tracked (SnapshotRequest::track_as). 0: they are not. Clear ends it.
   int64_t ChangesSince() const;
   // Rows from the cursor on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the end. A key
-  // that is present from the first call to the last is given exactly once; a key that comes or leaves in between may be given.
+  // that is present from the first call to the last is given exactly once. A key that comes or leaves in between may be given. One
+  // that leaves and comes again may be given by two calls, and one that is admitted as a counted key and then as a row.
   // Nothing moves and nothing counts as used. A damaged record is an error, or is left out if on_corruption says so (as in
   // Export). InvalidArgument: no such column or cursor.
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next);

@@ -275,41 +275,6 @@ TEST(EmbeddingTable, ExportThenImportGivesTheSameTable) {
   ExpectSameTables(a.get(), b.get());
 }
 
-TEST(EmbeddingTable, ScanGivesEachKeyOnceWhileTheIndexGrows) {
-  auto table = MakeTable(BasicOptions(1));
-  MT_ASSERT_OK(Sgd(Range(0, 1000), 1.0f, 1).Run(table.get()));
-  std::vector<int> seen(1000);
-  uint64_t cursor = 0;
-  int64_t next_key = 1000;
-  do {
-    const auto rows = table->Scan(ScanRequest{cursor, 200, {"value"}}, &cursor);
-    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
-    for (const int64_t key : rows->keys) {
-      if (key < 1000) ++seen[static_cast<size_t>(key)];
-    }
-    MT_ASSERT_OK(Sgd(Range(next_key, next_key + 500), 1.0f, 1).Run(table.get()));
-    next_key += 500;
-  } while (cursor != 0);
-  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 1000);
-}
-
-TEST(EmbeddingTable, ScanRefusesTheCursorOfAnotherTable) {
-  const auto table = MakeTable(BasicOptions(1));
-  MT_ASSERT_OK(Sgd(Range(0, 1000), 1.0f, 1).Run(table.get()));
-  uint64_t cursor = 0, unused = 0;
-  MT_ASSERT_OK(table->Scan(ScanRequest{0, 10, {"value"}}, &cursor).status());
-  ASSERT_NE(cursor, 0u);
-  EXPECT_LT(cursor, uint64_t{1} << 63);  // TensorFlow takes it as an int64
-  MT_EXPECT_OK(table->Scan(ScanRequest{cursor, 10, {"value"}}, &unused).status());
-  const auto other = MakeTable(BasicOptions(1));
-  EXPECT_EQ(other->Scan(ScanRequest{cursor, 10, {"value"}}, &unused).status().code(), StatusCode::kInvalidArgument);
-  for (const uint64_t bad : {cursor | uint64_t{1} << 49, cursor | uint64_t{1} << 63, uint64_t{1}}) {
-    const Status status = table->Scan(ScanRequest{bad, 10, {"value"}}, &unused).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("a cursor that an earlier scan of this table returned"), std::string::npos);
-  }
-}
-
 TEST(EmbeddingTable, BoundedDramAloneRefusesWhatDoesNotFitAndChangesNothing) {
   TableOptions options = BasicOptions(3);
   options.dram_budget_bytes = 128;  // 8 rows of 16 bytes

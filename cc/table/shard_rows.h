@@ -223,7 +223,14 @@ class ShardRows {
   // Adds an index word for a record that the tier recovered. REQUIRES: ReserveWords
   Status Adopt(uint64_t hash, int level, uint32_t location);
 
-  // --- Scans: see transfer.cc.
+  // --- Scans: see scan.cc.
+  // Calls visit with each row or counted key at the slots below *left, from the highest down, while go_on() is true, for at most
+  // `looked` slots. *left: the slots that are left; false if there is none. `ahead`: bytes of a row that are fetched into the
+  // processor's cache before.
+  template <typename GoOn, typename Visit>
+  bool VisitRows(uint32_t* left, uint32_t looked, size_t ahead, GoOn go_on, Visit visit) const;
+  template <typename GoOn, typename Visit>
+  bool VisitCounted(uint32_t* left, uint32_t looked, GoOn go_on, Visit visit) const;
   int log2_homes() const { return index_.log2_buckets(); }
   bool ReadingAt(uint32_t home) const;
   // Visits the keys of one home bucket of the index. Calls on_row(const RowHeader&), on_counted(const CountedKey&), or

@@ -97,6 +97,26 @@ inline void ShardRows::PrefetchRowsAt(uint32_t home, size_t bytes) const {
   });
 }
 
+template <typename GoOn, typename Visit>
+bool ShardRows::VisitRows(uint32_t* left, uint32_t looked, size_t ahead, GoOn go_on, Visit visit) const {
+  constexpr uint32_t kSlotsAhead = 32;
+  *left = std::min(*left, dram_.end());
+  for (; *left > 0 && looked > 0 && go_on(); --looked) {
+    const uint32_t slot = --*left;
+    if (slot >= kSlotsAhead) dram_.Prefetch(slot - kSlotsAhead, ahead);
+    const RowHeader& row = *dram_.Header(slot);
+    if (!row.has(kRowFree | kRowUncommitted)) visit(row);
+  }
+  return *left > 0;
+}
+
+template <typename GoOn, typename Visit>
+bool ShardRows::VisitCounted(uint32_t* left, uint32_t looked, GoOn go_on, Visit visit) const {
+  *left = std::min(*left, counted_.end());
+  for (; *left > 0 && looked > 0 && go_on(); --looked) visit(static_cast<const CountedKey&>(*counted_.at(--*left)));
+  return *left > 0;
+}
+
 template <typename OnRow, typename OnCounted, typename Wants, typename OnRecord>
 void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, Wants wants, OnRecord on_record) {
   index_.ForEachAtHome(home, [&](uint64_t& word) {

@@ -8,7 +8,8 @@
 //   inspection.cc        Frequency, Version, LookupTier
 //   removal.cc           Remove, Clear
 //   expiration.cc        Expire
-//   transfer.cc          Scan, Import
+//   scan.cc              Scan
+//   transfer.cc          Import
 //   upsert.cc            Upsert
 //   row_batch.cc         CopyOut, PutBack
 //   snapshot.cc          PrepareSnapshot
@@ -135,9 +136,7 @@ class EmbeddingTable::Impl {
   // A number that the cursors of one table have, and those of others of the process have not: one of 8,191, in turn.
   static constexpr uint64_t kMostCursorTag = (1 << 13) - 1;
   static uint64_t NewCursorTag();
-  // One step of a scan: adds the keys of some homes of the shard, in the order of their reversed positions from *cursor on,
-  // until there are max_rows or it is time to read, and moves it on. columns: indexes in the layout.
-  Status ScanHomes(int shard, const ScanRequest& request, const std::vector<int>& columns, uint64_t* cursor, Rows* rows);
+  class Scanner;
   // Indexes of the columns named; all, if none is. InvalidArgument where the table lacks one.
   Result<std::vector<int>> ColumnsNamed(const char* operation, const std::vector<std::string>& names) const;
   Status CheckUpsert(const UpsertRequest& request) const;

@@ -1,4 +1,4 @@
-// Upsert, and the thresholds and columns of Scan, held against what a model in memory says.
+// Upsert, held against what a model in memory says.
 
 #include <gtest/gtest.h>
 
@@ -133,44 +133,6 @@ TEST(Upsert, ThreadsThatTrainLoseNothing) {
   EXPECT_EQ(FrequencyOf(table.get(), trained), std::vector<int64_t>(trained.size(), kRounds + 1));
   const std::vector<float> last = LookupAll(table.get(), trained);
   for (size_t i = 0; i < trained.size(); ++i) EXPECT_NEAR(last[i], first[i] - kRounds, 1e-2);
-}
-
-TEST(Scan, GivesTheColumnsNamedOfTheRowsAboveTheThresholds) {
-  auto table = Tiered();
-  ColumnSpec slot;
-  slot.name = "s";
-  slot.dim = 2;
-  slot.initial_value = 0.5f;
-  MT_ASSERT_OK(table->AddSlots(std::vector<ColumnSpec>{slot}));
-  for (int64_t step = 0; step < 30; ++step) {
-    Training training = Sgd({step, 0}, 1.0f, 1);
-    training.step = step;
-    MT_ASSERT_OK(training.Run(table.get()));
-  }
-  const auto keys_of = [&](ScanRequest request) {
-    std::set<int64_t> keys;
-    do {
-      const auto rows = table->Scan(request, &request.cursor);
-      EXPECT_TRUE(rows.ok()) << rows.status().ToString();
-      EXPECT_EQ(rows->columns.size(), 2u);
-      EXPECT_EQ(rows->columns[0].name, "s");
-      for (size_t i = 0; i < rows->keys.size(); ++i) {
-        EXPECT_TRUE(keys.insert(rows->keys[i]).second);
-        EXPECT_EQ(rows->data[3 * i], 0.5f);
-        EXPECT_EQ(rows->data[3 * i + 2], LookupAll(table.get(), {rows->keys[i]})[0]);
-      }
-    } while (request.cursor != 0);
-    return keys;
-  };
-  ScanRequest request{0, 7, {"s", "value"}};
-  EXPECT_EQ(keys_of(request).size(), 30u);
-  request.min_version = 25;
-  EXPECT_EQ(keys_of(request), (std::set<int64_t>{0, 25, 26, 27, 28, 29}));
-  request.min_frequency = 2;
-  EXPECT_EQ(keys_of(request), std::set<int64_t>{0});
-  uint64_t next = 0;
-  EXPECT_EQ(table->Scan(ScanRequest{0, 7, {"t"}}, &next).status().message(),
-            "table 't': scan: expected columns of 'value', 's', found 't'");
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ class RowTransfer:
         """Copies the table in steps, while other operations run.
 
         A key that is present during the whole scan is returned exactly once. A key that is added or removed during the scan may be
-        returned once or not at all.
+        returned once or not at all. A key that is removed and added again may be returned by two calls, and a key that a filter
+        admits during the scan as a counted key and then as a row.
 
         Args:
           cursor: 0 for the first call, then the cursor that the previous call returned.
