@@ -18,7 +18,9 @@ from tf_multitier import option_values
 from tf_multitier import options
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
+from tf_multitier.keras import stock_arguments
 from tf_multitier.keras import storing
+from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.keras.rows import Rows
 from tf_multitier.variable_scope import get_embedding_variable
 
@@ -31,12 +33,7 @@ class _RowsLayer(keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
-        if "input_dim" in kwargs:  # Keras would take it for the shape of the input
-            raise TypeError(
-                f"tf_multitier.keras.{type(self).__name__} has no input_dim, because every integer is an id: leave "
-                f"input_dim={kwargs['input_dim']!r} out"
-            )
-        super().__init__(**kwargs)
+        super().__init__(**stock_arguments.taken_out(type(self).__name__, kwargs))
         self.supports_jit = False  # else Keras gives our ops to XLA
         self.autocast = False  # else ids that are floats lose digits with a half-precision policy
         if not tf.as_dtype(self.compute_dtype).is_floating:
@@ -77,7 +74,7 @@ class _RowsLayer(keras.layers.Layer):
                 config.output_dim,
                 key_dtype=config.key_dtype,
                 value_dtype=self._rows_dtype(config.ev_option),
-                initializer=keras_initializer(config.embeddings_initializer),
+                initializer=initializer_of_rows(config.embeddings_initializer),
                 partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
                 if config.partitions > 1
                 else None,
@@ -85,7 +82,9 @@ class _RowsLayer(keras.layers.Layer):
             )
         for part in variable.parts:
             # Keras tracks what the list has.
-            self._rows.append(Rows(part, self, self.optimizer, variable))
+            # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
+            its_name = name if part is variable else f"{name}_part_{part.partition_index}"
+            self._rows.append(Rows(part, self, self.optimizer, variable, its_name))
             self._track_row_optimizer(len(self._rows) - 1)
             # Only now: Keras thaws the variables that it began to track as trainable.
             self._rows[-1].trainable = self.trainable
@@ -134,32 +133,6 @@ def _value_dtype(policy_dtype):
     return policy_dtype if policy_dtype in ("bfloat16", "float16") else "float32"
 
 
-def keras_initializer(initializer: typing.Any) -> typing.Any:
-    """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one."""
-    made = keras.initializers.get(initializer)
-    if isinstance(made, initializers.KeyInitializer):
-        return made
-    config = made.get_config() if hasattr(made, "get_config") else {}
-    seed = config.get("seed")
-    kinds = {
-        "RandomUniform": lambda: tf.random_uniform_initializer(
-            config["minval"], config["maxval"], seed
-        ),
-        "RandomNormal": lambda: tf.random_normal_initializer(
-            config["mean"], config["stddev"], seed
-        ),
-        "TruncatedNormal": lambda: tf.compat.v1.truncated_normal_initializer(
-            config["mean"], config["stddev"], seed
-        ),
-        "Constant": lambda: tf.constant_initializer(config["value"]),
-        "Zeros": tf.zeros_initializer,
-        "Ones": tf.ones_initializer,
-    }
-    if type(made).__name__ not in kinds or isinstance(seed, dict):
-        return made
-    return kinds[type(made).__name__]()
-
-
 @_SERIALIZABLE
 class Embedding(_RowsLayer):
     """Turns integer ids into embeddings. There is no input_dim: every integer is an id, and rows are made in training.
@@ -179,7 +152,8 @@ class Embedding(_RowsLayer):
     `EmbeddingVariableOption.value_dtype`. Mixed policies keep float32 rows.
 
     Call arguments:
-      inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats are cast, as in keras.layers.Embedding.
+      inputs: integers of any shape, a SparseTensor or a RaggedTensor [batch, (ids)]. Floats and booleans are cast, as in
+        keras.layers.Embedding.
       training: False, as in `evaluate` and `predict`: ids without a row read as `InitializerOption.eval_initializer` says, if it is
         given.
 
@@ -281,16 +255,23 @@ _EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.floa
 
 
 def _integers(ids, layer):
-    """Ids that are floats as int64, as keras.layers.Embedding takes them. keras.Input without a dtype makes them float32.
+    """Ids that are floats or booleans as int64, as keras.layers.Embedding takes them. keras.Input without a dtype makes them float32.
 
-    Raises, when it runs:
-      InvalidArgumentError: a float so large that it may be another id, rounded.
+    Raises:
+      TypeError: strings.
+      InvalidArgumentError, when it runs: a float so large that it may be another id, rounded.
     """
     if isinstance(ids, tf.SparseTensor):
         return ids.with_values(_integers(ids.values, layer))
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_flat_values(_integers(ids.flat_values, layer))
     ids = tf.convert_to_tensor(ids)
+    if ids.dtype == tf.string:
+        raise TypeError(
+            f"layer '{layer}': ids: expected integers, found strings: give it the output of keras.layers.StringLookup or Hashing"
+        )
+    if ids.dtype == tf.bool:
+        return tf.cast(ids, tf.int64)
     if ids.dtype not in _EXACT_BELOW:
         return ids
     limit = _EXACT_BELOW[ids.dtype]

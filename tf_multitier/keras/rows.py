@@ -14,8 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import saved_objects
+from tf_multitier.embedding_variable import EmbeddingVariable
+from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import RowsCopy
+
+
+# Optimizers that choose another one for each variable. Earlier versions of Keras 3 have none.
+_CHOOSERS = getattr(keras.optimizers, "MultiOptimizer", ())
 
 
 class UpdatesRows:
@@ -31,8 +37,9 @@ class Rows(keras.Variable):
         layer: typing.Any,
         optimizer: typing.Any,
         whole: typing.Any,
+        name: str,
     ) -> None:
-        """whole: the variable of which embedding_variable is a part, or the same."""
+        """whole: the variable of which embedding_variable is a part, or the same. name: what Keras shows after the layer's path."""
         self.embedding_variable = embedding_variable
         self.whole = whole
         self._layer_name = layer.name
@@ -43,7 +50,7 @@ class Rows(keras.Variable):
             dtype="float32",
             trainable=True,
             autocast=False,
-            name=embedding_variable._shared_name.replace("/", "_"),
+            name=name.replace("/", "_"),
         )
 
     def train_by(self, optimizer: typing.Any) -> None:
@@ -90,6 +97,8 @@ class Rows(keras.Variable):
                     f"layer '{self._layer_name}': rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
                     "with auto_scale_loss=False"
                 )
+            if isinstance(optimizer, _CHOOSERS):
+                continue  # the optimizer that it chose for these rows is among the callers when it updates them
             if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
                 raise ValueError(
                     f"layer '{self._layer_name}' has embedding variables, which {name} cannot train: give the layer "
@@ -98,13 +107,17 @@ class Rows(keras.Variable):
                 )
 
     def assign(self, value: typing.Any) -> typing.Any:
-        """Updates the rows with their gradient `value`, or replaces them by what `numpy()` returned.
+        """Updates the rows with their gradient `value`, or replaces them by what `numpy()` returned or by those of another weight.
 
         Raises:
-          ValueError: there is no optimizer for the rows, or `value` is another array.
+          ValueError: there is no optimizer for the rows, `value` is another array, or another weight has another dim.
+          NotImplementedError: `value` is another weight, in a tf.function; or its table is kept (StorageOption.keep).
         """
         if isinstance(value, np.ndarray):
             self._replace(value)
+            return value
+        if isinstance(value, (Rows, EmbeddingVariable, PartitionedEmbeddingVariable)):
+            self._copy_of(value)
             return value
         optimizer: typing.Any = self._row_optimizer
         if optimizer is None:
@@ -129,6 +142,31 @@ class Rows(keras.Variable):
             return self.embedding_variable.numpy()
         return RowsCopy.of(self.embedding_variable, OptimizerState.of(self._row_optimizer))
 
+    def _copy_of(self, other):
+        """Replaces the rows by those of another weight, or of its embedding variable."""
+        what = f"rows of layer '{self._layer_name}'"
+        table = other.embedding_variable if isinstance(other, Rows) else other
+        if table is self.embedding_variable:
+            return
+        if isinstance(table, PartitionedEmbeddingVariable):
+            raise ValueError(
+                f"{what}: expected a weight of a layer, found the partitioned embedding variable '{table.variable_name}': assign the "
+                "weights of its layer one by one"
+            )
+        if not tf.executing_eagerly():
+            raise NotImplementedError(
+                f"{what} cannot be replaced by those of '{table.variable_name}' in a tf.function: call assign() outside of functions, "
+                "or model.set_weights(other.get_weights())"
+            )
+        if table.embedding_dim != self.embedding_variable.embedding_dim:
+            raise ValueError(
+                f"{what}: expected embeddings of {self.embedding_variable.embedding_dim} elements, found those of "
+                f"'{table.variable_name}' with {table.embedding_dim}"
+            )
+        self._replace(
+            other.numpy() if isinstance(other, Rows) else RowsCopy.of(table, None)
+        )
+
     def _replace(self, copy):
         if not isinstance(copy, RowsCopy):
             raise ValueError(
@@ -137,6 +175,14 @@ class Rows(keras.Variable):
         copy.restore(self.embedding_variable)
         if copy.state is not None:
             copy.state.assign_to(self._row_optimizer, f"weights of layer '{self._layer_name}'")
+
+    def __tf_tensor__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
+        """NotImplementedError: rows have no dense value."""
+        raise NotImplementedError(
+            f"rows of layer '{self._layer_name}' are in a hash table and have no dense tensor: call the layer with ids, or look ids up "
+            "with tf.nn.embedding_lookup(layer.embeddings, ids); read all rows with export() of the layer's tables; regularize the "
+            "layer's output (activity_regularizer); give keras.callbacks.TensorBoard histogram_freq=0"
+        )
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
         raise NotImplementedError(

@@ -1,0 +1,232 @@
+"""Programs that use keras.layers.Embedding, with our layer in its place: the same calls give the same results."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_util
+import tf_multitier
+import worlds
+
+keras = pytest.importorskip("keras", reason="Keras is not installed")
+kt = pytest.importorskip("tf_multitier.keras")
+optimizers = tf_multitier.optimizers
+pytestmark = worlds.needs_eager
+
+
+def sgd(stock=False):
+    optimizer = keras.optimizers.SGD(0.1)
+    return optimizer if stock else kt.with_rows(optimizer)
+
+
+def build(embedding):
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((3,), dtype="int64")
+    values = keras.layers.Flatten()(embedding(ids))
+    return keras.Model(ids, keras.layers.Dense(1, name="out")(values))
+
+
+def losses(model, epochs=2):
+    arguments = dict(batch_size=32, epochs=epochs, shuffle=False, verbose=0)
+    return model.fit(keras_util.X, keras_util.Y, **arguments).history["loss"]
+
+
+def static(**kwargs):
+    return keras.layers.Embedding(40, 4, **kwargs)
+
+
+ours = functools.partial(kt.Embedding, 4)
+
+
+# ---- initial values
+
+
+def test_set_random_seed_gives_the_same_rows_twice_in_a_process():
+    def train():
+        keras.utils.set_random_seed(42)
+        model = keras.Sequential([ours(), keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(sgd(), "mse")
+        return losses(model)
+
+    first = train()
+    assert train() == first
+    keras.utils.set_random_seed(42)
+    one, two = ours(), ours()
+    ids = tf.range(10, dtype=tf.int64)
+    assert not np.array_equal(one(ids), two(ids))
+
+
+def test_a_seed_of_the_initializer_is_kept_after_set_random_seed():
+    ids = tf.range(5, dtype=tf.int64)
+    values = []
+    for program in (1, 2):
+        keras.utils.set_random_seed(program)
+        values.append(ours(keras.initializers.RandomUniform(seed=7))(ids).numpy())
+    np.testing.assert_array_equal(*values)
+
+
+def test_a_loaded_model_gives_new_ids_the_rows_that_the_saved_one_gives_them(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = build(ours())
+    model.save(tmp_path / "m.keras")
+    keras.utils.set_random_seed(2)
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    ids = np.arange(1000, 1030).reshape(10, 3)
+    np.testing.assert_array_equal(loaded.predict(ids, verbose=0), model.predict(ids, verbose=0))
+
+
+@pytest.mark.parametrize("shape", [(40, 4), (4,)])
+def test_a_constant_matrix_is_the_initial_rows(tmp_path, shape):
+    matrix = np.random.default_rng(0).normal(size=shape).astype("float32")
+    initializer = keras.initializers.Constant(matrix)
+    expected, model = build(static(embeddings_initializer=initializer)), build(ours(initializer))
+    expected.compile(sgd(stock=True), "mse")
+    model.compile(sgd(), "mse")
+    np.testing.assert_allclose(losses(model), losses(expected), rtol=1e-5)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(keras_util.predicted(loaded), keras_util.predicted(model))
+    with pytest.raises(ValueError, match=r"initial matrix: expected shape \[N, 3\], found"):
+        kt.Embedding(3, initializer)(tf.constant([1]))
+
+
+# ---- ids
+
+
+def test_booleans_are_ids_as_in_keras():
+    ids = np.array([True, False, True])
+    layer = ours()
+    np.testing.assert_array_equal(layer(ids), layer(tf.constant([1, 0, 1])))
+
+
+def test_strings_are_refused_and_the_layers_that_make_ids_are_named():
+    with pytest.raises(TypeError, match=r"found strings: .*keras\.layers\.StringLookup or Hash"):
+        ours()(np.array(["a", "b"]))
+
+
+# ---- arguments of keras.layers.Embedding
+
+
+@pytest.mark.parametrize(
+    "argument, value, cure",
+    [
+        ("embeddings_regularizer", "l2", "use activity_regularizer"),
+        ("embeddings_constraint", "unit_norm", "UnitNormalization"),
+        ("weights", [np.zeros((40, 4))], r"keras\.initializers\.Constant\(matrix\)"),
+        ("lora_rank", 2, "a row for each id"),
+        ("lora_alpha", 2, "a row for each id"),
+        ("quantization_config", {"mode": "int8"}, "value_dtype="),
+    ],
+)
+def test_arguments_that_need_all_rows_are_refused_with_a_cure(argument, value, cure):
+    message = rf"tf_multitier\.keras\.Embedding: expected no argument {argument}, found .*{cure}"
+    with pytest.raises(TypeError, match=message):
+        ours(**{argument: value})
+    assert ours(**{argument: None}).output_dim == 4
+
+
+def test_input_length_is_left_out_with_a_warning_as_in_keras():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        layer = ours(input_length=3)
+    assert [str(w.message) for w in caught if "input_length" in str(w.message)]
+    assert "input_length" not in layer.get_config()
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_weights_have_the_paths_of_keras(partitions):
+    expected = build(static(name="emb"))
+    model = build(ours(name="emb", partitions=partitions))
+    paths = [v.path for v in model.variables]
+    if partitions == 1:
+        assert paths[0] == expected.variables[0].path == "emb/embeddings"
+    else:
+        assert paths[:2] == ["emb/embeddings_part_0", "emb/embeddings_part_1"]
+    assert len(set(paths)) == len(paths)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_weight_is_assigned_to_that_of_another_model(is_own, partitions):
+    make = lambda: build(ours(optimizer=optimizers.SGD(0.1) if is_own else None, partitions=partitions))
+    online, target = make(), make()
+    online.compile(keras.optimizers.SGD(0.1) if is_own else sgd(), "mse")
+    losses(online)
+    for to, of in zip(target.variables, online.variables, strict=True):
+        to.assign(of)
+    np.testing.assert_array_equal(keras_util.predicted(target), keras_util.predicted(online))
+    before = keras_util.predicted(target)
+    losses(online)  # the copy does not follow
+    np.testing.assert_array_equal(keras_util.predicted(target), before)
+
+
+def test_a_state_tree_is_set_on_another_model():
+    online, target = build(ours(name="emb")), build(ours(name="emb"))
+    online.compile(sgd(), "mse")
+    target.compile(sgd(), "mse")
+    losses(online)
+    tree = {"trainable_variables": online.get_state_tree()["trainable_variables"]}
+    target.set_state_tree(tree)
+    np.testing.assert_array_equal(keras_util.predicted(target), keras_util.predicted(online))
+
+
+def test_a_weight_that_cannot_be_assigned_is_refused_and_changes_nothing():
+    rows, other = (build(made).variables[0] for made in (ours(), kt.Embedding(2)))
+    parts = build(ours(partitions=2)).layers[1]
+    before = int(rows.embedding_variable.total_count())
+    with pytest.raises(ValueError, match=r"expected embeddings of 4 elements, found .* with 2"):
+        rows.assign(other)
+    with pytest.raises(ValueError, match=r"found the partitioned embedding variable .* one by one"):
+        rows.assign(parts.embeddings)
+    fine = build(ours()).variables[0]
+    with pytest.raises(NotImplementedError, match=r"in a tf\.function: call assign\(\) outside"):
+        tf.function(lambda: rows.assign(fine))()
+    assert int(rows.embedding_variable.total_count()) == before
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rows: tf.nn.l2_loss(rows),
+        lambda rows: tf.nn.embedding_lookup(rows, [1]),
+        lambda rows: keras.ops.transpose(rows),
+    ],
+)
+def test_a_weight_used_as_a_tensor_names_its_layer_and_what_to_do(use):
+    rows = build(ours(name="emb")).variables[0]
+    message = r"rows of layer 'emb' .*tf\.nn\.embedding_lookup\(layer\.embeddings, ids\)"
+    with pytest.raises(NotImplementedError, match=message):
+        use(rows)
+
+
+# ---- optimizers
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="new in Keras 3.15")
+def test_an_optimizer_for_each_layer_trains_rows_where_it_can():
+    def train(embedding, for_rows, own=keras.optimizers.SGD):
+        model = build(embedding)
+        chosen = keras.optimizers.OptimizerMap(own(0.05))
+        chosen[".*embeddings"] = for_rows
+        model.compile(keras.optimizers.MultiOptimizer(chosen), "mse")
+        return losses(model)
+
+    expected = train(static(embeddings_initializer="ones"), sgd(stock=True))
+    np.testing.assert_allclose(train(ours("ones"), sgd()), expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"which SGD cannot train: give the layer"):
+        train(ours("ones"), sgd(stock=True))
+
+
+def test_zeros_that_the_program_made_have_no_rows_and_train_nothing():
+    ev = tf_multitier.get_embedding_variable("users", 4)
+    optimizer = optimizers.SGD(0.1)
+    optimizer.apply_gradients([(tf.zeros([0, 4]), ev)])
+    assert int(ev.total_count()) == 0 and int(optimizer.iterations) == 1
+    with pytest.raises(TypeError, match=r"expected IndexedSlices of keys, found a dense tensor"):
+        optimizer.apply_gradients([(tf.zeros([1, 4]), ev)])

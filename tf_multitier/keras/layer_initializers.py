@@ -1,0 +1,53 @@
+"""Initializers of Keras as initial values of embedding variables."""
+
+from __future__ import annotations
+
+import typing
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_multitier import initializers
+
+
+def initializer_of_rows(initializer: typing.Any) -> typing.Any:
+    """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one.
+
+    keras.initializers.Constant of a matrix [N, dim] gives that matrix: id i starts from its row i modulo N.
+    """
+    made = keras.initializers.get(initializer)
+    if isinstance(made, initializers.KeyInitializer):
+        return made
+    config = made.get_config() if hasattr(made, "get_config") else {}
+    if type(made).__name__ == "Constant" and np.ndim(made.value) in (1, 2):
+        return np.atleast_2d(np.asarray(made.value, np.float32))
+    seed = _seed(made, config)
+    kinds = {
+        "RandomUniform": lambda: tf.random_uniform_initializer(
+            config["minval"], config["maxval"], seed
+        ),
+        "RandomNormal": lambda: tf.random_normal_initializer(
+            config["mean"], config["stddev"], seed
+        ),
+        "TruncatedNormal": lambda: tf.compat.v1.truncated_normal_initializer(
+            config["mean"], config["stddev"], seed
+        ),
+        "Constant": lambda: tf.constant_initializer(config["value"]),
+        "Zeros": tf.zeros_initializer,
+        "Ones": tf.ones_initializer,
+    }
+    if type(made).__name__ not in kinds or isinstance(seed, dict):
+        return made
+    return kinds[type(made).__name__]()
+
+
+def _seed(initializer, config):
+    """The seed that an initializer was made with. Without one: after keras.utils.set_random_seed, what Keras drew for the initializer,
+    so that the same program gives the same rows twice in a process; else None, and the variable's name gives the seed."""
+    seed = config.get("seed")
+    drawn = getattr(initializer, "seed", None)
+    # Keras does not export it, and earlier versions do not have it.
+    seed_of_program = getattr(keras.src.utils.rng_utils, "get_random_seed", lambda: None)()
+    is_drawn = seed is None and seed_of_program is not None and isinstance(drawn, int)
+    return drawn if is_drawn else seed
