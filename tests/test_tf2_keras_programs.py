@@ -1,7 +1,10 @@
 """Programs that use keras.layers.Embedding, with our layer in its place: the same calls give the same results."""
 
 import functools
+import gc
+import os
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -122,7 +125,7 @@ def test_strings_are_refused_and_the_layers_that_make_ids_are_named():
     ],
 )
 def test_arguments_that_need_all_rows_are_refused_with_a_cure(argument, value, cure):
-    message = rf"tf_multitier\.keras\.Embedding: expected no argument {argument}, found .*{cure}"
+    message = rf"tf_multitier\.keras\.Embedding has no {argument}, found .*{cure}"
     with pytest.raises(TypeError, match=message):
         ours(**{argument: value})
     assert ours(**{argument: None}).output_dim == 4
@@ -230,3 +233,25 @@ def test_zeros_that_the_program_made_have_no_rows_and_train_nothing():
     assert int(ev.total_count()) == 0 and int(optimizer.iterations) == 1
     with pytest.raises(TypeError, match=r"expected IndexedSlices of keys, found a dense tensor"):
         optimizer.apply_gradients([(tf.zeros([1, 4]), ev)])
+
+
+# ---- ends
+
+
+def test_a_model_that_a_function_deletes_goes_with_its_files_before_the_function_ends(tmp_path):
+    tiers = tf_multitier.StorageOption("DRAM_SSDHASH", str(tmp_path / "rows"), [1 << 16])
+    option = tf_multitier.EmbeddingVariableOption(storage_option=tiers)
+    model = build(ours(ev_option=option))
+    model.compile(sgd(), "mse")
+    losses(model, epochs=1)
+    copies = model.get_weights()
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    loaded.set_weights(copies)
+    assert os.listdir(tmp_path / "rows")
+    ends = weakref.ref(model), weakref.ref(loaded)
+    del model, loaded, copies
+    keras.backend.clear_session()
+    gc.collect()
+    assert [end() for end in ends] == [None, None]
+    assert not [files for _, _, files in os.walk(tmp_path / "rows") if files]

@@ -219,13 +219,18 @@ class Rows(keras.Variable):
 
 
 def _calling_optimizers():
-    """The Keras optimizers among the callers, innermost first."""
+    """The Keras optimizers among the callers, innermost first.
+
+    It reads the variables of functions of optimizer modules only. To read those of a function, Python keeps a copy of all of them until
+    the function ends: a model that the caller deletes in its function would stay, with its tables.
+    """
     found: list = []
     frame: typing.Any = inspect.currentframe()
     for _ in range(16):
         if frame is None:
             break
-        owner = frame.f_locals.get("self")
+        is_of_optimizer = "optimizer" in frame.f_globals.get("__name__", "")
+        owner = frame.f_locals.get("self") if is_of_optimizer else None
         if isinstance(owner, keras.optimizers.Optimizer) and owner not in found:
             found.append(owner)
         frame = frame.f_back

@@ -36,7 +36,7 @@ def taken_out(layer: str, arguments: dict) -> dict:
             found = repr(value)
             found = found if len(found) < 40 else type(value).__name__
             raise TypeError(
-                f"tf_multitier.keras.{layer}: expected no argument {name}, found {found}: {cure}"
+                f"tf_multitier.keras.{layer} has no {name}, found {name}={found}: {cure}"
             )
     if rest.pop("input_length", None) is not None:
         warnings.warn(f"tf_multitier.keras.{layer} does not need input_length: leave it out", stacklevel=4)
