@@ -110,6 +110,31 @@ def test_strings_are_refused_and_the_layers_that_make_ids_are_named():
         ours()(np.array(["a", "b"]))
 
 
+def test_ids_of_three_dimensions_are_refused_by_a_combiner_also_when_a_model_is_built():
+    message = r"layer '.*': ids for a combiner: expected .* found shape \(2, 3, 4\): reshape them"
+    layer = ours(combiner="mean")
+    group = kt.GroupEmbedding({"a": dict(output_dim=4)})
+    ids = keras.Input(batch_shape=(2, 3, 4), dtype="int64")
+    for call in (
+        lambda: layer(tf.zeros([2, 3, 4], tf.int64)),
+        lambda: group({"a": tf.zeros([2, 3, 4], tf.int64)}),
+        lambda: layer(ids),
+        lambda: group({"a": ids}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert ours()(ids).shape == (2, 3, 4, 4)
+
+
+def test_a_layer_that_is_built_twice_has_one_table():
+    layer, group = ours(), kt.GroupEmbedding({"a": dict(output_dim=4)})
+    for made in (layer, group):
+        made.build()
+        tables = made.tables
+        made.build((None, 3))
+        assert len(made.tables) == 1 and made.tables[0] is tables[0]
+
+
 # ---- arguments of keras.layers.Embedding
 
 

@@ -198,6 +198,8 @@ class Embedding(_RowsLayer):
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes the embedding variable. The shape of the input does not matter."""
         del input_shape
+        if self.built:
+            return
         self.embeddings = self._add_rows("embeddings", self)
         self.built = True
 
@@ -208,7 +210,7 @@ class Embedding(_RowsLayer):
         if self.combiner is None:
             values = _values(self.embeddings, inputs, training, self.compute_dtype)
         else:
-            ids = pooled_ids(inputs, self.mask_zero)
+            ids = pooled_ids(inputs, self.mask_zero, self.name)
             values = lookup.embedding_lookup_sparse(
                 self.embeddings,
                 ids,
@@ -234,6 +236,8 @@ class Embedding(_RowsLayer):
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, computed without a lookup."""
+        if self.combiner is not None:
+            _check_rank(inputs.shape, self.name)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -298,17 +302,25 @@ def _values(variable, ids, training, compute_dtype):
     return lookup.embedding_lookup(variable, ids, training=training, output_dtype=output_dtype)
 
 
-def pooled_ids(ids: typing.Any, mask_zero: bool) -> typing.Any:
-    """Ids of [batch, ids] as a ragged or sparse tensor, without zeros if mask_zero."""
+def _check_rank(shape, where):
+    """ValueError for ids of a combiner that are not [batch] or [batch, ids]."""
+    rank = tf.TensorShape(shape).rank
+    if rank not in (None, 1, 2):
+        found = "a scalar" if rank == 0 else f"shape {tuple(shape)}"
+        raise ValueError(
+            f"layer '{where}': ids for a combiner: expected shape [batch] or [batch, ids], found {found}: reshape them, or look them up "
+            "without a combiner and pool the embeddings"
+        )
+
+
+def pooled_ids(ids: typing.Any, mask_zero: bool, where: str) -> typing.Any:
+    """Ids of [batch, ids] as a ragged or sparse tensor, without zeros if mask_zero. where: name of the layer, or of layer and feature."""
     if isinstance(ids, tf.SparseTensor):
         return tf.sparse.retain(ids, tf.not_equal(ids.values, 0)) if mask_zero else ids
     if isinstance(ids, tf.RaggedTensor):
         return tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0)) if mask_zero else ids
     ids = tf.convert_to_tensor(ids)
-    if ids.shape.rank == 0:
-        raise ValueError(
-            "ids for a combiner: expected shape [batch] or [batch, ids], found a scalar"
-        )
+    _check_rank(ids.shape, where)
     if ids.shape.rank == 1:
         ids = ids[:, None]
     if mask_zero:
@@ -411,6 +423,8 @@ class GroupEmbedding(_RowsLayer):
     def build(self, input_shape: typing.Any = None) -> None:
         """Makes the embedding variable of each feature. The shapes of the inputs do not matter."""
         del input_shape
+        if self.built:
+            return
         self.embeddings = {
             name: self._add_rows(name, made) for name, made in self._features.items()
         }
@@ -428,7 +442,9 @@ class GroupEmbedding(_RowsLayer):
         """
         self._check_features(inputs)
         ids = [
-            pooled_ids(_integers(inputs[name], self.name), made.mask_zero)
+            pooled_ids(
+                _integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}"
+            )
             for name, made in self._features.items()
         ]
         combiners = [made.combiner for made in self._features.values()]
@@ -449,6 +465,8 @@ class GroupEmbedding(_RowsLayer):
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
         self._check_features(inputs)
+        for name in self._features:
+            _check_rank(inputs[name].shape, f"{self.name}/{name}")
         batch = inputs[next(iter(self._features))].shape[0]
         dims = {name: made.output_dim for name, made in self._features.items()}
         spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
