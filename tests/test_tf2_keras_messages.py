@@ -27,7 +27,9 @@ def test_input_dim_is_refused():
         lambda: kt.GroupEmbedding({"a": {"input_dim": 1000, "output_dim": 16}}),
         lambda: kt.GroupEmbedding({"a": {"output_dim": 16}}, input_dim=1000),
     ):
-        with pytest.raises(TypeError, match=r"has no input_dim, found input_dim=1000: .*leave it out"):
+        with pytest.raises(
+            TypeError, match=r"has no input_dim, found input_dim=1000: .*leave it out"
+        ):
             make()
     with pytest.raises(TypeError, match=r"found 16: Embedding has no input_dim"):
         kt.Embedding(1000, 16)

@@ -182,7 +182,9 @@ def test_weights_have_the_paths_of_keras(partitions):
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("is_own", [False, True])
 def test_a_weight_is_assigned_to_that_of_another_model(is_own, partitions):
-    make = lambda: build(ours(optimizer=optimizers.SGD(0.1) if is_own else None, partitions=partitions))
+    make = lambda: build(
+        ours(optimizer=optimizers.SGD(0.1) if is_own else None, partitions=partitions)
+    )
     online, target = make(), make()
     online.compile(keras.optimizers.SGD(0.1) if is_own else sgd(), "mse")
     losses(online)
@@ -231,6 +233,36 @@ def test_a_weight_used_as_a_tensor_names_its_layer_and_what_to_do(use):
     message = r"rows of layer 'emb' .*tf\.nn\.embedding_lookup\(layer\.embeddings, ids\)"
     with pytest.raises(NotImplementedError, match=message):
         use(rows)
+
+
+def test_a_sampled_softmax_over_the_rows_of_a_layer_trains_as_that_of_keras():
+    sampled = (
+        np.arange(5, dtype="int64"),
+        np.full([8, 1], 0.5, "float32"),
+        np.full([5], 0.5, "float32"),
+    )
+    queries = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    labels = np.arange(10, 18).reshape(8, 1)
+
+    def train(layer, optimizer):
+        layer.build()
+        embeddings = layer.embeddings if isinstance(layer, kt.Embedding) else layer.embeddings.value
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.nn.sampled_softmax_loss(
+                    embeddings, tf.zeros([40]), labels, queries, 5, 40, sampled_values=sampled
+                )
+            weights = layer.trainable_variables
+            optimizer.apply(tape.gradient(loss, weights), weights)
+            return tf.reduce_mean(loss)
+
+        return [float(step()) for _ in range(3)]
+
+    expected = train(static(embeddings_initializer="ones"), sgd(stock=True))
+    np.testing.assert_allclose(train(ours("ones"), sgd()), expected, rtol=1e-5)
+    assert expected[0] != expected[2]
 
 
 # ---- optimizers

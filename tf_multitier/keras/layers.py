@@ -32,6 +32,8 @@ _SERIALIZABLE(initializers.DebugInitializer)
 class _RowsLayer(keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
+    built: typing.Any  # of Keras
+
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
         super().__init__(**stock_arguments.taken_out(type(self).__name__, kwargs))
         self.supports_jit = False  # else Keras gives our ops to XLA
@@ -442,9 +444,7 @@ class GroupEmbedding(_RowsLayer):
         """
         self._check_features(inputs)
         ids = [
-            pooled_ids(
-                _integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}"
-            )
+            pooled_ids(_integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}")
             for name, made in self._features.items()
         ]
         combiners = [made.combiner for made in self._features.values()]

@@ -163,9 +163,7 @@ class Rows(keras.Variable):
                 f"{what}: expected embeddings of {self.embedding_variable.embedding_dim} elements, found those of "
                 f"'{table.variable_name}' with {table.embedding_dim}"
             )
-        self._replace(
-            other.numpy() if isinstance(other, Rows) else RowsCopy.of(table, None)
-        )
+        self._replace(other.numpy() if isinstance(other, Rows) else RowsCopy.of(table, None))
 
     def _replace(self, copy):
         if not isinstance(copy, RowsCopy):
@@ -176,7 +174,9 @@ class Rows(keras.Variable):
         if copy.state is not None:
             copy.state.assign_to(self._row_optimizer, f"weights of layer '{self._layer_name}'")
 
-    def __tf_tensor__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
+    def __tf_tensor__(
+        self, *unused_args: typing.Any, **unused_kwargs: typing.Any
+    ) -> typing.NoReturn:
         """NotImplementedError: rows have no dense value."""
         raise NotImplementedError(
             f"rows of layer '{self._layer_name}' are in a hash table and have no dense tensor: call the layer with ids, or look ids up "

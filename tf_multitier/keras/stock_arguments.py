@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 import warnings
 
 _CURES = {
@@ -39,6 +38,7 @@ def taken_out(layer: str, arguments: dict) -> dict:
                 f"tf_multitier.keras.{layer} has no {name}, found {name}={found}: {cure}"
             )
     if rest.pop("input_length", None) is not None:
-        warnings.warn(f"tf_multitier.keras.{layer} does not need input_length: leave it out", stacklevel=4)
+        warnings.warn(
+            f"tf_multitier.keras.{layer} does not need input_length: leave it out", stacklevel=4
+        )
     return rest
-
