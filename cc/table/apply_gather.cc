@@ -28,7 +28,7 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   below_.resize(base_.shards.size());
   if (base_.common.evicts) {
     no_room_ = demoter_.Retry();
-    stamp_ = base_.common.accesses.fetch_add(batch_->num_keys());
+    stamp_ = keys.stamp != 0 ? keys.stamp : base_.common.accesses.fetch_add(batch_->num_keys());
   }
   refused_.assign(base_.shards.size(), 0);
   if (refuses()) MT_RETURN_IF_ERROR(FindColdestBelow());

@@ -39,6 +39,10 @@ class ApplyOperation {
     bool distinct = false;        // the keys are distinct
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
     int64_t version = -1;         // that Update will set, for refuse_colder
+    // Where the caller has counted the accesses: the number of the first one, and how many later each key comes. 0: they are
+    // counted here, one for each position.
+    uint64_t stamp = 0;
+    Span<const uint32_t> uses;  // [n]
   };
   // Brings every row of the keys into DRAM and pins it. All I/O and allocation of an apply happen here. ResourceExhausted where
   // there is no room; an error of a tier; nothing has changed then. REQUIRES: called once
@@ -135,7 +139,7 @@ inline uint64_t ApplyOperation::Touched(uint32_t entry) const {
   if (stamp_ == 0) return 0;
   uint32_t last = batch_->first_position(entry);
   for (uint32_t p = last; p != KeyBatch::kEnd; p = batch_->next(p)) last = p;
-  return stamp_ + last;
+  return stamp_ + (keys_.uses.empty() ? last : keys_.uses[last]);
 }
 
 }  // namespace multitier

@@ -63,6 +63,18 @@ Status ShardRows::CreateUncommitted(const KeyBatch& batch, const std::vector<uin
   return OkStatus();
 }
 
+RowHeader* ShardRows::Create(int64_t key, uint64_t hash, uint64_t clock) {
+  const uint32_t slot = AllocateRow(clock, 1, 0);
+  RowHeader* const row = dram_.Header(slot);
+  row->key = key;
+  row->version = -1;
+  row->pins = 1;
+  row->flags = kRowUncommitted;
+  if (index_.Insert(hash, WordState::kDram, slot, hash_of()).ok()) return row;
+  ReleaseRow(slot);
+  return nullptr;
+}
+
 RowHeader* ShardRows::CreateFromCounted(const Found& found, uint64_t clock) {
   const CountedKey* counted = found.counted;
   marks_.CountedChanges(found.slot);

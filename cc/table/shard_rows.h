@@ -111,6 +111,9 @@ class ShardRows {
   // REQUIRES: the keys are absent; ReserveWords, ReserveRows; the caller has added the rows to ShardCommon::dram_rows
   Status CreateUncommitted(const KeyBatch& batch, const std::vector<uint32_t>& entries, uint64_t clock, RowHeader** rows,
                            size_t* created);
+  // Makes a pinned row, which the caller writes whole before it gives the lock up. Null: its index word finds no place.
+  // REQUIRES: the key is absent; ReserveRows; the caller has added the row to ShardCommon::dram_rows
+  RowHeader* Create(int64_t key, uint64_t hash, uint64_t clock);
   // A counted key becomes a row with its initial value. The row remembers the entry, so that Unpin can restore it, and
   // takes over its pins. REQUIRES: as CreateUncommitted
   RowHeader* CreateFromCounted(const Found& found, uint64_t clock);

@@ -9,7 +9,7 @@
 //   removal.cc           Remove, Clear
 //   expiration.cc        Expire
 //   scan.cc              Scan
-//   transfer.cc          Import
+//   import.cc            Import
 //   upsert.cc            Upsert
 //   row_batch.cc         CopyOut, PutBack
 //   snapshot.cc          PrepareSnapshot
@@ -146,10 +146,20 @@ class EmbeddingTable::Impl {
   // touched: when each entry counts as used.
   int64_t UpsertShard(const UpsertRequest& request, int shard, const std::vector<uint64_t>& touched, ApplyOperation* operation,
                       FreedRecords* freed);
-  Status ImportChunk(const Rows& rows, size_t from, size_t to, const std::vector<int>& columns, Executor* executor);
-  // The rows of one shard, which are at `from` and after it.
-  void ImportShard(const Rows& rows, size_t from, const std::vector<int>& columns, int s, ApplyOperation* operation,
-                   FreedRecords* freed);
+  struct ImportedChunk;
+  Status ImportChunk(ImportedChunk chunk, Executor* executor);
+  // Whether the tiers have room for all keys of the batch, were they all new; so that a chunk without room changes nothing.
+  bool MayLoad(const KeyBatch& batch);
+  // In all tiers.
+  size_t RowsOf(const ShardRows& shard) const;
+  // Room for n more rows in DRAM, which count as there from now on; or nothing.
+  bool TakeRoomToLoad(ShardRows* shard, size_t n);
+  // Writes what memory alone tells how, and adds the positions of the others to `left`.
+  void LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int shard, std::vector<uint32_t>* left,
+                 FreedRecords* freed);
+  // The rows at these positions of the chunk, which increase: all of them, or an error and none.
+  Status ImportLeft(const ImportedChunk& chunk, const std::vector<uint32_t>& positions, Executor* executor,
+                    std::vector<FreedRecords>* freed);
   Status ImportCounted(const Rows& rows);
   // Takes counted keys out until there are no more than admission.max_keys allows (counted_bound.cc).
   void BoundCounted();
