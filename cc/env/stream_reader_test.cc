@@ -8,9 +8,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "cc/env/memory_env.h"
 
@@ -116,6 +121,73 @@ TEST(StreamReaderTest, WhereDirectReadsAreRefusedTheCacheIsUsed) {
   EXPECT_TRUE((*reader)->direct());
   CheckReads(reader->get(), bytes);
   EXPECT_FALSE((*reader)->direct());
+}
+
+// Gives files that count their direct reads, and refuse those from an offset on.
+class CountingEnv : public InMemoryEnv {
+ public:
+  Result<std::unique_ptr<PositionedFile>> OpenPositionedFile(const std::string& path, OpenMode mode, bool direct) override {
+    Result<std::unique_ptr<PositionedFile>> file = InMemoryEnv::OpenPositionedFile(path, mode, false);
+    if (!direct || !file.ok()) return file;
+    return std::unique_ptr<PositionedFile>(new CountedFile(this, *std::move(file)));
+  }
+
+  std::atomic<int> reads{0};
+  std::atomic<uint64_t> damaged_from{~uint64_t{0}};
+
+ private:
+  class CountedFile : public PositionedFile {
+   public:
+    CountedFile(CountingEnv* env, std::unique_ptr<PositionedFile> file) : env_(env), file_(std::move(file)) {}
+    Status Write(uint64_t offset, const void* data, size_t bytes) override { return file_->Write(offset, data, bytes); }
+    Status Read(uint64_t offset, size_t bytes, void* out) const override {
+      if (offset >= env_->damaged_from) return UnavailableError("damaged");
+      MT_RETURN_IF_ERROR(file_->Read(offset, bytes, out));
+      ++env_->reads;
+      return OkStatus();
+    }
+    Status Sync() override { return file_->Sync(); }
+    Status Allocate(uint64_t bytes) override { return file_->Allocate(bytes); }
+    Status Truncate(uint64_t bytes) override { return file_->Truncate(bytes); }
+    Result<uint64_t> Size() const override { return file_->Size(); }
+    bool direct() const override { return true; }
+
+   private:
+    CountingEnv* const env_;
+    const std::unique_ptr<PositionedFile> file_;
+  };
+};
+
+constexpr uint64_t kWindow = StreamReader::kWindowBytes;
+
+TEST(StreamReaderTest, TheNextWindowIsReadBeforeTheCallerComesToIt) {
+  CountingEnv env;
+  const std::string bytes = RandomBytes(4 * kWindow + 5);
+  WriteFile(&env, "file", bytes);
+  auto reader = StreamReader::Open(&env, "file");
+  ASSERT_TRUE(reader.ok());
+  std::string found(bytes.size(), '\0');
+  ASSERT_TRUE((*reader)->Read(0, kWindow + 1, found.data()).ok());  // of two windows, so the third follows
+  for (int i = 0; i < 1000 && env.reads < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(env.reads, 3);
+  ASSERT_TRUE((*reader)->Read(kWindow + 1, bytes.size() - kWindow - 1, found.data() + kWindow + 1).ok());
+  EXPECT_TRUE(found == bytes);
+  EXPECT_EQ(env.reads, 4);  // each window once
+}
+
+TEST(StreamReaderTest, AnErrorOfTheNextWindowComesWithItsBytes) {
+  CountingEnv env;
+  const std::string bytes = RandomBytes(4 * kWindow);
+  WriteFile(&env, "file", bytes);
+  env.damaged_from = 2 * kWindow;
+  auto reader = StreamReader::Open(&env, "file");
+  ASSERT_TRUE(reader.ok());
+  std::string found(bytes.size(), '\0');
+  ASSERT_TRUE((*reader)->Read(0, 2 * kWindow, found.data()).ok());
+  EXPECT_EQ((*reader)->Read(2 * kWindow, 1, found.data()).code(), StatusCode::kUnavailable);
+  env.damaged_from = ~uint64_t{0};  // the device is there again
+  ASSERT_TRUE((*reader)->Read(0, bytes.size(), found.data()).ok());
+  EXPECT_TRUE(found == bytes);
 }
 
 TEST(StreamReaderTest, FilesWithoutADescriptorAreRead) {
