@@ -14,8 +14,8 @@
 //      checked.
 //      A sealed segment that is listed in full counts as proven.
 //   4. Keys. Of all records of a key the one with the largest seq wins; equal ones are copies by compaction. If a record wins,
-//   it
-//      is held. If a tombstone wins, the key is absent. All tombstones are kept until compaction drops them.
+//      it is held. If a tombstone wins, the key is absent. All tombstones are kept until compaction drops them.
+//
 // A few threads load segments in parallel. Keys are spread over buckets that fit the processor cache, with one small
 // open-addressed table each. Recovered segments become sealed without a change, so that an interrupted recovery finds the same
 // data again. Segments without a proof are synced in the next round: their records count as acknowledged, because recovery has
@@ -290,127 +290,155 @@ Status SsdHashTier::Impl::CleanUp(Span<const std::string> empty, bool lost_heade
   return lost_headers ? CachedFile::SyncDir(options_.env, options_.directory) : OkStatus();
 }
 
+// What recovery has found so far.
+struct SsdHashTier::Impl::Recovering {
+  std::vector<std::string> paths;                  // of the files of segments
+  uint64_t max_id = 0;                             // of these segments
+  std::vector<std::shared_ptr<Segment>> segments;  // those with records
+  std::vector<std::vector<Found>> buckets;         // the intact records: 2^log2_buckets buckets, by the hash of the key
+  size_t log2_buckets = 0;
+  uint64_t max_seq = 0;                // of these records
+  std::map<uint64_t, Status> listed;   // what came of each segment that the list names
+  std::vector<std::string> empty;      // files without records
+  std::vector<std::string> headless;   // files without a header
+  std::vector<SegmentHeader> layouts;  // one of each width
+  std::deque<MemoryLease> leases;      // on what the buckets need for each group
+
+  // Enough buckets for what the files can hold.
+  void MakeBuckets(size_t files) {
+    for (; log2_buckets < 12 && (kBucketRecords << log2_buckets) < files * 8192; ++log2_buckets) {
+    }
+    buckets.resize(size_t{1} << log2_buckets);
+  }
+  void Add(const FooterEntry& entry, uint32_t slot) {
+    max_seq = std::max(max_seq, entry.seq);
+    const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
+    const auto segment = static_cast<uint32_t>(segments.size());
+    buckets[bucket].push_back(Found{entry.key, entry.seq, segment, slot | (entry.tombstone ? kTombstoneBit : 0)});
+  }
+  // Also of segments with fewer columns: all of them may be deleted later.
+  void NoteLayouts(SegmentHeader header) {
+    for (size_t n = header.columns.size(); n > 0; --n) {
+      const bool known =
+          std::any_of(layouts.begin(), layouts.end(), [n](const SegmentHeader& layout) { return layout.columns.size() == n; });
+      if (known) continue;
+      header.columns.resize(n);
+      header.row_bytes = header.BytesOfColumns(static_cast<uint32_t>(n));
+      layouts.push_back(header);
+    }
+  }
+};
+
 Status SsdHashTier::Impl::Recover() {
   if (id_version_ == kIdWithList || options_.keep) {
     list_ = std::make_unique<SegmentList>(options_.env, options_.directory, instance_);
   }
   if (id_version_ == kIdWithList) MT_RETURN_IF_ERROR(list_->Load());
-  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
-  std::vector<std::shared_ptr<Segment>> segments;
-  std::vector<std::vector<Found>> buckets;
-  // Enough buckets for what the files can hold.
-  size_t log2_buckets = 0;
-  for (; log2_buckets < 12 && (kBucketRecords << log2_buckets) < names.size() * 8192; ++log2_buckets) {
+  Recovering found;
+  MT_RETURN_IF_ERROR(FindFiles(&found));
+  for (size_t begin = 0; begin < found.paths.size(); begin += kLoadGroup) {
+    MT_RETURN_IF_ERROR(TakeGroup(begin, std::min(kLoadGroup, found.paths.size() - begin), &found));
   }
-  buckets.resize(size_t{1} << log2_buckets);
-  std::vector<std::string> paths;
-  uint64_t max_seq = 0, max_id = 0;
-  for (const std::string& name : names) {
-    uint64_t id = 0;
-    if (!ParseSegmentName(name, &id)) continue;
-    paths.push_back(options_.directory + "/" + name);
-    max_id = std::max(max_id, id);
-  }
-  if (list_ != nullptr) MT_RETURN_IF_ERROR(CheckListedFiles(paths));
-  std::map<uint64_t, Status> listed;  // what came of each segment that the list names
-  std::vector<std::string> empty;
-  const auto take = [&](const std::string& path, const Loaded& loaded) MT_REQUIRES(files_mutex_) {
-    if (const ListedSegment* said = ListedAt(path)) {
-      // One good file of several is enough: a crash may have left a part of the next.
-      const auto [was, first] = listed.emplace(said->id, OkStatus());
-      if (first || !was->second.ok()) was->second = CheckListed(path, *said, loaded);
-    }
-    const std::shared_ptr<Segment>& segment = loaded.segment;
-    if (segment == nullptr || loaded.entries.empty()) {
-      empty.push_back(path);
-      return;
-    }
-    const auto index = static_cast<uint32_t>(segments.size());
-    for (uint32_t slot = 0; slot < loaded.entries.size(); ++slot) {
-      const FooterEntry& entry = loaded.entries[slot];
-      if (entry.damaged) {
-        ++recovery_.damaged_records;
-        NoteDamage(path, segment->geometry.RecordOffset(slot));
-        continue;
-      }
-      max_seq = std::max(max_seq, entry.seq);
-      segment->Note(entry.version, entry.frequency);
-      const size_t bucket = log2_buckets == 0 ? 0 : HashKey(entry.key) >> (64 - log2_buckets);
-      buckets[bucket].push_back(Found{entry.key, entry.seq, index, slot | (entry.tombstone ? kTombstoneBit : 0)});
-    }
-    recovery_.records += static_cast<int64_t>(loaded.entries.size());
-    recovery_.unsealed_files += segment->footer_bytes == 0 ? 1 : 0;
-    if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
-    segments.push_back(segment);
-  };
-  std::vector<std::string> headless;
-  std::vector<SegmentHeader> layouts;  // one of each width
-  std::deque<MemoryLease> leases;      // on what the buckets need for each group
-  for (size_t begin = 0; begin < paths.size(); begin += kLoadGroup) {
-    const Span<const std::string> part(paths.data() + begin, std::min(kLoadGroup, paths.size() - begin));
-    std::vector<Loaded> group;
-    LoadHeaders(part, &group);
-    size_t all = 0, largest = 0;
-    for (const Loaded& loaded : group) {
-      all += EntriesBytes(loaded.header);
-      largest = std::max(largest, EntriesBytes(loaded.header));
-    }
-    const MemoryLease entries(all + kMoreWhileLoading * largest * std::min<size_t>(group.size(), kLoadHelpers + 1));
-    if (!entries.ok()) return entries.Refusal("ssdhash tier: recovery");
-    LoadSegments(&group);
-    size_t found = 0;
-    for (const Loaded& loaded : group) found += loaded.entries.size();
-    const MemoryLease& lease = leases.emplace_back(found * kScratchBytesOfRecord);
-    if (!lease.ok()) return lease.Refusal("ssdhash tier: recovery");
-    for (size_t i = 0; i < part.size(); ++i) {
-      MT_RETURN_IF_ERROR(group[i].status);
-      if (group[i].headless) {
-        headless.push_back(part[i]);
-        continue;
-      }
-      if (group[i].segment != nullptr) {
-        // Also segments with fewer columns: all of them may be deleted later.
-        SegmentHeader header = group[i].segment->header;
-        for (size_t n = header.columns.size(); n > 0; --n) {
-          const bool known = std::any_of(layouts.begin(), layouts.end(),
-                                         [n](const SegmentHeader& layout) { return layout.columns.size() == n; });
-          if (known) continue;
-          header.columns.resize(n);
-          header.row_bytes = header.BytesOfColumns(static_cast<uint32_t>(n));
-          layouts.push_back(header);
-        }
-      }
-      take(part[i], group[i]);
-    }
-  }
-  for (const std::string& path : headless) {
+  for (const std::string& path : found.headless) {
     Loaded loaded;
-    MT_RETURN_IF_ERROR(LoadHeadless(path, SegmentIdOf(path), layouts, &loaded));
+    MT_RETURN_IF_ERROR(LoadHeadless(path, SegmentIdOf(path), found.layouts, &loaded));
     ++recovery_.lost_headers;
     NoteDamage(path, 0);
-    take(path, loaded);
+    Take(path, loaded, &found);
   }
-  for (const auto& [id, status] : listed) MT_RETURN_IF_ERROR(status);
-  recovery_.listed_files = static_cast<int64_t>(listed.size());
+  for (const auto& [id, status] : found.listed) MT_RETURN_IF_ERROR(status);
+  recovery_.listed_files = static_cast<int64_t>(found.listed.size());
   if (options_.read_only) {
     recovered_columns_.resize(std::min<size_t>(1, recovered_columns_.size()));
   } else {
-    MT_RETURN_IF_ERROR(CleanUp(empty, !headless.empty()));
+    MT_RETURN_IF_ERROR(CleanUp(found.empty, !found.headless.empty()));
   }
+  return HoldNewest(&found);
+}
+
+Status SsdHashTier::Impl::FindFiles(Recovering* found) const {
+  MT_ASSIGN_OR_RETURN(const std::vector<std::string> names, CachedFile::ListDir(options_.env, options_.directory));
+  found->MakeBuckets(names.size());
+  for (const std::string& name : names) {
+    uint64_t id = 0;
+    if (!ParseSegmentName(name, &id)) continue;
+    found->paths.push_back(options_.directory + "/" + name);
+    found->max_id = std::max(found->max_id, id);
+  }
+  return list_ != nullptr ? CheckListedFiles(found->paths) : OkStatus();
+}
+
+Status SsdHashTier::Impl::TakeGroup(size_t begin, size_t n, Recovering* found) {
+  const Span<const std::string> paths(found->paths.data() + begin, n);
+  std::vector<Loaded> group;
+  LoadHeaders(paths, &group);
+  size_t all = 0, largest = 0;
+  for (const Loaded& loaded : group) {
+    all += EntriesBytes(loaded.header);
+    largest = std::max(largest, EntriesBytes(loaded.header));
+  }
+  const MemoryLease entries(all + kMoreWhileLoading * largest * std::min<size_t>(group.size(), kLoadHelpers + 1));
+  if (!entries.ok()) return entries.Refusal("ssdhash tier: recovery");
+  LoadSegments(&group);
+  size_t records = 0;
+  for (const Loaded& loaded : group) records += loaded.entries.size();
+  const MemoryLease& lease = found->leases.emplace_back(records * kScratchBytesOfRecord);
+  if (!lease.ok()) return lease.Refusal("ssdhash tier: recovery");
+  for (size_t i = 0; i < paths.size(); ++i) {
+    MT_RETURN_IF_ERROR(group[i].status);
+    if (group[i].headless) {
+      found->headless.push_back(paths[i]);
+      continue;
+    }
+    if (group[i].segment != nullptr) found->NoteLayouts(group[i].segment->header);
+    Take(paths[i], group[i], found);
+  }
+  return OkStatus();
+}
+
+void SsdHashTier::Impl::Take(const std::string& path, const Loaded& loaded, Recovering* found) {
+  if (const ListedSegment* said = ListedAt(path)) {
+    // One good file of several is enough: a crash may have left a part of the next.
+    const auto [was, first] = found->listed.emplace(said->id, OkStatus());
+    if (first || !was->second.ok()) was->second = CheckListed(path, *said, loaded);
+  }
+  const std::shared_ptr<Segment>& segment = loaded.segment;
+  if (segment == nullptr || loaded.entries.empty()) {
+    found->empty.push_back(path);
+    return;
+  }
+  for (uint32_t slot = 0; slot < loaded.entries.size(); ++slot) {
+    const FooterEntry& entry = loaded.entries[slot];
+    if (entry.damaged) {
+      ++recovery_.damaged_records;
+      NoteDamage(path, segment->geometry.RecordOffset(slot));
+      continue;
+    }
+    segment->Note(entry.version, entry.frequency);
+    found->Add(entry, slot);
+  }
+  recovery_.records += static_cast<int64_t>(loaded.entries.size());
+  recovery_.unsealed_files += segment->footer_bytes == 0 ? 1 : 0;
+  if (segment->header.columns.size() > recovered_columns_.size()) recovered_columns_ = segment->header.columns;
+  found->segments.push_back(segment);
+}
+
+Status SsdHashTier::Impl::HoldNewest(Recovering* found) {
+  const std::vector<std::shared_ptr<Segment>>& segments = found->segments;
   MutexLock lock(set_.mutex);
   set_.unlinked = true;  // the previous process may have deleted files
-  set_.next_segment_id = max_id + 1;
-  next_seq_ = max_seq + kSeqGap;
+  set_.next_segment_id = found->max_id + 1;
+  next_seq_ = found->max_seq + kSeqGap;
   for (const auto& segment : segments) MT_RETURN_IF_ERROR(set_.Add(segment));
   std::vector<uint32_t> table;
-  for (std::vector<Found>& bucket : buckets) {
-    for (const Found& found : bucket) {
-      if ((found.slot & kTombstoneBit) != 0) segments[found.segment]->SetTombstone(found.slot & ~kTombstoneBit);
+  for (std::vector<Found>& bucket : found->buckets) {
+    for (const Found& record : bucket) {
+      if ((record.slot & kTombstoneBit) != 0) segments[record.segment]->SetTombstone(record.slot & ~kTombstoneBit);
     }
-    ForNewest(bucket, &table, [&](const Found& found) MT_NO_THREAD_SAFETY_ANALYSIS {  // called with set_.mutex held
-      if ((found.slot & kTombstoneBit) != 0) return;
-      segments[found.segment]->SetLive(found.slot);
-      set_.Hold(*segments[found.segment], 1);
+    ForNewest(bucket, &table, [&](const Found& record) MT_NO_THREAD_SAFETY_ANALYSIS {  // called with set_.mutex held
+      if ((record.slot & kTombstoneBit) != 0) return;
+      segments[record.segment]->SetLive(record.slot);
+      set_.Hold(*segments[record.segment], 1);
     });
     bucket = std::vector<Found>();
   }

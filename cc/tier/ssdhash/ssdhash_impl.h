@@ -163,6 +163,14 @@ class SsdHashTier::Impl {
     std::shared_ptr<Segment> segment;  // null: not loaded
     std::vector<FooterEntry> entries;
   };
+  // The steps of Recover, in order.
+  struct Recovering;
+  Status FindFiles(Recovering* found) const MT_REQUIRES(files_mutex_);
+  // Loads n files from `begin` on, and takes what is in them.
+  Status TakeGroup(size_t begin, size_t n, Recovering* found) MT_REQUIRES(files_mutex_);
+  void Take(const std::string& path, const Loaded& loaded, Recovering* found) MT_REQUIRES(files_mutex_);
+  // Adds the segments to the set. Holds the newest record of each key.
+  Status HoldNewest(Recovering* found) MT_REQUIRES(append_mutex_);
   // A segment is loaded in two steps. Between them a lease is taken on the memory of the second.
   Status LoadHeader(const std::string& path, Loaded* loaded) const;
   // An existing segment's file.
