@@ -310,36 +310,69 @@ Status ValidateStorage(const StorageSpec& spec) {
   return OkStatus();
 }
 
-Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance) {
-  MT_RETURN_IF_ERROR(ValidateStorage(spec));
-  const MemoryLease lease(kScratchBytes);
-  if (!lease.ok()) return lease.Refusal(StrCat("table '", options->name, "': making its tiers"));
-  std::vector<std::string> names = TiersOf(spec.type);
-  std::vector<LowerTierOptions> budgets(names.size());  // their tiers are made below
-  for (size_t i = 0; i < names.size(); ++i) {
-    const bool last = i + 1 == names.size();
+namespace {
+
+// The size of each tier. Their tiers are made later.
+std::vector<LowerTierOptions> BudgetsOf(const StorageSpec& spec, size_t tiers) {
+  std::vector<LowerTierOptions> budgets(tiers);
+  for (size_t i = 0; i < tiers; ++i) {
+    const bool last = i + 1 == tiers;
     if (i < spec.rows.size()) {
       budgets[i].budget_rows = static_cast<uint64_t>(spec.rows[i]);
     } else {
       budgets[i].budget_bytes = static_cast<uint64_t>(i < spec.sizes.size() ? spec.sizes[i] : last ? 0 : kDefaultBytes);
     }
   }
+  return budgets;
+}
+
+// Sets the options of HBM, and takes it out of the tiers. HBM alone: every row stays in HBM, and the host has copies, in DRAM
+// without a bound.
+Status TakeHbm(const StorageSpec& spec, TableOptions* options, std::vector<std::string>* names,
+               std::vector<LowerTierOptions>* budgets) {
   options->above = nullptr;
   options->hbm_budget_bytes = options->hbm_budget_rows = 0;
-  if (names[0] == "HBM") {
-    if (options->value_dtype != DType::kFloat32) {
-      return InvalidArgumentError("value_dtype: expected float32 with storage_type ", spec.type, ", found ",
-                                  DTypeName(options->value_dtype), ": rows in HBM are float32");
-    }
-    const bool alone = names.size() == 1;  // it keeps every row; the host has copies, in DRAM without a bound
-    MT_RETURN_IF_ERROR(ComposeHbm(spec, alone, options));
-    names.erase(names.begin());
-    budgets.erase(budgets.begin());
-    if (alone) {
-      names = {"DRAM"};
-      budgets = {LowerTierOptions()};
-    }
+  if (names->front() != "HBM") return OkStatus();
+  if (options->value_dtype != DType::kFloat32) {
+    return InvalidArgumentError("value_dtype: expected float32 with storage_type ", spec.type, ", found ",
+                                DTypeName(options->value_dtype), ": rows in HBM are float32");
   }
+  const bool alone = names->size() == 1;
+  MT_RETURN_IF_ERROR(ComposeHbm(spec, alone, options));
+  names->erase(names->begin());
+  budgets->erase(budgets->begin());
+  if (alone) {
+    *names = {"DRAM"};
+    *budgets = {LowerTierOptions()};
+  }
+  return OkStatus();
+}
+
+// Makes the tiers with files in `directory`, from number `first` on.
+Status MakeTiers(const StorageSpec& spec, const std::vector<std::string>& names, size_t first,
+                 const std::vector<LowerTierOptions>& budgets, const std::shared_ptr<InstanceDirectory>& directory,
+                 std::vector<LowerTierOptions>* tiers) {
+  for (size_t i = first; i < names.size(); ++i) {
+    const bool last = i + 1 == names.size();
+    const bool recover = last && spec.recover != nullptr;
+    // Recovered files stay until the table exists; then the instance decides whether they are kept.
+    const bool keep = last && (spec.keep || recover) && !spec.read_only;
+    LowerTierOptions tier = spec.read_only ? LowerTierOptions() : budgets[i];
+    MT_ASSIGN_OR_RETURN(tier.tier, MakeTier(names[i], keep, recover, spec.read_only, directory));
+    tiers->push_back(std::move(tier));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::shared_ptr<InstanceDirectory>* instance) {
+  MT_RETURN_IF_ERROR(ValidateStorage(spec));
+  const MemoryLease lease(kScratchBytes);
+  if (!lease.ok()) return lease.Refusal(StrCat("table '", options->name, "': making its tiers"));
+  std::vector<std::string> names = TiersOf(spec.type);
+  std::vector<LowerTierOptions> budgets = BudgetsOf(spec, names.size());
+  MT_RETURN_IF_ERROR(TakeHbm(spec, options, &names, &budgets));
   const bool in_place = names[0] == "PMEM";  // its rows are the slab, as those of DRAM are
   const bool dram_named = names[0] == "DRAM" || in_place;
   std::vector<LowerTierOptions> lower;
@@ -355,15 +388,7 @@ Status ComposeStorage(const StorageSpec& spec, TableOptions* options, std::share
       MT_ASSIGN_OR_RETURN(const std::string folder, PrepareFolder(*directory, names[0], /*recover=*/false));
       MT_ASSIGN_OR_RETURN(row_memory, Holding<RowMemory>(directory, PmemRowMemory::Open(folder)));
     }
-    for (size_t i = dram_named ? 1 : 0; i < names.size(); ++i) {
-      const bool last = i + 1 == names.size();
-      const bool recover = last && spec.recover != nullptr;
-      // Recovered files stay until the table exists; then the instance decides whether they are kept.
-      const bool keep = last && (spec.keep || recover) && !spec.read_only;
-      if (spec.read_only) budgets[i] = LowerTierOptions();
-      MT_ASSIGN_OR_RETURN(budgets[i].tier, MakeTier(names[i], keep, recover, spec.read_only, directory));
-      lower.push_back(budgets[i]);
-    }
+    MT_RETURN_IF_ERROR(MakeTiers(spec, names, dram_named ? 1 : 0, budgets, directory, &lower));
     if (instance == nullptr && spec.keep) MT_RETURN_IF_ERROR(directory->SetKeep(true));
   }
   options->dram_named = dram_named;
