@@ -34,7 +34,9 @@ def anonymous_bytes():
 
 
 def bytes_of_files(path):
-    return sum(os.path.getsize(os.path.join(d, name)) for d, _, names in os.walk(path) for name in names)
+    return sum(
+        os.path.getsize(os.path.join(d, name)) for d, _, names in os.walk(path) for name in names
+    )
 
 
 def measure(path):
