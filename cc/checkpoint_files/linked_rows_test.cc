@@ -55,7 +55,7 @@ class LinkedRowsTest : public testing::Test {
     manifest_.columns = Columns();
     manifest_.has_initializer = false;
     manifest_.linked = {{"data-linke-of-dfile", static_cast<int64_t>(segment_.size()), records_.count()}};
-    PartFileWriter writer([this](const std::string& bytes) {
+    PartFileWriter writer([this](std::string_view bytes) {
       part_ += bytes;
       return OkStatus();
     });

@@ -24,12 +24,12 @@ enum Kind : uint32_t { kMatrix = 1, kRows = 2, kCounted = 3, kFilter = 4, kEnd =
 
 // Floats as elements of 16 bits, and back.
 template <typename Half>
-void PutHalves(std::string* out, const float* values, size_t n) {
+void PutHalves(char* out, const float* values, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     Half half;
     StoreValue(values[i], &half);
-    out->push_back(static_cast<char>(half.bits & 0xffu));
-    out->push_back(static_cast<char>(half.bits >> 8));
+    out[2 * i] = static_cast<char>(half.bits & 0xffu);
+    out[2 * i + 1] = static_cast<char>(half.bits >> 8);
   }
 }
 
@@ -44,18 +44,15 @@ void GetHalves(const char* in, size_t n, float* values) {
 // The loops below are for other machines: a copy is several times faster.
 constexpr bool kIsLittleEndian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 
-void PutFloats(std::string* out, const float* values, size_t n) {
+void PutFloats(char* out, const float* values, size_t n) {
   if (kIsLittleEndian) {
-    out->append(reinterpret_cast<const char*>(values), n * sizeof(float));
+    std::memcpy(out, values, n * sizeof(float));
     return;
   }
-  const size_t at = out->size();
-  out->resize(at + n * sizeof(float));
-  uint8_t* to = reinterpret_cast<uint8_t*>(out->data()) + at;
   for (size_t i = 0; i < n; ++i) {
     uint32_t bits;
     std::memcpy(&bits, values + i, sizeof(bits));
-    EncodeFixed32(to + i * sizeof(bits), bits);
+    EncodeFixed32(reinterpret_cast<uint8_t*>(out) + i * sizeof(bits), bits);
   }
 }
 
@@ -70,7 +67,7 @@ void GetFloats(const char* in, size_t n, float* values) {
   }
 }
 
-void PutValues(std::string* out, DType dtype, const float* values, size_t n) {
+void PutValues(char* out, DType dtype, const float* values, size_t n) {
   if (dtype == DType::kFloat32) PutFloats(out, values, n);
   if (dtype == DType::kBFloat16) PutHalves<BFloat16>(out, values, n);
   if (dtype == DType::kFloat16) PutHalves<Float16>(out, values, n);
@@ -96,67 +93,78 @@ uint32_t WithBlock(uint32_t file, uint32_t block) {
   return ExtendCrc32c(file, bytes, sizeof(bytes));
 }
 
+void Put64(char* out, int64_t value) { EncodeFixed64(reinterpret_cast<uint8_t*>(out), static_cast<uint64_t>(value)); }
+void Put32(char* out, int64_t value) { EncodeFixed32(reinterpret_cast<uint8_t*>(out), static_cast<uint32_t>(value)); }
 int64_t Get64(const char* in) { return static_cast<int64_t>(DecodeFixed64(reinterpret_cast<const uint8_t*>(in))); }
 uint32_t Get32(const char* in) { return DecodeFixed32(reinterpret_cast<const uint8_t*>(in)); }
 
 }  // namespace
 
-Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string payload) {
-  std::string head;
-  PutFixed32(&head, kind);
-  PutFixed32(&head, static_cast<uint32_t>(entries));
-  PutFixed64(&head, payload.size());
-  const uint32_t checksum = ExtendCrc32c(Crc32c(head.data(), head.size()), payload.data(), payload.size());
-  PutFixed32(&payload, checksum);
+Status PartFileWriter::NoMemory(size_t bytes) {
+  return ResourceExhaustedError("checkpoint part: no memory for a block of ", bytes, " bytes");
+}
+
+Status PartFileWriter::WriteBlock(uint32_t kind, size_t entries, std::string_view payload) {
+  char head[kHeadBytes], end[sizeof(uint32_t)];
+  Put32(head, kind);
+  Put32(head + 4, static_cast<int64_t>(entries));
+  Put64(head + 8, static_cast<int64_t>(payload.size()));
+  const uint32_t checksum = ExtendCrc32c(Crc32c(head, kHeadBytes), payload.data(), payload.size());
+  Put32(end, checksum);
   checksum_ = WithBlock(checksum_, checksum);
-  MT_RETURN_IF_ERROR(append_(head));
+  MT_RETURN_IF_ERROR(append_(std::string_view(head, sizeof(head))));
   MT_RETURN_IF_ERROR(append_(payload));
-  bytes_ += static_cast<int64_t>(head.size() + payload.size());
+  MT_RETURN_IF_ERROR(append_(std::string_view(end, sizeof(end))));
+  bytes_ += static_cast<int64_t>(sizeof(head) + payload.size() + sizeof(end));
   return OkStatus();
 }
 
 Status PartFileWriter::Begin(const InitializerSpec& initializer, int dim) {
-  MT_RETURN_IF_ERROR(append_(std::string(kPartFileMagic)));
+  MT_RETURN_IF_ERROR(append_(kPartFileMagic));
   bytes_ = kMagicBytes;
   if (initializer.kind != InitializerKind::kMatrix) return OkStatus();
   const size_t row = static_cast<size_t>(dim), at_once = std::max<size_t>(1, kPayloadBytes / (row * sizeof(float)));
   const size_t rows = static_cast<size_t>(initializer.matrix_rows);
   for (size_t from = 0; from < rows; from += at_once) {
     const size_t n = std::min(at_once, rows - from);
-    std::string payload;
-    PutFloats(&payload, initializer.matrix->data() + from * row, n * row);
-    MT_RETURN_IF_ERROR(WriteBlock(kMatrix, n, std::move(payload)));
+    std::string payload(n * row * sizeof(float), '\0');
+    PutFloats(payload.data(), initializer.matrix->data() + from * row, n * row);
+    MT_RETURN_IF_ERROR(WriteBlock(kMatrix, n, payload));
   }
   return OkStatus();
 }
 
 Status PartFileWriter::AddRows(const Rows& rows, size_t from, size_t to) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
-  std::string payload;
-  payload.reserve((to - from) * RowBytes(rows.columns) + sizeof(uint32_t));
-  for (size_t i = from; i < to; ++i) {
-    PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
-    PutFixed64(&payload, static_cast<uint64_t>(rows.versions[i]));
-    PutFixed32(&payload, static_cast<uint32_t>(rows.frequencies[i]));
+  const DType dtype = rows.columns[0].dtype;
+  const size_t entry = RowBytes(rows.columns), value_bytes = dim * DTypeSize(dtype), bytes = (to - from) * entry;
+  const ArrayPtr<char> payload = NewArray<char>(bytes);
+  if (payload == nullptr) return NoMemory(bytes);
+  char* out = payload.get();
+  for (size_t i = from; i < to; ++i, out += entry) {
+    Put64(out, rows.keys[i]);
+    Put64(out + 8, rows.versions[i]);
+    Put32(out + 16, rows.frequencies[i]);
     const float* const data = rows.data.data() + i * elements;
-    PutValues(&payload, rows.columns[0].dtype, data, dim);
-    PutFloats(&payload, data + dim, elements - dim);
+    PutValues(out + kRowHeadBytes, dtype, data, dim);
+    PutFloats(out + kRowHeadBytes + value_bytes, data + dim, elements - dim);
   }
   rows_ += static_cast<int64_t>(to - from);
-  return WriteBlock(kRows, to - from, std::move(payload));
+  return WriteBlock(kRows, to - from, std::string_view(payload.get(), bytes));
 }
 
 Status PartFileWriter::AddFrozen(const Rows& rows, size_t from, size_t to) {
   const auto elements = static_cast<size_t>(rows.row_elements()), dim = static_cast<size_t>(rows.columns[0].dim);
-  std::string payload;
-  payload.reserve((to - from) * (sizeof(int64_t) + dim * DTypeSize(dtype_)) + sizeof(uint32_t));
-  for (size_t i = from; i < to; ++i) {
-    const float* const value = rows.data.data() + i * elements;
-    PutFixed64(&payload, static_cast<uint64_t>(rows.keys[i]));
-    PutValues(&payload, dtype_, value, dim);
+  const size_t entry = sizeof(int64_t) + dim * DTypeSize(dtype_), bytes = (to - from) * entry;
+  const ArrayPtr<char> payload = NewArray<char>(bytes);
+  if (payload == nullptr) return NoMemory(bytes);
+  char* out = payload.get();
+  for (size_t i = from; i < to; ++i, out += entry) {
+    Put64(out, rows.keys[i]);
+    PutValues(out + sizeof(int64_t), dtype_, rows.data.data() + i * elements, dim);
   }
   rows_ += static_cast<int64_t>(to - from);
-  return WriteBlock(kFrozen, to - from, std::move(payload));
+  return WriteBlock(kFrozen, to - from, std::string_view(payload.get(), bytes));
 }
 
 Status PartFileWriter::AddLinked(const LinkedRecords& records) {
@@ -184,7 +192,7 @@ Status PartFileWriter::AddRemoved(const Rows& rows) {
     std::string payload;
     for (size_t i = from; i < to; ++i) PutFixed64(&payload, static_cast<uint64_t>(rows.removed_keys[i]));
     removed_ += static_cast<int64_t>(to - from);
-    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, std::move(payload)));
+    MT_RETURN_IF_ERROR(WriteBlock(kRemoved, to - from, payload));
   }
   return OkStatus();
 }
@@ -199,12 +207,12 @@ Status PartFileWriter::AddFilter(const Rows& rows) {
       PutFixed32(&payload, static_cast<uint32_t>(rows.counted_frequencies[i]));
     }
     counted_ += static_cast<int64_t>(to - from);
-    MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, std::move(payload)));
+    MT_RETURN_IF_ERROR(WriteBlock(kCounted, to - from, payload));
   }
   for (size_t from = 0; from < rows.filter_counters.size(); from += kPayloadBytes) {
     const size_t n = std::min(kPayloadBytes, rows.filter_counters.size() - from);
     const char* bytes = reinterpret_cast<const char*>(rows.filter_counters.data()) + from;
-    MT_RETURN_IF_ERROR(WriteBlock(kFilter, n, std::string(bytes, n)));
+    MT_RETURN_IF_ERROR(WriteBlock(kFilter, n, std::string_view(bytes, n)));
   }
   return OkStatus();
 }
@@ -213,7 +221,7 @@ Status PartFileWriter::End() {
   std::string payload;
   PutFixed64(&payload, static_cast<uint64_t>(rows_));
   PutFixed64(&payload, static_cast<uint64_t>(counted_));
-  return WriteBlock(kEnd, 1, std::move(payload));
+  return WriteBlock(kEnd, 1, payload);
 }
 
 Status PartFileReader::Damaged(uint64_t offset, const std::string& what) const {

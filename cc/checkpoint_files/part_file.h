@@ -32,7 +32,7 @@ constexpr std::string_view kPartFileMagic = "MTPART2\n";
 
 class PartFileWriter {
  public:
-  using Append = std::function<Status(const std::string& bytes)>;
+  using Append = std::function<Status(std::string_view bytes)>;
 
   explicit PartFileWriter(Append append) : append_(std::move(append)) {}
   // For a frozen part (Manifest::frozen): Add writes keys, values in this dtype, and removed keys. Call it before Begin.
@@ -56,7 +56,8 @@ class PartFileWriter {
   uint32_t checksum() const { return checksum_; }  // for the manifest, after End
 
  private:
-  Status WriteBlock(uint32_t kind, size_t entries, std::string payload);
+  Status WriteBlock(uint32_t kind, size_t entries, std::string_view payload);
+  static Status NoMemory(size_t bytes);
   Status AddRows(const Rows& rows, size_t from, size_t to);
   Status AddFrozen(const Rows& rows, size_t from, size_t to);
   Status AddRemoved(const Rows& rows);

@@ -36,7 +36,7 @@ Rows ExampleRows() {
 
 std::string Write(const Manifest& manifest, const Rows& rows, uint32_t* checksum = nullptr) {
   std::string file;
-  PartFileWriter writer([&](const std::string& bytes) {
+  PartFileWriter writer([&](std::string_view bytes) {
     file += bytes;
     return OkStatus();
   });
@@ -84,7 +84,7 @@ Manifest FrozenManifest(DType dtype) {
 
 std::string WriteFrozen(DType dtype, const Rows& rows) {
   std::string file;
-  PartFileWriter writer([&](const std::string& bytes) {
+  PartFileWriter writer([&](std::string_view bytes) {
     file += bytes;
     return OkStatus();
   });
@@ -125,7 +125,7 @@ TEST(PartFileTest, ValuesOfSixteenBitsTakeHalfTheRoomAndComeBack) {
     rows.frequencies = {3};
     rows.data = {-0.25f, 1.5f, 0.123456789f};
     std::string file;
-    PartFileWriter writer([&](const std::string& bytes) {
+    PartFileWriter writer([&](std::string_view bytes) {
       file += bytes;
       return OkStatus();
     });
@@ -261,7 +261,7 @@ TEST(PartFileTest, AKeyThatIsNotOneOfTheManifestsTypeIsDataLoss) {
 }
 
 TEST(PartFileTest, TheWritersErrorIsGiven) {
-  PartFileWriter writer([](const std::string&) { return ResourceExhaustedError("full"); });
+  PartFileWriter writer([](std::string_view) { return ResourceExhaustedError("full"); });
   EXPECT_EQ(writer.Begin(ExampleManifest().initializer, 2).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(writer.Add(ExampleRows()).code(), StatusCode::kResourceExhausted);
 }

@@ -28,7 +28,7 @@ Rows SomeRows(int64_t from, int64_t to) {
 class ReadAheadTest : public testing::Test {
  protected:
   ReadAheadTest() {
-    PartFileWriter writer([this](const std::string& bytes) {
+    PartFileWriter writer([this](std::string_view bytes) {
       file_ += bytes;
       return OkStatus();
     });

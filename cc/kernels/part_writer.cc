@@ -89,7 +89,7 @@ PartWriter::PartWriter(tensorflow::Env* env, const std::string& prefix, std::sha
       prefix_(prefix),
       path_(absl::StrCat(prefix, ".", manifest_.file)),
       frozen_(frozen),
-      writer_([this](const std::string& bytes) { return FromAbsl(file_->Append(bytes)); }) {
+      writer_([this](std::string_view bytes) { return FromAbsl(file_->Append(bytes)); }) {
   manifest_.frozen = frozen.has_value();
   if (frozen.has_value()) writer_.Freeze(*frozen);
 }

@@ -93,8 +93,8 @@ PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifes
     if (exists) return AlreadyExistsError("checkpoint part ", path);
     MT_ASSIGN_OR_RETURN(file_, Env::Posix()->NewWritableFile(path));
     path_ = path;
-    writer_ = std::make_unique<PartFileWriter>(
-        [this](const std::string& bytes) { return file_->Append(bytes.data(), bytes.size()); });
+    writer_ =
+        std::make_unique<PartFileWriter>([this](std::string_view bytes) { return file_->Append(bytes.data(), bytes.size()); });
     if (manifest_.frozen) writer_->Freeze(manifest_.columns[0].dtype);
     return writer_->Begin(manifest_.initializer, manifest_.dim());
   });
