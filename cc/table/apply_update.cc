@@ -61,10 +61,12 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
   ShardRows& shard = *lock;
   const size_t row_bytes = std::min(sizeof(RowHeader) + shard.layout()->row_bytes(), kRowBytesAhead);
   const size_t gradient_bytes = std::min(dim * sizeof(float), kGradientBytesAhead);
+  const bool notes_changes = shard.notes_changes();
   auto fetch = [&](uint32_t from) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] != State::kRow) continue;
       PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
+      if (notes_changes) shard.Prefetch(batch.hash(e));
       PrefetchBytes(request.grads + batch.first_position(e) * dim, gradient_bytes);
     }
   };

@@ -1,5 +1,7 @@
 #include "cc/table/row_export.h"
 
+#include <algorithm>
+
 #include "cc/row/value_column.h"
 
 namespace multitier {
@@ -25,6 +27,15 @@ void AppendColumn(const Column& column, const uint8_t* row_data, Rows* rows) {
 
 }  // namespace
 
+size_t ElementsOf(const RowLayout& layout, bool all_columns) {
+  size_t elements = 0;
+  for (const Column& column : layout.columns()) {
+    elements += static_cast<size_t>(column.dim);
+    if (!all_columns) break;
+  }
+  return elements;
+}
+
 void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
                const uint8_t* row_data, Rows* rows) {
   AppendFacts(key, frequency, version, rows);
@@ -43,6 +54,28 @@ void AppendCounted(const CountedKey& counted, Rows* rows) {
   rows->counted_keys.push_back(counted.key);
   rows->counted_frequencies.push_back(counted.frequency);
   rows->counted_versions.push_back(counted.version);
+}
+
+bool AppendSome(const Rows& from, size_t most, size_t* next, Rows* to) {
+  const size_t rows = from.keys.size(), counted = from.counted_keys.size(), removed = from.removed_keys.size();
+  const size_t elements = rows == 0 ? 0 : from.data.size() / rows;
+  const size_t end = *next + std::min(most, rows + counted + removed - *next);
+  // Of the n rows or keys that begin with number `first`: those in [*next, end).
+  const auto append = [&](size_t first, size_t n, size_t width, const auto& values, auto* out) {
+    const size_t begin = std::clamp(*next, first, first + n) - first, stop = std::clamp(end, first, first + n) - first;
+    const auto at = values.begin();
+    out->insert(out->end(), at + static_cast<long>(begin * width), at + static_cast<long>(stop * width));
+  };
+  append(0, rows, 1, from.keys, &to->keys);
+  append(0, rows, 1, from.frequencies, &to->frequencies);
+  append(0, rows, 1, from.versions, &to->versions);
+  append(0, rows, elements, from.data, &to->data);
+  append(rows, counted, 1, from.counted_keys, &to->counted_keys);
+  append(rows, counted, 1, from.counted_frequencies, &to->counted_frequencies);
+  append(rows, counted, 1, from.counted_versions, &to->counted_versions);
+  append(rows + counted, removed, 1, from.removed_keys, &to->removed_keys);
+  *next = end;
+  return end < rows + counted + removed;
 }
 
 void CutOff(size_t keys, size_t counted, Rows* rows) {

@@ -11,11 +11,13 @@
 namespace multitier {
 namespace {
 
-constexpr double kShare = 1.0 / 8;             // of the machine, for all saving threads
+constexpr double kShare = 1.0 / 8;             // of what the process gets, for all saving threads
+constexpr double kLeast = 1.0 / 4;             // of the machine: what a process counts as getting at least
 constexpr int64_t kWindow = 20'000'000;        // ns: the processor time of a process grows in steps of a few ms
 constexpr int64_t kLongestRest = 100'000'000;  // ns
 constexpr int64_t kSlice = 5'000'000;          // ns: so often a rest looks at the copies that wait
-constexpr double kNoRest = 0.75;               // of the most copies: from here on it does not rest
+constexpr double kCalm = 0.5;                  // of the most copies: up to here it rests fully
+constexpr double kNoRest = 0.875;              // likewise: from here on it does not rest
 constexpr double kTolerance = 0.1;             // processors
 constexpr double kIdle = 0.1;                  // processors: less than this is no work
 constexpr double kDelayed = 0.2;               // of the time in which it could run
@@ -40,6 +42,12 @@ int64_t ReadDelay() {
   return std::strtoll(end, nullptr, 10);
 }
 
+// Of this thread.
+bool SetPolicy(int policy) {
+  const sched_param parameters{};
+  return ::sched_setscheduler(0, policy, &parameters) == 0;
+}
+
 int Processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -49,11 +57,15 @@ int Processors() {
 }  // namespace
 
 SavePace::SavePace(SavingThreads* threads)
-    : processors_(Processors()), threads_(threads), counted_(Read(CLOCK_THREAD_CPUTIME_ID)) {
+    : processors_(Processors()),
+      threads_(threads),
+      is_batch_(::sched_getscheduler(0) == SCHED_OTHER && SetPolicy(SCHED_BATCH)),
+      counted_(Read(CLOCK_THREAD_CPUTIME_ID)) {
   ++threads_->running;
 }
 
 SavePace::~SavePace() {
+  if (is_batch_) (void)SetPolicy(SCHED_OTHER);
   if (threads_ == nullptr) return;
   threads_->took += Read(CLOCK_THREAD_CPUTIME_ID) - counted_;
   --threads_->running;
@@ -70,7 +82,9 @@ int64_t SavePace::RestAt(const Times& now, size_t waiting, size_t most) {
   if (wall >= kWindow) {
     const int64_t ran = now.thread - window_.thread, delay = now.delay - window_.delay;
     const int64_t saving = now.saving - window_.saving;
-    const double others = static_cast<double>(now.process - window_.process - saving) / static_cast<double>(wall);
+    const double used = static_cast<double>(now.process - window_.process) / static_cast<double>(wall);
+    const double others = used - static_cast<double>(saving) / static_cast<double>(wall);
+    gets_ = std::clamp(used, kLeast * processors_, static_cast<double>(processors_));
     const int wanted = std::min(now.threads, processors_);
     const bool delayed = static_cast<double>(delay) > kDelayed * static_cast<double>(ran + delay);
     room_ = others < kIdle || (!delayed && others + wanted <= processors_ + kTolerance);
@@ -78,11 +92,10 @@ int64_t SavePace::RestAt(const Times& now, size_t waiting, size_t most) {
   }
   const int64_t worked = now.thread - thread_;
   thread_ = now.thread;
-  const double share = kShare * processors_ / now.threads;
+  const double share = kShare * gets_ / now.threads;
   if (room_ || share >= 1) return 0;
-  // From a quarter of the most on it rests less, and from three quarters on not at all.
   const double full = most == 0 ? 1 : static_cast<double>(waiting) / static_cast<double>(most);
-  const double calm = std::clamp((kNoRest - full) / 0.5, 0.0, 1.0);
+  const double calm = std::clamp((kNoRest - full) / (kNoRest - kCalm), 0.0, 1.0);
   return std::min(kLongestRest, static_cast<int64_t>(static_cast<double>(worked) * (1 / share - 1) * calm));
 }
 

@@ -2,12 +2,17 @@
 //
 // A save has more work than one processor does in the time of a few training steps. On a machine whose processors all work for
 // the program, a thread that saves without a pause takes its full share of them, and training loses that. So a save rests
-// after each piece. It takes an eighth of the machine, all of its threads together. It does not rest in these cases:
+// after each piece. It takes an eighth of the processor time that the process gets, all of its threads together. If other
+// processes leave little to this one, a save takes an eighth of that little; but at least a thirty-second of the machine, so
+// that it ends. It does not rest in these cases:
 //
 //   - The other threads of the process do nothing, or leave a processor to each saving thread (all processors, if there are
 //     more saving threads than processors). Then it saves as fast as it can.
-//   - Many copies of changed rows wait for the save. Operations would have to wait if there were more. A rest ends when
-//     their bytes reach three quarters of the most.
+//   - Many copies of changed rows wait for the save. Operations would have to wait if there were more. From half of the most
+//     on, the save rests less. From seven eighths on it does not rest, and a rest that goes on ends.
+//
+// While it saves, a thread has the policy SCHED_BATCH: when it wakes up, it does not take the processor from a thread that
+// runs.
 //
 // What the other threads need is measured: the processor time of the process, less that of the saving threads (SavingThreads).
 // If other processes use the machine, the saving thread itself has to wait for a processor, and that is measured, too.
@@ -58,11 +63,13 @@ class SavePace {
  private:
   const int processors_;
   SavingThreads* const threads_ = nullptr;
+  const bool is_batch_ = false;  // the thread's policy was changed
   bool begun_ = false;
-  Times window_;         // where the measurement began that is going on
-  int64_t thread_ = 0;   // processor time of the thread when it rested last
-  int64_t counted_ = 0;  // processor time of the thread that is in `took`
-  bool room_ = true;     // in the last window, for the saving threads next to the others
+  Times window_;               // where the measurement began that is going on
+  int64_t thread_ = 0;         // processor time of the thread when it rested last
+  int64_t counted_ = 0;        // processor time of the thread that is in `took`
+  double gets_ = processors_;  // processors that the process used in the last window
+  bool room_ = true;           // in the last window, for the saving threads next to the others
 };
 
 }  // namespace multitier

@@ -3,12 +3,13 @@
 #include "cc/table/save_pace.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 namespace multitier {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr size_t kMost = 32 << 20;
+constexpr size_t kMost = 64 << 20;
 
 // A saving thread that works 2 ms for each piece. The other threads of the process use `others` processors all the time.
 class Program {
@@ -64,15 +65,17 @@ TEST(SavePace, DoesNotRestWhileProcessorsAreIdle) {
 }
 
 TEST(SavePace, RestsWhereOtherProcessesUseTheMachine) {
-  EXPECT_EQ(Program(2, 1, 0.5, 2 * kMs).Later(), 6 * kMs);
+  EXPECT_NEAR(Program(2, 1, 1.4, 2 * kMs).Later() / 1e6, 8, 0.5) << "1.6 processors; a fifth of one";
+  EXPECT_NEAR(Program(2, 1, 0.7, 2 * kMs).Later() / 1e6, 18, 0.5) << "0.8 processors; a tenth of one";
+  EXPECT_EQ(Program(2, 1, 0.2, 2 * kMs).Later(), 30 * kMs) << "at least a thirty-second of the machine";
   EXPECT_EQ(Program(2, 1, 0.5, kMs / 10).Later(), 0);
   EXPECT_EQ(Program(2, 1, 0.0, 2 * kMs).Later(), 0) << "the program does nothing else";
 }
 
 TEST(SavePace, RestsLessWhenMoreCopiesWait) {
-  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 4), 6 * kMs);
-  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 2), 3 * kMs);
-  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 4 * 3), 0);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 2), 6 * kMs);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 16 * 11), 3 * kMs);
+  EXPECT_EQ(Program(2, 1, 1.9).Later(kMost / 8 * 7), 0);
   EXPECT_EQ(Program(2, 1, 1.9).Later(2 * kMost), 0);
 }
 
@@ -102,12 +105,15 @@ TEST(SavePace, AShortSaveDoesNotRest) {
 
 TEST(SavePace, OfThisMachineComesBack) {
   SavingThreads threads;
+  const int policy = ::sched_getscheduler(0);
   {
     SavePace pace(&threads);
+    EXPECT_EQ(::sched_getscheduler(0), policy == SCHED_OTHER ? SCHED_BATCH : policy);
     EXPECT_EQ(threads.running, 1);
     for (int i = 0; i < 3; ++i) pace.Rest([] { return size_t{0}; }, kMost);
     for (volatile int i = 0; i < 1'000'000;) i = i + 1;
   }
+  EXPECT_EQ(::sched_getscheduler(0), policy);
   EXPECT_EQ(threads.running, 0);
   EXPECT_GT(threads.took, 0);
 }

@@ -125,6 +125,8 @@ class ShardRows {
     if (!marks_.ignores_rows()) marks_.RowChanges(SlotOf(row->key, hash));
     return RowSlab::Data(row);
   }
+  // Whether BeginChange looks at the row's index word, which Prefetch fetches.
+  bool notes_changes() const { return !marks_.ignores_rows(); }
   // An uncommitted row becomes a row of the table.
   void Commit(RowHeader* row) {
     if (row->has(kRowUncommitted)) CommitNew(row);
@@ -255,6 +257,8 @@ class ShardRows {
   // Start and stop noting changes for the next BeginDelta.
   void TrackChanges() { marks_.TrackChanges(); }
   void ForgetChanges() { marks_.ForgetChanges(); }
+  // The copies of rows that changed and wait for the snapshot, which gives them now.
+  std::vector<Rows> TakeCopies() { return marks_.TakeCopies(); }
   // For a delta: at most n keys that it has still to give and must look up, because their rows were removed, or are or were in
   // lower tiers.
   std::vector<int64_t> KeysToGive(size_t n) const {

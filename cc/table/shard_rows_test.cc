@@ -295,7 +295,9 @@ TEST_F(ShardRowsTest, ASnapshotGivesEachRowOnceWhereverItGoes) {
   uint32_t slot = 0;
   EXPECT_FALSE(rows_->GiveRows(&slot, 100, 100, [&](const RowHeader& row) { given.push_back(row.key); }));
   EXPECT_EQ(given, std::vector<int64_t>{3});
-  EXPECT_EQ(state->lanes[0].copies.keys, std::vector<int64_t>{2});
+  const std::vector<Rows> copies = rows_->TakeCopies();
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].keys, std::vector<int64_t>{2});
   ReadRecord record;
   record.location = 40;
   record.header.key = 1;

@@ -167,19 +167,14 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
   Status GiveCopies() override {
-    for (int lane = 0; lane < SnapshotState::kLanes; ++lane) {
-      Rows copies;
-      state_->TakeCopies(lane, &copies);
-      if (copies.keys.empty() && copies.counted_keys.empty() && copies.removed_keys.empty()) continue;
-      SetColumns(&copies);
-      rows_given_ += static_cast<int64_t>(copies.keys.size());
-      counted_given_ += static_cast<int64_t>(copies.counted_keys.size());
-      MT_RETURN_IF_ERROR(visit_(&copies));
-    }
+    MT_RETURN_IF_ERROR(TakeAlong());
+    if (chunk_.columns.empty()) return OkStatus();  // none waited
+    MT_RETURN_IF_ERROR(GiveChunk());
+    chunk_ = Rows();
     return OkStatus();
   }
 
-  size_t copied_bytes() const override { return state_->copied_bytes(); }
+  size_t copied_bytes() const override { return state_->copied; }
 
   Status Run() override {
     const MemoryLease lease(ScratchBytes());
@@ -191,23 +186,22 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   }
 
  private:
-  // What Run needs at most: one chunk, what operations hand over (a vector that grows is there twice), and one read.
+  // What Run needs at most: one chunk, the copies that wait and those that were taken, and one read.
   size_t ScratchBytes() const {
     const size_t row_bytes = layout_->row_bytes(), rows = static_cast<size_t>(state_->rows);
     const size_t chunk = ChunkCapacity() * (row_bytes + kFactsBytes);
-    const size_t handed_over = 3 * std::min<size_t>(WaitingCopies::kFarBehindBytes, rows * (row_bytes + kFactsBytes));
+    const size_t copies = 2 * std::min<size_t>(WaitingCopies::kFarBehindBytes, rows * (row_bytes + kFactsBytes));
     size_t read = 0;
     for (int level = 0; level < table_->levels_.count; ++level) {
       read = std::max(read, std::min<size_t>(ReadAtOnce(), table_->tiers_.location_end(level)));
     }
-    const size_t spare = std::min<size_t>(2 * SnapshotState::kLanes * SnapshotState::kSpareBytes, 2 * handed_over);
-    return chunk + handed_over + spare + read * (kScratchBytesOfKey + row_bytes);
+    return chunk + copies + read * (kScratchBytesOfKey + row_bytes);
   }
 
   // REQUIRES: memory for ScratchBytes
   Status GiveAll() {
     if (!knows_changes_) return table_->ChangesNotKnown(since_);
-    Begin();
+    BeginChunk();
     for (auto& shard : table_->shards_) MT_RETURN_IF_ERROR(Counted(shard.get()));
     MT_RETURN_IF_ERROR(InDram());
     state_->in_dram = false;
@@ -223,8 +217,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     MT_RETURN_IF_ERROR(TakeAlong());
     chunk_.applies = applies_;
     chunk_.filter_counters = std::move(filter_counters_);
-    rows_given_ += static_cast<int64_t>(chunk_.keys.size());
-    counted_given_ += static_cast<int64_t>(chunk_.counted_keys.size());
+    CountChunk();
     MT_RETURN_IF_ERROR(CheckComplete());
     return visit_(&chunk_);
   }
@@ -245,7 +238,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return lacks ? DataLossError(message) : InternalError(message);
   }
 
-  void Begin() {
+  void BeginChunk() {
     chunk_ = Rows();
     SetColumns(&chunk_);
     const size_t rows = ChunkCapacity();
@@ -270,11 +263,19 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
 
   Status GiveWhereFull() {
     if (room() > 0) return OkStatus();
+    MT_RETURN_IF_ERROR(GiveChunk());
+    BeginChunk();
+    return OkStatus();
+  }
+
+  Status GiveChunk() {
+    CountChunk();
+    return visit_(&chunk_);
+  }
+
+  void CountChunk() {
     rows_given_ += static_cast<int64_t>(chunk_.keys.size());
     counted_given_ += static_cast<int64_t>(chunk_.counted_keys.size());
-    MT_RETURN_IF_ERROR(visit_(&chunk_));
-    Begin();
-    return OkStatus();
   }
 
   // Rows and counted keys that the chunk takes.
@@ -291,40 +292,24 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return OkStatus();
   }
 
-  // The copies that wait.
+  // Gives the copies that wait.
   Status TakeAlong() {
-    for (int lane = 0; lane < SnapshotState::kLanes; ++lane) {
-      state_->TakeCopies(lane, &taken_);
-      MT_RETURN_IF_ERROR(GiveTaken());
+    for (auto& shard : table_->shards_) {
+      std::vector<Rows> copies = Shard::Locked(shard)->TakeCopies();  // the visitor may need the shard's lock
+      MT_RETURN_IF_ERROR(GiveTaken(std::move(copies)));
     }
     return OkStatus();
   }
 
-  Status GiveTaken() {
-    const auto append = [](const auto& from, size_t begin, size_t n, auto* to) {
-      const auto first = from.begin() + static_cast<long>(begin);
-      to->insert(to->end(), first, first + static_cast<long>(n));
-    };
-    const size_t elements = taken_.keys.empty() ? 0 : taken_.data.size() / taken_.keys.size();
-    for (size_t i = 0, n = 0; i < taken_.keys.size(); i += n) {
-      n = std::min(room(), taken_.keys.size() - i);
-      append(taken_.keys, i, n, &chunk_.keys);
-      append(taken_.frequencies, i, n, &chunk_.frequencies);
-      append(taken_.versions, i, n, &chunk_.versions);
-      append(taken_.data, i * elements, n * elements, &chunk_.data);
-      MT_RETURN_IF_ERROR(GiveWhereFull());
-    }
-    for (size_t i = 0, n = 0; i < taken_.counted_keys.size(); i += n) {
-      n = std::min(room(), taken_.counted_keys.size() - i);
-      append(taken_.counted_keys, i, n, &chunk_.counted_keys);
-      append(taken_.counted_frequencies, i, n, &chunk_.counted_frequencies);
-      append(taken_.counted_versions, i, n, &chunk_.counted_versions);
-      MT_RETURN_IF_ERROR(GiveWhereFull());
-    }
-    for (size_t i = 0, n = 0; i < taken_.removed_keys.size(); i += n) {
-      n = std::min(room(), taken_.removed_keys.size() - i);
-      append(taken_.removed_keys, i, n, &chunk_.removed_keys);
-      MT_RETURN_IF_ERROR(GiveWhereFull());
+  Status GiveTaken(std::vector<Rows> blocks) {
+    for (Rows& block : blocks) {
+      if (chunk_.columns.empty()) BeginChunk();
+      size_t next = 0;
+      for (bool more = true; more;) {
+        more = AppendSome(block, room(), &next, &chunk_);
+        MT_RETURN_IF_ERROR(GiveWhereFull());
+      }
+      block = Rows();
     }
     return OkStatus();
   }
@@ -343,10 +328,16 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     while (!places.empty()) {
       Place place = places.front();
       places.pop_front();
-      const bool more = Shard::Locked(place.shard)->GiveRows(&place.slot, std::min(kSliceRows, room()), kSliceSlots, give);
+      bool more = false;
+      std::vector<Rows> copies;
+      {
+        Shard::Locked lock(place.shard);
+        more = lock->GiveRows(&place.slot, std::min(kSliceRows, room()), kSliceSlots, give);
+        copies = lock->TakeCopies();
+      }
       if (more) places.push_back(place);
       MT_RETURN_IF_ERROR(GiveWhereFull());
-      MT_RETURN_IF_ERROR(TakeAlong());
+      MT_RETURN_IF_ERROR(GiveTaken(std::move(copies)));
     }
     return OkStatus();
   }
@@ -456,7 +447,6 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
   bool knows_changes_ = true;
   std::chrono::steady_clock::time_point held_since_;
   Rows chunk_;
-  Rows taken_;                     // copies, of one lane
   std::vector<uint8_t> read_;      // row data of the records of one read
   SnapshotState::MoveMark moves_;  // before that read
   int64_t applies_ = 0;

@@ -7,9 +7,7 @@ namespace multitier {
 void SnapshotMarks::Begin(std::shared_ptr<SnapshotState> state) {
   rows_.Fill(dram_->end());
   counted_marks_.Fill(counted_->end());
-  state_ = std::move(state);
-  lane_ = state_->NextLane();
-  NoteWhetherRowsMatter();
+  SetState(std::move(state));
 }
 
 bool SnapshotMarks::BeginDelta(std::shared_ptr<SnapshotState> state) {
@@ -18,28 +16,49 @@ bool SnapshotMarks::BeginDelta(std::shared_ptr<SnapshotState> state) {
   rows_ = std::move(changes.rows);
   counted_marks_ = std::move(changes.counted);
   keys_ = std::move(changes.keys);
-  state_ = std::move(state);
-  lane_ = state_->NextLane();
-  NoteWhetherRowsMatter();
+  SetState(std::move(state));
   return true;
+}
+
+void SnapshotMarks::SetState(std::shared_ptr<SnapshotState> state) {
+  state_ = std::move(state);
+  floats_ = ElementsOf(*dram_->layout(), state_->all_columns);
+  NoteWhetherRowsMatter();
 }
 
 void SnapshotMarks::End() {
   rows_.Clear();
   counted_marks_.Clear();
   keys_ = std::unordered_set<int64_t>();
+  (void)TakeCopies();
+  copies_ = ShardCopies();
   state_ = nullptr;
   NoteWhetherRowsMatter();
 }
 
 void SnapshotMarks::Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data) {
-  state_->AddCopies(lane_, [&](Rows* copies) {
-    AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, copies);
-  });
+  if (state_->over) return;
+  AppendRow(*dram_->layout(), state_->all_columns, key, frequency, version, row_data, copies_.Next(floats_));
+  state_->CountCopies(copies_.ToCount());
 }
 
 void SnapshotMarks::CopyRemoved(int64_t key) {
-  state_->AddCopies(lane_, [&](Rows* copies) { copies->removed_keys.push_back(key); });
+  if (state_->over) return;
+  copies_.Next(0)->removed_keys.push_back(key);
+  state_->CountCopies(copies_.ToCount());
+}
+
+void SnapshotMarks::CopyCounted(const CountedKey& entry) {
+  if (state_->over || entry.frequency == 0) return;
+  AppendCounted(entry, copies_.Next(0));
+  state_->CountCopies(copies_.ToCount());
+}
+
+std::vector<Rows> SnapshotMarks::TakeCopies() {
+  size_t counted = 0;
+  std::vector<Rows> taken = copies_.Take(&counted);
+  if (state_ != nullptr) state_->CopiesTaken(counted);
+  return taken;
 }
 
 void SnapshotMarks::KeepRow(uint32_t slot) {
@@ -59,7 +78,7 @@ void SnapshotMarks::KeepCounted(uint32_t counted) {
   const CountedKey& entry = *counted_->at(counted);
   if (!counted_marks_.Take(counted) && (keys_.empty() || !TakeKey(entry.key))) return;
   if (entry.frequency == 0 && state_->is_delta) return CopyRemoved(entry.key);
-  state_->AddCopies(lane_, [&](Rows* copies) { AppendCounted(entry, copies); });
+  CopyCounted(entry);
 }
 
 void SnapshotMarks::RowChanges(uint32_t slot) {

@@ -8,8 +8,8 @@
 // A delta, which is a snapshot of the changes since an earlier moment, marks only the rows of ChangedRows. If such a row is in
 // a lower tier or was removed, a set has its key, because its record may move. So a delta needs no bits for records.
 //
-// Owns the bits of slots; shares the SnapshotState. Called only by the shard, under its lock. Locks SnapshotState::mutex
-// inside.
+// Owns the bits of slots and the copies; shares the SnapshotState. Called only by the shard, under its lock. Locks
+// SnapshotState::mutex and WaitingCopies inside.
 
 #ifndef CC_TABLE_SNAPSHOT_MARKS_H_
 #define CC_TABLE_SNAPSHOT_MARKS_H_
@@ -18,10 +18,13 @@
 #include <memory>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "cc/row/row_slab.h"
 #include "cc/table/changed_rows.h"
 #include "cc/table/counted_keys.h"
+#include "cc/table/rows.h"
+#include "cc/table/snapshot_copies.h"
 #include "cc/table/snapshot_state.h"
 #include "cc/table/tier_levels.h"
 
@@ -102,6 +105,9 @@ class SnapshotMarks {
   // yet; the snapshot gives it now.
   const std::unordered_set<int64_t>& keys() const { return keys_; }
   bool TakeKey(int64_t key) { return keys_.erase(key) != 0; }
+  // The copies that wait: the snapshot gives them now.
+  std::vector<Rows> TakeCopies();
+  const std::vector<Rows>& copies() const { return copies_.blocks(); }
   // Whether a record was moved to `location` since then: see SnapshotState.
   bool MovedSince(const SnapshotState::MoveMark& mark, int level, uint32_t location) {
     return state_->MovedSince(mark, level, location);
@@ -113,8 +119,10 @@ class SnapshotMarks {
     if (state_ == nullptr || row->has(kRowFree | kRowUncommitted) || row->below == kNoLocation) return false;
     return state_->given[levels_->last()].has(row->below);
   }
+  void SetState(std::shared_ptr<SnapshotState> state);
   void KeepCounted(uint32_t counted);
   void CopyRemoved(int64_t key);
+  void CopyCounted(const CountedKey& entry);
   void Copy(int64_t key, uint32_t frequency, int64_t version, const uint8_t* row_data);
   void NoteWhetherRowsMatter() { ignores_rows_ = state_ == nullptr && !changed_.active(); }
 
@@ -122,7 +130,8 @@ class SnapshotMarks {
   const RowSlab* const dram_;
   const CountedKeys* const counted_;
   std::shared_ptr<SnapshotState> state_;  // null: no snapshot is being taken
-  int lane_ = 0;                          // of the state: for this shard's copies
+  ShardCopies copies_;
+  size_t floats_ = 0;  // of a row in the copies
   SlotBits rows_;
   SlotBits counted_marks_;
   std::unordered_set<int64_t> keys_;  // in a delta: not given yet, and not in DRAM at its moment

@@ -25,7 +25,8 @@ class SnapshotMarksTest : public ::testing::Test {
     }
     counted_.at(counted_.Allocate(20))->frequency = 7;
   }
-  std::vector<int64_t> copied() const { return state_->lanes[0].copies.keys; }
+  Rows copies() const { return marks_.copies().empty() ? Rows() : marks_.copies()[0]; }
+  std::vector<int64_t> copied() const { return copies().keys; }
 
   TierLevels levels_;
   RowSlab dram_;
@@ -59,14 +60,14 @@ TEST_F(SnapshotMarksTest, ARowOfALaterMomentIsNotCopied) {
   marks_.RowChanges(2);
   marks_.CountedCreated(0);
   marks_.CountedChanges(0);
-  EXPECT_TRUE(copied().empty() && state_->lanes[0].copies.counted_keys.empty());
+  EXPECT_TRUE(copied().empty() && copies().counted_keys.empty());
 }
 
 TEST_F(SnapshotMarksTest, ACountedKeyIsCopiedBeforeItsCountChanges) {
   marks_.Begin(state_);
   marks_.CountedChanges(0);
-  EXPECT_EQ(state_->lanes[0].copies.counted_keys, std::vector<int64_t>{20});
-  EXPECT_EQ(state_->lanes[0].copies.counted_frequencies, std::vector<int64_t>{7});
+  EXPECT_EQ(copies().counted_keys, std::vector<int64_t>{20});
+  EXPECT_EQ(copies().counted_frequencies, std::vector<int64_t>{7});
 }
 
 TEST_F(SnapshotMarksTest, ADemotedRowIsGivenFromItsRecord) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kWide = 1024;  // rows of 4 KiB
 constexpr int64_t kRowBytes = kWide * sizeof(float);
-constexpr int64_t kRows = 14000;  // 57 MB
-constexpr int64_t kMuch = 32 << 20;
+constexpr int64_t kRows = 24000;  // 98 MB
+constexpr int64_t kMuch = 64 << 20;
 constexpr int64_t kKeyBytes = 24;
 
 // Who changes the table while a snapshot's visitor stays with its first chunk.
@@ -82,7 +82,7 @@ int64_t MostThatWaited(
 }
 
 TEST(SnapshotMemory, ExpiryOfManyRowsWaitsForTheVisitor) {
-  for (const auto& [dim, rows] : {std::pair<int, int64_t>{kWide, kRows}, {1, 1500000}}) {  // more than 32 MiB of each
+  for (const auto& [dim, rows] : {std::pair<int, int64_t>{kWide, kRows}, {1, 3000000}}) {  // more than 64 MiB of each
     SCOPED_TRACE(dim);
     TableOptions options = BasicOptions(dim);
     options.expiry.steps_to_live = 1;
@@ -106,7 +106,7 @@ TEST(SnapshotMemory, ExpiryOfManyRowsBelowWaitsForTheVisitor) {
 }
 
 TEST(SnapshotMemory, ExpiryAndImportOfManyCountedKeysWaitForTheVisitor) {
-  constexpr int64_t kKeys = 2000000;
+  constexpr int64_t kKeys = 4000000;
   TableOptions options = BasicOptions(1);
   options.expiry.steps_to_live = 1;
   options.admission.kind = AdmissionKind::kCounter;
@@ -230,7 +230,7 @@ TEST_P(SnapshotMemoryOfDrops, VisitorTrainsAndDrainsMeanwhile) {
 
 // What the visitor itself changes cannot wait for the visitor.
 TEST(SnapshotMemory, VisitorMayTrainMoreThanMayBeHandedOver) {
-  constexpr int64_t kKeys = 12000;
+  constexpr int64_t kKeys = 20000;
   auto table = MakeTable(BasicOptions(kWide));
   const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
   MT_ASSERT_OK(training.Run(table.get()));
@@ -246,7 +246,7 @@ TEST(SnapshotMemory, VisitorMayTrainMoreThanMayBeHandedOver) {
 
 // Nor can it wait for the pool, which waits for it.
 TEST(SnapshotMemory, VisitorMayDrainWhatItHasTrained) {
-  constexpr int64_t kKeys = 12000;
+  constexpr int64_t kKeys = 20000;
   auto table = MakeTable(TieredOptions(kWide, kKeys, std::make_shared<MemoryTier>()));
   const Training training = Sgd(Range(0, kKeys), 1.0f, kWide);
   MT_ASSERT_OK(training.Run(table.get()));
@@ -267,7 +267,7 @@ TEST(SnapshotMemory, VisitorMayDrainWhatItHasTrained) {
 
 // Nor for an operation that closes the gate, while one inside waits for the snapshot.
 TEST(SnapshotMemory, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
-  constexpr int64_t kKeys = 20000;
+  constexpr int64_t kKeys = 30000;
   TableOptions options = BasicOptions(kWide);
   options.expiry.steps_to_live = 1;
   options.admission.kind = AdmissionKind::kBloom;
@@ -286,7 +286,7 @@ TEST(SnapshotMemory, VisitorTrainsWhileAnExpiryAndAnImportOfCountersWait) {
         expiring = ThisThread();
         MT_EXPECT_OK(table->Expire(table->NewestStep() + 100, nullptr));
       });
-      while (table->TotalCount() > kKeys - 8192) std::this_thread::yield();  // 32 MiB are copied
+      while (table->TotalCount() > kKeys - 16384) std::this_thread::yield();  // 64 MiB are copied
       import = std::thread([&] {
         importing = ThisThread();
         Rows counters;

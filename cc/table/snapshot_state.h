@@ -1,29 +1,27 @@
 // SnapshotState: a snapshot that is being taken (snapshot.cc). It knows which records the snapshot has not given to its visitor
-// yet, and holds the copies that wait for the visitor.
+// yet.
 //
 // For rows in DRAM and counted keys, each shard has one bit for each slot (SnapshotMarks): set means not given yet. For records
 // in lower tiers, this class has one bit for each location, with the opposite meaning: set means given. So the moment itself
-// writes nothing for records. Before an operation changes or removes a row, the row is copied. The copy waits here until the
-// snapshot takes it.
+// writes nothing for records. Before an operation changes or removes a row, the row is copied. The copy waits in its shard
+// until the snapshot takes it (snapshot_copies.h).
 //
 // Owned by the snapshot, its shards and CurrentSnapshot together. Thread-safe. A location's bit changes under the lock of its
-// key's shard. `mutex` and a lane's mutex are taken inside a shard's lock; inside them only the lock of WaitingCopies.
+// key's shard. `mutex` and the lock of WaitingCopies are taken inside a shard's lock, and nothing inside them.
 
 #ifndef CC_TABLE_SNAPSHOT_STATE_H_
 #define CC_TABLE_SNAPSHOT_STATE_H_
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "cc/base/mutex.h"
-#include "cc/table/rows.h"
+#include "cc/table/snapshot_copies.h"
 
 namespace multitier {
 
@@ -126,33 +124,6 @@ class LocationBits {
   std::atomic<Group*> groups_[size_t{1} << (32 - kGroupShift)] = {};
 };
 
-// The bytes of copies that wait, in all tables whose snapshots share a moment. If they are too many, operations that change
-// rows wait. Thread-safe.
-class WaitingCopies {
- public:
-  static constexpr size_t kFarBehindBytes = 32u << 20;
-
-  void Add(size_t bytes) { bytes_ += bytes; }
-  // The snapshot took this number of bytes; 0: a snapshot has ended. Wakes the threads in Await.
-  void Remove(size_t bytes) {
-    MutexLock lock(mutex_);
-    bytes_ -= bytes;
-    changed_.notify_all();
-  }
-  size_t bytes() const { return bytes_; }
-  bool far_behind() const { return bytes_ > kFarBehindBytes; }
-  // Waits while it is far behind and the snapshot is not `over`.
-  void Await(const std::atomic<bool>& over) {
-    MutexLock lock(mutex_);
-    lock.Wait(changed_, [&] { return over.load() || !far_behind(); });
-  }
-
- private:
-  Mutex mutex_;
-  std::condition_variable changed_;
-  std::atomic<size_t> bytes_{0};
-};
-
 // Locations, both ends included.
 struct LocationRun {
   uint32_t first = 0, last = 0;
@@ -201,43 +172,20 @@ struct SnapshotState {
     return false;
   }
 
-  // Bytes of the copies that wait.
-  size_t copied_bytes() const {
-    size_t bytes = 0;
-    for (const CopyLane& lane : lanes) {
-      MutexLock lock(lane.mutex);
-      bytes += BytesOf(lane.copies);
-    }
-    return bytes;
-  }
-  // The lane of a shard's copies, for the next shard that asks.
-  int NextLane() { return static_cast<int>(next_lane++ % kLanes); }
-  // Adds copies to a lane by append(&copies) while the snapshot goes on.
-  template <typename Append>
-  void AddCopies(int lane, Append append) {
-    CopyLane& own = lanes[lane];
-    MutexLock lock(own.mutex);
-    if (over) return;
-    const size_t before = BytesOf(own.copies);
-    append(&own.copies);
-    waiting->Add(BytesOf(own.copies) - before);
-  }
-  // The copies that wait in a lane. What *taken had is dropped; its memory is used for later copies, if it is not much.
-  void TakeCopies(int lane, Rows* taken) {
-    taken->Resize(0);
-    if (taken->data.capacity() * sizeof(float) > kSpareBytes || taken->keys.capacity() * kKeyBytes > kSpareBytes)
-      *taken = Rows();
-    MutexLock lock(lanes[lane].mutex);
-    const size_t bytes = BytesOf(lanes[lane].copies);
+  // Copies were added, or taken.
+  void CountCopies(size_t bytes) {
     if (bytes == 0) return;
-    std::swap(*taken, lanes[lane].copies);
+    copied += bytes;
+    waiting->Add(bytes);
+  }
+  void CopiesTaken(size_t bytes) {
+    if (bytes == 0) return;
+    copied -= bytes;
     waiting->Remove(bytes);
   }
-  // Ends the snapshot: drops the copies, and AddCopies adds no more.
+  // Ends the snapshot: no more copies are made, and no operation waits for it.
   void End() {
     over = true;
-    Rows dropped;
-    for (int lane = 0; lane < kLanes; ++lane) TakeCopies(lane, &dropped);
     waiting->Remove(0);
   }
 
@@ -251,33 +199,16 @@ struct SnapshotState {
   std::atomic<bool> in_dram{true};   // the pass over DRAM is not over: the tiers are to come
   bool all_columns = true;
   bool is_delta = false;          // gives what changed since an earlier moment: see SnapshotMarks::BeginDelta
-  std::atomic<bool> over{false};  // copies are not taken any more: AddCopies asks with a lane's lock held
+  std::atomic<bool> over{false};  // no more copies are made
+  std::atomic<size_t> copied{0};  // bytes of the copies that wait, of this table: see snapshot_copies.h
   // Of the snapshot: it cannot wait for itself.
   std::atomic<std::thread::id> thread{std::this_thread::get_id()};
   std::shared_ptr<WaitingCopies> waiting = std::make_shared<WaitingCopies>();  // replaced before the snapshot begins
 
   static constexpr uint32_t kRunGap = 64;
-  static constexpr size_t kKeyBytes = 24;  // with its frequency and version
-  static constexpr int kLanes = 8;
-  static constexpr size_t kSpareBytes = 1u << 20;  // of a lane: memory that it keeps when its copies are taken
-
-  // Copies of rows that changed before their turn. Shards are spread over the lanes: two threads that copy rows of two shards
-  // seldom wait for each other.
-  struct alignas(64) CopyLane {
-    mutable Mutex mutex;
-    Rows copies MT_GUARDED_BY(mutex);
-  };
-  CopyLane lanes[kLanes];
-  std::atomic<uint32_t> next_lane{0};
 
   Mutex mutex;
   std::vector<LocationRun> moved[2] MT_GUARDED_BY(mutex);  // by lower tier: where records still to be given came to stand
-
- private:
-  static size_t BytesOf(const Rows& copies) {
-    const size_t keys = copies.keys.size() + copies.counted_keys.size() + copies.removed_keys.size();
-    return copies.data.size() * sizeof(float) + keys * kKeyBytes;
-  }
 };
 
 }  // namespace multitier

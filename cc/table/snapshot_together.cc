@@ -14,7 +14,7 @@ namespace multitier {
 namespace {
 
 // When the copies of the tables that have not been started exceed this, a thread gives them to their visitors.
-constexpr size_t kRelieveBytes = WaitingCopies::kFarBehindBytes / 4;
+constexpr size_t kRelieveBytes = WaitingCopies::kFarBehindBytes / 8;
 
 Gate* GateOfSeveral() { return OfThisProcess<Gate>(); }
 

@@ -190,7 +190,7 @@ TEST(GroupSnapshot, CopiesOfManyTablesAreGivenWhileOneIsWritten) {
   MT_ASSERT_OK(SnapshotTogether(group));
   trainer.join();
   EXPECT_EQ(rows, kMany * kRows);
-  EXPECT_LT(most, (32u << 20) + kRows * kDim * sizeof(float) + (1u << 20)) << "the limit and one operation";
+  EXPECT_LT(most, (64u << 20) + kRows * kDim * sizeof(float) + (1u << 20)) << "the limit and one operation";
 }
 
 }  // namespace

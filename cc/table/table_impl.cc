@@ -275,7 +275,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     missed += stats.tiers[i].hits;
   }
   if (const std::shared_ptr<SnapshotState> state = snapshot_.state(); state != nullptr) {
-    stats.snapshot_bytes = static_cast<int64_t>(state->copied_bytes());
+    stats.snapshot_bytes = static_cast<int64_t>(state->copied.load());
   }
   stats.dropped_lost = demoter_.dropped().lost();
   stats.last_update = LastUpdate();
