@@ -4,11 +4,13 @@
 
 Each row has 128 bytes: dim 16 and an Adagrad slot. A step looks up --batch ids, uniform or with --alpha Zipf, and applies Adagrad. In each round the
 program trains alone for --seconds, and then while another thread saves all rows. A tiered table has memory for a tenth of its rows.
-Prints a table, or with --json one JSON object.
+Prints a table, or with --json one JSON object. The processor time of a step is that of the whole process, the save included; on a
+busy machine it says more than the time. --trace also prints when each step during a save that took more than three medians began.
 """
 
 import argparse
 from concurrent import futures
+import itertools
 import json
 import os
 import shutil
@@ -86,19 +88,43 @@ class Program:
 
 
 def measure(program, flags):
-    """Of each round: the steps without a save and with one, in seconds, and the seconds of the save."""
+    """Of each round: the steps without a save and with one, and the save, in seconds; and processor seconds of a step."""
     rounds = []
     program.save()
     program.steps(seconds_at_least=flags.seconds)
     for _ in range(flags.rounds):
+        used = [time.process_time()]
         alone = program.steps(seconds_at_least=flags.seconds)
+        used.append(time.process_time())
         with futures.ThreadPoolExecutor(1) as pool:
             begin = time.perf_counter()
             saving = pool.submit(program.save)
             during = program.steps(lambda saving=saving: not saving.done())
             saving.result()  # raises what the save raised
-        rounds.append({"alone": alone, "during": during, "save": time.perf_counter() - begin})
+        used.append(time.process_time())
+        rounds.append(
+            {
+                "alone": alone,
+                "during": during,
+                "save": time.perf_counter() - begin,
+                "cpu_alone": (used[1] - used[0]) / len(alone),
+                "cpu_during": (used[2] - used[1]) / len(during),
+            }
+        )
     return rounds
+
+
+def print_long_steps(rounds):
+    """The steps during each save that took more than three medians: when they began, and their length in medians."""
+    for number, found in enumerate(rounds):
+        median = statistics.median(found["alone"])
+        begins = itertools.accumulate(found["during"], initial=0.0)
+        long = [
+            f"{1e3 * begin:.0f} ms: {step / median:.1f}"
+            for begin, step in zip(begins, found["during"], strict=False)
+            if step > 3 * median
+        ]
+        print(f"round {number}: {', '.join(long) or 'none'}")
 
 
 def summary(rounds):
@@ -112,6 +138,8 @@ def summary(rounds):
         "steps_per_s_alone": len(alone) / sum(alone),
         "throughput_ratio": statistics.median(ratios),
         "median_step_ms": 1e3 * median,
+        "cpu_ms_of_a_step_alone": 1e3 * statistics.median(r["cpu_alone"] for r in rounds),
+        "cpu_ms_of_a_step_during": 1e3 * statistics.median(r["cpu_during"] for r in rounds),
         "longest_step_alone_ratio": max(alone) / median,
         "longest_step_during_ratio": max(s for r in rounds for s in r["during"]) / median,
         "save_s": statistics.median(r["save"] for r in rounds),
@@ -129,11 +157,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--storage_type", default="DRAM")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="print the long steps of each save")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=flags.path) as path, tf.Graph().as_default():
         program = Program(flags, path)
-        found = summary(measure(program, flags))
+        rounds = measure(program, flags)
         program.session.close()
+    if flags.trace:
+        print_long_steps(rounds)
+    found = summary(rounds)
     found = {
         "rows": flags.rows,
         "batch": flags.batch,

@@ -170,8 +170,7 @@ void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch&
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t slot = shard.FindHomeRow(batch.hash(e));
       if (slot != ShardIndex::kNone) shard.PrefetchRow(slot);
-      const char* const data = static_cast<const char*>(chunk.DataAt(batch.first_position(e)));
-      for (size_t at = 0; at < std::min<size_t>(bytes, kMostBytesAhead); at += 64) __builtin_prefetch(data + at);
+      PrefetchBytes(chunk.DataAt(batch.first_position(e)), std::min<size_t>(bytes, kMostBytesAhead));
     }
   };
   fetch_words(batch.begin(s));
