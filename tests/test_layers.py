@@ -56,7 +56,7 @@ TABLE_PARTS = [
         "row_export",
         "tier_levels",
     ),
-    ("snapshot_state", "changed_rows", "snapshot_marks"),
+    ("snapshot_copies", "snapshot_state", "changed_rows", "snapshot_marks"),
     ("shard_common", "shard_rows", "shard_rows_inline", "shard_demotion", "shard_records", "shard"),
     ("shard_set", "tier_stack"),
     ("budgets", "current_snapshot", "table_score", "table_base", "operation_scope"),
