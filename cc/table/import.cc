@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/base/prefetch.h"
 #include "cc/row/value_column.h"
 #include "cc/table/apply_operation.h"
 #include "cc/table/table_impl.h"
