@@ -205,6 +205,51 @@ Result<Rows> EmbeddingTable::Impl::PopDroppedRows() {
   return demoter_.dropped().PopRows(*layout());
 }
 
+namespace {
+
+// Adds what a shard has to the statistics of the table, of DRAM, and of each lower tier.
+void AddShard(const ShardRows& shard, int levels, TableStats* stats, TableStats::PerTier* dram, TableStats::PerTier* below) {
+  const ShardCounters& c = shard.counters;
+  stats->rows += shard.rows();
+  stats->counted_keys += shard.counted_rows();
+  stats->updates += c.updates;
+  stats->created += c.created;
+  stats->removed += c.removed;
+  stats->expired += c.expired;
+  stats->dropped += c.dropped;
+  stats->refused += c.refused;
+  stats->corrupt += c.corrupt;
+  stats->prefetched += shard.prefetched();
+  stats->false_matches += c.false_matches;
+  stats->index_bytes += static_cast<int64_t>(shard.index_bytes());
+  stats->filter_bytes += static_cast<int64_t>(shard.counted_bytes());
+  dram->rows += shard.rows();
+  dram->resident_bytes += static_cast<int64_t>(shard.resident_bytes());
+  dram->hits += c.hits_dram;
+  for (int level = 0; level < levels; ++level) {
+    const ShardCounters::Lower& from = c.lower[level];
+    TableStats::PerTier& to = below[level];
+    dram->rows -= shard.rows_in(level);
+    to.rows += shard.rows_in(level);
+    to.hits += from.hits;
+    to.promotions += from.promotions;
+    to.demotions += from.demotions;
+    to.reads += from.reads;
+    to.writes += from.writes;
+  }
+}
+
+// A key is looked for in one tier after the other: a tier misses what a lower one has, and what none has.
+void CountMisses(TableStats* stats) {
+  int64_t missed = stats->absent;
+  for (size_t i = stats->tiers.size(); i-- > 0;) {
+    stats->tiers[i].misses = missed;
+    missed += stats->tiers[i].hits;
+  }
+}
+
+}  // namespace
+
 TableStats EmbeddingTable::Impl::Stats() {
   TableStats stats;
   const std::shared_ptr<const RowLayout> layout = this->layout();
@@ -214,35 +259,8 @@ TableStats EmbeddingTable::Impl::Stats() {
   dram.budget_bytes = static_cast<int64_t>(base_.budgets.dram().bytes(layout->row_bytes()));
   for (auto& shard : shards_) {
     Shard::Locked lock(shard);
-    const ShardCounters& c = lock->counters;
-    stats.rows += lock->rows();
-    stats.counted_keys += lock->counted_rows();
-    stats.updates += c.updates;
-    stats.created += c.created;
-    stats.removed += c.removed;
-    stats.expired += c.expired;
-    stats.dropped += c.dropped;
-    stats.refused += c.refused;
-    stats.corrupt += c.corrupt;
     lock->SweepPrefetched(now);
-    stats.prefetched += lock->prefetched();
-    stats.false_matches += c.false_matches;
-    stats.index_bytes += static_cast<int64_t>(lock->index_bytes());
-    stats.filter_bytes += static_cast<int64_t>(lock->counted_bytes());
-    dram.rows += lock->rows();
-    dram.resident_bytes += static_cast<int64_t>(lock->resident_bytes());
-    dram.hits += c.hits_dram;
-    for (int level = 0; level < levels_.count; ++level) {
-      const ShardCounters::Lower& from = c.lower[level];
-      TableStats::PerTier& to = below[level];
-      dram.rows -= lock->rows_in(level);
-      to.rows += lock->rows_in(level);
-      to.hits += from.hits;
-      to.promotions += from.promotions;
-      to.demotions += from.demotions;
-      to.reads += from.reads;
-      to.writes += from.writes;
-    }
+    AddShard(*lock, levels_.count, &stats, &dram, below);
   }
   stats.row_bytes = static_cast<int64_t>(layout->row_bytes());
   stats.stride_bytes = static_cast<int64_t>(layout->stride());
@@ -268,12 +286,7 @@ TableStats EmbeddingTable::Impl::Stats() {
     tier.resident_bytes = tier.device.resident_bytes;
     stats.tiers.push_back(tier);
   }
-  // A key is asked of one tier after the other, by the index; what none has is absent and missed by all.
-  int64_t missed = stats.absent;
-  for (size_t i = stats.tiers.size(); i-- > 0;) {
-    stats.tiers[i].misses = missed;
-    missed += stats.tiers[i].hits;
-  }
+  CountMisses(&stats);
   if (const std::shared_ptr<SnapshotState> state = snapshot_.state(); state != nullptr) {
     stats.snapshot_bytes = static_cast<int64_t>(state->copied.load());
   }
