@@ -311,7 +311,7 @@ class EmbeddingTable {
 
   // Everything in the table, as of one moment. `columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
-  // The same in chunks of max_rows, in any order. Its memory does not grow with the table: about 32 MiB for copies of rows that
+  // The same in chunks of max_rows, in any order. Its memory does not grow with the table: about 64 MiB for copies of rows that
   // change before their turn, and one bit for each slot of DRAM and each record below. `visit` may move a chunk away; its first
   // error ends the snapshot. The last chunk, which may have no rows, has applies and filter_counters. Operations wait while the
   // moment is marked: milliseconds. Afterwards they run during the snapshot. Operations that change rows faster than `visit`
