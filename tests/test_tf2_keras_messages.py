@@ -163,9 +163,14 @@ def test_variables_are_not_copied_or_pickled(partitioner):
     assert copy.copy(module.variable) is module.variable
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adagrad", "Lion", "Nadam", "Lamb"])
-def test_optimizers_of_keras_refuse_a_variable_without_its_layer(name):
-    variable = tf_multitier.get_embedding_variable("u", 4)
+@pytest.mark.parametrize("partitioner", [None, two_parts])
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "RMSprop", "Adagrad", "Lion", "Nadam", "Lamb", "Muon"]
+)
+def test_optimizers_of_keras_refuse_a_variable_without_its_layer(name, partitioner):
+    variable = tf_multitier.get_embedding_variable(
+        "u", 4, partitioner=partitioner and partitioner()
+    )
     pairs = [(gradient(variable), variable)]
     before = variable.export()
     with pytest.raises(NotImplementedError, match="train it with .* of tf_multitier.optimizers"):

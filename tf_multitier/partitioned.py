@@ -224,6 +224,9 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         """nest builds the result for a sequence by calling its class: `tape.gradient(loss, variable)` is the list of gradients."""
         return super().__new__(cls) if parts is not None else list(name)
 
+    # Keras' optimizers ask each variable for it first.
+    _unique_id = property(no_dense("an update by an optimizer of Keras"))
+
     # ---- SavedModel: see saved_objects.py. In other checkpoints the parts are no objects of their own.
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
