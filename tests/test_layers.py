@@ -73,6 +73,7 @@ TABLE_PARTS = [
         "counted_bound",
         "embedding_table.cc",
         "expiration",
+        "import",
         "inspection",
         "lookup",
         "prefetch",

@@ -10,13 +10,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "cc/base/mutex.h"
 #include "cc/env/memory_env.h"
 
 namespace multitier {
@@ -132,10 +133,25 @@ class CountingEnv : public InMemoryEnv {
     return std::unique_ptr<PositionedFile>(new CountedFile(this, *std::move(file)));
   }
 
-  std::atomic<int> reads{0};
+  // False if there are fewer after a minute.
+  bool WaitForReads(int n) {
+    MutexLock lock(mutex_);
+    return lock.WaitFor(changed_, std::chrono::minutes(1), [&]() MT_REQUIRES(mutex_) { return reads_ >= n; });
+  }
+  int reads() {
+    MutexLock lock(mutex_);
+    return reads_;
+  }
+
   std::atomic<uint64_t> damaged_from{~uint64_t{0}};
 
  private:
+  void CountRead() {
+    MutexLock lock(mutex_);
+    ++reads_;
+    changed_.notify_all();
+  }
+
   class CountedFile : public PositionedFile {
    public:
     CountedFile(CountingEnv* env, std::unique_ptr<PositionedFile> file) : env_(env), file_(std::move(file)) {}
@@ -143,7 +159,7 @@ class CountingEnv : public InMemoryEnv {
     Status Read(uint64_t offset, size_t bytes, void* out) const override {
       if (offset >= env_->damaged_from) return UnavailableError("damaged");
       MT_RETURN_IF_ERROR(file_->Read(offset, bytes, out));
-      ++env_->reads;
+      env_->CountRead();
       return OkStatus();
     }
     Status Sync() override { return file_->Sync(); }
@@ -156,6 +172,10 @@ class CountingEnv : public InMemoryEnv {
     CountingEnv* const env_;
     const std::unique_ptr<PositionedFile> file_;
   };
+
+  Mutex mutex_;
+  std::condition_variable changed_;
+  int reads_ MT_GUARDED_BY(mutex_) = 0;
 };
 
 constexpr uint64_t kWindow = StreamReader::kWindowBytes;
@@ -168,11 +188,10 @@ TEST(StreamReaderTest, TheNextWindowIsReadBeforeTheCallerComesToIt) {
   ASSERT_TRUE(reader.ok());
   std::string found(bytes.size(), '\0');
   ASSERT_TRUE((*reader)->Read(0, kWindow + 1, found.data()).ok());  // of two windows, so the third follows
-  for (int i = 0; i < 1000 && env.reads < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(env.reads, 3);
+  EXPECT_TRUE(env.WaitForReads(3));
   ASSERT_TRUE((*reader)->Read(kWindow + 1, bytes.size() - kWindow - 1, found.data() + kWindow + 1).ok());
   EXPECT_TRUE(found == bytes);
-  EXPECT_EQ(env.reads, 4);  // each window once
+  EXPECT_EQ(env.reads(), 4);  // each window once
 }
 
 TEST(StreamReaderTest, AnErrorOfTheNextWindowComesWithItsBytes) {

@@ -1,9 +1,8 @@
 // Rows coming into the table: Import.
 //
-// A chunk of rows is put into memory in one pass over each shard, as long as memory alone can tell what to do: a row that is
-// there is overwritten, and a key that is nowhere gets a row, which is written once, whole, and is never seen before. The rest
-// of the chunk takes the long way, as an apply does (ApplyOperation): keys that may have a record below, keys that are counted,
-// and all keys of a table that may have no room for them.
+// A chunk of rows takes one pass over each shard. A row that is in DRAM is overwritten. A key that is nowhere gets a row, which
+// is written once and whole, under the shard's lock. The rest of the chunk goes the way of an apply (ApplyOperation): keys that
+// may have a record below, keys that are counted, and all keys where the tiers may have no room for them.
 
 #include <algorithm>
 #include <utility>
