@@ -16,7 +16,7 @@ namespace multitier {
 namespace {
 
 constexpr size_t kCountedChunk = 64 * 1024;
-constexpr uint32_t kGroup = 32;  // rows whose words and data are fetched into the cache together
+constexpr uint32_t kGroup = 32;           // rows whose words and data are fetched into the cache together
 constexpr size_t kMostBytesAhead = 1024;  // of a row
 
 // Whether each column of the layout is among them.
