@@ -328,14 +328,14 @@ class EmbeddingTable {
   // The name of the moment since which changes are tracked (SnapshotRequest::track_as). 0: they are not. Clear ends it.
   int64_t ChangesSince() const;
   // Rows from the cursor on, until there are max_rows or a few more; *next is the cursor of the next call, 0 at the end. A key
-  // that is present from the first call to the last is given exactly once. A key that comes or leaves in between may be given. One
-  // that leaves and comes again may be given by two calls, and one that is admitted as a counted key and then as a row.
+  // that is present from the first call to the last is given exactly once. A key that comes or leaves in between may be given.
+  // One that leaves and comes again may be given by two calls, and one that is admitted as a counted key and then as a row.
   // Nothing moves and nothing counts as used. A damaged record is an error, or is left out if on_corruption says so (as in
   // Export). InvalidArgument: no such column or cursor.
   Result<Rows> Scan(const ScanRequest& request, uint64_t* next);
   // Sets rows, frequencies, versions and counted entries, replacing what a key had. Missing columns of the table get their
-  // initial value; columns the table lacks are added. InvalidArgument where the value dim differs. The executor's threads take
-  // the shards side by side.
+  // initial value; columns the table lacks are added. InvalidArgument where the value dim differs. Rows go in chunks of at most
+  // 64 Ki: an error leaves those of the chunks before. The executor's threads take the shards side by side.
   Status Import(const Rows& rows, Executor* executor = nullptr);
   // Sets columns, frequencies and versions of rows; keys without a row get one, and no filter is asked. All of the batch, or
   // nothing: InvalidArgument before anything changes (columns the table lacks, numbers out of range, a key that is there

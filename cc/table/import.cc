@@ -2,7 +2,11 @@
 //
 // A chunk of rows takes one pass over each shard. A row that is in DRAM is overwritten. A key that is nowhere gets a row, which
 // is written once and whole, under the shard's lock. The rest of the chunk goes the way of an apply (ApplyOperation): keys that
-// may have a record below, keys that are counted, and all keys where the tiers may have no room for them.
+// may have a record below, keys that are counted, and all keys where the tiers or memory may have no room for them.
+//
+// That way is the one that can fail, so it is taken first: a chunk that fails has changed nothing. One exception: other
+// operations take the memory that was reserved for the chunk, or move its keys, in the middle of it. Then these keys go the way
+// of an apply at the end; if that fails, the other rows of the chunk stay.
 
 #include <algorithm>
 #include <utility>
@@ -26,6 +30,8 @@ bool HasAll(const std::vector<int>& columns, const RowLayout& layout) {
   }
   return true;
 }
+
+bool IsNowhere(const Found& found) { return found.row == nullptr && found.counted == nullptr && !found.maybe_below; }
 
 }  // namespace
 
@@ -104,38 +110,58 @@ Status EmbeddingTable::Impl::Import(const Rows& rows, Executor* executor) {
 Status EmbeddingTable::Impl::ImportChunk(ImportedChunk chunk, Executor* executor) {
   if (common_.evicts) chunk.stamp = common_.accesses.fetch_add(chunk.size());
   std::vector<FreedRecords> freed(shards_.size());
-  std::vector<std::vector<uint32_t>> left(shards_.size());
-  {
-    BorrowedKeyBatch batch;
-    batch->Partition(chunk.keys(), shards_.log2());
-    const bool load = MayLoad(*batch);
-    ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) {
-      const auto of_shard = static_cast<size_t>(s);
-      if (load) return LoadShard(chunk, *batch, s, &left[of_shard], &freed[of_shard]);
-      for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) left[of_shard].push_back(batch->first_position(e));
-    });
+  std::vector<std::vector<uint32_t>> left(shards_.size()), rest(shards_.size());  // entries of the batch, by shard
+  BorrowedKeyBatch batch;
+  batch->Partition(chunk.keys(), shards_.log2());
+  const bool load = MayLoad(*batch) && ReserveToLoad(*batch);
+  const auto for_shards = [&](auto visit) {
+    ParallelFor(executor, static_cast<int>(shards_.size()), [&](int s) { visit(s, static_cast<size_t>(s)); });
+  };
+  for_shards([&](int s, size_t of) {
+    if (load) return NotInMemory(*batch, s, &left[of]);
+    for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) left[of].push_back(e);
+  });
+  MT_RETURN_IF_ERROR(ImportLeft(chunk, *batch, left, executor, &freed));
+  Status status;
+  if (load) {
+    for_shards([&](int s, size_t of) { LoadShard(chunk, *batch, s, left[of], &rest[of], &freed[of]); });
+    status = ImportLeft(chunk, *batch, rest, executor, &freed);
   }
-  std::vector<uint32_t> positions;
-  for (const std::vector<uint32_t>& of_shard : left) positions.insert(positions.end(), of_shard.begin(), of_shard.end());
-  std::sort(positions.begin(), positions.end());  // the last of a key's rows wins
-  const Status status = positions.empty() ? OkStatus() : ImportLeft(chunk, positions, executor, &freed);
   for (FreedRecords& of_shard : freed) tiers_.Free(&of_shard);
-  if (status.ok() || positions.size() < chunk.size()) demoter_.TrimAndRemember();
+  demoter_.TrimAndRemember();
   return status;
 }
 
 bool EmbeddingTable::Impl::MayLoad(const KeyBatch& batch) {
-  if (demoter_.failed()) return false;  // the long way tries again, or says why not
+  if (demoter_.failed()) return false;                                  // the long way tries again, or says why not
+  if (!common_.evicts && base_.budgets.dram().bounded()) return false;  // DRAM may be full
   const std::shared_ptr<const RowLayout> layout = this->layout();
-  const uint64_t in_dram = base_.budgets.dram_rows(*layout);
-  const bool refuses = !common_.evicts && base_.budgets.dram().bounded();
-  if (refuses && static_cast<uint64_t>(common_.dram_rows.load()) + batch.num_keys() > in_dram) return false;
-  const size_t most = base_.budgets.share(in_dram, *layout);
+  const size_t most = base_.budgets.share(base_.budgets.dram_rows(*layout), *layout);
   if (most > Budget::kNoBound / 2) return true;
   for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
     if (RowsOf(*Shard::Locked(shards_[s])) + (batch.end(s) - batch.begin(s)) > most) return false;
   }
   return true;
+}
+
+bool EmbeddingTable::Impl::ReserveToLoad(const KeyBatch& batch) {
+  for (int s = 0; s < static_cast<int>(shards_.size()); ++s) {
+    const size_t n = batch.end(s) - batch.begin(s);
+    Shard::Locked lock(shards_[s]);
+    if (!lock->ReserveWords(n).ok() || !lock->ReserveRows(n).ok()) return false;
+  }
+  return true;
+}
+
+void EmbeddingTable::Impl::NotInMemory(const KeyBatch& batch, int s, std::vector<uint32_t>* entries) const {
+  if (levels_.count == 0 && options_.admission.kind != AdmissionKind::kCounter) return;
+  const uint32_t end = batch.end(s);
+  Shard::Locked lock(shards_[s]);
+  for (uint32_t e = batch.begin(s); e < end; ++e) {
+    if (e + kGroup < end) lock->Prefetch(batch.hash(e + kGroup));
+    const Found found = lock->Find(batch.key(e), batch.hash(e));
+    if (found.counted != nullptr || found.maybe_below) entries->push_back(e);
+  }
 }
 
 size_t EmbeddingTable::Impl::RowsOf(const ShardRows& shard) const {
@@ -146,17 +172,14 @@ size_t EmbeddingTable::Impl::RowsOf(const ShardRows& shard) const {
 
 bool EmbeddingTable::Impl::TakeRoomToLoad(ShardRows* shard, size_t n) {
   const RowLayout& layout = *shard->layout();
-  const uint64_t in_dram = base_.budgets.dram_rows(layout);
-  if (RowsOf(*shard) + n > base_.budgets.share(in_dram, layout)) return false;
-  const int64_t before = common_.dram_rows.fetch_add(static_cast<int64_t>(n));
-  const bool refuses = !common_.evicts && base_.budgets.dram().bounded();
-  if ((!refuses || static_cast<uint64_t>(before) + n <= in_dram) && shard->ReserveRows(n).ok()) return true;
-  common_.dram_rows -= static_cast<int64_t>(n);
-  return false;
+  if (RowsOf(*shard) + n > base_.budgets.share(base_.budgets.dram_rows(layout), layout)) return false;
+  if (!shard->ReserveRows(n).ok()) return false;
+  common_.dram_rows += static_cast<int64_t>(n);
+  return true;
 }
 
-void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int s, std::vector<uint32_t>* left,
-                                     FreedRecords* freed) {
+void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int s,
+                                     const std::vector<uint32_t>& skipped, std::vector<uint32_t>* rest, FreedRecords* freed) {
   const uint32_t end = batch.end(s);
   Shard::Locked lock(shards_[s]);
   ShardRows& shard = *lock;
@@ -176,39 +199,59 @@ void EmbeddingTable::Impl::LoadShard(const ImportedChunk& chunk, const KeyBatch&
   fetch_words(batch.begin(s));
   fetch_words(batch.begin(s) + kGroup);
   fetch_rows(batch.begin(s));
+  bool room = true;  // false: no more rows are created, so that of a key's rows none overtakes another
+  auto skip = skipped.begin();
   for (uint32_t from = batch.begin(s); from < end; from += kGroup) {
     fetch_words(from + 2 * kGroup);
     fetch_rows(from + kGroup);
     const uint32_t to = std::min(end, from + kGroup);
-    const bool room = TakeRoomToLoad(&shard, to - from);
-    int64_t created = 0;
+    Found found[kGroup];
+    int64_t absent = 0, created = 0;
     for (uint32_t e = from; e < to; ++e) {
-      const uint32_t position = batch.first_position(e);
-      const Found found = shard.Find(batch.key(e), batch.hash(e));
-      RowHeader* row = found.row;
+      found[e - from] = shard.Find(batch.key(e), batch.hash(e));
+      absent += IsNowhere(found[e - from]);
+    }
+    if (absent > 0) room = room && TakeRoomToLoad(&shard, static_cast<size_t>(absent));
+    const int64_t taken = room ? absent : 0;
+    for (uint32_t e = from; e < to; ++e) {
+      if (skip != skipped.end() && *skip == e) {
+        ++skip;
+        continue;
+      }
+      RowHeader* row = found[e - from].row;
+      if (row == nullptr && created > 0) row = shard.Find(batch.key(e), batch.hash(e)).row;  // of this group
       if (row != nullptr) {
         shard.Pin(row);
         ++shard.counters.hits_dram;
-      } else if (room && found.counted == nullptr && !found.maybe_below) {
+      } else if (room && IsNowhere(found[e - from])) {
         row = shard.Create(batch.key(e), batch.hash(e), chunk.stamp);
         created += row != nullptr;
+        room = row != nullptr;
       }
       if (row == nullptr) {
-        left->push_back(position);
+        rest->push_back(e);
         continue;
       }
+      const uint32_t position = batch.first_position(e);
       uint8_t* const data = shard.BeginChange(row, batch.hash(e));
       shard.Commit(row);
       chunk.Write(position, layout, lacks_columns, row, data);
       shard.FinishChange(row, chunk.Touched(position), chunk.size(), freed);
       shard.Reorder(row, batch.hash(e), chunk.stamp);  // its frequency or version may have become less
     }
-    if (room) common_.dram_rows -= static_cast<int64_t>(to - from) - created;
+    common_.dram_rows -= taken - created;
   }
 }
 
-Status EmbeddingTable::Impl::ImportLeft(const ImportedChunk& chunk, const std::vector<uint32_t>& positions, Executor* executor,
+Status EmbeddingTable::Impl::ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk,
+                                        const std::vector<std::vector<uint32_t>>& entries, Executor* executor,
                                         std::vector<FreedRecords>* freed) {
+  std::vector<uint32_t> positions;
+  for (const std::vector<uint32_t>& of_shard : entries) {
+    for (const uint32_t e : of_shard) positions.push_back(of_chunk.first_position(e));
+  }
+  if (positions.empty()) return OkStatus();
+  std::sort(positions.begin(), positions.end());  // the last of a key's rows wins
   std::vector<int64_t> of_positions;
   of_positions.reserve(positions.size());
   for (const uint32_t position : positions) of_positions.push_back(chunk.keys()[position]);

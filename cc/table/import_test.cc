@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "cc/env/fault_env.h"
 #include "cc/table/table_test_util.h"
+#include "cc/tier/test_tiers/memory_tier.h"
 
 namespace multitier {
 namespace {
@@ -93,6 +95,59 @@ TEST(Import, WithoutRoomNothingChanges) {
   EXPECT_EQ(table->Import(SomeRows({100}, 1.0f, 1, 1)).code(), StatusCode::kResourceExhausted);
   MT_ASSERT_OK(table->Remove(std::vector<int64_t>{5}, nullptr));  // the count of rows is right
   MT_ASSERT_OK(table->Import(SomeRows({100}, 1.0f, 1, 1)));
+}
+
+TEST(Import, ARecordThatCannotBeReadChangesNothing) {
+  auto tier = std::make_shared<MemoryTier>();
+  auto table = MakeTable(TieredOptions(2, 40, tier));
+  MT_ASSERT_OK(table->Import(SomeRows(Range(0, 100), 1.0f, 1, 1)));
+  MT_ASSERT_OK(table->Drain());
+  Rows rows = SomeRows(Range(0, 100), 2.0f, 2, 2);
+  Append(SomeRows(Range(200, 300), 2.0f, 2, 2), &rows);
+  tier->FailRead(1, InternalError("disk"), 1000);
+  EXPECT_EQ(table->Import(rows).code(), StatusCode::kInternal);
+  tier->FailRead(1, InternalError("disk"), 0);
+  EXPECT_EQ(table->TotalCount(), 100);
+  ExpectRows(table.get(), Range(0, 100), 1.0f, 1);
+  MT_ASSERT_OK(table->Import(rows));
+  ExpectRows(table.get(), Range(0, 100), 2.0f, 2);
+  ExpectRows(table.get(), Range(200, 300), 2.0f, 2);
+}
+
+// Fails the n-th allocation, or all from the n-th on, in the middle of an import whose keys all come twice. True if it had that
+// many allocations.
+bool ImportWithFailedAllocations(uint64_t n, bool for_good) {
+  FaultEnv env(Env::Posix());
+  TableOptions options = BasicOptions(2);
+  options.env = &env;
+  options.num_shards = 2;
+  auto table = MakeTable(options);
+  MT_EXPECT_OK(table->Import(SomeRows(Range(0, 50), 1.0f, 1, 1)));
+  const std::vector<int64_t> keys = Range(0, 20000);
+  Rows rows = SomeRows(keys, 2.0f, 2, 2);
+  Append(SomeRows(keys, 3.0f, 3, 3), &rows);
+  const Status none = ResourceExhaustedError("memory");
+  for_good ? env.FailFrom(FaultKind::kAllocate, n, none) : env.FailNth(FaultKind::kAllocate, n, none);
+  const Status status = table->Import(rows);
+  const bool fired = env.Disarm();
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(table->TotalCount(), 50);
+    ExpectRows(table.get(), Range(0, 50), 1.0f, 1);
+    MT_EXPECT_OK(table->Import(rows));
+  }
+  EXPECT_EQ(table->TotalCount(), 20000);
+  ExpectRows(table.get(), keys, 3.0f, 3);
+  return fired;
+}
+
+TEST(Import, WithoutMemoryNothingChangesOrTheLastRowOfEachKeyWins) {
+  for (const bool for_good : {false, true}) {
+    uint64_t n = 1;
+    while (n < 200 && ImportWithFailedAllocations(n, for_good)) ++n;
+    EXPECT_GT(n, 2u);
+    EXPECT_LT(n, 200u);
+  }
 }
 
 }  // namespace

@@ -3,15 +3,15 @@
 // A cursor names a shard and a place in it. Tables with and without lower tiers have different places.
 //
 // No lower tier: a place is the number of slots left. A row keeps its slot as long as it lives, while the index grows and while
-//   rows are widened. So rows are visited in the order of memory: downwards, so that rows that are added meanwhile do not keep a
-//   scan from its end. Counted keys come before rows: one may become a row in the meantime, never the other way. Then the key is
-//   given as both; in the other order it might be missed.
+//   rows are widened. So rows are visited in the order of memory: downwards, so that rows that are added meanwhile do not keep
+//   a scan from its end. Counted keys come before rows: one may become a row in the meantime, never the other way. Then the key
+//   is given as both; in the other order it might be missed.
 // Lower tiers: a row may leave its slot. A place is a home (a bucket of the index). Homes are visited in the order of their
 //   bit-reversed numbers, which is the order of the keys' reversed hash bits. It does not depend on the size of the index:
 //   growth splits a home into two neighbours. So no key that is present all along is met twice or missed.
 //   A step takes some homes at once. It makes their words below memory pending while the records are read, all in one call of
-//   each tier. Then no row can leave its home's place unseen, and no record's location can be used again. A step first waits for
-//   the pending words of others, and holds nothing then.
+//   each tier. Then no row can leave its home's place unseen, and no record's location can be used again. A step first waits
+//   for the pending words of others, and holds nothing then.
 
 #include <algorithm>
 #include <limits>
@@ -25,14 +25,14 @@ namespace {
 // A cursor: 33 bits of the place in a shard, 7 of the shard, 10 that are 0 (where a variable of several parts has the part's
 // number), and 13 of the table, which are not 0.
 constexpr int kCursorShardShift = 33, kCursorTableShift = 50;
-constexpr uint64_t kInRows = uint64_t{1} << 32;        // of a place of slots: those of rows, not of counted keys
+constexpr uint64_t kInRows = uint64_t{1} << 32;         // of a place of slots: those of rows, not of counted keys
 constexpr uint64_t kPlaceOfNoHome = uint64_t{1} << 32;  // behind the last home
-constexpr size_t kSliceRows = 1024;       // given under one hold of a shard's lock
-constexpr uint32_t kSliceSlots = 16384;   // looked at under one hold
-constexpr int kSliceHomes = 4096;         // visited under one hold
-constexpr int kHomesAhead = 16;           // whose words are fetched into the cache; half as far, their rows
-constexpr size_t kMostBytesAhead = 1024;  // of a row
-constexpr size_t kSliceRecords = 256;     // read while their words are pending: operations that need them wait so long
+constexpr size_t kSliceRows = 1024;                     // given under one hold of a shard's lock
+constexpr uint32_t kSliceSlots = 16384;                 // looked at under one hold
+constexpr int kSliceHomes = 4096;                       // visited under one hold
+constexpr int kHomesAhead = 16;                         // whose words are fetched into the cache; half as far, their rows
+constexpr size_t kMostBytesAhead = 1024;                // of a row
+constexpr size_t kSliceRecords = 256;  // read while their words are pending: operations that need them wait so long
 
 uint32_t Reverse32(uint32_t x) {
   x = __builtin_bswap32(x);

@@ -229,9 +229,9 @@ class ShardRows {
   Status Adopt(uint64_t hash, int level, uint32_t location);
 
   // --- Scans: see scan.cc.
-  // Calls visit with each row or counted key at the slots below *left, from the highest down, while go_on() is true, for at most
-  // `looked` slots. *left: the slots that are left; false if there is none. `ahead`: bytes of a row that are fetched into the
-  // processor's cache before.
+  // Calls visit with each row or counted key at the slots below *left, from the highest down, while go_on() is true, for at
+  // most `looked` slots. *left: the slots that are left; false if there is none. `ahead`: bytes of a row that are fetched into
+  // the processor's cache before.
   template <typename GoOn, typename Visit>
   bool VisitRows(uint32_t* left, uint32_t looked, size_t ahead, GoOn go_on, Visit visit) const;
   template <typename GoOn, typename Visit>

@@ -148,18 +148,20 @@ class EmbeddingTable::Impl {
                       FreedRecords* freed);
   struct ImportedChunk;
   Status ImportChunk(ImportedChunk chunk, Executor* executor);
-  // Whether the tiers have room for all keys of the batch, were they all new; so that a chunk without room changes nothing.
+  // Whether the tiers have room for all keys of the batch, were they all new; and memory for them.
   bool MayLoad(const KeyBatch& batch);
-  // In all tiers.
-  size_t RowsOf(const ShardRows& shard) const;
+  bool ReserveToLoad(const KeyBatch& batch);
+  // The entries of a shard that are counted or may be below.
+  void NotInMemory(const KeyBatch& batch, int shard, std::vector<uint32_t>* entries) const;
+  size_t RowsOf(const ShardRows& shard) const;  // in all tiers
   // Room for n more rows in DRAM, which count as there from now on; or nothing.
   bool TakeRoomToLoad(ShardRows* shard, size_t n);
-  // Writes what memory alone tells how, and adds the positions of the others to `left`.
-  void LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int shard, std::vector<uint32_t>* left,
-                 FreedRecords* freed);
-  // The rows at these positions of the chunk, which increase: all of them, or an error and none.
-  Status ImportLeft(const ImportedChunk& chunk, const std::vector<uint32_t>& positions, Executor* executor,
-                    std::vector<FreedRecords>* freed);
+  // Writes the entries of a shard that are not skipped. Adds to `rest` those that need more than memory, or find no room.
+  void LoadShard(const ImportedChunk& chunk, const KeyBatch& batch, int shard, const std::vector<uint32_t>& skipped,
+                 std::vector<uint32_t>* rest, FreedRecords* freed);
+  // Writes these entries, which are given by shard: all of them, or none and an error.
+  Status ImportLeft(const ImportedChunk& chunk, const KeyBatch& of_chunk, const std::vector<std::vector<uint32_t>>& entries,
+                    Executor* executor, std::vector<FreedRecords>* freed);
   Status ImportCounted(const Rows& rows);
   // Takes counted keys out until there are no more than admission.max_keys allows (counted_bound.cc).
   void BoundCounted();
