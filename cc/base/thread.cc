@@ -1,6 +1,7 @@
 #include "cc/base/thread.h"
 
 #include <errno.h>
+#include <sched.h>
 
 #include <cstdio>
 #include <cstring>
@@ -13,14 +14,24 @@
 namespace multitier {
 namespace {
 
+thread_local bool has_batch = false;  // from a BatchScheduling
+
+// Of this thread.
+bool SetPolicy(int policy) {
+  const sched_param parameters{};
+  return ::sched_setscheduler(0, policy, &parameters) == 0;
+}
+
 struct Beginning {
   char name[16];
+  bool inherits_batch;
   std::function<void()> body;
 };
 
 void* Begin(void* argument) {
   const std::unique_ptr<Beginning> beginning(static_cast<Beginning*>(argument));
   pthread_setname_np(pthread_self(), beginning->name);
+  if (beginning->inherits_batch) (void)SetPolicy(SCHED_OTHER);  // any thread may leave SCHED_BATCH
   MemoryLease::WaitOnThisThread();
   beginning->body();
   return nullptr;
@@ -35,6 +46,7 @@ Status StartAs(const char* name, std::function<void()> body, int detach_state, p
   std::unique_ptr<Beginning> beginning(new (std::nothrow) Beginning);
   if (beginning == nullptr) return Failed(name, ENOMEM);
   std::snprintf(beginning->name, sizeof(beginning->name), "%s", name);
+  beginning->inherits_batch = has_batch;
   beginning->body = std::move(body);
   pthread_attr_t attributes;
   int error = pthread_attr_init(&attributes);
@@ -65,6 +77,16 @@ void Thread::Join() {
   if (!started_) return;
   pthread_join(thread_, nullptr);
   started_ = false;
+}
+
+BatchScheduling::BatchScheduling() : changed_(::sched_getscheduler(0) == SCHED_OTHER && SetPolicy(SCHED_BATCH)) {
+  if (changed_) has_batch = true;
+}
+
+BatchScheduling::~BatchScheduling() {
+  if (!changed_) return;
+  has_batch = false;
+  (void)SetPolicy(SCHED_OTHER);
 }
 
 }  // namespace multitier

@@ -4,6 +4,9 @@
 // exceptions, so here that is a Status. Each caller must handle it: the calling thread does the work itself, or the operation
 // is refused.
 //
+// A new thread inherits the scheduling policy of the thread that starts it. Threads that are first needed during a save would
+// be batch threads for the life of the process, so here they are not: see BatchScheduling.
+//
 // A process has one set of pools. A forked child has no threads of its parent and gets its own set (OfThisProcess).
 
 #ifndef CC_BASE_THREAD_H_
@@ -41,6 +44,19 @@ class Thread {
  private:
   bool started_ = false;
   pthread_t thread_{};
+};
+
+// While one exists, the calling thread has the scheduling policy SCHED_BATCH, if it had SCHED_OTHER and the system allows it.
+// Threads that are started here in the meantime have SCHED_OTHER. Where the whole process has another policy, nothing changes.
+class BatchScheduling {
+ public:
+  BatchScheduling();
+  ~BatchScheduling();  // on the thread that made it
+  BatchScheduling(const BatchScheduling&) = delete;
+  BatchScheduling& operator=(const BatchScheduling&) = delete;
+
+ private:
+  const bool changed_;
 };
 
 // The T of this process. Its default constructor makes it at the first use. It is never destroyed, because its threads may be

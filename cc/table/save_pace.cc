@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace multitier {
 namespace {
@@ -42,12 +43,6 @@ int64_t ReadDelay() {
   return std::strtoll(end, nullptr, 10);
 }
 
-// Of this thread.
-bool SetPolicy(int policy) {
-  const sched_param parameters{};
-  return ::sched_setscheduler(0, policy, &parameters) == 0;
-}
-
 int Processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -57,15 +52,11 @@ int Processors() {
 }  // namespace
 
 SavePace::SavePace(SavingThreads* threads)
-    : processors_(Processors()),
-      threads_(threads),
-      is_batch_(::sched_getscheduler(0) == SCHED_OTHER && SetPolicy(SCHED_BATCH)),
-      counted_(Read(CLOCK_THREAD_CPUTIME_ID)) {
+    : processors_(Processors()), threads_(threads), batch_(std::in_place), counted_(Read(CLOCK_THREAD_CPUTIME_ID)) {
   ++threads_->running;
 }
 
 SavePace::~SavePace() {
-  if (is_batch_) (void)SetPolicy(SCHED_OTHER);
   if (threads_ == nullptr) return;
   threads_->took += Read(CLOCK_THREAD_CPUTIME_ID) - counted_;
   --threads_->running;

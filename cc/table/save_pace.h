@@ -11,8 +11,8 @@
 //   - Many copies of changed rows wait for the save. Operations would have to wait if there were more. From half of the most
 //     on, the save rests less. From seven eighths on it does not rest, and a rest that goes on ends.
 //
-// While it saves, a thread has the policy SCHED_BATCH: when it wakes up, it does not take the processor from a thread that
-// runs.
+// While it saves, a thread has the policy SCHED_BATCH (BatchScheduling): when it wakes up, it does not take the processor from
+// a thread that runs.
 //
 // What the other threads need is measured: the processor time of the process, less that of the saving threads (SavingThreads).
 // If other processes use the machine, the saving thread itself has to wait for a processor, and that is measured, too.
@@ -26,6 +26,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
+
+#include "cc/base/thread.h"
 
 namespace multitier {
 
@@ -63,7 +66,7 @@ class SavePace {
  private:
   const int processors_;
   SavingThreads* const threads_ = nullptr;
-  const bool is_batch_ = false;  // the thread's policy was changed
+  const std::optional<BatchScheduling> batch_;  // none for RestAt alone
   bool begun_ = false;
   Times window_;               // where the measurement began that is going on
   int64_t thread_ = 0;         // processor time of the thread when it rested last

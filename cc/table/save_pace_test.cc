@@ -2,8 +2,13 @@
 
 #include "cc/table/save_pace.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+
+#include <cstring>
+
+#include "cc/base/thread.h"
 
 namespace multitier {
 namespace {
@@ -105,17 +110,67 @@ TEST(SavePace, AShortSaveDoesNotRest) {
 
 TEST(SavePace, OfThisMachineComesBack) {
   SavingThreads threads;
-  const int policy = ::sched_getscheduler(0);
   {
     SavePace pace(&threads);
-    EXPECT_EQ(::sched_getscheduler(0), policy == SCHED_OTHER ? SCHED_BATCH : policy);
     EXPECT_EQ(threads.running, 1);
     for (int i = 0; i < 3; ++i) pace.Rest([] { return size_t{0}; }, kMost);
     for (volatile int i = 0; i < 1'000'000;) i = i + 1;
   }
-  EXPECT_EQ(::sched_getscheduler(0), policy);
   EXPECT_EQ(threads.running, 0);
   EXPECT_GT(threads.took, 0);
+}
+
+bool SetPolicy(int policy) {
+  const sched_param parameters{};
+  return ::sched_setscheduler(0, policy, &parameters) == 0;
+}
+
+int PolicyOfANewThread() {
+  int policy = -1;
+  Thread thread;
+  EXPECT_TRUE(thread.Start("mt-test", [&] { policy = ::sched_getscheduler(0); }).ok());
+  thread.Join();
+  return policy;
+}
+
+// Whether this thread may have SCHED_BATCH; it has SCHED_OTHER afterwards.
+class SavePacePolicy : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!SetPolicy(SCHED_BATCH)) GTEST_SKIP() << "the system refuses SCHED_BATCH: " << std::strerror(errno);
+    if (!SetPolicy(SCHED_OTHER)) GTEST_SKIP() << "the system refuses SCHED_OTHER: " << std::strerror(errno);
+  }
+  void TearDown() override { (void)SetPolicy(SCHED_OTHER); }
+};
+
+TEST_F(SavePacePolicy, IsBatchWhileItSaves) {
+  SavingThreads threads;
+  {
+    const SavePace pace(&threads);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_BATCH);
+  }
+  EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+}
+
+TEST_F(SavePacePolicy, OfAThreadThatASavingThreadStartsIsOther) {
+  SavingThreads threads;
+  {
+    const SavePace pace(&threads);
+    EXPECT_EQ(PolicyOfANewThread(), SCHED_OTHER);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_BATCH);
+  }
+  EXPECT_EQ(PolicyOfANewThread(), SCHED_OTHER);
+}
+
+TEST_F(SavePacePolicy, StaysBatchWhereTheProcessIsBatch) {
+  ASSERT_TRUE(SetPolicy(SCHED_BATCH));
+  SavingThreads threads;
+  {
+    const SavePace pace(&threads);
+    EXPECT_EQ(PolicyOfANewThread(), SCHED_BATCH);
+  }
+  EXPECT_EQ(::sched_getscheduler(0), SCHED_BATCH);
+  EXPECT_EQ(PolicyOfANewThread(), SCHED_BATCH);
 }
 
 }  // namespace
