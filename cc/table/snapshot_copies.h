@@ -3,8 +3,8 @@
 //
 // Each shard has ShardCopies, used under its lock. WaitingCopies is their sum, in all tables whose snapshots share a moment. An
 // update copies thousands of rows, so that one copy must cost no more than the copying: there is no lock besides the shard's,
-// no atomic operation for each row, and no vector that grows. The sum therefore lags behind by less than kUncountedBytes of
-// each shard.
+// no atomic operation for each row, and no vector of rows that grows beyond a block. The sum therefore lags behind by less than
+// kUncountedBytes of each shard.
 
 #ifndef CC_TABLE_SNAPSHOT_COPIES_H_
 #define CC_TABLE_SNAPSHOT_COPIES_H_
@@ -56,12 +56,14 @@ class ShardCopies {
   static constexpr size_t kUncountedBytes = 4u << 10;
   static constexpr size_t kKeyBytes = 24;  // with its frequency and version
 
-  // The rows that get one copy more. Row data has this number of floats; 0: only a key is added.
+  // The rows that get one copy more. Row data has this number of floats, the same for all rows; 0: only a key is added. Rows
+  // and keys have blocks of their own, because the size of a block is that of what it holds.
   Rows* Next(size_t floats) {
-    if (left_ == 0) AddBlock(floats);
-    --left_;
+    OpenBlock& open = floats == 0 ? open_of_keys_ : open_of_rows_;
+    if (open.left == 0) AddBlock(floats, &open);
+    --open.left;
     uncounted_ += kKeyBytes + floats * sizeof(float);
-    return &blocks_.back();
+    return &blocks_[open.block];
   }
   // The bytes that were added since the last call, if they are many enough to be counted; else 0.
   size_t ToCount() {
@@ -72,27 +74,36 @@ class ShardCopies {
   // All copies. *counted: the sum of what ToCount gave for them.
   std::vector<Rows> Take(size_t* counted) {
     *counted = std::exchange(bytes_, 0);
-    left_ = uncounted_ = 0;
+    uncounted_ = 0;
+    open_of_rows_ = open_of_keys_ = OpenBlock();
     return std::exchange(blocks_, {});
   }
   const std::vector<Rows>& blocks() const { return blocks_; }
 
  private:
-  // The first block grows, because most shards of a model with many tables have few copies. The others have all of their memory
-  // at once.
-  void AddBlock(size_t floats) {
-    left_ = std::max<size_t>(1, kBlockBytes / (kKeyBytes + floats * sizeof(float)));
-    const bool is_first = blocks_.empty();
+  // The block of rows, or of keys, that is being filled.
+  struct OpenBlock {
+    bool begun = false;  // there was one
+    size_t block = 0;
+    size_t left = 0;  // copies for which it has room
+  };
+
+  // The first block of rows grows, because most shards of a model with many tables have few copies, and blocks of keys do. The
+  // others have all of their memory at once.
+  void AddBlock(size_t floats, OpenBlock* open) {
+    const bool is_first = !std::exchange(open->begun, true);
+    open->left = std::max<size_t>(1, kBlockBytes / (kKeyBytes + floats * sizeof(float)));
+    open->block = blocks_.size();
     Rows& block = blocks_.emplace_back();
     if (is_first || floats == 0) return;
-    block.keys.reserve(left_);
-    block.frequencies.reserve(left_);
-    block.versions.reserve(left_);
-    block.data.reserve(left_ * floats);
+    block.keys.reserve(open->left);
+    block.frequencies.reserve(open->left);
+    block.versions.reserve(open->left);
+    block.data.reserve(open->left * floats);
   }
 
   std::vector<Rows> blocks_;
-  size_t left_ = 0;       // copies for which the last block has room
+  OpenBlock open_of_rows_, open_of_keys_;
   size_t bytes_ = 0;      // that ToCount gave
   size_t uncounted_ = 0;  // bytes
 };

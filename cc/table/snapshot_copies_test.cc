@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "cc/table/row_export.h"
@@ -44,6 +45,28 @@ TEST(ShardCopies, BlocksAfterTheFirstDoNotGrow) {
   for (size_t i = 1; i < kInBlock; ++i) (void)AddRow(&copies, 1);
   ASSERT_EQ(copies.blocks().size(), 2u);
   EXPECT_EQ(copies.blocks()[1].data.data(), data);
+}
+
+TEST(ShardCopies, RowsAmongKeysFillBlocksOfTheirOwn) {
+  constexpr size_t kKeysInBlock = ShardCopies::kBlockBytes / ShardCopies::kKeyBytes;
+  ShardCopies copies;
+  size_t most = 0;
+  for (size_t i = 0; i < 2 * kKeysInBlock; ++i) {  // a removed key, then a row, and so on
+    copies.Next(0)->removed_keys.push_back(1);
+    (void)AddRow(&copies, 2);
+  }
+  size_t counted = 0, rows = 0, keys = 0;
+  const std::vector<Rows> blocks = copies.Take(&counted);
+  EXPECT_EQ(blocks.size(), 2 + (2 * kKeysInBlock + kInBlock - 1) / kInBlock);
+  for (const Rows& block : blocks) {
+    EXPECT_TRUE(block.keys.empty() || block.removed_keys.empty());
+    rows += block.keys.size();
+    keys += block.removed_keys.size();
+    most = std::max(most, block.data.capacity() * sizeof(float));
+  }
+  EXPECT_EQ(rows, 2 * kKeysInBlock);
+  EXPECT_EQ(keys, 2 * kKeysInBlock);
+  EXPECT_LE(most, 2 * ShardCopies::kBlockBytes);
 }
 
 TEST(ShardCopies, TheSumLagsBehindByLessThanItsBound) {
