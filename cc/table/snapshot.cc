@@ -50,8 +50,10 @@ namespace {
 
 constexpr size_t kSliceRows = 1024;  // under one hold of a shard's lock
 constexpr size_t kReadBytes = 4u << 20;
-constexpr size_t kFactsBytes = 3 * sizeof(int64_t);  // of a row: key, frequency, version
-constexpr uint32_t kSliceSlots = 16 * kSliceRows;    // looked at, at most
+constexpr size_t kFactsBytes = 3 * sizeof(int64_t);                       // of a row: key, frequency, version
+constexpr uint32_t kSliceSlots = 16 * kSliceRows;                         // looked at, at most
+constexpr size_t kManyWaitingBytes = WaitingCopies::kFarBehindBytes / 4;  // of copies in all tables
+constexpr size_t kWorthTakingBytes = 1u << 20;                            // of copies in this table
 
 }  // namespace
 
@@ -314,7 +316,8 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
     return OkStatus();
   }
 
-  // One slice of each shard in turn. So every chunk has rows of all shards, and an import can use several threads.
+  // One slice of each shard in turn. So every chunk has rows of all shards, and an import can use several threads. A shard that
+  // was passed may have copies yet: of rows below, or of keys of a delta. They are taken along once many wait.
   Status InDram() {
     struct Place {
       Shard* shard;
@@ -338,6 +341,7 @@ class EmbeddingTable::Impl::Snapshot : public TableSnapshot {
       if (more) places.push_back(place);
       MT_RETURN_IF_ERROR(GiveWhereFull());
       MT_RETURN_IF_ERROR(GiveTaken(std::move(copies)));
+      if (state_->waiting->bytes() > kManyWaitingBytes && state_->copied > kWorthTakingBytes) MT_RETURN_IF_ERROR(TakeAlong());
     }
     return OkStatus();
   }

@@ -7,8 +7,10 @@
 #include <functional>
 #include <future>
 #include <thread>
+#include <vector>
 
 #include "cc/base/blocked_test_util.h"
+#include "cc/base/hash.h"
 #include "cc/table/demotion_pool.h"
 #include "cc/table/table_test_util.h"
 
@@ -242,6 +244,44 @@ TEST(SnapshotMemory, VisitorMayTrainMoreThanMayBeHandedOver) {
     return OkStatus();
   }));
   EXPECT_EQ(rows, static_cast<size_t>(kKeys));
+}
+
+// Copies of a shard whose rows of DRAM were all given do not wait for the other shards' rows of DRAM.
+TEST(SnapshotMemory, CopiesOfAShardThatWasPassedAreTakenAlong) {
+  constexpr size_t kKeys = 6000;  // 24 MB
+  constexpr int64_t kFew = 2 << 20;
+  std::vector<int64_t> kept, below;
+  for (int64_t key = 0; kept.size() < kKeys || below.size() < kKeys; ++key) {
+    std::vector<int64_t>& keys = HashKey(key) >> 63 == 0 ? kept : below;  // by shard
+    if (keys.size() < kKeys) keys.push_back(key);
+  }
+  TableOptions options = TieredOptions(kWide, 16, std::make_shared<MemoryTier>());
+  options.num_shards = 2;
+  auto table = MakeTable(std::move(options));
+  MT_ASSERT_OK(Sgd(below, 1.0f, kWide).Run(table.get()));
+  MT_ASSERT_OK(table->Drain());
+  MT_ASSERT_OK(table->SetDramBudget(Budget::Bytes(4 * kKeys * kRowBytes)));
+  MT_ASSERT_OK(Sgd(kept, 1.0f, kWide).Run(table.get()));
+  ASSERT_GE(table->Stats().tiers[1].rows, static_cast<int64_t>(kKeys) - 16);
+  size_t rows = 0, given = 0;  // `given`: of `kept`
+  size_t given_before = 0, given_when_few_wait = 0;
+  MT_EXPECT_OK(table->TakeSnapshot(true, 64, [&](Rows* chunk) {
+    const bool many_waited = given_before > 0;
+    if (many_waited && given_when_few_wait == 0 && table->Stats().snapshot_bytes < kFew) given_when_few_wait = given;
+    rows += chunk->keys.size();
+    for (const int64_t key : chunk->keys) given += HashKey(key) >> 63 == 0 ? 1 : 0;
+    for (const int64_t frequency : chunk->frequencies) EXPECT_EQ(frequency, 1);
+    if (!many_waited && given > 500) {
+      given_before = given;
+      MT_EXPECT_OK(Sgd(below, 1.0f, kWide).Run(table.get()));
+      EXPECT_GT(table->Stats().snapshot_bytes, 20 << 20);
+    }
+    return OkStatus();
+  }));
+  EXPECT_EQ(rows, 2 * kKeys);
+  EXPECT_GT(given_before, 0u);
+  EXPECT_GT(given_when_few_wait, 0u);
+  EXPECT_LT(given_when_few_wait, given_before + 1000) << "they waited for rows of the other shard";
 }
 
 // Nor can it wait for the pool, which waits for it.
