@@ -14,8 +14,8 @@ namespace multitier {
 namespace {
 
 constexpr uint32_t kGroup = 32;
-constexpr size_t kRowBytesAhead = 2048;  // of each row and gradient; the hardware fetches the rest of a longer one
-constexpr size_t kGradientBytesAhead = 1024;
+constexpr size_t kRowBytesAhead = 2048;       // of each row; the hardware fetches the rest of a longer one
+constexpr size_t kGradientBytesAhead = 1024;  // of each gradient, likewise
 
 uint32_t SaturatingAdd(uint32_t a, int64_t b) {
   return static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b), 0xffffffffu));
