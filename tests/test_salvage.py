@@ -165,7 +165,127 @@ def test_salvage_knows_the_keys_of_a_kept_variable(tmp_path):
     (file,) = tmp_path.rglob("instance.variable")
     path = str(file.parent)
     assert set(engine.salvage(path).rows.keys) == set(keys)
-    file.write_text("no JSON")
-    with pytest.raises(engine.FailedPreconditionError, match="instance.variable' is damaged"):
+    original = file.read_bytes()
+    for wrong, message in [
+        (b"no JSON", "instance.variable' is damaged"),
+        (original.replace(b"key_dtype", b"key_dtypo"), "instance.variable' is damaged .* checksum"),
+        (original.replace(b"variable 1", b"variable 2"), "format version up to 1, found 2"),
+    ]:
+        assert wrong != original
+        file.write_bytes(wrong)
+        with pytest.raises(engine.FailedPreconditionError, match=message):
+            engine.salvage(path)
+        assert set(engine.salvage(path, "uint64").rows.keys) == set(keys)
+
+
+@pytest.mark.parametrize("key", [2**32 + 1, 2**32, -1, -(2**63)])
+def test_salvage_refuses_uint32_for_keys_out_of_its_range(key, tmp_path, capsys):
+    with kept(tmp_path / "store", "SSDHASH") as table:
+        train(table, [1, key])
+        path, expected = table.path, by_key(table.export())
+    options = os.path.join(path, "instance.table")
+    os.remove(options)
+    message = f"key_dtype: expected int64 or uint64 for '.*', which has key {key}, found uint32"
+    with pytest.raises(ValueError, match=message):
+        engine.salvage(path, "uint32")
+    out = tmp_path / "out.npz"
+    assert salvage_tool.main([path, str(out), "--key_dtype=uint32"]) == 2 and not out.exists()
+    assert f"which has key {key}, found uint32" in capsys.readouterr().err
+    assert by_key(engine.salvage(path, "int64").rows) == expected
+    assert set(engine.salvage(path, "uint64").rows.keys.tolist()) == {1, key % 2**64}
+
+    with engine.Table(
+        1, storage_type="SSDHASH", storage_path=tmp_path / "other", keep=True, key_dtype="uint32"
+    ) as other:
+        shutil.copy(os.path.join(other.path, "instance.table"), options)
+    with pytest.raises(engine.DataLossError, match=f"expected keys of uint32.* found key {key};"):
         engine.salvage(path)
-    assert set(engine.salvage(path, "uint64").rows.keys) == set(keys)
+
+
+def test_salvage_refuses_uint32_for_lost_keys_out_of_its_range(tmp_path):
+    with kept(tmp_path / "store", "SSDHASH") as table:
+        train(table, [1, 2**32 + 1])
+        path = table.path
+    (file,) = segments(path)
+    for offset in range(0, os.path.getsize(file), 8):
+        copy = shutil.copytree(path, tmp_path / "copy")
+        flip(segments(copy)[0], offset)
+        lost = engine.salvage(copy).lost_keys.tolist()
+        if lost == [2**32 + 1]:
+            break
+        shutil.rmtree(copy)
+    assert lost == [2**32 + 1]
+    os.remove(copy / "instance.table")
+    with pytest.raises(ValueError, match="which has key 4294967297, found uint32"):
+        engine.salvage(copy, "uint32")
+
+
+def test_salvage_knows_the_type_of_the_keys_before_it_reads(instance, monkeypatch):
+    path, expected = instance
+    read = []
+    monkeypatch.setattr(engine.salvaged._engine, "salvage", read.append)
+    with pytest.raises(ValueError, match="key_dtype: expected int64, as '.*' says, found uint64"):
+        engine.salvage(path, "uint64")
+    options = os.path.join(path, "instance.table")
+    os.rename(options, options + ".away")
+    with pytest.raises(
+        engine.FailedPreconditionError,
+        match="found: no file instance.table or instance.variable; pass key_dtype",
+    ):
+        engine.salvage(path)
+    assert read == []
+    os.rename(options + ".away", options)
+    monkeypatch.undo()
+    assert by_key(engine.salvage(path).rows) == expected  # a refusal leaves nothing locked
+
+
+def _newer(path):
+    with open(path, "rb") as file:
+        text = file.read()
+    with open(path, "wb") as file:
+        file.write(text.replace(b"multitier-table 1", b"multitier-table 2"))
+
+
+def _unreadable(path):
+    os.remove(path)
+    os.mkdir(path)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [(_newer, "expected a format version up to 1, found 2"), (_unreadable, "Is a directory")],
+)
+def test_salvage_asks_for_the_type_if_it_cannot_read_the_options(
+    spoil, message, instance, tmp_path, capsys
+):
+    path, expected = instance
+    spoil(os.path.join(path, "instance.table"))
+    with pytest.raises(
+        engine.FailedPreconditionError,
+        match=f"instance.table.*{message}.*|{message}.*instance.table",
+    ):
+        engine.salvage(path)
+    out = str(tmp_path / "out.npz")
+    assert salvage_tool.main([path, out]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.endswith("pass key_dtype\n") and error.count("\n") == 1
+    assert by_key(engine.salvage(path, "int64").rows) == expected
+    assert salvage_tool.main([path, out, "--key_dtype=int64"]) == 0
+    assert by_key(checkpoint.load_npz(out)) == expected
+
+
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+def test_salvage_needs_no_matrix(how, tmp_path):
+    keys = np.array([1, 2**64 - 1], np.uint64)
+    matrix = np.ones((2, 4), np.float32)
+    with kept(
+        tmp_path, "SSDHASH", key_dtype="uint64", matrix=matrix, initializer="matrix"
+    ) as table:
+        train(table, keys)
+        path, expected = table.path, by_key(table.export())
+    file = os.path.join(path, "instance.matrix")
+    os.remove(file) if how == "deleted" else flip(file, 0)
+    with pytest.raises(engine.DataLossError, match="instance.matrix"):
+        engine.Table.open(path)
+    found = engine.salvage(path)
+    assert found.rows.keys.dtype == np.uint64 and by_key(found.rows) == expected

@@ -15,7 +15,7 @@ from tf_multitier._engine import DataLossError
 from tf_multitier._engine import FailedPreconditionError
 from tf_multitier.engine import arguments
 
-_OPTIONS_FILE = "instance.table"
+OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
 _OPTIONS_VERSION = 1
 # Options that files of older versions do not have.
@@ -51,26 +51,20 @@ def encode_options(options):
         files.append((_MATRIX_FILE, data))
     text = json.dumps(options, indent=1).encode() + b"\n"
     files.append(
-        (_OPTIONS_FILE, b"multitier-table %d %08x\n" % (_OPTIONS_VERSION, zlib.crc32(text)) + text)
+        (OPTIONS_FILE, b"multitier-table %d %08x\n" % (_OPTIONS_VERSION, zlib.crc32(text)) + text)
     )
     return files
 
 
-def decode_options(path):
-    """Reads the options that `encode_options` wrote into the instance directory `path`.
-
-    Raises:
-      FailedPreconditionError: the directory has no options.
-      NotImplementedError: a newer format version.
-      DataLossError: a file is damaged or missing.
-    """
-    name = os.path.join(path, _OPTIONS_FILE)
+def _read_options(path):
+    """The options in the instance directory `path`, except the values of the matrix. Raises as `decode_options`."""
+    name = os.path.join(path, OPTIONS_FILE)
     try:
         with open(name, "rb") as file:
             head, _, text = file.read().partition(b"\n")
     except FileNotFoundError:
         raise FailedPreconditionError(
-            f"open of '{path}': expected file {_OPTIONS_FILE}, found none: no engine.Table with keep=True made it"
+            f"open of '{path}': expected file {OPTIONS_FILE}, found none: no engine.Table with keep=True made it"
         ) from None
     fields = head.split()
     if len(fields) != 3 or fields[0] != b"multitier-table" or not fields[1].isdigit():
@@ -90,6 +84,26 @@ def decode_options(path):
     options = json.loads(text)
     for name, value in _NEWER_OPTIONS.items():
         options.setdefault(name, value)
+    return options
+
+
+def key_type(path):
+    """The type of keys that the options in the instance directory `path` say. It does not read the matrix.
+
+    Raises as `decode_options`.
+    """
+    return _read_options(path)["key_dtype"]
+
+
+def decode_options(path):
+    """Reads the options that `encode_options` wrote into the instance directory `path`.
+
+    Raises:
+      FailedPreconditionError: the directory has no options.
+      NotImplementedError: a newer format version.
+      DataLossError: a file is damaged or missing.
+    """
+    options = _read_options(path)
     options["slots"] = arguments.columns("slots", options["slots"])
     matrix = options.setdefault("matrix", None)
     if matrix is not None:
@@ -120,7 +134,7 @@ def instance_of_name(storage_path, name):
         found = sorted(
             i
             for i in os.listdir(directory)
-            if os.path.exists(os.path.join(directory, i, _OPTIONS_FILE))
+            if os.path.exists(os.path.join(directory, i, OPTIONS_FILE))
         )
     if not found:
         raise _engine.NotFoundError(

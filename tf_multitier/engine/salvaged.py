@@ -18,6 +18,7 @@ from tf_multitier.engine import kept
 from tf_multitier.engine.rows import Rows
 
 _VARIABLE_FILE = "instance.variable"
+_VARIABLE_VERSION = 1
 
 
 @dataclasses.dataclass
@@ -46,39 +47,92 @@ class Salvaged:
     damage: list
 
 
-def _variable_key_type(instance):
-    """The type of keys that the file of a kept variable says.
+def _crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def _variable_key_type(name):
+    """The type of keys that the file `name` of a kept variable says.
 
     Raises:
+      NotImplementedError: a newer format version.
       DataLossError: it is damaged.
     """
-    name = os.path.join(instance, _VARIABLE_FILE)
+    with open(name, "rb") as file:
+        head, _, text = file.read().partition(b"\n")
+    fields = head.split()
+    if len(fields) != 3 or fields[0] != b"multitier-variable" or not fields[1].isdigit():
+        raise DataLossError(
+            f"'{name}' is damaged at offset 0: expected a valid header, found {head[:40]!r}"
+        )
+    if int(fields[1]) > _VARIABLE_VERSION:
+        raise NotImplementedError(
+            f"'{name}': expected a format version up to {_VARIABLE_VERSION}, found {int(fields[1])}"
+        )
+    checksum = b"%08x" % _crc32c(text)
+    if checksum != fields[2]:
+        raise DataLossError(
+            f"'{name}' is damaged at offset {len(head) + 1}: expected checksum {fields[2].decode(errors='replace')}, found "
+            f"{checksum.decode()}"
+        )
+    return json.loads(json.loads(text)["table"]).get("key_dtype") or "int64"
+
+
+def _said_key_type(instance):
+    """The type of keys that the files of the instance say; None and the reason if they do not say it."""
+    variable = os.path.join(instance, _VARIABLE_FILE)
     try:
-        with open(name, encoding="utf-8") as file:
-            _, _, text = file.read().partition("\n")
-        return json.loads(json.loads(text)["table"]).get("key_dtype") or "int64"
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataLossError(f"'{name}' is damaged: {error}") from None
+        if os.path.exists(variable):
+            return _variable_key_type(variable), ""
+        return kept.key_type(instance), ""
+    except FailedPreconditionError:
+        return None, f"no file {kept.OPTIONS_FILE} or {_VARIABLE_FILE}"
+    except (DataLossError, NotImplementedError) as error:
+        return None, error.args[-1]
+    except OSError as error:  # a disk that fails
+        return None, str(error)
 
 
 def _key_type(instance, given):
-    """The type of keys in the instance, from its files or, where they do not say it, from the caller."""
-    is_variable = os.path.exists(os.path.join(instance, _VARIABLE_FILE))
-    try:
-        said = (
-            _variable_key_type(instance)
-            if is_variable
-            else kept.decode_options(instance)["key_dtype"]
+    """The type of keys in the instance, from its files or, where they do not say it, from the caller; and whether they say it."""
+    said, reason = _said_key_type(instance)
+    if said is None and given is None:
+        raise FailedPreconditionError(
+            f"salvage of '{instance}': expected a file that says the type of the keys, found: {reason}; pass key_dtype"
         )
-    except (DataLossError, FailedPreconditionError) as error:
-        if given is None:
-            raise FailedPreconditionError(
-                f"salvage of '{instance}': expected a file that says the type of the keys, found: {error.args[-1]}; pass key_dtype"
-            ) from None
-        return given
-    if given not in (None, said):
+    if said is not None and given not in (None, said):
         raise ValueError(f"key_dtype: expected {said}, as '{instance}' says, found {given}")
-    return said
+    return said or given, said is not None
+
+
+def _typed(keys, its, is_said, path):
+    """The engine's keys in the type `its`. The type is refused if it has no such key."""
+    if its == "uint32":
+        wrong = keys[(keys < 0) | (keys > np.iinfo(np.uint32).max)]
+        if wrong.size and is_said:
+            raise DataLossError(
+                f"salvage of '{path}': expected keys of uint32, as its files say, found key {wrong[0]}; to read the keys as "
+                "another type, move these files away and pass key_dtype"
+            )
+        if wrong.size:
+            raise ValueError(
+                f"key_dtype: expected int64 or uint64 for '{path}', which has key {wrong[0]}, found uint32"
+            )
+    return key_types.from_int64(keys, its)
+
+
+def _has_segments(directory):
+    try:
+        return any(name.endswith(".seg") for name in os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # perhaps: the engine's error says what is wrong
 
 
 def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
@@ -89,7 +143,7 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
 
     Args:
       path: an instance directory (`Table.path`), or its directory `ssdhash`.
-      key_dtype: "int64", "uint64" or "uint32". Needed only if the instance's file of options is lost or damaged.
+      key_dtype: "int64", "uint64" or "uint32". Needed only if the instance's file of options is lost, damaged or of a newer format version.
 
     Returns:
       A Salvaged.
@@ -97,22 +151,30 @@ def salvage(path: str, key_dtype: typing.Any = None) -> Salvaged:
     Raises:
       NotFoundError: the directory has no such files.
       FailedPreconditionError: a process uses the instance, and the message names it; or no file says the type of the keys, and
-        key_dtype is not given.
-      ValueError: key_dtype is not what the instance says.
+        key_dtype is not given. Raised before the rows are read.
+      ValueError: key_dtype is not what the instance says (raised before the rows are read), or it is uint32 and a key is not in
+        its range. Nothing tells int64 from uint64 if no file says it.
+      DataLossError: the instance says uint32, and a key is not in its range.
     """
     path = arguments.path("path", path)
     given = None if key_dtype is None else key_types.name_of("key_dtype", key_dtype)
-    below = os.path.join(path, "ssdhash")
-    instance = None
-    if os.path.isdir(below):
-        instance = _engine.Instance(path)
+    files = os.path.join(path, "ssdhash")
+    lock = None
+    if os.path.isdir(files):
+        lock = _engine.Instance(path)
+        instance = path
+    else:
+        files = path
+        instance = os.path.dirname(os.path.abspath(path))
     try:
-        found = _engine.salvage(below if instance else path)
+        if not _has_segments(files):
+            raise _engine.NotFoundError(f"salvage of '{files}': expected segment files, found none")
+        its, is_said = _key_type(instance, given)
+        found = _engine.salvage(files)
     finally:
-        if instance:
-            instance.release()
-    its = _key_type(path if instance else os.path.dirname(os.path.abspath(path)), given)
-    found["rows"]["keys"] = key_types.from_int64(found["rows"]["keys"], its)
+        if lock:
+            lock.release()
+    found["rows"]["keys"] = _typed(found["rows"]["keys"], its, is_said, path)
     for name in ("stale_keys", "lost_keys"):
-        found[name] = key_types.from_int64(found[name], its)
+        found[name] = _typed(found[name], its, is_said, path)
     return Salvaged(**{**found, "rows": Rows(**found["rows"])})
