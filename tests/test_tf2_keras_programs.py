@@ -150,7 +150,7 @@ def test_a_layer_that_is_built_twice_has_one_table():
     ],
 )
 def test_arguments_that_need_all_rows_are_refused_with_a_cure(argument, value, cure):
-    message = rf"tf_multitier\.keras\.Embedding has no {argument}, found .*{cure}"
+    message = rf"tf_multitier\.keras\.Embedding has no {argument}: expected none, found .*{cure}"
     with pytest.raises(TypeError, match=message):
         ours(**{argument: value})
     assert ours(**{argument: None}).output_dim == 4
@@ -206,18 +206,110 @@ def test_a_state_tree_is_set_on_another_model():
     np.testing.assert_array_equal(keras_util.predicted(target), keras_util.predicted(online))
 
 
+def trained(embedding):
+    model = build(embedding)
+    model.compile(sgd(), "mse")
+    losses(model, epochs=1)
+    return model
+
+
+def content(rows):
+    keys, values, *_ = rows.embedding_variable.export()
+    order = np.argsort(keys.numpy())
+    return keys.numpy()[order], tf.cast(values, tf.float32).numpy()[order]
+
+
+PARTS = r"expected \(partition, partitions, dim\) "
+REFUSED = {
+    "dim": (ours, lambda: kt.Embedding(2), 0, PARTS + r"\(0, 1, 4\), found \(0, 1, 2\) of"),
+    "two onto one": (
+        ours,
+        lambda: ours(partitions=2),
+        0,
+        PARTS + r"\(0, 1, 4\), found \(0, 2, 4\) of",
+    ),
+    "one onto two": (
+        lambda: ours(partitions=2),
+        ours,
+        0,
+        PARTS + r"\(0, 2, 4\), found \(0, 1, 4\) of",
+    ),
+    "another partition": (
+        lambda: ours(partitions=2),
+        lambda: ours(partitions=2),
+        1,
+        PARTS + r"\(0, 2, 4\), found \(1, 2, 4\) of",
+    ),
+    "keys": (ours, lambda: ours(key_dtype="uint64"), 0, "expected keys of int64, found uint64 of"),
+    "values": (
+        ours,
+        lambda: ours(dtype="bfloat16"),
+        0,
+        "expected values of float32, found bfloat16 of",
+    ),
+}
+
+
+@pytest.mark.parametrize("by_array", [False, True], ids=["weight", "set_weights"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_weight_of_another_layout_is_refused_and_changes_nothing(case, by_array):
+    make, make_other, number, message = REFUSED[case]
+    target = trained(make())
+    other = build(make_other())
+    its = other.layers[1].embeddings
+    its.upsert(tf.cast(tf.range(40), its.key_dtype), tf.ones([40, its.embedding_dim], its.dtype))
+    source = other.variables[number]
+    rows = target.variables[0]
+    before = content(rows)
+    assert len(before[0]) > 5 and len(content(source)[0]) > 5
+    with pytest.raises(ValueError, match=rf"rows of layer '{target.layers[1].name}': {message}"):
+        rows.assign(source.numpy() if by_array else source)
+    for found, expected in zip(content(rows), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_another_type_of_values_are_assigned_while_restores_convert():
+    rows, source = trained(ours()).variables[0], trained(ours(dtype="bfloat16")).variables[0]
+    with tf_multitier.train.convert_on_restore():
+        rows.assign(source)
+    for found, expected in zip(content(rows), content(source), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize(
+    "make, found",
+    [
+        (
+            lambda: build(static(name="stock")).variables[0],
+            r"the weight 'stock/embeddings' of shape \(40, 4\)",
+        ),
+        (lambda: tf.ones([40, 4]), r"a dense tensor of shape \(40, 4\)"),
+        (lambda: tf.Variable(tf.ones([40, 4])), r"a dense tensor of shape \(40, 4\)"),
+        (lambda: [[1.0] * 4], "a list"),
+    ],
+)
+def test_what_is_no_weight_of_ours_is_refused_and_changes_nothing(make, found, is_own):
+    model = trained(ours(name="emb", optimizer=optimizers.Adagrad(0.1) if is_own else None))
+    rows = model.variables[0]
+    before = content(rows)
+    message = f"rows of layer 'emb': expected a weight of an embedding layer of tf_multitier, found {found}"
+    with pytest.raises(TypeError, match=message):
+        rows.assign(make())
+    for now, expected in zip(content(rows), before, strict=True):
+        np.testing.assert_array_equal(now, expected)
+
+
 def test_a_weight_that_cannot_be_assigned_is_refused_and_changes_nothing():
-    rows, other = (build(made).variables[0] for made in (ours(), kt.Embedding(2)))
+    rows, fine = trained(ours()).variables[0], trained(ours()).variables[0]
     parts = build(ours(partitions=2)).layers[1]
-    before = int(rows.embedding_variable.total_count())
-    with pytest.raises(ValueError, match=r"expected embeddings of 4 elements, found .* with 2"):
-        rows.assign(other)
+    before = content(rows)
     with pytest.raises(ValueError, match=r"found the partitioned embedding variable .* one by one"):
         rows.assign(parts.embeddings)
-    fine = build(ours()).variables[0]
     with pytest.raises(NotImplementedError, match=r"in a tf\.function: call assign\(\) outside"):
         tf.function(lambda: rows.assign(fine))()
-    assert int(rows.embedding_variable.total_count()) == before
+    for found, expected in zip(content(rows), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

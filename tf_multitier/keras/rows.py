@@ -17,6 +17,7 @@ from tf_multitier import saved_objects
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras.optimizer_states import OptimizerState
+from tf_multitier.keras.rows_copy import Layout
 from tf_multitier.keras.rows_copy import RowsCopy
 
 
@@ -110,7 +111,9 @@ class Rows(keras.Variable):
         """Updates the rows with their gradient `value`, or replaces them by what `numpy()` returned or by those of another weight.
 
         Raises:
-          ValueError: there is no optimizer for the rows, `value` is another array, or another weight has another dim.
+          TypeError: `value` is none of these: a dense tensor, a list, or a weight of keras.layers.Embedding.
+          ValueError: there is no optimizer for the rows, `value` is another array, or the other weight is another partition, or has
+            another dim, or other types of keys or values.
           NotImplementedError: `value` is another weight, in a tf.function; or its table is kept (StorageOption.keep).
         """
         if isinstance(value, np.ndarray):
@@ -119,6 +122,10 @@ class Rows(keras.Variable):
         if isinstance(value, (Rows, EmbeddingVariable, PartitionedEmbeddingVariable)):
             self._copy_of(value)
             return value
+        if not self._may_be_gradient(value):
+            raise TypeError(
+                f"rows of layer '{self._layer_name}': expected a weight of an embedding layer of tf_multitier, found {_described(value)}"
+            )
         optimizer: typing.Any = self._row_optimizer
         if optimizer is None:
             raise ValueError(
@@ -126,6 +133,21 @@ class Rows(keras.Variable):
             )
         optimizer.apply_gradients([(value, self.embedding_variable)])
         return value
+
+    def _may_be_gradient(self, value):
+        """Whether a tape or Keras may give `value` as the gradient; the optimizer checks it. The zeros of an unused table are dense."""
+        if isinstance(value, tf.IndexedSlices):
+            return True
+        return (
+            isinstance(value, tf.Tensor)
+            and (
+                not tf.executing_eagerly()
+                or value.shape.rank != 2
+                or value.shape[0] == 0
+                or value.shape[1] != self.embedding_variable.embedding_dim
+            )
+            and self._row_optimizer is not None
+        )
 
     @property
     def row_optimizer(self) -> typing.Any:
@@ -158,11 +180,7 @@ class Rows(keras.Variable):
                 f"{what} cannot be replaced by those of '{table.variable_name}' in a tf.function: call assign() outside of functions, "
                 "or model.set_weights(other.get_weights())"
             )
-        if table.embedding_dim != self.embedding_variable.embedding_dim:
-            raise ValueError(
-                f"{what}: expected embeddings of {self.embedding_variable.embedding_dim} elements, found those of "
-                f"'{table.variable_name}' with {table.embedding_dim}"
-            )
+        Layout.of(self.embedding_variable).check(Layout.of(table), what)
         self._replace(other.numpy() if isinstance(other, Rows) else RowsCopy.of(table, None))
 
     def _replace(self, copy):
@@ -170,7 +188,7 @@ class Rows(keras.Variable):
             raise ValueError(
                 f"rows of layer '{self._layer_name}': expected what get_weights() returned, found an array of shape {copy.shape}"
             )
-        copy.restore(self.embedding_variable)
+        copy.restore(self.embedding_variable, f"rows of layer '{self._layer_name}'")
         if copy.state is not None:
             copy.state.assign_to(self._row_optimizer, f"weights of layer '{self._layer_name}'")
 
@@ -216,6 +234,15 @@ class Rows(keras.Variable):
 
     def __repr__(self):
         return f"<tf_multitier.keras.Rows of {self.embedding_variable!r}>"
+
+
+def _described(value):
+    """A value that is no weight of ours, for messages."""
+    if isinstance(value, keras.Variable):
+        return f"the weight '{value.path}' of shape {tuple(value.shape)}"
+    if isinstance(value, (tf.Tensor, tf.Variable)):
+        return f"a dense tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def _calling_optimizers():

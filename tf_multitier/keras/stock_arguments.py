@@ -35,7 +35,7 @@ def taken_out(layer: str, arguments: dict) -> dict:
             found = repr(value)
             found = found if len(found) < 40 else type(value).__name__
             raise TypeError(
-                f"tf_multitier.keras.{layer} has no {name}, found {name}={found}: {cure}"
+                f"tf_multitier.keras.{layer} has no {name}: expected none, found {name}={found}: {cure}"
             )
     if rest.pop("input_length", None) is not None:
         warnings.warn(
