@@ -28,7 +28,8 @@ def test_input_dim_is_refused():
         lambda: kt.GroupEmbedding({"a": {"output_dim": 16}}, input_dim=1000),
     ):
         with pytest.raises(
-            TypeError, match=r"has no input_dim, found input_dim=1000: .*leave it out"
+            TypeError,
+            match=r"has no input_dim: expected none, found input_dim=1000: .*leave it out",
         ):
             make()
     with pytest.raises(TypeError, match=r"found 16: Embedding has no input_dim"):
@@ -161,6 +162,14 @@ def test_variables_are_not_copied_or_pickled(partitioner):
             with pytest.raises(NotImplementedError, match="'u' cannot be copied or pickled"):
                 how(what)
     assert copy.copy(module.variable) is module.variable
+
+
+def test_a_partitioned_variable_has_no_identity_for_keras_and_says_so():
+    variable = tf_multitier.get_embedding_variable("u", 4, partitioner=two_parts())
+    assert not hasattr(variable, "_unique_id")
+    assert getattr(variable, "_unique_id", None) is None
+    with pytest.raises(NotImplementedError, match="'u' .* an update by an optimizer of Keras is"):
+        _ = variable._unique_id
 
 
 @pytest.mark.parametrize("partitioner", [None, two_parts])

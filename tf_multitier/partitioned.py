@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_multitier import graph_state
 from tf_multitier import saved_objects
 from tf_multitier import saver
+from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.embedding_variable import EmbeddingVariable
@@ -36,6 +37,10 @@ class _RefuseGradient(CompositeTensorGradient):
 
     def replace_gradient_components(self, value, component_grads):
         raise NotImplementedError
+
+
+class _NoUniqueId(NotImplementedError, AttributeError):
+    """What an optimizer of Keras gets that asks a partitioned variable for its identity."""
 
 
 @register_dispatchable_type
@@ -224,8 +229,10 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         """nest builds the result for a sequence by calling its class: `tape.gradient(loss, variable)` is the list of gradients."""
         return super().__new__(cls) if parts is not None else list(name)
 
-    # Keras' optimizers ask each variable for it first.
-    _unique_id = property(no_dense("an update by an optimizer of Keras"))
+    @property
+    def _unique_id(self):
+        """Keras' optimizers ask each variable for it first. An AttributeError, so that `hasattr` says that there is none."""
+        raise _NoUniqueId(str(dense_use(self, "an update by an optimizer of Keras")))
 
     # ---- SavedModel: see saved_objects.py. In other checkpoints the parts are no objects of their own.
 
