@@ -16,6 +16,7 @@ import worlds
 
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 kt = pytest.importorskip("tf_multitier.keras")
+layers = pytest.importorskip("tf_multitier.keras.layers")
 optimizers = tf_multitier.optimizers
 pytestmark = worlds.needs_eager
 
@@ -133,6 +134,39 @@ def test_a_layer_that_is_built_twice_has_one_table():
         tables = made.tables
         made.build((None, 3))
         assert len(made.tables) == 1 and made.tables[0] is tables[0]
+
+
+def test_a_build_that_failed_leaves_the_layer_as_it_was(monkeypatch):
+    layer = kt.GroupEmbedding({name: dict(output_dim=4) for name in "ab"}, name="g")
+    whole = layers.get_embedding_variable
+
+    def failing(name, *args, **kwargs):
+        if name == "b":
+            raise OSError("the disk is full")
+        return whole(name, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layers, "get_embedding_variable", failing)
+        with pytest.raises(OSError, match="the disk is full"):
+            layer.build()
+    assert not layer.built and layer.tables == [] and layer.weights == []
+    layer.build()
+    assert [weight.path for weight in layer.weights] == ["g/a", "g/b"]
+    assert len(layer.tables) == 2
+
+
+@pytest.mark.parametrize(
+    "features, found",
+    [
+        ({"a/b": 1, "a_b": 1}, "'a/b' and 'a_b' with 'a_b'"),
+        ({"a": 2, "a_part_1": 1}, "'a' and 'a_part_1' with 'a_part_1'"),
+    ],
+)
+def test_two_features_whose_weights_have_one_path_are_refused(features, found):
+    made = {name: dict(output_dim=4, partitions=parts) for name, parts in features.items()}
+    message = f"layer 'g': expected features whose weights have different paths, found {found}"
+    with pytest.raises(ValueError, match=message):
+        kt.GroupEmbedding(made, name="g")
 
 
 # ---- arguments of keras.layers.Embedding

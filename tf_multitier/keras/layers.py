@@ -69,9 +69,9 @@ class _RowsLayer(keras.layers.Layer):
         # tf.train.Checkpoint tracks attributes: the steps and the state of the optimizer of each table.
         setattr(self, f"row_optimizer_{number}", self._rows[number].row_optimizer)
 
-    def _add_rows(self, name, config):
+    def _new_variable(self, name, config):
         with tf.name_scope(self.name + "/"):  # the slash: also in the scopes of a model
-            variable = get_embedding_variable(
+            return get_embedding_variable(
                 name,
                 config.output_dim,
                 key_dtype=config.key_dtype,
@@ -82,15 +82,23 @@ class _RowsLayer(keras.layers.Layer):
                 else None,
                 ev_option=config.ev_option,
             )
-        for part in variable.parts:
+
+    def _add_variables(self, configs):
+        """Makes a variable for each {name: config}, with its Rows. If one fails, the layer has none of them."""
+        variables = {name: self._new_variable(name, made) for name, made in configs.items()}
+        # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
+        made = [
+            Rows(part, self, self.optimizer, variables[name], its_name)
+            for name, config in configs.items()
+            for part, its_name in zip(variables[name].parts, _weight_names(name, config.partitions))
+        ]
+        for rows in made:
             # Keras tracks what the list has.
-            # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
-            its_name = name if part is variable else f"{name}_part_{part.partition_index}"
-            self._rows.append(Rows(part, self, self.optimizer, variable, its_name))
+            self._rows.append(rows)
             self._track_row_optimizer(len(self._rows) - 1)
             # Only now: Keras thaws the variables that it began to track as trainable.
-            self._rows[-1].trainable = self.trainable
-        return variable
+            rows.trainable = self.trainable
+        return variables
 
     def _rows_dtype(self, ev_option):
         """The type of rows: that of the option where it says one, else that of the policy."""
@@ -128,6 +136,12 @@ class _RowsLayer(keras.layers.Layer):
         config = super().get_config()
         config["optimizer"] = optimizer_configs.to_config(self.optimizer)
         return config
+
+
+def _weight_names(name, partitions):
+    """The last parts of the paths of a variable's weights. Keras allows no slash in them."""
+    name = name.replace("/", "_")
+    return [f"{name}_part_{i}" for i in range(partitions)] if partitions > 1 else [name]
 
 
 def _value_dtype(policy_dtype):
@@ -202,7 +216,7 @@ class Embedding(_RowsLayer):
         del input_shape
         if self.built:
             return
-        self.embeddings = self._add_rows("embeddings", self)
+        self.embeddings = self._add_variables({"embeddings": self})["embeddings"]
         self.built = True
 
     def call(self, inputs: typing.Any, training: bool | None = None) -> tf.Tensor:
@@ -400,6 +414,15 @@ class GroupEmbedding(_RowsLayer):
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
 
+        owners: dict = {}
+        for name, made in self._features.items():
+            for weight in _weight_names(name, made.partitions):
+                if owners.setdefault(weight, name) != name:
+                    raise ValueError(
+                        f"layer '{self.name}': expected features whose weights have different paths, found '{owners[weight]}' and "
+                        f"'{name}' with '{weight}': a slash becomes _"
+                    )
+
     def _layer_of(self, name, made):
         """The Embedding that stands for a feature."""
         if isinstance(made, collections.abc.Mapping):
@@ -427,9 +450,7 @@ class GroupEmbedding(_RowsLayer):
         del input_shape
         if self.built:
             return
-        self.embeddings = {
-            name: self._add_rows(name, made) for name, made in self._features.items()
-        }
+        self.embeddings = self._add_variables(self._features)
         for name, variable in self.embeddings.items():
             # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
             setattr(self, f"embeddings_{name}", variable)

@@ -51,7 +51,7 @@ class Rows(keras.Variable):
             dtype="float32",
             trainable=True,
             autocast=False,
-            name=name.replace("/", "_"),
+            name=name,
         )
 
     def train_by(self, optimizer: typing.Any) -> None:
