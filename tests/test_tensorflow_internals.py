@@ -111,6 +111,24 @@ def test_one_file_imports_the_internals():
     assert not found, "import these from tensorflow_internals.py: " + ", ".join(found)
 
 
+def test_one_file_names_the_internals_of_keras():
+    found = []
+    for folder, _, names in os.walk(PACKAGE):
+        for name in names:
+            if name.endswith(".py") and name != "keras_internals.py":
+                with open(os.path.join(folder, name), encoding="utf-8") as source:
+                    found += [name] if "keras.src" in source.read() else []
+    assert not found, "use these through keras_internals.py: " + ", ".join(found)
+
+
+def test_the_internals_of_keras_are_where_we_look_for_them():
+    keras = pytest.importorskip("keras")
+    internals = pytest.importorskip("tf_multitier.keras.keras_internals")
+    assert internals.SAVING_MODULE in sys.modules
+    keras.utils.set_random_seed(5)
+    assert internals.seed_of_program() == 5
+
+
 def test_every_private_name_that_is_not_ours_is_listed():
     listed = " ".join(f"{r.place} {r.granted}" for r in tensorflow_sources.RELIED_ON)
     words = set(re.findall(r"\w+", listed))

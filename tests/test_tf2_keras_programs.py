@@ -3,6 +3,8 @@
 import functools
 import gc
 import os
+import re
+import sys
 import warnings
 import weakref
 
@@ -97,6 +99,31 @@ def test_a_constant_matrix_is_the_initial_rows(tmp_path, shape):
         kt.Embedding(3, initializer)(tf.constant([1]))
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4), (1, 1, 1, 4)])
+def test_a_constant_of_more_dimensions_is_refused_by_the_name_of_the_layer(shape):
+    initializer = keras.initializers.Constant(np.zeros(shape, np.float32))
+    message = (
+        r"embeddings_initializer: expected a Constant of a number or of shape \[dim\] or \[N, dim\], found shape "
+        + re.escape(str(shape))
+    )
+    with pytest.raises(ValueError, match="layer 'emb', embeddings: " + message):
+        ours(initializer, name="emb").build()
+    features = {"a": dict(output_dim=4, embeddings_initializer=initializer)}
+    with pytest.raises(ValueError, match="layer 'g', a: " + message):
+        kt.GroupEmbedding(features, name="g").build()
+
+
+@pytest.mark.parametrize("missing", ["module", "function"])
+def test_without_the_seed_of_the_program_the_name_gives_the_rows(monkeypatch, missing):
+    keras.utils.set_random_seed(1)
+    if missing == "module":
+        monkeypatch.setitem(sys.modules, "keras.src.utils.rng_utils", None)
+    else:
+        monkeypatch.delattr("keras.src.utils.rng_utils.get_random_seed")
+    values = [ours(name="emb")(tf.constant([1, 2])) for _ in range(2)]
+    np.testing.assert_array_equal(*values)
+
+
 # ---- ids
 
 
@@ -188,6 +215,35 @@ def test_arguments_that_need_all_rows_are_refused_with_a_cure(argument, value, c
     with pytest.raises(TypeError, match=message):
         ours(**{argument: value})
     assert ours(**{argument: None}).output_dim == 4
+
+
+@pytest.mark.parametrize(
+    "argument, value, cure",
+    [
+        ("input_dim", 40, "the features have output_dim"),
+        ("embeddings_constraint", "unit_norm", "constrain the layer's outputs"),
+        (
+            "weights",
+            [np.zeros((40, 4))],
+            r"give the features .*layer\.embeddings\[feature\]\.upsert",
+        ),
+        ("lora_rank", 2, "a row for each id"),
+        ("quantization_config", {"mode": "int8"}, r"give the features ev_option="),
+    ],
+)
+def test_a_group_refuses_these_arguments_with_what_its_features_take(argument, value, cure):
+    message = rf"keras\.GroupEmbedding has no {argument}: expected none, found .*{cure}"
+    with pytest.raises(TypeError, match=message):
+        kt.GroupEmbedding({"a": dict(output_dim=4)}, **{argument: value})
+
+
+def test_the_rows_of_a_group_are_written_as_its_messages_say():
+    layer = kt.GroupEmbedding({"a": dict(output_dim=4)})
+    layer.build()
+    layer.embeddings["a"].upsert([1], tf.ones([1, 4]))
+    np.testing.assert_array_equal(
+        layer({"a": tf.constant([[1]])}, training=False)["a"], [[1.0] * 4]
+    )
 
 
 def test_input_length_is_left_out_with_a_warning_as_in_keras():

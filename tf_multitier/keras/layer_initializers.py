@@ -9,18 +9,29 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import initializers
+from tf_multitier.keras import keras_internals
 
 
-def initializer_of_rows(initializer: typing.Any) -> typing.Any:
+def initializer_of_rows(initializer: typing.Any, what: str) -> typing.Any:
     """An initializer of Keras, by name or object, as one that embedding variables know exactly, where there is one.
 
     keras.initializers.Constant of a matrix [N, dim] gives that matrix: id i starts from its row i modulo N.
+
+    Args:
+      what: starts messages.
+
+    Raises:
+      ValueError: keras.initializers.Constant of an array that has neither of these shapes: [N, dim], [dim] or [].
     """
     made = keras.initializers.get(initializer)
     if isinstance(made, initializers.KeyInitializer):
         return made
     config = made.get_config() if hasattr(made, "get_config") else {}
-    if type(made).__name__ == "Constant" and np.ndim(made.value) in (1, 2):
+    if type(made).__name__ == "Constant" and np.ndim(made.value) > 2:
+        raise ValueError(
+            f"{what}: expected a Constant of a number or of shape [dim] or [N, dim], found shape {np.shape(made.value)}"
+        )
+    if type(made).__name__ == "Constant" and np.ndim(made.value) > 0:
         return np.atleast_2d(np.asarray(made.value, np.float32))
     seed = _seed(made, config)
     kinds = {
@@ -47,7 +58,6 @@ def _seed(initializer, config):
     so that the same program gives the same rows twice in a process; else None, and the variable's name gives the seed."""
     seed = config.get("seed")
     drawn = getattr(initializer, "seed", None)
-    # Keras does not export it, and earlier versions do not have it.
-    seed_of_program = getattr(keras.src.utils.rng_utils, "get_random_seed", lambda: None)()
-    is_drawn = seed is None and seed_of_program is not None and isinstance(drawn, int)
+    is_of_program = keras_internals.seed_of_program() is not None
+    is_drawn = seed is None and is_of_program and isinstance(drawn, int)
     return drawn if is_drawn else seed

@@ -70,13 +70,14 @@ class _RowsLayer(keras.layers.Layer):
         setattr(self, f"row_optimizer_{number}", self._rows[number].row_optimizer)
 
     def _new_variable(self, name, config):
+        what = f"layer '{self.name}', {name}: embeddings_initializer"
         with tf.name_scope(self.name + "/"):  # the slash: also in the scopes of a model
             return get_embedding_variable(
                 name,
                 config.output_dim,
                 key_dtype=config.key_dtype,
                 value_dtype=self._rows_dtype(config.ev_option),
-                initializer=initializer_of_rows(config.embeddings_initializer),
+                initializer=initializer_of_rows(config.embeddings_initializer, what),
                 partitioner=tf.compat.v1.fixed_size_partitioner(config.partitions)
                 if config.partitions > 1
                 else None,
@@ -88,22 +89,20 @@ class _RowsLayer(keras.layers.Layer):
         variables = {name: self._new_variable(name, made) for name, made in configs.items()}
         # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
         made = [
-            Rows(part, self, self.optimizer, variables[name], its_name)
-            for name, config in configs.items()
-            for part, its_name in zip(variables[name].parts, _weight_names(name, config.partitions))
+            Rows(part, self, self.optimizer, variable, its_name)
+            for name, variable in variables.items()
+            for part, its_name in zip(variable.parts, _weight_names(name, len(variable.parts)))
         ]
         for rows in made:
-            # Keras tracks what the list has.
-            self._rows.append(rows)
+            self._rows.append(rows)  # Keras tracks what the list has
             self._track_row_optimizer(len(self._rows) - 1)
             # Only now: Keras thaws the variables that it began to track as trainable.
             rows.trainable = self.trainable
         return variables
 
-    def _rows_dtype(self, ev_option):
+    def _rows_dtype(self, option):
         """The type of rows: that of the option where it says one, else that of the policy."""
-        given = None if ev_option is None else ev_option.value_dtype
-        return _value_dtype(self.variable_dtype) if given is None else given
+        return (option and option.value_dtype) or _value_dtype(self.variable_dtype)
 
     def rematerialized_call(
         self, layer_call: typing.Any, *args: typing.Any, **kwargs: typing.Any

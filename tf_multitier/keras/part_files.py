@@ -20,9 +20,10 @@ import zipfile
 import zlib
 
 import h5py
-import keras
 import numpy as np
 import tqdm
+
+from tf_multitier.keras.keras_internals import SAVING_MODULE
 
 # Bytes of rows that an archive has itself, all tables together. Keras holds an archive in memory while it saves and loads it.
 MAX_BYTES_IN_ARCHIVE = 2**30
@@ -135,10 +136,9 @@ def _path_of(store):
 
     A store of a `.keras` archive does not always know it. Then Keras' functions among the callers do.
     """
-    saving = keras.src.saving.saving_lib.__name__
     archive, frame = store.archive, typing.cast(typing.Any, inspect.currentframe())
     while frame is not None:
-        if frame.f_globals.get("__name__") == saving:
+        if frame.f_globals.get("__name__") == SAVING_MODULE:
             if frame.f_locals.get("tmp_dir") is not None:
                 return None  # Keras copies the archive from or to another system
             archive = archive or frame.f_locals.get("zf") or frame.f_locals.get("archive")

@@ -17,6 +17,17 @@ _CURES = {
     "quantization_config": "rows have float32, bfloat16 or float16 values: use EmbeddingVariableOption(value_dtype=)",
 }
 
+# What is said otherwise of a group: its features have these arguments, and may get them as a dict.
+_CURES_OF_GROUPS = {
+    "input_dim": "every integer is an id, and the features have output_dim: leave it out",
+    "embeddings_constraint": "it would need all rows at each step: constrain the layer's outputs, for example with "
+    "keras.layers.UnitNormalization",
+    "weights": "give the features embeddings_initializer=keras.initializers.Constant(matrix), or write rows with "
+    "layer.embeddings[feature].upsert(ids, values) after the layer is built",
+    "quantization_config": "rows have float32, bfloat16 or float16 values: give the features "
+    "ev_option=EmbeddingVariableOption(value_dtype=)",
+}
+
 
 def taken_out(layer: str, arguments: dict) -> dict:
     """`arguments` without those that only keras.layers.Embedding has and that are None. input_length is ignored with a warning, as there.
@@ -29,7 +40,8 @@ def taken_out(layer: str, arguments: dict) -> dict:
       TypeError: an argument of keras.layers.Embedding that has another value.
     """
     rest = dict(arguments)
-    for name, cure in _CURES.items():
+    cures = {**_CURES, **_CURES_OF_GROUPS} if layer == "GroupEmbedding" else _CURES
+    for name, cure in cures.items():
         value = rest.pop(name, None)
         if value is not None:
             found = repr(value)

@@ -1,0 +1,22 @@
+"""All that tf_multitier uses of Keras beyond its public API. No other file of the package names keras.src.
+
+Each function says what it gives where a version of Keras does not have it.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+
+def seed_of_program() -> int | None:
+    """The seed of keras.utils.set_random_seed; None without one, or where Keras does not tell it."""
+    try:
+        module = importlib.import_module("keras.src.utils.rng_utils")
+    except ImportError:
+        return None
+    return getattr(module, "get_random_seed", lambda: None)()
+
+
+# The module whose functions save and load archives: part_files.py looks for it among the callers. Without it, part_files.py finds
+# only the paths that an archive itself knows.
+SAVING_MODULE = "keras.src.saving.saving_lib"
