@@ -11,8 +11,8 @@ namespace multitier::hbm {
 namespace {
 
 constexpr int kWide = 4096;  // rows of 16 KiB
-constexpr int64_t kRows = 2600;
-constexpr int64_t kMuch = 32 << 20;  // bytes of copies from which on operations wait
+constexpr int64_t kRows = 5200;
+constexpr int64_t kMuch = 64 << 20;  // bytes of copies from which on operations wait
 
 class SnapshotVisitor : public testing::Test {
  protected:
