@@ -6,8 +6,8 @@
 //
 // PrefetchPins remembers until when each row is pinned.
 //
-// Pins take a quarter of the DRAM budget at most, and a prefetch of more brings up what fits: it is a hint, and no operation
-// ever waits for a pin to end.
+// Pins take a quarter of the DRAM budget at most, also those of prefetches that run together (PrefetchRoom). A prefetch of more
+// brings up what fits. No operation waits for a pin to end.
 
 #include <algorithm>
 
@@ -63,13 +63,17 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
   if (levels_.count == 0 || keys.empty()) return base_.CheckProcess();
   MT_ASSIGN_OR_RETURN(const OperationScope inside, OperationScope::EnterToChange(&base_));
   MT_RETURN_IF_ERROR(demoter_.Retry());
-  int64_t room = static_cast<int64_t>(base_.budgets.dram_rows(*layout()) / 4);
   const uint64_t now = base_.env->NowMicros();
-  for (auto& shard : shards_) {
-    Shard::Locked lock(shard);
-    lock->SweepPrefetched(now);
-    room -= lock->prefetched();
-  }
+  const PrefetchRoom::Reservation room(&prefetch_room_, static_cast<int64_t>(keys.size()),
+                                       static_cast<int64_t>(base_.budgets.dram_rows(*layout()) / 4), [&] {
+                                         int64_t in_use = 0;
+                                         for (auto& shard : shards_) {
+                                           Shard::Locked lock(shard);
+                                           lock->SweepPrefetched(now);
+                                           in_use += lock->prefetched();
+                                         }
+                                         return in_use;
+                                       });
   const uint64_t until = now + std::min(timeout_us, ~uint64_t{0} - now);
   const uint64_t stamp = common_.accesses.fetch_add(keys.size());
   BorrowedKeyBatch batch;
@@ -80,7 +84,7 @@ Status EmbeddingTable::Impl::Prefetch(Span<const int64_t> keys, uint64_t timeout
     batch->Dedup(s);
     Shard::Locked lock(shards_[s]);
     for (uint32_t e = batch->begin(s); e < batch->end(s); ++e) {
-      const bool fits = *pinned + static_cast<int64_t>(below.size()) < room;
+      const bool fits = *pinned + static_cast<int64_t>(below.size()) < room.rows();
       const Found found = lock->Find(batch->key(e), batch->hash(e));
       if (found.row != nullptr) {
         *pinned += lock->PinPrefetched(found.row, until, fits);

@@ -1,5 +1,8 @@
 // Rows that a prefetch keeps in DRAM: until they are used, until their time is over, or until they are released.
 
+#include <thread>
+#include <utility>
+
 #include "cc/env/clock_env.h"
 #include "cc/table/table_test_util.h"
 
@@ -12,15 +15,37 @@ constexpr uint64_t kHour = 3600ull * 1000000;
 class PrefetchTest : public testing::Test {
  protected:
   void SetUp() override {
-    TableOptions options = TieredOptions(4, 8, std::make_shared<MemoryTier>());
+    below_ = std::make_shared<MemoryTier>();
+    TableOptions options = TieredOptions(4, 8, below_);
     options.env = &env_;
     table_ = MakeTable(std::move(options));
     MT_ASSERT_OK(Sgd(Range(0, 20), 1.0f, 4).Run(table_.get()));
   }
 
   ClockEnv env_;
+  std::shared_ptr<MemoryTier> below_;
   std::unique_ptr<EmbeddingTable> table_;
 };
+
+// The second begins and ends while the first reads its rows.
+TEST_F(PrefetchTest, PrefetchesThatRunTogetherKeepAQuarterOfTheBudgetAtMost) {
+  int64_t first = 0, second = 0;
+  bool begun = false;
+  below_->SetHook([&](MemoryTier::Point point) {
+    if (point != MemoryTier::Point::kBeforeRead || std::exchange(begun, true)) return;
+    std::thread([&] { MT_EXPECT_OK(table_->Prefetch(Range(5, 8), kHour, &second)); }).join();
+  });
+  MT_ASSERT_OK(table_->Prefetch(Range(0, 1), kHour, &first));
+  below_->SetHook(nullptr);
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(second, 1) << "one place is reserved";
+  EXPECT_EQ(table_->Stats().prefetched, 2);
+  MT_ASSERT_OK(table_->Prefetch(Range(0, 8), kHour, &second));
+  EXPECT_EQ(second, 0);
+  table_->ReleasePrefetched();
+  MT_ASSERT_OK(table_->Prefetch(Range(0, 8), kHour, &second));
+  EXPECT_EQ(second, 2) << "no reservation stays";
+}
 
 TEST_F(PrefetchTest, RowStaysUntilItIsUsedReleasedOrItsTimeIsOver) {
   int64_t pinned = 0;

@@ -21,9 +21,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "cc/base/executor.h"
@@ -31,6 +29,7 @@
 #include "cc/table/embedding_table.h"
 #include "cc/table/key_batch.h"
 #include "cc/table/operation_scope.h"
+#include "cc/table/prefetch_room.h"
 #include "cc/table/tier_reader.h"
 
 namespace multitier {
@@ -173,7 +172,6 @@ class EmbeddingTable::Impl {
 
   Status CheckRowBatch(const char* operation, const RowBatch& rows) const;
   void FillAbsentRows(const RowBatch& rows) const;
-
   bool filters() const { return base_.filters(); }
 
   TableBase base_;
@@ -190,6 +188,7 @@ class EmbeddingTable::Impl {
   std::atomic<int64_t> last_refused_{0}, last_dropped_{0};  // of the last apply
   Mutex bounding_counted_;                                  // held by the one that bounds
   TierReader reader_{&base_, &demoter_};
+  PrefetchRoom prefetch_room_;
   const uint64_t cursor_tag_ = NewCursorTag();
   bool ready_ = false;                                                    // Init succeeded
   bool notes_lazily_ = false;                                             // see NoteUse
