@@ -47,8 +47,17 @@ std::string Fill(std::string name) {
 // Matches data-?????-of-?????, and is never a name that TensorFlow uses.
 std::string NewPartFileName() { return Fill("data-.....-of-....."); }
 
-// As its part file up to the last five letters: stale_files.cc finds the age of the save by them.
-std::string NewLinkedName(const std::string& part_file) { return Fill(part_file.substr(0, part_file.size() - 5) + "....."); }
+// As its part file up to the last five letters: stale_files.cc finds the age of the save by the others. The last five count on
+// from those of the part file, so no number below 26^5 except 0 gives a name twice. Random letters would cost more than a link.
+std::string LinkedName(const std::string& part_file, uint64_t number) {
+  std::string name = part_file;
+  for (size_t i = name.size(); i > name.size() - 5; number /= 26) {
+    char& letter = name[--i];
+    number += static_cast<uint64_t>(letter - 'a');
+    letter = static_cast<char>('a' + number % 26);
+  }
+  return name;
+}
 
 // Not 0, and new in every save.
 int64_t NewSaveId() {
@@ -117,7 +126,7 @@ Status PartWriter::Add(const Rows& rows) {
 
 std::string PartWriter::LinkName() const {
   const bool local = !absl::StrContains(prefix_, "://");
-  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", NewLinkedName(manifest_.file)) : "";
+  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", LinkedName(manifest_.file, 1)) : "";
 }
 
 Status PartWriter::TakeFile(const SealedFile& file, const SnapshotRequest::LinkTo& link) {
@@ -126,15 +135,12 @@ Status PartWriter::TakeFile(const SealedFile& file, const SnapshotRequest::LinkT
   std::string name;
   Status linked;
   for (int i = 0; i < kMostNames; ++i) {
-    name = NewLinkedName(manifest_.file);
+    name = LinkedName(manifest_.file, ++names_tried_);
     linked = link(absl::StrCat(prefix_, ".", name));
     if (linked.code() != StatusCode::kAlreadyExists) break;
   }
   if (!linked.ok()) return IsNoPlaceForLinks(linked) ? WriteRowsOf(file, records) : linked;
-  manifest_.linked.push_back(Manifest::Linked{name, 0, file.rows});
-  uint64_t bytes = 0;
-  MT_RETURN_IF_ERROR(FromAbsl(env_->GetFileSize(absl::StrCat(prefix_, ".", name), &bytes)));
-  manifest_.linked.back().bytes = static_cast<int64_t>(bytes);
+  manifest_.linked.push_back(Manifest::Linked{name, 0, file.rows});  // Finish sets the size
   return writer_.AddLinked(records);
 }
 
@@ -153,8 +159,8 @@ Status PartWriter::WriteRowsOf(const SealedFile& file, const LinkedRecords& reco
 }
 
 Status PartWriter::Finish() {
-  for (const Manifest::Linked& linked : manifest_.linked) {
-    MT_RETURN_IF_ERROR(SyncOnce(absl::StrCat(prefix_, ".", linked.file)));
+  for (Manifest::Linked& linked : manifest_.linked) {
+    MT_ASSIGN_OR_RETURN(linked.bytes, SyncOnce(absl::StrCat(prefix_, ".", linked.file)));
   }
   manifest_.num_rows = writer_.rows();
   manifest_.num_removed = writer_.removed();

@@ -87,6 +87,7 @@ class PartWriter {
   std::optional<EarlyWriteback> writeback_;  // of local files
   PartFileWriter writer_;
   bool made_ = false;
+  uint64_t names_tried_ = 0;  // for links
 };
 
 // links: whether rows may be linked; else each part has one file.

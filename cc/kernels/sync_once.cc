@@ -32,19 +32,19 @@ Synced* Known() {
 
 }  // namespace
 
-Status SyncOnce(const std::string& path) {
+Result<int64_t> SyncOnce(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return PosixError("stat", path, errno);
   const FileState state(info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
   {
     absl::MutexLock lock(&Known()->mutex);
-    if (Known()->files.count(state) != 0) return OkStatus();
+    if (Known()->files.count(state) != 0) return int64_t{info.st_size};
   }
   MT_RETURN_IF_ERROR(Env::Posix()->SyncFile(path));
   absl::MutexLock lock(&Known()->mutex);
   if (Known()->files.size() >= kMostFiles) Known()->files.clear();
   Known()->files.insert(state);
-  return OkStatus();
+  return int64_t{info.st_size};
 }
 
 }  // namespace multitier

@@ -8,14 +8,15 @@
 #ifndef CC_KERNELS_SYNC_ONCE_H_
 #define CC_KERNELS_SYNC_ONCE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "cc/base/status.h"
 
 namespace multitier {
 
-// After OK, all bytes of the file survive a power loss. NotFound if there is none.
-Status SyncOnce(const std::string& path);
+// The size of the file. After OK, all its bytes survive a power loss. NotFound if there is none.
+Result<int64_t> SyncOnce(const std::string& path);
 
 }  // namespace multitier
 

@@ -122,6 +122,20 @@ TEST_F(RecoveryTest, DamagedRecordIsDataLossNamingKeyFileAndOffsetAndTheRestMove
   EXPECT_EQ(owner_.Wrong(), std::vector<int64_t>());
 }
 
+TEST_F(RecoveryTest, ALocationWithoutARecordNamesNoKeyWhereNoneIsAskedFor) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(owner_.Put(Range(1, 91), 1).ok());
+  for (const bool any_key : {false, true}) {
+    ReadRecord record;
+    record.key = 7;
+    record.location = static_cast<uint32_t>(tier_->location_end()) - 1;
+    record.any_key = any_key;
+    EXPECT_TRUE(tier_->Read(Span<ReadRecord>(&record, 1)).ok());
+    EXPECT_EQ(record.status.code(), StatusCode::kNotFound);
+    EXPECT_EQ(record.status.message().find("key 7") == std::string::npos, any_key) << record.status.ToString();
+  }
+}
+
 TEST_F(RecoveryTest, DamagedRecordReadByItsLocationAloneIsNamedByTheFooter) {
   ASSERT_TRUE(Open().ok());
   ASSERT_TRUE(owner_.Put(Range(1, 91), 1).ok());

@@ -20,7 +20,9 @@ constexpr size_t kLookUpBatch = 1024;
 constexpr uint64_t kCoalescedBytes = 16 << 10;
 constexpr uint64_t kScanBytes = 1 << 20;
 
+// A reader of all locations meets many of free units, and asks for no key: the short message needs no memory.
 Status NoRecord(const ReadRecord& out) {
+  if (out.any_key) return Status(StatusCode::kNotFound, "no record here");
   return NotFoundError("ssdhash tier: no record at location ", out.location, " for key ", out.key);
 }
 
