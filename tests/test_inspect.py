@@ -159,6 +159,17 @@ def test_a_storage_directory_is_listed(tmp_path, capsys):
     assert "damaged: " in show(capsys, tmp_path, "--verify", status=1)
 
 
+def test_rows_are_counted_where_the_options_of_the_table_are_lost(tmp_path, capsys):
+    table = kept_table(tmp_path)
+    table.close()
+    os.remove(os.path.join(table.path, "instance.table"))
+    out = show(capsys, tmp_path, "--verify", status=1)
+    assert "verified: 100 rows in 100 whole records" in out
+    assert "not known: the type of the keys" in out and "found: no file instance.table" in out
+    found = json.loads(show(capsys, tmp_path, "--verify", "--json", status=1))["instances"][0]
+    assert found["ssdhash"]["rows"] == 100 and len(found["ssdhash"]["damage"]) == 1
+
+
 def test_looking_does_not_take_the_lock(tmp_path, capsys):
     """A table in this process stays locked when its directory is shown: another process cannot open it."""
     table = kept_table(tmp_path)

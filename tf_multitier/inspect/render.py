@@ -151,6 +151,7 @@ def storage(described: dict) -> str:
             lines.append(
                 f"  verified: {found['rows']:,} rows in {found['records']:,} whole records"
             )
+        lines += [f"  not known: {text}" for text in found.get("unknown", [])]
         if "skipped" in found:
             lines.append(f"  not verified: {found['skipped']}")
         lines += [f"  damaged: {text}" for text in _damage(instance)]

@@ -9,6 +9,7 @@ import re
 from tf_multitier import engine
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import EngineError
+from tf_multitier._engine import FailedPreconditionError
 from tf_multitier.engine import kept
 from tf_multitier.storage_option import TIERS_WITH_FILES
 
@@ -112,11 +113,18 @@ def _of_variable(path):
 def _salvageable(path, user):
     if user is not None:
         return {"skipped": f"process {user} uses it"}
+    damage, unknown = [], {}
     try:
-        found = engine.salvage(path)
+        try:
+            found = engine.salvage(path)
+        except FailedPreconditionError as error:
+            # No file says the type of the keys. It does not change how many there are.
+            found = engine.salvage(path, "int64")
+            damage, unknown = [str(error.args[-1])], {"unknown": ["the type of the keys"]}
     except EngineError as error:
         return {"damage": [str(error.args[-1])]}
-    return {"rows": len(found.rows), "records": found.records, "damage": found.damage}
+    counts = {"rows": len(found.rows), "records": found.records}
+    return counts | unknown | {"damage": damage + found.damage}
 
 
 def _files(directory):
