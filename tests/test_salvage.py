@@ -128,6 +128,32 @@ def test_salvage_of_nothing_says_so(tmp_path, capsys):
     assert "none" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out", ["absent/out.npz", "file/out.npz", "directory"])
+def test_salvage_refuses_an_output_that_cannot_be_written(out, tmp_path, capsys, monkeypatch):
+    with kept(tmp_path / "store", "SSDHASH") as table:
+        train(table, [1])
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "directory").mkdir()
+    monkeypatch.setattr(engine, "salvage", lambda *_: pytest.fail("the rows were read"))
+    out = str(tmp_path / out)
+    assert salvage_tool.main([table.path, out]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"OUT '{out}' cannot be written: ") and error.count("\n") == 1
+
+
+def test_salvage_names_an_output_that_fails_later(tmp_path, capsys, monkeypatch):
+    with kept(tmp_path / "store", "SSDHASH") as table:
+        train(table, [1])
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_npz", fail)
+    out = str(tmp_path / "out.npz")
+    assert salvage_tool.main([table.path, out]) == 2
+    assert capsys.readouterr().err == f"OUT '{out}' cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize("dtype", ["uint64", "uint32"])
 def test_salvage_gives_keys_of_the_type_of_the_table(dtype, tmp_path, capsys):
     keys = np.array([0, 1, np.iinfo(dtype).max], dtype)

@@ -8,7 +8,9 @@ Exit status: 0: nothing was damaged. 1: something was damaged, and the other row
 """
 
 import argparse
+import os
 import sys
+import tempfile
 
 from tf_multitier import checkpoint
 from tf_multitier import engine
@@ -27,12 +29,19 @@ def main(arguments=None):
     )
     options = parser.parse_args(arguments)
     try:
+        _check_writable(options.out)
+    except OSError as error:
+        return _cannot_write(options.out, error)
+    try:
         found = engine.salvage(options.instance, options.key_dtype)
     except (engine.EngineError, ValueError) as error:
         print(error.args[0], file=sys.stderr)
         return 2
     rows = found.rows
-    checkpoint.save_npz(rows, options.out)
+    try:
+        checkpoint.save_npz(rows, options.out)
+    except OSError as error:
+        return _cannot_write(options.out, error)
     print(
         f"{len(rows)} rows saved, {len(found.stale_keys)} of them older than their key's newest; {len(found.lost_keys)} keys lost; "
         f"{found.segments} files, {found.records} whole records, {found.damaged_records} damaged; "
@@ -41,6 +50,19 @@ def main(arguments=None):
     for line in found.damage:
         print(line)
     return 1 if found.damage else 0
+
+
+def _check_writable(out):
+    """Raises OSError if a file `out` cannot be made: reading all rows first would be in vain."""
+    if os.path.isdir(out):
+        raise IsADirectoryError("it is a directory")
+    with tempfile.TemporaryFile(dir=os.path.dirname(out) or "."):
+        pass
+
+
+def _cannot_write(out, error):
+    print(f"OUT '{out}' cannot be written: {error.strerror or error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":
