@@ -36,6 +36,29 @@ def test_input_dim_is_refused():
         kt.Embedding(1000, 16)
 
 
+@pytest.mark.parametrize(
+    "make, build",
+    [
+        (lambda: kt.Embedding(4, name="item"), lambda layer: layer.build()),
+        (lambda: kt.Embedding(4, name="item"), lambda layer: layer(IDS)),
+        (
+            lambda: kt.GroupEmbedding({"a": {"output_dim": 4}}, name="item"),
+            lambda layer: layer({"a": IDS}),
+        ),
+    ],
+)
+def test_a_layer_that_is_not_built_says_so(make, build):
+    layer = make()
+    assert not hasattr(layer, "embeddings")  # as in keras.layers.Embedding
+    with pytest.raises(AttributeError, match="layer 'item' has no 'embeddings' yet.*build()"):
+        _ = layer.embeddings
+    build(layer)
+    assert layer.embeddings is not None
+    for name in ("embedding", "embeddings_of_none"):
+        with pytest.raises(AttributeError, match=f"object has no attribute '{name}'"):
+            getattr(layer, name)
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_row_optimizers_take_the_weights_of_a_layer(partitions):
     layer = kt.Embedding(4, "ones", partitions=partitions)

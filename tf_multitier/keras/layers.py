@@ -20,6 +20,7 @@ from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
 from tf_multitier.keras import stock_arguments
 from tf_multitier.keras import storing
+from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.keras.rows import Rows
 from tf_multitier.variable_scope import get_embedding_variable
@@ -29,7 +30,7 @@ _SERIALIZABLE(initializers.TruncatedNormal)
 _SERIALIZABLE(initializers.DebugInitializer)
 
 
-class _RowsLayer(keras.layers.Layer):
+class _RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     built: typing.Any  # of Keras
