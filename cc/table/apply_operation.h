@@ -10,9 +10,9 @@
 //   kCountedKey  under the counter filter, below its threshold: a counted entry, pinned
 //   kNothing     not admitted by a filter that keeps no entry
 //
-// Owns the batch, the state and row of each entry, and the pins between Gather and Update. Its callers are Apply and Import,
-// from inside the gate; they hold no shard's lock. One thread calls it; it spreads the shards over the executor itself, and
-// takes each shard's lock once a step.
+// Owns the batch, the state and row of each entry, and the pins between Gather and Update. Its callers are Apply, Import,
+// PutBack and Upsert, from inside the gate; they hold no shard's lock. One thread calls it; it spreads the shards over the
+// executor itself, and takes each shard's lock once a step.
 
 #ifndef CC_TABLE_APPLY_OPERATION_H_
 #define CC_TABLE_APPLY_OPERATION_H_

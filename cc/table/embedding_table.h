@@ -312,13 +312,13 @@ class EmbeddingTable {
   // Everything in the table, as of one moment. `columns` false: the value column only.
   Result<Rows> Export(bool all_columns);
   // The same in chunks of max_rows, in any order. Its memory does not grow with the table: about 64 MiB for copies of rows that
-  // change before their turn, and one bit for each slot of DRAM and each record below. `visit` may move a chunk away; its first
-  // error ends the snapshot. The last chunk, which may have no rows, has applies and filter_counters. Operations wait while the
-  // moment is marked: milliseconds. Afterwards they run during the snapshot. Operations that change rows faster than `visit`
-  // takes the copies wait for it; those that `visit` itself runs on its thread do not, and their copies stay in memory until it
-  // returns. One snapshot of a table at a time: `visit` must not begin another, nor call Clear, AddSlots with new slots, Import
-  // of a filter's counters, or Flush of a table whose last tier has a size.
-  // `marked` (may be null) is called when the moment is marked.
+  // change before their turn, the copies that it has taken along and is giving, and one bit for each slot of DRAM and each
+  // record below. `visit` may move a chunk away; its first error ends the snapshot. The last chunk, which may have no rows, has
+  // applies and filter_counters. Operations wait while the moment is marked: milliseconds. Afterwards they run during the
+  // snapshot. Operations that change rows faster than `visit` takes the copies wait for it; those that `visit` itself runs on
+  // its thread do not, and their copies stay in memory until it returns. One snapshot of a table at a time: `visit` must not
+  // begin another, nor call Clear, AddSlots with new slots, Import of a filter's counters, or Flush of a table whose last tier
+  // has a size. `marked` (may be null) is called when the moment is marked.
   Status TakeSnapshot(bool all_columns, int64_t max_rows, const std::function<Status(Rows*)>& visit,
                       const std::function<void()>& marked = nullptr);
   // The steps of a snapshot (table_snapshot.h), for snapshots of several tables (snapshot_together.h) and of what changed.
