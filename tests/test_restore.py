@@ -20,6 +20,7 @@ from variable_util import make
 import tf_multitier
 from tf_multitier import checkpoint
 from tf_multitier import engine
+from tf_multitier import process_state
 
 v1 = tf.compat.v1
 DIM = 4
@@ -199,6 +200,39 @@ def test_the_hottest_rows_come_first_into_the_first_tier(tmp_path, strategy, par
         above > 3000
     ).all()  # each part has its own 250 rows: the hottest 500 are not cut evenly
     assert parts > 1 or set(np.arange(3520, 4001)) <= set(above.tolist())
+
+
+@pytest.mark.parametrize(
+    "hot, cold, passes", [(1000, 1, 3), (400, 1, 3), (1, 1, 2)], ids=["too-many", "fit", "equal"]
+)
+def test_of_rows_with_one_frequency_as_many_as_fit_come_into_the_first_tier(
+    tmp_path, hot, cold, passes
+):
+    """Also where the rows of the highest frequency do not fit. Rows of one frequency are read twice: counted, and imported."""
+    frequencies = np.random.default_rng(0).permutation(np.repeat([7, cold], [hot, 4000 - hot]))
+    frequencies = np.where(hot == 1, 1, frequencies)
+    path = written(tmp_path / "model", rows_of(range(4000), frequencies=frequencies))
+    option = tf_multitier.EmbeddingVariableOption(
+        storage_option=tf_multitier.StorageOption(
+            "DRAM_SSDHASH",
+            str(tmp_path / "ssd"),
+            storage_size=[500 * 16],
+            cache_strategy="LRU",
+        )
+    )
+    state = process_state.ProcessState()
+    with tf.Graph().as_default(), v1.Session() as session:
+        ev = make(dim=DIM, ev_option=option)
+        session.run(v1.global_variables_initializer())
+        before = state.read()["restored_rows"]["done"]
+        session.run(ev.restore_from(path))
+        assert state.read()["restored_rows"]["done"] - before == passes * 4000
+        session.run(ev.drain())
+        tiers = session.run(ev.lookup_tier(np.arange(4000)))
+        assert session.run(ev.get_frequency(np.arange(4000))).tolist() == frequencies.tolist()
+    above = frequencies[tiers == 0]
+    assert 475 <= len(above) <= 500
+    assert np.count_nonzero(above == 7) == (len(above) if hot == 1000 else 400 if hot == 400 else 0)
 
 
 def test_admission_frequencies_and_versions_survive_into_lower_tiers(tmp_path):

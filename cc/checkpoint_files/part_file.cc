@@ -296,6 +296,7 @@ Status PartFileReader::TakeRows(const Block& block, Rows* rows) {
     rows->keys[i] = Get64(in);
     rows->versions[i] = Get64(in + 8);
     rows->frequencies[i] = Get32(in + 16);
+    if (fields_ == RowFields::kHeads) continue;
     float* const data = rows->data.data() + i * elements;
     GetValues(in + kRowHeadBytes, dtype, dim, data);
     GetFloats(in + kRowHeadBytes + dim * DTypeSize(dtype), elements - dim, data + dim);
@@ -315,6 +316,7 @@ Status PartFileReader::TakeFrozen(const Block& block, Rows* rows) {
   const char* in = block.payload.data();
   for (size_t i = 0; i < block.entries; ++i, in += entry) {
     rows->keys[i] = Get64(in);
+    if (fields_ == RowFields::kHeads) continue;
     float* const value = rows->data.data() + i * dim;
     GetValues(in + sizeof(int64_t), dtype, dim, value);
   }
@@ -413,6 +415,7 @@ Status PartFileReader::CheckKeys(const Rows& rows) const {
 Status PartFileReader::TakeNext(Rows* rows) {
   rows->columns = manifest_.columns;
   if (manifest_.frozen) rows->columns[0].dtype = DType::kFloat32;
+  if (fields_ == RowFields::kHeads) rows->columns.clear();
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
   const MemoryLease lease(4 *

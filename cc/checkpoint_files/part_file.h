@@ -74,6 +74,12 @@ class PartFileWriter {
   uint32_t checksum_ = 0;
 };
 
+// What a reader gives of each row.
+enum class RowFields {
+  kAll,
+  kHeads,  // no columns: key, frequency and version
+};
+
 class PartFileReader {
  public:
   // Opens a linked file, by its name in the manifest.
@@ -84,6 +90,8 @@ class PartFileReader {
   PartFileReader(std::string name, const Manifest& manifest, ReadAt read_at, OpenLinked open_linked = nullptr)
       : name_(std::move(name)), manifest_(manifest), read_at_(std::move(read_at)), open_linked_(std::move(open_linked)) {}
 
+  // What Next gives from now on. At first: all.
+  void SetFields(RowFields fields) { fields_ = fields; }
   // Reads the manifest's initializer, with its matrix, into `initializer`, which stays as it is if the manifest has none. Call
   // it first. All methods return DataLoss, with file and offset, if the file is damaged.
   Status Begin(InitializerSpec* initializer);
@@ -134,6 +142,7 @@ class PartFileReader {
   int64_t removed_read_ = 0;
   std::vector<uint8_t> filter_counters_;
   bool ended_ = false;
+  RowFields fields_ = RowFields::kAll;
 };
 
 }  // namespace multitier

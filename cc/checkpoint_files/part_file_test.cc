@@ -51,12 +51,14 @@ std::string Write(const Manifest& manifest, const Rows& rows, uint32_t* checksum
   return file;
 }
 
-Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* initializer, Rows* all) {
+Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* initializer, Rows* all,
+            RowFields fields = RowFields::kAll) {
   PartFileReader reader("part", manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
     if (offset + n > file.size()) return DataLossError("short");
     std::memcpy(out, file.data() + offset, n);
     return OkStatus();
   });
+  reader.SetFields(fields);
   MT_RETURN_IF_ERROR(reader.Begin(initializer));
   for (Rows rows; !reader.ended();) {
     MT_RETURN_IF_ERROR(reader.Next(&rows));
@@ -177,6 +179,24 @@ TEST(PartFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(read.counted_versions, rows.counted_versions);
   EXPECT_EQ(read.filter_counters, rows.filter_counters);
   EXPECT_EQ(read.applies, 42);
+}
+
+TEST(PartFileTest, GivesHeadsWithoutColumns) {
+  const Rows rows = ExampleRows();
+  std::string file = Write(ExampleManifest(), rows);
+  InitializerSpec initializer;
+  Rows read;
+  ASSERT_TRUE(Read(ExampleManifest(), file, &initializer, &read, RowFields::kHeads).ok());
+  EXPECT_EQ(read.keys, rows.keys);
+  EXPECT_EQ(read.frequencies, rows.frequencies);
+  EXPECT_EQ(read.versions, rows.versions);
+  EXPECT_TRUE(read.data.empty());
+  EXPECT_EQ(read.counted_keys, rows.counted_keys);
+  const float damaged = rows.data[7];
+  const size_t at = file.find(std::string_view(reinterpret_cast<const char*>(&damaged), sizeof(damaged)));
+  ASSERT_NE(at, std::string::npos);
+  file[at] = static_cast<char>(file[at] ^ 1);
+  EXPECT_EQ(Read(ExampleManifest(), file, &initializer, &read, RowFields::kHeads).code(), StatusCode::kDataLoss);
 }
 
 TEST(PartFileTest, WithoutAnInitializerTheReadersOwnStays) {

@@ -151,8 +151,9 @@ absl::Status PartReader::ReadInitializer(const Manifest& manifest, InitializerSp
   return WithFile(manifest, /*whole=*/false, [&](PartFileReader* file) { return file->Begin(initializer); });
 }
 
-absl::Status PartReader::ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit) {
+absl::Status PartReader::ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit, RowFields fields) {
   return WithFile(manifest, /*whole=*/true, [&](PartFileReader* file) {
+    file->SetFields(fields);
     InitializerSpec of_the_part;
     MT_RETURN_IF_ERROR(file->Begin(&of_the_part));
     return ReadAhead(file, visit);

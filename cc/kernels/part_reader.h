@@ -37,7 +37,8 @@ class PartReader {
   void ReadThroughCache() { past_cache_ = false; }
   // Calls visit with the rows and counted keys of one part, block by block; see PartFileReader. NotFound if its file is
   // missing. DataLoss, with file and offset, if it is damaged.
-  absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit);
+  absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit,
+                        RowFields fields = RowFields::kAll);
 
   // At most as many rows fit into the files of a part; 0 if they cannot be looked at.
   int64_t MostRows(const Manifest& manifest) const;

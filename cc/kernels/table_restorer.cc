@@ -1,6 +1,7 @@
 #include "cc/kernels/table_restorer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -167,7 +168,7 @@ absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSp
 }
 
 absl::Status TableRestorer::Read(const Save& save, int64_t low, int64_t high, RestoreProgress* progress,
-                                 const std::function<Status(const Manifest&, Rows*)>& visit) {
+                                 const std::function<Status(const Manifest&, Rows*)>& visit, RowFields fields) {
   const auto own = static_cast<int>(options_.partition_index), parts = static_cast<int>(options_.num_partitions);
   for (const Manifest& manifest : save.manifests) {
     const auto saved_part = static_cast<int>(manifest.partition_index), saved_parts = static_cast<int>(manifest.num_partitions);
@@ -177,7 +178,7 @@ absl::Status TableRestorer::Read(const Save& save, int64_t low, int64_t high, Re
                            saved_parts, ", found key ", key, " of part ", PartitionOf(key, saved_parts));
     };
     std::vector<size_t> kept;
-    TF_RETURN_IF_ERROR(save.reader->ReadRows(manifest, [&](Rows* rows) -> Status {
+    const auto take = [&](Rows* rows) -> Status {
       kept.clear();
       for (size_t i = 0; i < rows->keys.size(); ++i) {
         if (foreign(rows->keys[i])) return refuse(rows->keys[i]);
@@ -192,7 +193,8 @@ absl::Status TableRestorer::Read(const Save& save, int64_t low, int64_t high, Re
       progress->Add(static_cast<int64_t>(rows->keys.size()));
       KeepRows(kept, rows);
       return visit(manifest, rows);
-    }));
+    };
+    TF_RETURN_IF_ERROR(save.reader->ReadRows(manifest, take, fields));
   }
   return absl::OkStatus();
 }
@@ -202,17 +204,24 @@ absl::Status TableRestorer::FindHotFrequency(const EmbeddingTable& table, Restor
   const TableStats stats = table.Stats();
   const int64_t room = stats.tiers[0].budget_bytes / stats.row_bytes;
   Frequencies frequencies(kFrequencies);
-  TF_RETURN_IF_ERROR(Read(saves_[0], 0, INT64_MAX, progress, [&](const Manifest&, Rows* rows) {
+  const auto count = [&](const Manifest&, Rows* rows) {
     for (const int64_t f : rows->frequencies) ++frequencies[std::min<size_t>(static_cast<size_t>(f), kFrequencies - 1)];
     return OkStatus();
-  }));
-  int64_t above = 0;
+  };
+  TF_RETURN_IF_ERROR(Read(saves_[0], 0, INT64_MAX, progress, count, RowFields::kHeads));
+  int64_t above = 0, below = std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0});
   for (size_t f = kFrequencies; f-- > 0;) {
-    above += frequencies[f];
-    if (above > room) {
-      *hot = std::min<int64_t>(static_cast<int64_t>(f) + 1, kFrequencies - 1);
+    below -= frequencies[f];
+    if (above + frequencies[f] > room) {
+      const auto frequency = static_cast<int64_t>(f);
+      if (above > 0) {
+        *hot = frequency + 1;
+      } else if (below > 0) {
+        *hot = frequency;  // as many of them as fit
+      }
       return absl::OkStatus();
     }
+    above += frequencies[f];
   }
   return absl::OkStatus();
 }

@@ -3,8 +3,8 @@
 //
 //   1. columns   The table gets the saved columns (if the variable is read-only, only the value), then the slots of the live
 //                table that the checkpoint lacks. A slot is known by its name; `<saved name>/...` becomes `<own name>/...`.
-//   2. measure   Only if the rows do not fit into the first tier: reads all rows once, and finds the lowest frequency whose
-//                rows fit.
+//   2. measure   Only if the rows do not fit into the first tier: reads the heads of all rows once, and finds the lowest
+//                frequency whose rows fit. If the rows of the highest one do not fit, it is that one.
 //   3. import    First the rows below that frequency, then the others. So the rows with the highest frequencies end in the
 //                first tier.
 //   4. check     The table has as many rows as were read, so no key came twice.
@@ -91,14 +91,15 @@ class TableRestorer {
   // Takes memory for all rows at once, so that nothing grows again and again. As many as the files can have: what a damaged
   // manifest says is found later.
   void Reserve(EmbeddingTable* table) const;
-  // The lowest frequency of a row that belongs into the first tier. 0: all rows are treated alike.
+  // The lowest frequency of a row that belongs into the first tier. 0: all rows are treated alike, as where they have the same
+  // frequency.
   absl::Status FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot);
   absl::Status CheckFits(const Manifest& manifest, const PartReader& reader) const;
   // Changes a table that has the rows of the base to what it is after all deltas.
   absl::Status AddDeltas(EmbeddingTable* table, RestoreProgress* progress);
   // Reads the rows of this partition that have a frequency in [low, high], and its removed keys.
   absl::Status Read(const Save& save, int64_t low, int64_t high, RestoreProgress* progress,
-                    const std::function<Status(const Manifest&, Rows*)>& visit);
+                    const std::function<Status(const Manifest&, Rows*)>& visit, RowFields fields = RowFields::kAll);
   absl::Status Import(int64_t low, int64_t high, EmbeddingTable* table, RestoreProgress* progress, int64_t* imported);
   // Saved rows to rows of the table.
   void Convert(const std::vector<ColumnPlan>& plan, const Initializer& initializer, Rows* rows) const;
