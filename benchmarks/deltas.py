@@ -33,10 +33,10 @@ def bytes_of(prefix):
     return sum(os.path.getsize(os.path.join(folder, file)) for file in files)
 
 
-def timed(save):
+def timed(save, session, path, step):
     """(seconds of a save, bytes of its checkpoint). The files are on the disk when it ends."""
     begin = time.perf_counter()
-    prefix = save()
+    prefix = save(session, path, global_step=step)
     return time.perf_counter() - begin, bytes_of(prefix)
 
 
@@ -69,8 +69,8 @@ def measure(flags, path):
             changed = rng.choice(flags.rows, flags.rows // 100, replace=False)
             for batch in np.array_split(changed, max(1, len(changed) // BATCH)):
                 session.run(train, {ids: batch})
-            deltas.append(timed(lambda: saver.save_incremental(session, prefix, global_step=2 * step)))
-            saves.append(timed(lambda: saver.save(session, prefix, global_step=2 * step + 1)))
+            deltas.append(timed(saver.save_incremental, session, prefix, 2 * step))
+            saves.append(timed(saver.save, session, prefix, 2 * step + 1))
     return deltas, saves
 
 
@@ -99,7 +99,11 @@ def main():
         print(json.dumps(found))
         return
     for name, value in found.items():
-        print(f"{name:16} {value:>12}" if isinstance(value, (int, str)) else f"{name:16} {value:12.4f}")
+        print(
+            f"{name:16} {value:>12}"
+            if isinstance(value, (int, str))
+            else f"{name:16} {value:12.4f}"
+        )
 
 
 if __name__ == "__main__":

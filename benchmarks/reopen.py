@@ -9,7 +9,6 @@ JSON object.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -78,7 +77,9 @@ def main():
     if flags.json:
         print(json.dumps(found))
         return
-    print(f"{flags.rows:,} rows, {flags.storage_type}: {median:.2f} s, {flags.rows / median:,.0f} rows/s")
+    print(
+        f"{flags.rows:,} rows, {flags.storage_type}: {median:.2f} s, {flags.rows / median:,.0f} rows/s"
+    )
 
 
 if __name__ == "__main__":

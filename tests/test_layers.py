@@ -52,6 +52,7 @@ TABLE_PARTS = [
         "event",
         "pending_words",
         "prefetch_pins",
+        "prefetch_room",
         "removed_keys",
         "row_export",
         "tier_levels",
@@ -168,9 +169,8 @@ def _own_include_violations(path, layer, header):
 def table_part(path):
     """The number of the part of cc/table that a file belongs to; None of a test, a benchmark or another folder's file."""
     name = os.path.basename(path)
-    if os.path.dirname(path) != "cc/table" or re.search(
-        r"_(test|test_util|benchmark)\.|tier_oracle", name
-    ):
+    of_tests = r"_(test|test_util|benchmark)\.|tier_oracle"
+    if os.path.dirname(path) != "cc/table" or re.search(of_tests, name):
         return None
     for number, part in enumerate(TABLE_PARTS):
         if name in part or os.path.splitext(name)[0] in part:
