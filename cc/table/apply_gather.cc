@@ -24,6 +24,7 @@ Status ApplyOperation::Gather(const Keys& keys, Executor* executor) {
   batch_->PrepareDedup();
   const int shards = static_cast<int>(base_.shards.size());
   rows_.resize(batch_->num_keys());
+  slots_.assign(batch_->num_keys(), kNoLocation);
   states_.assign(batch_->num_keys(), State::kNothing);
   below_.resize(base_.shards.size());
   if (base_.common.evicts) {
@@ -79,6 +80,7 @@ Status ApplyOperation::GatherShard(int s) {
   Shard::Locked lock(base_.shards[s]);
   ShardRows& shard = *lock;
   RowHeader* rows[2][kGroup];
+  uint32_t slots[2][kGroup];
   auto place_of = [&](uint32_t e) {
     if (keys_.places.empty()) return EmbeddingTable::kNoPlace;
     const uint32_t place = keys_.places[batch.first_position(e)];
@@ -93,26 +95,30 @@ Status ApplyOperation::GatherShard(int s) {
     const uint32_t place = place_of(e);
     return place != EmbeddingTable::kNoPlace ? place : shard.FindHomeRow(batch.hash(e));
   };
-  auto fetch_rows = [&](uint32_t from, RowHeader** to) {
+  auto fetch_rows = [&](uint32_t from, int to) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       const uint32_t location = locate(e);
-      to[e - from] = location == ShardIndex::kNone ? nullptr : shard.row(location);
-      if (to[e - from] != nullptr) PrefetchLine<PrefetchTo::kSecondLevel>(to[e - from]);
+      RowHeader* const row = location == ShardIndex::kNone ? nullptr : shard.row(location);
+      rows[to][e - from] = row;
+      slots[to][e - from] = location;
+      if (row != nullptr) PrefetchLine<PrefetchTo::kSecondLevel>(row);
     }
   };
   fetch_buckets(begin);
   fetch_buckets(begin + kGroup);
-  fetch_rows(begin, rows[0]);
+  fetch_rows(begin, 0);
   int current = 0;
   int64_t hits = 0;
   for (uint32_t from = begin; from < end; from += kGroup, current ^= 1) {
     fetch_buckets(from + 2 * kGroup);
-    fetch_rows(from + kGroup, rows[current ^ 1]);
+    fetch_rows(from + kGroup, current ^ 1);
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       RowHeader* row = rows[current][e - from];
+      uint32_t slot = slots[current][e - from];
       if (row == nullptr || row->key != batch.key(e) || row->has(kRowFree)) {
         const Found found = shard.Find(batch.key(e), batch.hash(e));
         row = found.row;
+        slot = found.slot;
         if (found.maybe_below) {
           below_[s].push_back(e);
           continue;
@@ -128,6 +134,7 @@ Status ApplyOperation::GatherShard(int s) {
       }
       shard.Pin(row);
       rows_[e] = row;
+      slots_[e] = slot;
       states_[e] = State::kRow;
       ++hits;
     }

@@ -121,6 +121,7 @@ class ApplyOperation {
   Status no_room_;  // the sticky error: no row may be created or promoted
   uint64_t stamp_ = 0;
   std::vector<RowHeader*> rows_;              // [entries] of kRow
+  std::vector<uint32_t> slots_;               // [entries] of rows_; kNoLocation where Gather did not learn it
   std::vector<State> states_;                 // [entries]
   std::vector<std::vector<uint32_t>> below_;  // [shards] entries that memory cannot answer
   std::vector<Rank> coldest_below_;           // [shards] of refuse_colder

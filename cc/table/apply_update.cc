@@ -66,7 +66,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
     for (uint32_t e = from; e < std::min(end, from + kGroup); ++e) {
       if (states_[e] != State::kRow) continue;
       PrefetchBytes<PrefetchTo::kSecondLevel>(rows_[e], row_bytes);
-      if (notes_changes) shard.Prefetch(batch.hash(e));
+      if (notes_changes) shard.PrefetchChange(batch.hash(e), slots_[e]);
       PrefetchBytes(request.grads + batch.first_position(e) * dim, gradient_bytes);
     }
   };
@@ -95,7 +95,7 @@ void ApplyOperation::UpdateShard(const UpdateArguments& update, int s) {
         grad = sum;
       }
       grads[n] = grad;
-      data[n] = shard.BeginChange(rows_[e], batch.hash(e));
+      data[n] = shard.BeginChange(rows_[e], batch.hash(e), slots_[e]);
       keys[n] = batch.key(e);
       entries[n++] = e;
     }

@@ -39,8 +39,22 @@ size_t ElementsOf(const RowLayout& layout, bool all_columns) {
 void AppendRow(const RowLayout& layout, bool all_columns, int64_t key, uint32_t frequency, int64_t version,
                const uint8_t* row_data, Rows* rows) {
   AppendFacts(key, frequency, version, rows);
-  const size_t columns = all_columns ? layout.columns().size() : 1;
-  for (size_t c = 0; c < columns; ++c) AppendColumn(layout.columns()[c], row_data, rows);
+  const std::vector<Column>& columns = layout.columns();
+  const size_t end = all_columns ? columns.size() : 1;
+  for (size_t c = 0; c < end;) {
+    const Column& first = columns[c];
+    if (first.dtype != DType::kFloat32) {
+      AppendColumn(columns[c++], row_data, rows);
+      continue;
+    }
+    // Columns of floats without padding between them are copied at once.
+    const float* const floats = reinterpret_cast<const float*>(row_data + first.offset);
+    size_t n = static_cast<size_t>(first.dim);
+    for (++c; c < end && columns[c].dtype == DType::kFloat32 && columns[c].offset == first.offset + n * sizeof(float); ++c) {
+      n += static_cast<size_t>(columns[c].dim);
+    }
+    rows->data.insert(rows->data.end(), floats, floats + n);
+  }
 }
 
 void AppendColumns(const RowLayout& layout, const std::vector<int>& columns, int64_t key, uint32_t frequency, int64_t version,

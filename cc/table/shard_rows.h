@@ -120,13 +120,17 @@ class ShardRows {
   void Pin(RowHeader* row) { ++row->pins; }
   // Removes one pin. If it was the last pin of an uncommitted row, removes the row.
   void Unpin(RowHeader* row);
-  // Call it before the row's data or header change. Returns the data. REQUIRES: the row is pinned
-  uint8_t* BeginChange(RowHeader* row, uint64_t hash) {
-    if (!marks_.ignores_rows()) marks_.RowChanges(SlotOf(row->key, hash));
+  // Call it before the row's data or header change. Returns the data. slot: of the row; kNoLocation where the caller does not
+  // know it: then the index is asked. REQUIRES: the row is pinned
+  uint8_t* BeginChange(RowHeader* row, uint64_t hash, uint32_t slot = kNoLocation) {
+    if (!marks_.ignores_rows()) marks_.RowChanges(slot != kNoLocation ? slot : SlotOf(row->key, hash));
     return RowSlab::Data(row);
   }
-  // Whether BeginChange looks at the row's index word, which Prefetch fetches.
+  // Whether BeginChange looks at more than the row: at what PrefetchChange fetches.
   bool notes_changes() const { return !marks_.ignores_rows(); }
+  void PrefetchChange(uint64_t hash, uint32_t slot) const {
+    slot != kNoLocation ? marks_.PrefetchRow(slot) : index_.Prefetch(hash);
+  }
   // An uncommitted row becomes a row of the table.
   void Commit(RowHeader* row) {
     if (row->has(kRowUncommitted)) CommitNew(row);

@@ -139,7 +139,10 @@ void ShardRows::VisitHome(uint32_t home, OnRow on_row, OnCounted on_counted, Wan
 template <typename Visit>
 bool ShardRows::GiveRows(uint32_t* slot, size_t most, uint32_t looked, Visit visit) {
   const uint32_t end = std::min(dram_.end(), marks_.rows_end());
+  constexpr uint32_t kSlotsAhead = 16;
   for (; *slot < end && most > 0 && looked > 0; ++*slot, --looked) {
+    const uint32_t ahead = *slot + kSlotsAhead;
+    if (ahead < end && marks_.is_marked(ahead)) PrefetchRow(ahead);
     if (!marks_.TakeRow(*slot)) continue;
     const RowHeader* row = dram_.Header(*slot);
     if (row->has(kRowFree | kRowUncommitted)) continue;

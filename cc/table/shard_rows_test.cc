@@ -306,6 +306,20 @@ TEST_F(ShardRowsTest, ASnapshotGivesEachRowOnceWhereverItGoes) {
   rows_->EndSnapshot();
 }
 
+TEST_F(ShardRowsTest, AChangeOfAKnownSlotDoesNotAskTheIndex) {
+  Make(0);
+  for (const int64_t key : {1, 2}) Train(key);
+  rows_->BeginSnapshot(std::make_shared<SnapshotState>());
+  const Found found = Find(2);
+  rows_->Pin(found.row);
+  const uint64_t of_no_key = HashKey(3);
+  (void)rows_->BeginChange(found.row, of_no_key, found.slot);
+  const std::vector<Rows> copies = rows_->TakeCopies();
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].keys, std::vector<int64_t>{2});
+  rows_->EndSnapshot();
+}
+
 TEST_F(ShardRowsTest, AHomeIsVisitedWithItsRecordsHeld) {
   Make(1);
   Train(1);

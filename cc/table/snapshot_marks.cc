@@ -81,11 +81,6 @@ void SnapshotMarks::KeepCounted(uint32_t counted) {
   CopyCounted(entry);
 }
 
-void SnapshotMarks::RowChanges(uint32_t slot) {
-  KeepRow(slot);
-  changed_.RowChanged(slot, dram_->Header(slot)->key);
-}
-
 void SnapshotMarks::RowGoes(uint32_t slot) {
   KeepRow(slot);
   changed_.RowGone(slot, dram_->Header(slot)->key);

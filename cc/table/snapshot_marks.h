@@ -65,7 +65,12 @@ class SnapshotMarks {
     changed_.CountedCreated(counted);
   }
   // The row or counted key is about to change, or to leave the table: it is copied for the snapshot.
-  void RowChanges(uint32_t slot);
+  void RowChanges(uint32_t slot) {
+    if (rows_.has(slot) || !keys_.empty()) KeepRow(slot);
+    if (changed_.active()) changed_.RowChanged(slot, dram_->Header(slot)->key);
+  }
+  // Fetches what RowChanges looks at first.
+  void PrefetchRow(uint32_t slot) const { rows_.Prefetch(slot); }
   void RowGoes(uint32_t slot);
   void CountedChanges(uint32_t counted);
   void CountedGoes(uint32_t counted);
@@ -90,6 +95,8 @@ class SnapshotMarks {
     return state_->is_delta ? !keys_.empty() : !state_->given[level].has(location);
   }
   bool wants_row(uint32_t slot) const { return rows_.has(slot) && !CopyIsGiven(slot); }
+  // Whether the row's own bit is set: it is likely to be given.
+  bool is_marked(uint32_t slot) const { return rows_.has(slot); }
   uint32_t rows_end() const { return rows_.end(); }
   uint32_t counted_end() const { return counted_marks_.end(); }
   // The row is copied if it is still to be given.

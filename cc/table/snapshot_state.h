@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "cc/base/mutex.h"
+#include "cc/base/prefetch.h"
 #include "cc/table/snapshot_copies.h"
 
 namespace multitier {
@@ -38,6 +39,9 @@ class SlotBits {
   void Set(uint32_t slot) {
     if (slot / 64 >= words_.size()) words_.resize(slot / 64 + 1);
     words_[slot / 64] |= uint64_t{1} << slot % 64;
+  }
+  void Prefetch(uint32_t slot) const {
+    if (slot / 64 < words_.size()) PrefetchLine(&words_[slot / 64]);
   }
   // Unsets it; whether it was set.
   bool Take(uint32_t slot) {
