@@ -16,8 +16,8 @@ if keras.__version__.split(".")[0] != "3" or keras.backend.backend() != "tensorf
         f"'{keras.backend.backend()}': set KERAS_BACKEND=tensorflow before Keras is imported"
     )
 
+from tf_multitier.keras.group_embedding import GroupEmbedding
 from tf_multitier.keras.layers import Embedding
-from tf_multitier.keras.layers import GroupEmbedding
 from tf_multitier.keras.optimizers import with_rows
 from tf_multitier.keras.statistics import StatisticsCallback
 

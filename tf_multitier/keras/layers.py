@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections.abc
 import numbers
-import re
 import typing
 
 import keras
@@ -12,10 +10,10 @@ import tensorflow as tf
 
 from tf_multitier import initializers
 from tf_multitier import lookup
-from tf_multitier import nn
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier import option_values
 from tf_multitier import options
+from tf_multitier.keras import layer_ids
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
 from tf_multitier.keras import stock_arguments
@@ -25,12 +23,12 @@ from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.keras.rows import Rows
 from tf_multitier.variable_scope import get_embedding_variable
 
-_SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
-_SERIALIZABLE(initializers.TruncatedNormal)
-_SERIALIZABLE(initializers.DebugInitializer)
+SERIALIZABLE = keras.saving.register_keras_serializable(package="tf_multitier")
+SERIALIZABLE(initializers.TruncatedNormal)
+SERIALIZABLE(initializers.DebugInitializer)
 
 
-class _RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
+class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     built: typing.Any  # of Keras
@@ -92,7 +90,7 @@ class _RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         made = [
             Rows(part, self, self.optimizer, variable, its_name)
             for name, variable in variables.items()
-            for part, its_name in zip(variable.parts, _weight_names(name, len(variable.parts)))
+            for part, its_name in zip(variable.parts, weight_names(name, len(variable.parts)))
         ]
         for rows in made:
             self._rows.append(rows)  # Keras tracks what the list has
@@ -103,7 +101,7 @@ class _RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
     def _rows_dtype(self, option):
         """The type of rows: that of the option where it says one, else that of the policy."""
-        return (option and option.value_dtype) or _value_dtype(self.variable_dtype)
+        return (option and option.value_dtype) or value_dtype(self.variable_dtype)
 
     def rematerialized_call(
         self, layer_call: typing.Any, *args: typing.Any, **kwargs: typing.Any
@@ -138,19 +136,19 @@ class _RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         return config
 
 
-def _weight_names(name, partitions):
+def weight_names(name: str, partitions: int) -> list[str]:
     """The last parts of the paths of a variable's weights. Keras allows no slash in them."""
     name = name.replace("/", "_")
     return [f"{name}_part_{i}" for i in range(partitions)] if partitions > 1 else [name]
 
 
-def _value_dtype(policy_dtype):
+def value_dtype(policy_dtype: str) -> str:
     """The type of rows or of lookups for a type of a layer's dtype policy: that one if it is half precision, else float32."""
     return policy_dtype if policy_dtype in ("bfloat16", "float16") else "float32"
 
 
-@_SERIALIZABLE
-class Embedding(_RowsLayer):
+@SERIALIZABLE
+class Embedding(RowsLayer):
     """Turns integer ids into embeddings. There is no input_dim: every integer is an id, and rows are made in training.
 
     Args:
@@ -222,17 +220,17 @@ class Embedding(_RowsLayer):
     def call(self, inputs: typing.Any, training: bool | None = None) -> tf.Tensor:
         """Looks the ids up. See the class for arguments and shapes."""
         training = training is not False
-        inputs = _integers(inputs, self.name)
+        inputs = layer_ids.integers(inputs, self.name)
         if self.combiner is None:
             values = _values(self.embeddings, inputs, training, self.compute_dtype)
         else:
-            ids = pooled_ids(inputs, self.mask_zero, self.name)
+            ids = layer_ids.pooled_ids(inputs, self.mask_zero, self.name)
             values = lookup.embedding_lookup_sparse(
                 self.embeddings,
                 ids,
                 combiner=self.combiner,
                 training=training,
-                output_dtype=_value_dtype(self.compute_dtype),
+                output_dtype=value_dtype(self.compute_dtype),
             )
         return tf.cast(values, self.compute_dtype)
 
@@ -253,7 +251,7 @@ class Embedding(_RowsLayer):
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, computed without a lookup."""
         if self.combiner is not None:
-            _check_rank(inputs.shape, self.name)
+            layer_ids.check_rank(inputs.shape, self.name)
         shape = self.compute_output_shape(inputs.shape)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
@@ -270,44 +268,9 @@ class Embedding(_RowsLayer):
         }
 
 
-# From here up, a float type does not have every integer.
-_EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
-
-
-def _integers(ids, layer):
-    """Ids that are floats or booleans as int64, as keras.layers.Embedding takes them. keras.Input without a dtype makes them float32.
-
-    Raises:
-      TypeError: strings.
-      InvalidArgumentError, when it runs: a float so large that it may be another id, rounded.
-    """
-    if isinstance(ids, tf.SparseTensor):
-        return ids.with_values(_integers(ids.values, layer))
-    if isinstance(ids, tf.RaggedTensor):
-        return ids.with_flat_values(_integers(ids.flat_values, layer))
-    ids = tf.convert_to_tensor(ids)
-    if ids.dtype == tf.string:
-        raise TypeError(
-            f"layer '{layer}': ids: expected integers, found strings: give it the output of keras.layers.StringLookup or Hashing"
-        )
-    if ids.dtype == tf.bool:
-        return tf.cast(ids, tf.int64)
-    if ids.dtype not in _EXACT_BELOW:
-        return ids
-    limit = _EXACT_BELOW[ids.dtype]
-    is_exact = tf.debugging.assert_less(
-        tf.abs(tf.cast(ids, tf.float64)),
-        tf.constant(limit, tf.float64),
-        f"layer '{layer}': expected ids below {limit}, because {ids.dtype.name} does not have every integer above: give keras.Input "
-        "dtype='int64'",
-    )
-    with tf.control_dependencies([] if is_exact is None else [is_exact]):
-        return tf.cast(ids, tf.int64)
-
-
 def _values(variable, ids, training, compute_dtype):
     """One embedding per id, of dense or ragged ids, rounded once for a half-precision policy."""
-    output_dtype = _value_dtype(compute_dtype)
+    output_dtype = value_dtype(compute_dtype)
     if isinstance(ids, tf.RaggedTensor):
         flat = lookup.embedding_lookup(
             variable, ids.flat_values, training=training, output_dtype=output_dtype
@@ -316,185 +279,3 @@ def _values(variable, ids, training, compute_dtype):
     if isinstance(ids, tf.SparseTensor):
         ids = tf.sparse.to_dense(ids)
     return lookup.embedding_lookup(variable, ids, training=training, output_dtype=output_dtype)
-
-
-def _check_rank(shape, where):
-    """ValueError for ids of a combiner that are not [batch] or [batch, ids]."""
-    rank = tf.TensorShape(shape).rank
-    if rank not in (None, 1, 2):
-        found = "a scalar" if rank == 0 else f"shape {tuple(shape)}"
-        raise ValueError(
-            f"layer '{where}': ids for a combiner: expected shape [batch] or [batch, ids], found {found}: reshape them, or look them up "
-            "without a combiner and pool the embeddings"
-        )
-
-
-def pooled_ids(ids: typing.Any, mask_zero: bool, where: str) -> typing.Any:
-    """Ids of [batch, ids] as a ragged or sparse tensor, without zeros if mask_zero. where: name of the layer, or of layer and feature."""
-    if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.retain(ids, tf.not_equal(ids.values, 0)) if mask_zero else ids
-    if isinstance(ids, tf.RaggedTensor):
-        return tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0)) if mask_zero else ids
-    ids = tf.convert_to_tensor(ids)
-    _check_rank(ids.shape, where)
-    if ids.shape.rank == 1:
-        ids = ids[:, None]
-    if mask_zero:
-        return tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(ids, ids != 0), tf.reduce_sum(tf.cast(ids != 0, tf.int64), 1)
-        )
-    return tf.RaggedTensor.from_tensor(ids)
-
-
-class _Feature(typing.NamedTuple):
-    """What a group keeps of the Embedding of one feature."""
-
-    output_dim: int
-    embeddings_initializer: typing.Any
-    mask_zero: bool
-    combiner: typing.Any
-    ev_option: typing.Any
-    key_dtype: str
-    partitions: int
-    config: typing.Any  # of get_config, without the fields of every layer
-
-    @classmethod
-    def of(cls, layer):
-        """The _Feature of an Embedding."""
-        values = [getattr(layer, field) for field in cls._fields[:-1]]
-        own = (*cls._fields[:-1],)
-        full = layer.get_config()
-        return cls(*values, {key: full[key] for key in own})
-
-
-@_SERIALIZABLE
-class GroupEmbedding(_RowsLayer):
-    """Looks up many features in one op. Each feature has a table.
-
-    Args:
-      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner. Names become
-        names of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
-      concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
-      optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
-
-    Call arguments:
-      inputs: {feature name: ids}, see Embedding. Other keys are ignored.
-    """
-
-    def __init__(
-        self,
-        features: collections.abc.Mapping,
-        concat: bool = False,
-        optimizer: typing.Any = None,
-        **kwargs: typing.Any,
-    ) -> None:
-        super().__init__(optimizer, **kwargs)
-        self.concat = bool(concat)
-        if not isinstance(features, collections.abc.Mapping) or not features:
-            raise TypeError(
-                f"layer '{self.name}': features: expected a dict with at least one feature, found {features!r}"
-            )
-        layers = {name: self._layer_of(name, made) for name, made in features.items()}
-        # Not the layers themselves: they have no weights and are not built.
-        self._features = {name: _Feature.of(made) for name, made in layers.items()}
-        for name, made in layers.items():
-            if not re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", str(name)):
-                raise ValueError(
-                    f"layer '{self.name}': expected names of features of the characters A-Z, a-z, 0-9 and _.\\/>-, "
-                    f"found {name!r}"
-                )
-            if made.dtype_policy.name != keras.config.dtype_policy().name:
-                raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected no dtype of its own, found {made.dtype_policy.name}: give dtype to "
-                    "the group, or value_dtype to the feature's ev_option"
-                )
-            if made.combiner is None or made.optimizer is not None:
-                raise ValueError(
-                    f"layer '{self.name}': feature '{name}': expected a combiner and no optimizer of its own, found "
-                    f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
-                )
-
-        owners: dict = {}
-        for name, made in self._features.items():
-            for weight in _weight_names(name, made.partitions):
-                if owners.setdefault(weight, name) != name:
-                    raise ValueError(
-                        f"layer '{self.name}': expected features whose weights have different paths, found '{owners[weight]}' and "
-                        f"'{name}' with '{weight}': a slash becomes _"
-                    )
-
-    def _layer_of(self, name, made):
-        """The Embedding that stands for a feature."""
-        if isinstance(made, collections.abc.Mapping):
-            return Embedding(**{"combiner": "mean", **made})
-        if not isinstance(made, Embedding) or made.built:
-            raise TypeError(
-                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding that is not yet used, or a dict of its "
-                f"arguments, found {made!r}"
-            )
-        return made
-
-    def _check_features(self, inputs):
-        if not isinstance(inputs, collections.abc.Mapping):
-            raise TypeError(
-                f"layer '{self.name}': expected a dict of the features {list(self._features)}, found {type(inputs).__name__}"
-            )
-        missing = [name for name in self._features if name not in inputs]
-        if missing:
-            raise ValueError(
-                f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
-            )
-
-    def build(self, input_shape: typing.Any = None) -> None:
-        """Makes the embedding variable of each feature. The shapes of the inputs do not matter."""
-        del input_shape
-        if self.built:
-            return
-        self.embeddings = self._add_variables(self._features)
-        for name, variable in self.embeddings.items():
-            # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
-            setattr(self, f"embeddings_{name}", variable)
-        self.built = True
-
-    def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
-        """Looks the ids of all features up. See the class for arguments and shapes.
-
-        Raises:
-          TypeError: `inputs` is not a dict.
-          ValueError: a feature of the layer is not in `inputs`.
-        """
-        self._check_features(inputs)
-        ids = [
-            pooled_ids(_integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}")
-            for name, made in self._features.items()
-        ]
-        combiners = [made.combiner for made in self._features.values()]
-        values = nn.group_embedding_lookup_sparse(
-            [self.embeddings[name] for name in self._features],
-            ids,
-            combiners,
-            concat=self.concat,
-            training=training is not False,
-            output_dtype=_value_dtype(self.compute_dtype),
-        )
-        if self.concat:
-            return tf.cast(values, self.compute_dtype)
-        return {name: tf.cast(v, self.compute_dtype) for name, v in zip(self._features, values)}
-
-    def compute_output_spec(
-        self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
-    ) -> typing.Any:
-        """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
-        self._check_features(inputs)
-        for name in self._features:
-            _check_rank(inputs[name].shape, f"{self.name}/{name}")
-        batch = inputs[next(iter(self._features))].shape[0]
-        dims = {name: made.output_dim for name, made in self._features.items()}
-        spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
-        return (
-            spec(sum(dims.values())) if self.concat else {n: spec(dim) for n, dim in dims.items()}
-        )
-
-    def get_config(self) -> dict:
-        features = {name: dict(made.config) for name, made in self._features.items()}
-        return {**super().get_config(), "features": features, "concat": self.concat}

@@ -1,0 +1,174 @@
+"""GroupEmbedding: a Keras layer that looks many features up in one op."""
+
+from __future__ import annotations
+
+import collections.abc
+import re
+import typing
+
+import keras
+import tensorflow as tf
+
+from tf_multitier import nn
+from tf_multitier.keras import layer_ids
+from tf_multitier.keras.layers import Embedding
+from tf_multitier.keras.layers import RowsLayer
+from tf_multitier.keras.layers import SERIALIZABLE
+from tf_multitier.keras.layers import value_dtype
+from tf_multitier.keras.layers import weight_names
+
+
+class _Feature(typing.NamedTuple):
+    """What a group keeps of the Embedding of one feature."""
+
+    output_dim: int
+    embeddings_initializer: typing.Any
+    mask_zero: bool
+    combiner: typing.Any
+    ev_option: typing.Any
+    key_dtype: str
+    partitions: int
+    config: typing.Any  # of get_config, without the fields of every layer
+
+    @classmethod
+    def of(cls, layer):
+        """The _Feature of an Embedding."""
+        values = [getattr(layer, field) for field in cls._fields[:-1]]
+        own = (*cls._fields[:-1],)
+        full = layer.get_config()
+        return cls(*values, {key: full[key] for key in own})
+
+
+@SERIALIZABLE
+class GroupEmbedding(RowsLayer):
+    """Looks up many features in one op. Each feature has a table.
+
+    Args:
+      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner. Names become
+        names of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
+      concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
+      optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
+
+    Call arguments:
+      inputs: {feature name: ids}, see Embedding. Other keys are ignored.
+    """
+
+    def __init__(
+        self,
+        features: collections.abc.Mapping,
+        concat: bool = False,
+        optimizer: typing.Any = None,
+        **kwargs: typing.Any,
+    ) -> None:
+        super().__init__(optimizer, **kwargs)
+        self.concat = bool(concat)
+        if not isinstance(features, collections.abc.Mapping) or not features:
+            raise TypeError(
+                f"layer '{self.name}': features: expected a dict with at least one feature, found {features!r}"
+            )
+        layers = {name: self._layer_of(name, made) for name, made in features.items()}
+        # Not the layers themselves: they have no weights and are not built.
+        self._features = {name: _Feature.of(made) for name, made in layers.items()}
+        for name, made in layers.items():
+            if not re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", str(name)):
+                raise ValueError(
+                    f"layer '{self.name}': expected names of features of the characters A-Z, a-z, 0-9 and _.\\/>-, "
+                    f"found {name!r}"
+                )
+            if made.dtype_policy.name != keras.config.dtype_policy().name:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected no dtype of its own, found {made.dtype_policy.name}: give dtype to "
+                    "the group, or value_dtype to the feature's ev_option"
+                )
+            if made.combiner is None or made.optimizer is not None:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected a combiner and no optimizer of its own, found "
+                    f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
+                )
+
+        owners: dict = {}
+        for name, made in self._features.items():
+            for weight in weight_names(name, made.partitions):
+                if owners.setdefault(weight, name) != name:
+                    raise ValueError(
+                        f"layer '{self.name}': expected features whose weights have different paths, found '{owners[weight]}' and "
+                        f"'{name}' with '{weight}': a slash becomes _"
+                    )
+
+    def _layer_of(self, name, made):
+        """The Embedding that stands for a feature."""
+        if isinstance(made, collections.abc.Mapping):
+            return Embedding(**{"combiner": "mean", **made})
+        if not isinstance(made, Embedding) or made.built:
+            raise TypeError(
+                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding that is not yet used, or a dict of its "
+                f"arguments, found {made!r}"
+            )
+        return made
+
+    def _check_features(self, inputs):
+        if not isinstance(inputs, collections.abc.Mapping):
+            raise TypeError(
+                f"layer '{self.name}': expected a dict of the features {list(self._features)}, found {type(inputs).__name__}"
+            )
+        missing = [name for name in self._features if name not in inputs]
+        if missing:
+            raise ValueError(
+                f"layer '{self.name}': expected the features {list(self._features)}, found none of {missing}"
+            )
+
+    def build(self, input_shape: typing.Any = None) -> None:
+        """Makes the embedding variable of each feature. The shapes of the inputs do not matter."""
+        del input_shape
+        if self.built:
+            return
+        self.embeddings = self._add_variables(self._features)
+        for name, variable in self.embeddings.items():
+            # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
+            setattr(self, f"embeddings_{name}", variable)
+        self.built = True
+
+    def call(self, inputs: typing.Any, training: bool | None = None) -> typing.Any:
+        """Looks the ids of all features up. See the class for arguments and shapes.
+
+        Raises:
+          TypeError: `inputs` is not a dict.
+          ValueError: a feature of the layer is not in `inputs`.
+        """
+        self._check_features(inputs)
+        ids = [
+            layer_ids.pooled_ids(
+                layer_ids.integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}"
+            )
+            for name, made in self._features.items()
+        ]
+        combiners = [made.combiner for made in self._features.values()]
+        values = nn.group_embedding_lookup_sparse(
+            [self.embeddings[name] for name in self._features],
+            ids,
+            combiners,
+            concat=self.concat,
+            training=training is not False,
+            output_dtype=value_dtype(self.compute_dtype),
+        )
+        if self.concat:
+            return tf.cast(values, self.compute_dtype)
+        return {name: tf.cast(v, self.compute_dtype) for name, v in zip(self._features, values)}
+
+    def compute_output_spec(
+        self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
+    ) -> typing.Any:
+        """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
+        self._check_features(inputs)
+        for name in self._features:
+            layer_ids.check_rank(inputs[name].shape, f"{self.name}/{name}")
+        batch = inputs[next(iter(self._features))].shape[0]
+        dims = {name: made.output_dim for name, made in self._features.items()}
+        spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
+        return (
+            spec(sum(dims.values())) if self.concat else {n: spec(dim) for n, dim in dims.items()}
+        )
+
+    def get_config(self) -> dict:
+        features = {name: dict(made.config) for name, made in self._features.items()}
+        return {**super().get_config(), "features": features, "concat": self.concat}
