@@ -16,7 +16,13 @@ _DROPPED = (
 
 def write():
     """Writes the file. Returns the number of sources in it."""
-    answer = bazel_answer("aquery", ['mnemonic("CppCompile", //cc/...)', "--output=jsonproto"])
+    # Each source by itself: see units in cc/build_defs.bzl.
+    query = [
+        "--define=multitier_units=no",
+        'mnemonic("CppCompile", //cc/...)',
+        "--output=jsonproto",
+    ]
+    answer = bazel_answer("aquery", query)
     root = bazel_answer("info", ["execution_root"]).strip().splitlines()[-1]
     entries = {}
     for action in json.loads(answer)["actions"]:

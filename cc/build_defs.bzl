@@ -4,7 +4,6 @@
   mt_cc_test         a GoogleTest binary; `main` is linked in
   mt_cc_benchmark    a Google Benchmark binary; `main` is linked in; built and run only when named
   mt_tf_library      a library that includes tensorflow/: only cc/ops and cc/kernels
-  mt_tf_cc_test      a GoogleTest binary that links TensorFlow
   mt_tf_op_library   the shared library that tf.load_op_library opens
   mt_pybind_module   a Python extension module, without TensorFlow
 
@@ -147,35 +146,56 @@ def mt_cc_benchmark(name, srcs, deps = [], tags = [], copts = []):
         deps = deps + ["@system_libs//:benchmark"],
     )
 
-def mt_tf_library(name, srcs = [], hdrs = [], deps = [], copts = [], testonly = False, visibility = None):
-    """A library that includes tensorflow/. Registrations in it are linked whether or not anything refers to them."""
+def _sources(library, units):
+    """The srcs of a library: for each unit, {name: [.cc files]}, a generated source that includes the files of the unit.
+
+    The headers of TensorFlow and pybind11 cost more than all that follows them, so the sources of a unit are compiled as one. Names
+    in their unnamed namespaces must differ. --define=multitier_units=no compiles each source by itself: it finds a source that lacks
+    an #include which another one of its unit has.
+    """
+    generated = []
+    for name, srcs in units.items():
+        unit = "%s_%s_unit" % (library, name)
+        lines = ["'#include \"%s/%s\"'" % (native.package_name(), src) for src in srcs]
+        native.genrule(
+            name = unit,
+            outs = [unit + ".cc"],
+            cmd = "printf '%s\\n' " + " ".join(lines) + " > $@",
+            visibility = ["//visibility:private"],
+        )
+        generated.append(unit + ".cc")
+    return select({
+        "//cc:no_units": _sources_of(units),
+        "//conditions:default": generated,
+    })
+
+def _sources_of(units):
+    return [src for srcs in units.values() for src in srcs]
+
+def mt_tf_library(name, hdrs = [], deps = [], units = {}, copts = [], testonly = False, visibility = None):
+    """A library that includes tensorflow/. Registrations in it are linked whether or not anything refers to them.
+
+    Args:
+      name: the target's name.
+      hdrs: headers, also private ones.
+      deps: mt_cc_library and mt_tf_library targets.
+      units: {name: [.cc files that are compiled as one]}.
+      copts: flags of this library alone.
+      testonly: True if only tests may use it.
+      visibility: None: every folder under cc/.
+    """
     native.cc_library(
         name = name,
-        srcs = srcs,
+        srcs = _sources(name, units),
         hdrs = hdrs,
         alwayslink = True,
         copts = _TF_COPTS + copts,
         linkstatic = True,
         tags = _TF_TAGS + ["tf"],
         testonly = testonly,
+        textual_hdrs = _sources_of(units),
         visibility = visibility or _ENGINE_VISIBILITY,
         deps = deps + ["@local_tensorflow//:headers"],
-    )
-
-def mt_tf_cc_test(name, srcs, deps = [], size = "small", tags = [], copts = []):
-    """A GoogleTest binary of code that includes tensorflow/. Not run under the sanitizers: TensorFlow is built without."""
-    native.cc_test(
-        name = name,
-        size = size,
-        srcs = srcs,
-        copts = _TF_COPTS + copts,
-        linkstatic = True,
-        tags = tags + _TF_TAGS + ["tf"],
-        visibility = ["//visibility:private"],
-        deps = deps + [
-            "@local_tensorflow//:framework",
-            "@system_libs//:gtest",
-        ],
     )
 
 def mt_tf_op_library(name, deps, srcs = [], copts = [], visibility = None):
@@ -203,27 +223,39 @@ def mt_tf_op_library(name, deps, srcs = [], copts = [], visibility = None):
         deps = deps + ["@local_tensorflow//:framework"],
     )
 
-def mt_pybind_module(name, srcs, deps = [], copts = [], visibility = None):
+def mt_pybind_module(name, hdrs = [], units = {}, deps = [], copts = [], visibility = None):
     """A Python extension module made with pybind11, the engine linked in. It exports its PyInit_ function and nothing else.
 
     Args:
-      name: the file's name, ends in .so; PYBIND11_MODULE in srcs names the same without .so.
-      srcs: .cc files; they may use exceptions.
+      name: the file's name, ends in .so; PYBIND11_MODULE in a source names the same without .so.
+      hdrs: headers.
+      units: {name: [.cc files that are compiled as one]}; they may use exceptions.
       deps: mt_cc_library targets.
       copts: more flags.
       visibility: None: public.
     """
-    native.cc_binary(
-        name = name,
-        srcs = srcs,
-        additional_linker_inputs = ["//cc:python_module.lds"],
+    library = name[:-len(".so")] + "_sources"
+    native.cc_library(
+        name = library,
+        srcs = _sources(library, units),
+        hdrs = hdrs,
+        alwayslink = True,
         copts = _PYBIND_COPTS + copts,
-        linkopts = ["-Wl,--version-script=$(location //cc:python_module.lds)"],
-        linkshared = True,
+        linkstatic = True,
         tags = ["tf"],
-        visibility = visibility or ["//visibility:public"],
+        textual_hdrs = _sources_of(units),
+        visibility = ["//visibility:private"],
         deps = deps + [
             "@local_python//:headers",
             "@pybind11//:headers",
         ],
+    )
+    native.cc_binary(
+        name = name,
+        additional_linker_inputs = ["//cc:python_module.lds"],
+        linkopts = ["-Wl,--version-script=$(location //cc:python_module.lds)"],
+        linkshared = True,
+        tags = ["tf"],
+        visibility = visibility or ["//visibility:public"],
+        deps = [":" + library],
     )

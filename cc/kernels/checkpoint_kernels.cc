@@ -17,8 +17,8 @@ namespace multitier {
 namespace {
 
 // Writes values[order[i]] to output `index`, [n].
-absl::Status SetVector(OpKernelContext* context, int index, const std::vector<int64_t>& order,
-                       const std::vector<int64_t>& values) {
+absl::Status SetOrdered(OpKernelContext* context, int index, const std::vector<int64_t>& order,
+                        const std::vector<int64_t>& values) {
   Tensor* out = nullptr;
   TF_RETURN_IF_ERROR(context->allocate_output(index, TensorShape({static_cast<int64_t>(order.size())}), &out));
   int64_t* next = out->flat<int64_t>().data();
@@ -46,10 +46,10 @@ class ExportKernel : public OpKernel {
     const Result<Rows> rows = state->table->Export(/*all_columns=*/false);
     OP_REQUIRES_OK(context, ToAbsl(rows.status()));
     const std::vector<int64_t> order = OrderByKey(rows->keys);
-    OP_REQUIRES_OK(context, SetVector(context, 0, order, rows->keys));
+    OP_REQUIRES_OK(context, SetOrdered(context, 0, order, rows->keys));
     OP_REQUIRES_OK(context, SetRows(context, 1, order, *rows));
-    OP_REQUIRES_OK(context, SetVector(context, 2, order, rows->versions));
-    OP_REQUIRES_OK(context, SetVector(context, 3, order, rows->frequencies));
+    OP_REQUIRES_OK(context, SetOrdered(context, 2, order, rows->versions));
+    OP_REQUIRES_OK(context, SetOrdered(context, 3, order, rows->frequencies));
   }
 };
 
@@ -71,10 +71,10 @@ class ExportRowsKernel : public OpKernel {
     Tensor* out_manifest = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &out_manifest));
     out_manifest->scalar<tensorflow::tstring>()() = manifest.ToJson();
-    OP_REQUIRES_OK(context, SetVector(context, 1, order, rows->keys));
+    OP_REQUIRES_OK(context, SetOrdered(context, 1, order, rows->keys));
     OP_REQUIRES_OK(context, SetRows(context, 2, order, *rows));
-    OP_REQUIRES_OK(context, SetVector(context, 3, order, rows->frequencies));
-    OP_REQUIRES_OK(context, SetVector(context, 4, order, rows->versions));
+    OP_REQUIRES_OK(context, SetOrdered(context, 3, order, rows->frequencies));
+    OP_REQUIRES_OK(context, SetOrdered(context, 4, order, rows->versions));
     OP_REQUIRES_OK(context, SetCounted(context, *rows));
     OP_REQUIRES_OK(context, SetMatrix(context, manifest.initializer, state->table->dim()));
     Tensor* counters = nullptr;

@@ -48,18 +48,18 @@ absl::Status GetDevicePlan(OpKernelContext* context, int input, std::shared_ptr<
 namespace {
 
 // As for GroupPlanVariant: a tape around a tf.function asks for zeros of each output of the function.
-absl::Status NoPlan(OpKernelContext*, const DevicePlanVariant&, DevicePlanVariant* zeros) {
+absl::Status NoDevicePlan(OpKernelContext*, const DevicePlanVariant&, DevicePlanVariant* zeros) {
   *zeros = DevicePlanVariant();
   return absl::OkStatus();
 }
 
 using tensorflow::TypeIndex;  // the macro expects the name here
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, DevicePlanVariant,
-                                         NoPlan);
+                                         NoDevicePlan);
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_GPU, DevicePlanVariant,
-                                         NoPlan);
+                                         NoDevicePlan);
 
-[[maybe_unused]] const HostVariant<DevicePlanVariant> host_variant;
+[[maybe_unused]] const HostVariant<DevicePlanVariant> host_device_plan;
 
 }  // namespace
 }  // namespace multitier

@@ -293,18 +293,18 @@ class GroupLookupGradKernel : public OpKernel {
 };
 
 // A tape around a tf.function asks for zeros of each output of the function, also of the plan. The gradient does not read them.
-absl::Status NoPlan(OpKernelContext*, const GroupPlanVariant&, GroupPlanVariant* zeros) {
+absl::Status NoGroupPlan(OpKernelContext*, const GroupPlanVariant&, GroupPlanVariant* zeros) {
   *zeros = GroupPlanVariant();
   return absl::OkStatus();
 }
 
 using tensorflow::TypeIndex;  // the macro expects the name here
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_CPU, GroupPlanVariant,
-                                         NoPlan);
+                                         NoGroupPlan);
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, tensorflow::DEVICE_GPU, GroupPlanVariant,
-                                         NoPlan);
+                                         NoGroupPlan);
 
-[[maybe_unused]] const HostVariant<GroupPlanVariant> host_variant;
+[[maybe_unused]] const HostVariant<GroupPlanVariant> host_group_plan;
 
 REGISTER_KERNEL_BUILDER(Name("MultitierGroupLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("dtype"),
                         GroupLookupKernel);

@@ -165,7 +165,7 @@ class ProcessStateKernel : public OpKernel {
   }
 };
 
-[[maybe_unused]] const HostVariant<ReadTable> host_variant;
+[[maybe_unused]] const HostVariant<ReadTable> host_read_table;
 
 MULTITIER_HOST_KERNEL("MultitierRestore", RestoreKernel, "handle", "prefix");
 MULTITIER_HOST_KERNEL("MultitierReadPart", ReadPartKernel, "handle", "prefix", "table");

@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::chrono::seconds kBetweenLogs(10);
 
-struct Rows {
+struct RestoredRows {
   absl::Mutex mutex;
   int64_t done ABSL_GUARDED_BY(mutex) = 0;
   int64_t total ABSL_GUARDED_BY(mutex) = 0;
 };
 
-Rows& AllRows() {
-  static auto* const rows = new Rows;
+RestoredRows& AllRows() {
+  static auto* const rows = new RestoredRows;
   return *rows;
 }
 

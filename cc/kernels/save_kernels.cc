@@ -250,7 +250,7 @@ class SavePartKernel : public OpKernel {
   }
 };
 
-[[maybe_unused]] const HostVariant<SaveGroupVariant> host_variant;
+[[maybe_unused]] const HostVariant<SaveGroupVariant> host_save_group;
 
 MULTITIER_HOST_KERNEL("MultitierSaveGroup", SaveGroupKernel, "group");
 MULTITIER_HOST_KERNEL("MultitierJoinSaveGroup", JoinSaveGroupKernel, "group", "handle");

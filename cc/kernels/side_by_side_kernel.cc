@@ -13,7 +13,7 @@ namespace multitier {
 namespace {
 
 // "batch size 3", or of values of more than two dimensions "shape [3,5,...]".
-std::string Rows(Span<const int32_t> shape) {
+std::string BatchOf(Span<const int32_t> shape) {
   if (shape.size() == 2) return absl::StrCat("batch size ", shape[0]);
   if (shape.empty()) return "a scalar";
   return absl::StrCat("shape [", absl::StrJoin(shape.begin(), shape.end() - 1, ","), shape.size() > 1 ? "," : "", "...]");
@@ -33,8 +33,8 @@ class CheckSideBySideKernel : public OpKernel {
       for (size_t d = 0; fits && d + 1 < found.size(); ++d) fits = found[d] == expected[d];
       const std::string& name = names_[static_cast<size_t>(i)];
       OP_REQUIRES(context, fits,
-                  absl::InvalidArgumentError(absl::StrCat(name, ": expected ", Rows(expected), " to match ", names_[0],
-                                                          ", with which it is concatenated, found ", Rows(found))));
+                  absl::InvalidArgumentError(absl::StrCat(name, ": expected ", BatchOf(expected), " to match ", names_[0],
+                                                          ", with which it is concatenated, found ", BatchOf(found))));
     }
   }
 
