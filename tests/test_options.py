@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tf_multitier
 from tf_multitier import config_pb2
+from tf_multitier import multihash
 from tf_multitier import storage_option
 
 v1 = tf.compat.v1
@@ -350,3 +351,61 @@ def test_the_old_spelling_of_steps_to_live(graph):
     option = tf_multitier.EmbeddingVariableOption(evict_option=tf_multitier.L2WeightEvict(1.0))
     with pytest.raises(ValueError, match="found both"):
         tf_multitier.get_embedding_variable("other", 4, steps_to_live=7, ev_option=option)
+
+
+ALMOST = {
+    "storage type": (lambda: tf_multitier.StorageOption("dram_ssdhash", "/x"), "DRAM_SSDHASH"),
+    "number of it": (lambda: config_pb2.StorageType.Value("DRAM_SSDHAHS"), "DRAM_SSDHASH"),
+    "environment": (
+        lambda: storage_option.storage_option_from_environment(
+            {storage_option.ENV_STORAGE_TYPE: "DRAM-LEVELDB"}
+        ),
+        "DRAM_LEVELDB",
+    ),
+    "cache strategy": (lambda: tf_multitier.StorageOption(cache_strategy="lfu"), "LFU"),
+    "on_full": (lambda: tf_multitier.StorageOption(on_full="DROP"), "drop"),
+    "score": (lambda: tf_multitier.EmbeddingVariableOption(score="steps"), "step"),
+    "value type": (
+        lambda: tf_multitier.EmbeddingVariableOption(value_dtype="bfloat_16"),
+        "bfloat16",
+    ),
+    "counter type": (lambda: tf_multitier.CBFFilter(1, 9, 0.1, counter_type="uint_8"), "uint8"),
+    "name of an option": (
+        lambda: setattr(tf_multitier.EmbeddingVariableOption(), "storage", None),
+        "storage_option",
+    ),
+    "optimizer of sizing": (lambda: tf_multitier.memory(9, 4, "adagard"), "adagrad"),
+    "combiner": (
+        lambda: tf_multitier.nn.group_embedding_lookup_sparse(
+            [tf.ones([3, 2])], [tf.sparse.from_dense([[1]])], "SUM"
+        ),
+        "sum",
+    ),
+    "operation": (lambda: multihash.check_kind("m", "Q-R", "Add"), "add"),
+    "key type": (
+        lambda: tf_multitier.get_embedding_variable("u", 4, key_dtype="uint_64"),
+        "uint64",
+    ),
+    "rule of the engine": (
+        lambda: tf_multitier.engine.Table(2).apply("Adam", [1], np.ones([1, 2], np.float32)),
+        "adam",
+    ),
+    "key type of the engine": (
+        lambda: tf_multitier.engine.Table(2, key_dtype="uint_64"),
+        "uint64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(ALMOST))
+def test_a_name_that_is_almost_right_is_answered_with_the_right_one(name):
+    use, meant = ALMOST[name]
+    with pytest.raises(
+        (ValueError, TypeError, AttributeError), match=f": did you mean '{meant}'\\?$"
+    ):
+        use()
+
+
+def test_a_name_that_is_like_no_other_gets_no_suggestion():
+    with pytest.raises(ValueError, match="found 'TAPE'$"):
+        tf_multitier.StorageOption("TAPE")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 
+from tf_multitier.option_values import did_you_mean
+
 
 class _ProtoEnum(enum.IntEnum):
     """An IntEnum with the methods of a protobuf enum wrapper."""
@@ -23,7 +25,7 @@ class _ProtoEnum(enum.IntEnum):
         """The number of `name`. ValueError if there is no such name."""
         if name not in cls.__members__:
             raise ValueError(
-                f"{cls.__name__}: expected one of {', '.join(cls.__members__)}; found {name!r}"
+                f"{cls.__name__}: expected one of {', '.join(cls.__members__)}; found {name!r}{did_you_mean(name, cls.__members__)}"
             )
         return cls[name]
 

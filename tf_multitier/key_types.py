@@ -15,6 +15,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier.option_values import did_you_mean
+
 KEY_DTYPES = (tf.int64, tf.int32, tf.uint64, tf.uint32)
 
 # What a variable takes as keys, by its key_dtype: types whose every value it has.
@@ -26,6 +28,21 @@ ACCEPTED = {
     tf.uint64: (tf.uint64, *_UNSIGNED),
     tf.uint32: _UNSIGNED,
 }
+
+
+def key_type(where: str, value: typing.Any) -> tf.DType:
+    """A type of keys as a tf.DType. TypeError if it is none. where: starts the message."""
+    names = [dtype.name for dtype in KEY_DTYPES]
+    try:
+        found = tf.as_dtype(value)
+    except TypeError:
+        found = None
+    if found not in KEY_DTYPES:
+        said = repr(value) if found is None else found.name
+        raise TypeError(
+            f"{where}: expected {', '.join(names[:-1])} or {names[-1]}, found {said}{did_you_mean(value, names)}"
+        )
+    return found
 
 
 def to_int64(keys: tf.Tensor) -> tf.Tensor:

@@ -27,6 +27,7 @@ from tf_multitier import placement
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.embedding_variable import only_parts
+from tf_multitier.option_values import one_of
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.partitioned import StoredParts
 from tf_multitier.partitioned import is_embedding_variable
@@ -188,8 +189,7 @@ def _pool(variable, keys, rows, weights, batch, combiner, max_norm, training):
       weights: float32 [n] or None.
       batch: int64 scalar: number of rows.
     """
-    if combiner not in COMBINERS:
-        raise ValueError(f"combiner: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}")
+    one_of("combiner", combiner, COMBINERS)
     max_norm = max_norm_attribute(max_norm)
     training = training_attribute(training)
     parts = variable.parts

@@ -20,6 +20,7 @@ from tf_multitier import graph_state
 from tf_multitier import lookup
 from tf_multitier import lookup_routes
 from tf_multitier import nn
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.tensorflow_internals import register_dispatchable_type
 
 _OPERATIONS = ("concat", "add", "mul")
@@ -78,7 +79,7 @@ def check_kind(where, complementary_strategy, operation):
         )
     if operation not in _OPERATIONS:
         raise ValueError(
-            f"{where}: operation: expected one of {', '.join(_OPERATIONS)}, found {operation!r}"
+            f"{where}: operation: expected one of {', '.join(_OPERATIONS)}, found {operation!r}{did_you_mean(operation, _OPERATIONS)}"
         )
 
 

@@ -31,6 +31,7 @@ import tensorflow as tf
 from tf_multitier import group_members
 from tf_multitier import group_ops
 from tf_multitier import lookup
+from tf_multitier.option_values import one_of
 from tf_multitier.partitioned import StoredParts
 
 __all__ = ["group_embedding_lookup", "group_embedding_lookup_sparse"]
@@ -121,10 +122,7 @@ def group_embedding_lookup_sparse(
         ):
             target = group_members.resolve(param, number)
             combiner = combiner or "mean"
-            if combiner not in lookup.COMBINERS:
-                raise ValueError(
-                    f"{target.where}: combiner: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}"
-                )
+            one_of(f"{target.where}: combiner", combiner, lookup.COMBINERS)
             keys, indices, shape, weights, form = group_members.entries(
                 target, ids, weights, is_sequence
             )
@@ -230,10 +228,7 @@ def _as_list(values, what, length=None):
 
 
 def _check_strategy(partition_strategy):
-    if partition_strategy not in ("mod", "div"):
-        raise ValueError(
-            f"partition_strategy: expected 'mod' or 'div', found {partition_strategy!r}"
-        )
+    one_of("partition_strategy", partition_strategy, ("mod", "div"))
 
 
 def _runs(concat, count):

@@ -1,5 +1,6 @@
 """Checks of the values of options, and Option, the base class of all option objects."""
 
+import difflib
 import math
 import numbers
 
@@ -28,10 +29,21 @@ def boolean(where, value):
     return value
 
 
+def did_you_mean(value, known):
+    """The end of a message about an unknown name: ": did you mean 'DRAM'?" for 'dram', or "" if no known name is like it."""
+    if not isinstance(value, str):
+        return ""
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(value.lower(), names, 1)
+    return f": did you mean {names[close[0]]!r}?" if close else ""
+
+
 def one_of(where, value, known):
     if value not in known:
         *names, last = map(repr, known)
-        raise ValueError(f"{where}: expected {', '.join(names)} or {last}, found {value!r}")
+        raise ValueError(
+            f"{where}: expected {', '.join(names)} or {last}, found {value!r}{did_you_mean(value, known)}"
+        )
     return value
 
 

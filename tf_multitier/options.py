@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_multitier.initializers import absent_attrs
 from tf_multitier.initializers import absent_value
 from tf_multitier.option_values import boolean
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.option_values import instance
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import Option
@@ -139,7 +140,7 @@ class CBFFilter(Option):
         if name not in self._BITS:
             raise ValueError(
                 "CBFFilter.counter_type: expected tf.uint8, tf.uint16, tf.uint32, tf.uint64 or the signed type of one of "
-                f"these sizes; found {counter_type!r}"
+                f"these sizes; found {counter_type!r}{did_you_mean(name, self._BITS)}"
             )
         self.counter_bits = self._BITS[name]
         self.filter_freq = integer(
@@ -262,7 +263,7 @@ class EmbeddingVariableOption(Option):
         """Sets an option, as the constructor does. AttributeError if there is none of that name, so that none is ignored."""
         if name not in _CHECKS:
             raise AttributeError(
-                f"EmbeddingVariableOption: expected one of {', '.join(_CHECKS)}, found {name!r}"
+                f"EmbeddingVariableOption: expected one of {', '.join(_CHECKS)}, found {name!r}{did_you_mean(name, _CHECKS)}"
             )
         super().__setattr__(name, _CHECKS[name](f"EmbeddingVariableOption.{name}", value))
 
@@ -282,7 +283,9 @@ def _evict_options(name, value):
 
 def _score(name, value):
     if value not in _SCORES:
-        raise ValueError(f"{name}: expected one of {', '.join(_SCORES)}; found {value!r}")
+        raise ValueError(
+            f"{name}: expected one of {', '.join(_SCORES)}; found {value!r}{did_you_mean(value, _SCORES)}"
+        )
     return value
 
 
@@ -296,7 +299,8 @@ def value_type(name, value):
     try:
         found = tf.as_dtype(value)
     except TypeError:
-        raise TypeError(f"{name}: expected {names}; found {value!r}") from None
+        hint = did_you_mean(value, [dtype.name for dtype in VALUE_TYPES])
+        raise TypeError(f"{name}: expected {names}; found {value!r}{hint}") from None
     if found not in VALUE_TYPES:
         raise TypeError(f"{name}: expected {names}; found {found.name}")
     return found

@@ -23,6 +23,7 @@ from tf_multitier.departed_rows import column_name
 from tf_multitier.departed_rows import column_names
 from tf_multitier.departed_rows import DepartedRows
 from tf_multitier.key_types import as_keys
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.queries import colocated
 from tf_multitier.queries import partition_keys
 
@@ -302,7 +303,8 @@ class RowTransfer(DepartedRows):
             ("repeats", repeats, ("error", "last")),
         ):
             if found not in expected:
-                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
+                hint = did_you_mean(found, expected)
+                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}{hint}")
         columns = {} if values is None else {"value": values}
         if slots is not None and not isinstance(slots, collections.abc.Mapping):
             raise ValueError(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_multitier import options
 from tf_multitier.config_pb2 import CacheStrategy
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.optimizers import RowOptimizer
 from tf_multitier.storage_option import check_storage_available
 from tf_multitier.storage_option import ENV_DEVICE
@@ -327,7 +328,7 @@ def _slots_of(optimizer):
         known = engine.update_rules()
         if optimizer not in known:
             raise ValueError(
-                f"optimizer: expected one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}"
+                f"optimizer: expected one of {', '.join(sorted(known))}, or an optimizer; found {optimizer!r}{did_you_mean(optimizer, known)}"
             )
         return [per_row for _, per_row, _ in known[optimizer].slots]
     if isinstance(optimizer, RowOptimizer):

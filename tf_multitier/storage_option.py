@@ -11,6 +11,7 @@ import os
 
 from tf_multitier.config_pb2 import CacheStrategy, StorageType
 from tf_multitier.option_values import boolean
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.option_values import integer
 from tf_multitier.option_values import one_of
 from tf_multitier.option_values import Option
@@ -197,7 +198,8 @@ def _storage_type(where, value):
         return StorageType.DEFAULT
     if isinstance(value, str):
         if value not in StorageType.__members__:
-            raise ValueError(f"{where}: expected {known}; found {value!r}")
+            hint = did_you_mean(value, StorageType.__members__)
+            raise ValueError(f"{where}: expected {known}; found {value!r}{hint}")
         return StorageType[value]
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{where}: expected {known}; found {value!r}")
@@ -219,7 +221,8 @@ def _cache_strategy(where, value):
         and value in CacheStrategy.values()
     ):
         return CacheStrategy(value)
-    raise ValueError(f"{where}: expected {known}; found {value!r}")
+    hint = did_you_mean(value, CacheStrategy.__members__)
+    raise ValueError(f"{where}: expected {known}; found {value!r}{hint}")
 
 
 def _sizes(where, value, storage_type, most=MAX_SIZE):

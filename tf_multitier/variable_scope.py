@@ -47,12 +47,8 @@ def _check_arguments(name, embedding_dim, key_dtype):
         raise ValueError(
             f"embedding variable '{name}': embedding_dim: expected at most {MAX_DIM}, found {embedding_dim}"
         )
-    key_dtype = tf.as_dtype(key_dtype)
-    if key_dtype not in key_types.KEY_DTYPES:
-        raise TypeError(
-            f"embedding variable '{name}': key_dtype: expected int64, int32, uint64 or uint32, found {key_dtype.name}"
-        )
-    return int(embedding_dim), key_dtype
+    where = f"embedding variable '{name}': key_dtype"
+    return int(embedding_dim), key_types.key_type(where, key_dtype)
 
 
 def _value_type(name, value_dtype, option):

@@ -13,6 +13,7 @@ from tf_multitier.engine import key_types
 from tf_multitier.engine import rules
 from tf_multitier.engine import value_types
 from tf_multitier.engine.table import Table
+from tf_multitier.option_values import one_of
 
 
 class Group:
@@ -208,10 +209,7 @@ def _tables(tables):
 
 def _combiners(combiners):
     for i, combiner in enumerate(combiners):
-        if combiner not in ("sum", "mean", "sqrtn"):
-            raise ValueError(
-                f"combiner of member {i}: expected 'sum', 'mean' or 'sqrtn', found {combiner!r}"
-            )
+        one_of(f"combiner of member {i}", combiner, ("sum", "mean", "sqrtn"))
     return combiners
 
 

@@ -10,6 +10,8 @@ import typing
 
 import numpy as np
 
+from tf_multitier.option_values import did_you_mean
+
 NAMES = ("int64", "uint64", "uint32")
 
 
@@ -19,7 +21,9 @@ def name_of(argument: str, value: typing.Any) -> str:
     if found is None:
         found = getattr(value, "__name__", None)
     if found not in NAMES:
-        raise ValueError(f"{argument}: expected one of {', '.join(NAMES)}; found {value!r}")
+        raise ValueError(
+            f"{argument}: expected one of {', '.join(NAMES)}; found {value!r}{did_you_mean(found, NAMES)}"
+        )
     return found
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tf_multitier.engine import arguments
 from tf_multitier.engine import key_types
 from tf_multitier.engine.rows import Rows
+from tf_multitier.option_values import did_you_mean
 
 
 class RowTransfer:
@@ -124,7 +125,8 @@ class RowTransfer:
             ("repeats", repeats, ("error", "last")),
         ):
             if found not in expected:
-                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}")
+                hint = did_you_mean(found, expected)
+                raise ValueError(f"{argument}: expected one of {expected}, found {found!r}{hint}")
         checked = self._keys(keys)
         dims = {name: dim for name, dim, _ in self.columns}
         if not isinstance(columns, collections.abc.Mapping):

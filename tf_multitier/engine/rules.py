@@ -7,6 +7,7 @@ import dataclasses
 
 from tf_multitier import _engine
 from tf_multitier.engine import arguments
+from tf_multitier.option_values import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,9 @@ def rule_and_hyper(rule, hyper):
     """
     rules = _engine.update_rules()
     if not isinstance(rule, str) or rule not in rules:
-        raise ValueError(f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}")
+        raise ValueError(
+            f"rule: expected one of {', '.join(sorted(rules))}; found {rule!r}{did_you_mean(rule, rules)}"
+        )
     spec = rules[rule]
     hyper = {} if hyper is None else hyper
     if not isinstance(hyper, collections.abc.Mapping):

@@ -6,6 +6,8 @@ import typing
 
 import numpy as np
 
+from tf_multitier.option_values import did_you_mean
+
 NAMES = ("float32", "bfloat16", "float16")
 
 
@@ -15,7 +17,9 @@ def name_of(argument: str, value: typing.Any) -> str:
     if found is None:
         found = getattr(value, "__name__", None)
     if found not in NAMES:
-        raise ValueError(f"{argument}: expected one of {', '.join(NAMES)}; found {value!r}")
+        raise ValueError(
+            f"{argument}: expected one of {', '.join(NAMES)}; found {value!r}{did_you_mean(found, NAMES)}"
+        )
     return found
 
 

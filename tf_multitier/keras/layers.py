@@ -190,7 +190,7 @@ class Embedding(RowsLayer):
         super().__init__(optimizer, **kwargs)
         if combiner not in (None, *lookup.COMBINERS):
             raise ValueError(
-                f"layer '{self.name}': combiner: expected None, 'sum', 'mean' or 'sqrtn', found {combiner!r}"
+                f"layer '{self.name}': combiner: expected None, 'sum', 'mean' or 'sqrtn', found {combiner!r}{option_values.did_you_mean(combiner, lookup.COMBINERS)}"
             )
         if isinstance(embeddings_initializer, numbers.Number):
             raise TypeError(
