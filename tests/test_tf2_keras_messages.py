@@ -169,6 +169,30 @@ def test_a_group_is_called_with_a_dict_of_its_features(symbolic):
         make()({"a": ids})
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, rows: tf.matmul(x, rows),
+        lambda x, rows: tf.matmul(x, rows, transpose_b=True),
+        lambda x, rows: x @ rows,
+        lambda x, rows: tf.tensordot(x, rows, 1),
+        lambda x, rows: tf.einsum("ij,kj->ik", x, rows),
+        lambda x, rows: keras.ops.matmul(x, keras.ops.transpose(rows)),
+        lambda x, rows: tf.function(lambda: tf.matmul(x, rows, transpose_b=True))(),
+        lambda x, rows: np.dot(x, rows),
+    ],
+)
+def test_the_embeddings_of_a_layer_in_a_product_name_what_looks_ids_up(use, partitions):
+    layer = kt.Embedding(4, partitions=partitions)
+    layer.build()
+    with pytest.raises(
+        NotImplementedError, match=r"look ids up with layer\(ids\) .*export\(\)"
+    ) as e:
+        use(tf.ones([2, 4]), layer.embeddings)
+    assert "report_uninitialized" not in str(e.value)
+
+
 def test_a_combiner_refuses_a_scalar():
     with pytest.raises(ValueError, match=r"expected shape \[batch\] or .*, found a scalar"):
         kt.Embedding(4, combiner="sum")(tf.constant(1))

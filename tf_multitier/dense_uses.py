@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import typing
 
+from tf_multitier.tensorflow_internals import conversion_asked_by
+
 
 def dense_use(variable, what):
     """The error for a use of `variable` that needs a dense value."""
     return NotImplementedError(
         f"embedding variable '{variable.variable_name}' is a hash table and has no dense value, so {what} is not possible: "
-        "look keys up with tf.nn.embedding_lookup or embedding_lookup_sparse, train it with an optimizer of tf_multitier.optimizers "
-        "(in v1 graphs of tf.compat.v1.train), and read everything with export()"
+        "look ids up with layer(ids) of its Keras layer, or with tf.nn.embedding_lookup or embedding_lookup_sparse; train it with an "
+        "optimizer of tf_multitier.optimizers (in v1 graphs of tf.compat.v1.train); read everything with export()"
     )
 
 
 # The uses in the messages of dense_use. TensorFlow's scatter_update and similar functions read a variable before they make an op.
 SCATTER = "an assignment or scatter operation (tf.compat.v1.scatter_update and its siblings)"
-CONVERSION = "conversion to a dense tensor (tf.compat.v1.report_uninitialized_variables says whether it is initialized)"
+CONVERSION = "conversion to a dense tensor"
+_ASSERTION = "tf.compat.v1.assert_variables_initialized (tf.compat.v1.report_uninitialized_variables says whether it is initialized)"
+
+
+def conversion(variable, asked_by):
+    """The error for a conversion to a dense tensor. asked_by: of conversion_asked_by."""
+    return dense_use(
+        variable, _ASSERTION if asked_by == "assert_variables_initialized" else CONVERSION
+    )
 
 
 def no_dense(what):
@@ -47,6 +57,10 @@ class NoDenseValue:
             f"embedding variable '{self.variable_name}' cannot be an argument of a tf.function: use it from the enclosing scope, or as "
             "an attribute of an object"
         )
+
+    def __tf_tensor__(self, dtype: typing.Any = None, name: str | None = None) -> typing.Any:
+        """NotImplementedError: always."""
+        raise conversion(self, conversion_asked_by())
 
     def __copy__(self) -> typing.Any:
         return self
@@ -88,5 +102,4 @@ class NoDenseValue:
     scatter_sub = no_dense("scatter_sub()")
     scatter_update = no_dense("scatter_update()")
     __array__ = no_dense("conversion to an array")
-    __tf_tensor__ = no_dense(CONVERSION)
     _lazy_read = property(no_dense(SCATTER))

@@ -38,8 +38,8 @@ from tf_multitier import recomputed
 from tf_multitier import saved_objects
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.dense_uses import conversion
 from tf_multitier.dense_uses import CONVERSION
-from tf_multitier.dense_uses import dense_use
 from tf_multitier.dense_uses import no_dense
 from tf_multitier.dense_uses import NoDenseValue
 from tf_multitier.handle_attrs import attrs_of_handle
@@ -391,9 +391,9 @@ class EmbeddingVariable(
 
     def __tf_tensor__(self, dtype: typing.Any = None, name: str | None = None) -> tf.Tensor:
         """NotImplementedError, except where TensorFlow computes gradients outside of v1 graphs: see recomputed.py."""
-        asked_by = None if self._in_graph_mode else conversion_asked_by()
-        if asked_by is None:
-            raise dense_use(self, CONVERSION)
+        asked_by = conversion_asked_by()
+        if self._in_graph_mode or asked_by in (None, "assert_variables_initialized"):
+            raise conversion(self, asked_by)
         if asked_by == "unconnected":
             return tf.zeros([0, self.embedding_dim], tf.float32)  # the type of gradients
         variable_accessed(self)

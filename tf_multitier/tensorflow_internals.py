@@ -321,13 +321,16 @@ def unrecorded():
 def conversion_asked_by():
     """Which function of TensorFlow called the caller's caller, without a function of another package in between, or None.
 
-    "custom_gradient", "recompute_grad", or "unconnected": GradientTape.gradient makes the zeros of UnconnectedGradients.ZERO.
+    "custom_gradient", "recompute_grad", "assert_variables_initialized", or "unconnected": GradientTape.gradient makes the zeros of
+    UnconnectedGradients.ZERO.
     """
     folder = os.path.dirname(tf.__file__)
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(folder):
         if frame.f_code.co_name == "imperative_grad":
             return "unconnected"
+        if frame.f_code.co_name == "assert_variables_initialized":
+            return "assert_variables_initialized"
         if frame.f_code.co_name in ("_eager_mode_decorator", "_graph_mode_decorator"):
             code = getattr(frame.f_locals.get("f"), "__code__", None)
             is_own = code is not None and code.co_filename == custom_gradient.__file__
