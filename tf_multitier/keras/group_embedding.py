@@ -41,11 +41,13 @@ class _Feature(typing.NamedTuple):
 
 @SERIALIZABLE
 class GroupEmbedding(RowsLayer):
-    """Looks up many features in one op. Each feature has a table.
+    """Looks up many features in one op. Each feature has a table, or shares that of another feature.
 
     Args:
-      features: {feature name: Embedding, not yet used, or dict of the arguments of one}. Each needs a combiner. Names become
-        names of variables, so they consist of the characters A-Z, a-z, 0-9 and _.\\/>-
+      features: {feature name: Embedding, not yet used, or dict of the arguments of one, or name of another feature}. Features with
+        the same Embedding, and a feature with the name of another, have one table: an update of it has the gradients and counts of
+        all of them. Each needs a combiner. Names become names of variables, so they consist of the characters A-Z, a-z, 0-9 and
+        _.\\/>-
       concat: True: one tensor [batch, sum of the output_dims], in the order of `features`. False: a dict of tensors.
       optimizer: see Embedding. The optimizers of the features must be None, and they have no dtype of their own.
 
@@ -66,9 +68,11 @@ class GroupEmbedding(RowsLayer):
             raise TypeError(
                 f"layer '{self.name}': features: expected a dict with at least one feature, found {features!r}"
             )
-        layers = {name: self._layer_of(name, made) for name, made in features.items()}
+        self._owners = self._owners_of(features)
+        layers = {name: self._layer_of(name, features[name]) for name in self._owners.values()}
         # Not the layers themselves: they have no weights and are not built.
-        self._features = {name: _Feature.of(made) for name, made in layers.items()}
+        made_once = {name: _Feature.of(made) for name, made in layers.items()}
+        self._features = {name: made_once[owner] for name, owner in self._owners.items()}
         for name, made in layers.items():
             if not re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", str(name)):
                 raise ValueError(
@@ -86,14 +90,32 @@ class GroupEmbedding(RowsLayer):
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
 
-        owners: dict = {}
-        for name, made in self._features.items():
+        paths: dict = {}
+        for name, made in made_once.items():
             for weight in weight_names(name, made.partitions):
-                if owners.setdefault(weight, name) != name:
+                if paths.setdefault(weight, name) != name:
                     raise ValueError(
-                        f"layer '{self.name}': expected features whose weights have different paths, found '{owners[weight]}' and "
+                        f"layer '{self.name}': expected features whose weights have different paths, found '{paths[weight]}' and "
                         f"'{name}' with '{weight}': a slash becomes _"
                     )
+        for made in layers.values():
+            made.group = self.name
+
+    def _owners_of(self, features):
+        """{feature: the feature whose table it reads, often itself}."""
+        first: dict = {}  # {id of an Embedding: the first feature that has it}
+        owners = {
+            name: first.setdefault(id(made), name) if isinstance(made, Embedding) else name
+            for name, made in features.items()
+        }
+        for name, other in features.items():
+            if isinstance(other, str):
+                if isinstance(features.get(other, other), str):
+                    raise ValueError(
+                        f"layer '{self.name}': feature '{name}': expected the name of a feature that has an Embedding, found {other!r}"
+                    )
+                owners[name] = owners[other]
+        return owners
 
     def _layer_of(self, name, made):
         """The Embedding that stands for a feature."""
@@ -102,8 +124,9 @@ class GroupEmbedding(RowsLayer):
         if not isinstance(made, Embedding) or made.built:
             raise TypeError(
                 f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding that is not yet used, or a dict of its "
-                f"arguments, found {made!r}"
+                f"arguments, or the name of another feature, found {made!r}"
             )
+        made.refuse_second_owner(f"layer '{self.name}': feature '{name}'")
         return made
 
     def _check_features(self, inputs):
@@ -122,8 +145,9 @@ class GroupEmbedding(RowsLayer):
         del input_shape
         if self.built:
             return
-        self.embeddings = self._add_variables(self._features)
-        for name, variable in self.embeddings.items():
+        variables = self._add_variables({n: self._features[n] for n in self._owners.values()})
+        self.embeddings = {name: variables[owner] for name, owner in self._owners.items()}
+        for name, variable in variables.items():
             # tf.train.Checkpoint saves what attributes have. It does not look into dicts of Keras layers.
             setattr(self, f"embeddings_{name}", variable)
         self.built = True
@@ -170,5 +194,8 @@ class GroupEmbedding(RowsLayer):
         )
 
     def get_config(self) -> dict:
-        features = {name: dict(made.config) for name, made in self._features.items()}
+        features = {
+            name: dict(self._features[name].config) if owner == name else owner
+            for name, owner in self._owners.items()
+        }
         return {**super().get_config(), "features": features, "concat": self.concat}

@@ -208,12 +208,26 @@ class Embedding(RowsLayer):
             )
         self.key_dtype = key_dtype
         self.partitions = option_values.integer(f"layer '{self.name}': partitions", partitions, 1)
+        self.group: str | None = None  # the GroupEmbedding that this layer describes a table of
+
+    def refuse_second_owner(self, what: str) -> None:
+        """ValueError if the table of this layer is in a group: a second one would be another table. what: starts the message."""
+        if self.group is not None:
+            raise ValueError(
+                f"{what}: expected an Embedding that is in no group, found '{self.name}', whose table is in group '{self.group}': give "
+                "that group all features that share the table, or make another Embedding for a table of its own"
+            )
 
     def build(self, input_shape: typing.Any = None) -> None:
-        """Makes the embedding variable. The shape of the input does not matter."""
+        """Makes the embedding variable. The shape of the input does not matter.
+
+        Raises:
+          ValueError: a GroupEmbedding has the layer's table.
+        """
         del input_shape
         if self.built:
             return
+        self.refuse_second_owner("build")
         self.embeddings = self._add_variables({"embeddings": self})["embeddings"]
         self.built = True
 
