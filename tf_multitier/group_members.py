@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_multitier import key_types
 from tf_multitier import lookup
+from tf_multitier import padding
 from tf_multitier.embedding_variable import only_parts
 from tf_multitier.partitioned import is_embedding_variable
 from tf_multitier.partitioned import StoredParts
@@ -55,6 +56,12 @@ def norm(target, max_norm):
         return lookup.max_norm_attribute(max_norm)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{target.where}: {error}") from None
+
+
+def padding_key(target, padding_idx):
+    """A member's padding_idx as padding.key_of gives it. Ids of static variables are int64."""
+    key_dtype = tf.int64 if target.variable is None else target.variable.key_dtype
+    return padding.key_of(key_dtype, padding_idx, f"{target.where}: padding_idx")
 
 
 def resolve(param, number):
@@ -130,8 +137,8 @@ def keys_of(target, ids, what="ids"):
     return ids if ids.dtype in (tf.int64, tf.int32) else key_types.to_int64(ids)
 
 
-def entries(target, ids, weights, is_sequence):
-    """(keys, indices or splits, dense shape or None, weights or None, form) of a member."""
+def entries(target, ids, weights, is_sequence, padding_key=None):
+    """(keys, indices or splits, dense shape or None, weights or None, form) of a member, without entries that are padding."""
     where = target.where
     if not isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(
@@ -149,6 +156,9 @@ def entries(target, ids, weights, is_sequence):
             )
         form = "ragged_sequence" if is_sequence else "ragged"
         indices, shape = tf.cast(ids.row_splits, tf.int64), None
+        if is_sequence and padding_key is not None:  # the other entries stay in their places
+            sparse = lookup.from_ragged(ids, None)[0]
+            form, indices, shape = "sequence", sparse.indices, sparse.dense_shape
     else:
         rank = ids.dense_shape.shape.num_elements()
         if rank not in (None, 2):
@@ -156,8 +166,37 @@ def entries(target, ids, weights, is_sequence):
         form = "sequence" if is_sequence else "sparse"
         indices, shape = ids.indices, ids.dense_shape
     keys = keys_of(target, ids.values, "sp_ids")
-    if weights is None:
-        return keys, indices, shape, None, form
+    if weights is not None:
+        weights = _weights(target, ids, keys, weights)
+    if padding_key is not None:
+        keys, indices, weights = _without_padding(padding_key, keys, indices, weights, form)
+    return keys, indices, shape, weights, form
+
+
+def _without_padding(padding_key, keys, indices, weights, form):
+    """(keys, indices or splits, weights or None) of a member without padding."""
+    if weights is not None:
+        weights = lookup.one_a_key(weights, keys)  # before a choice among keys
+    if form != "ragged":
+        return padding.without(padding_key, keys, indices, weights)
+    kept_before = tf.cumsum(tf.cast(padding.is_id(keys, padding_key), tf.int64))
+    splits = tf.gather(tf.concat([[0], kept_before], 0), indices)
+    keys, weights = padding.without(padding_key, keys, weights)
+    return keys, splits, weights
+
+
+def padded(member, padding_key):
+    """A member with dense ids as one with a row for each id: without an entry for padding, whose values are zeros then."""
+    keys = tf.reshape(member.keys, [-1])
+    splits = tf.range(tf.size(keys, tf.int64) + 1)
+    if padding_key is not None:
+        keys, splits, _ = _without_padding(padding_key, keys, splits, None, "ragged")
+    return member._replace(form="ragged", combiner="sum", keys=keys, indices=splits)
+
+
+def _weights(target, ids, keys, weights):
+    """The weights of a member, float32 [n]."""
+    where = target.where
     if not (weights.dtype.is_floating or weights.dtype.is_integer):
         raise TypeError(f"{where}: weights: expected floats, found {weights.dtype.name}")
     values = tf.cast(weights.values, tf.float32)
@@ -167,7 +206,7 @@ def entries(target, ids, weights, is_sequence):
             f"{first_dimension(values.shape)}"
         )
     _check_places(where, ids, weights)
-    return keys, indices, shape, values, form
+    return values
 
 
 def _check_places(where, ids, weights):

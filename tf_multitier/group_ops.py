@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import gradients
+from tf_multitier import group_members
 from tf_multitier import group_tape
 from tf_multitier import lookup
 from tf_multitier import origins
@@ -102,6 +103,30 @@ def look_up(members, rows, members_per_op, runs, training, output_dtype=None):
         lookup.as_type(value, _type_of_run(members[end - n : end], output_dtype))
         for value, n, end in zip(values, runs, ends)
     ]
+
+
+def look_up_padded(padding_keys, members, rows, members_per_op, runs, training, output_dtype=None):
+    """`look_up` of members with dense ids, some of which have padding. padding_keys: for each member, an int64 key or None.
+
+    Values are concatenated after the ops: an op cannot give members of this form the shape of their ids.
+    """
+    padded = [group_members.padded(m, key) for m, key in zip(members, padding_keys)]
+    flat = [tf.TensorShape([shape.num_elements()]) for shape in rows]
+    if output_dtype is not None:
+        output_dtype = value_type("output_dtype", output_dtype)
+    found = look_up(padded, flat, members_per_op, [1] * len(members), training, tf.float32)
+    values = []
+    ends = np.cumsum(runs)
+    for end, n in zip(ends, runs):
+        shape = _shared_rows(members[end - n : end], rows[end - n : end])
+        dtype = _type_of_run(members[end - n : end], output_dtype)
+        its = [
+            tf.reshape(value, tf.concat([tf.shape(member.keys), [member.dim]], 0))
+            for value, member in zip(found[end - n : end], members[end - n : end])
+        ]
+        values.append(lookup.as_type(its[0] if n == 1 else tf.concat(its, -1), dtype))
+        values[-1].set_shape(shape.concatenate([sum(m.dim for m in members[end - n : end])]))
+    return values
 
 
 def _type_of_run(members, output_dtype):

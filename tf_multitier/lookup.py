@@ -9,6 +9,7 @@ Every integer is a key of an embedding variable. So some semantics differ from T
   is "sum"), as TensorFlow does.
 * A row without ids is zeros, or the embedding of `default_id` if one is given. It touches no other key.
 * The result has one row for each row of the sparse ids, including trailing empty rows.
+* `padding_idx` of our functions is one id that stands for no id (padding.py). TensorFlow's have no such argument.
 * RaggedTensors [batch, (any)] are pooled like sparse ids. TensorFlow's v1 functions have their own handler of ragged ids: with it,
   `embedding_lookup_sparse` runs TensorFlow's code, and `safe_embedding_lookup_sparse` is refused.
 * `partition_strategy`, `validate_indices` and `allow_fast_lookup` have no effect.
@@ -23,6 +24,7 @@ import tensorflow as tf
 
 from tf_multitier import gradients
 from tf_multitier import lookup_routes
+from tf_multitier import padding
 from tf_multitier import placement
 from tf_multitier._library import ops
 from tf_multitier.embedding_variable import EmbeddingVariable
@@ -92,6 +94,7 @@ def embedding_lookup(
     name: str | None = None,
     training: bool = True,
     output_dtype: typing.Any = None,
+    padding_idx: int | None = None,
 ) -> typing.Any:
     """Looks up the values of keys. Source: `tf.nn.embedding_lookup`.
 
@@ -102,6 +105,8 @@ def embedding_lookup(
       name: name of the op.
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
       output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's.
+      padding_idx: an id that is padding, for example -1: it reads as zeros, and has no row, no count and no gradient. None: every
+        id is a key.
 
     Returns:
       ids.shape + [embedding_dim], in output_dtype. A key without a row reads as its initial value. The lookup creates no key.
@@ -109,17 +114,41 @@ def embedding_lookup(
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       NotImplementedError: the call is in a tf.function with jit_compile=True.
-      TypeError: the ids are not integers, max_norm is not a number, training is no bool, or output_dtype is no type of values.
-      ValueError: variable is a list of parts, or max_norm is negative.
+      TypeError: the ids are not integers, max_norm is not a number, training is no bool, padding_idx is no integer, or output_dtype
+        is no type of values.
+      ValueError: variable is a list of parts, max_norm is negative, or padding_idx is no key of the key_dtype.
     """
     variable = one_variable(variable)
     max_norm = max_norm_attribute(max_norm)
     output_dtype = output_type(variable, output_dtype)
+    padding_key = _padding_key(variable, padding_idx)
     with tf.name_scope(name or "embedding_lookup"):
+        if padding_key is not None:
+            values = _padded_values(variable, ids, padding_key, max_norm, training)
+            return as_type(values, output_dtype)
         values = lookup_values(variable, ids, training)
         if max_norm >= 0:
             values = placement.clip_by_norm(variable, values, max_norm)
         return as_type(values, output_dtype)
+
+
+def _padding_key(variable, padding_idx):
+    where = f"embedding variable '{variable.variable_name}': padding_idx"
+    return padding.key_of(variable.key_dtype, padding_idx, where)
+
+
+def _padded_values(variable, ids, padding_key, max_norm, training):
+    """float32 values of ids of any shape, with zeros for padding: sums over rows that have one id or none."""
+    accessed(variable)
+    keys = as_keys(variable, ids)
+    flat = tf.reshape(keys, [-1])
+    count = tf.size(flat, tf.int64)
+    its_keys, rows = padding.without(padding_key, flat, tf.range(count))
+    max_norm = None if max_norm < 0 else max_norm
+    values = _pool(variable, its_keys, rows, None, count, "sum", max_norm, training)
+    values = tf.reshape(values, tf.concat([tf.shape(keys), [variable.embedding_dim]], 0))
+    values.set_shape(keys.shape.concatenate([variable.embedding_dim]))
+    return values
 
 
 def as_type(values, dtype):
@@ -240,6 +269,7 @@ def embedding_lookup_sparse(
     name: str | None = None,
     training: bool = True,
     output_dtype: typing.Any = None,
+    padding_idx: int | None = None,
 ) -> typing.Any:
     """Looks up sparse ids and pools their embeddings by row.
 
@@ -256,6 +286,7 @@ def embedding_lookup_sparse(
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if it is given.
       output_dtype: of the result: tf.float32, tf.bfloat16 or tf.float16. None: the variable's. The sums are float32, and are rounded
         once.
+      padding_idx: an id that is padding, for example -1: its entries, with their weights, count as absent. None: every id is a key.
 
     Returns:
       [batch, embedding_dim], in output_dtype. A row without ids is zeros.
@@ -263,12 +294,14 @@ def embedding_lookup_sparse(
     Raises:
       RuntimeError: the variable belongs to a v1 graph and the call is eager, or the reverse.
       NotImplementedError: the call is in a tf.function with jit_compile=True.
-      TypeError: the ids are not integers, or sp_ids or sp_weights has the wrong type.
-      ValueError: the rank is not 2, sp_weights has another length than sp_ids, or the combiner is unknown.
+      TypeError: the ids or padding_idx are not integers, or sp_ids or sp_weights has the wrong type.
+      ValueError: the rank is not 2, sp_weights has another length than sp_ids, padding_idx is no key of the key_dtype, or the combiner
+        is unknown.
       tf.errors.InvalidArgumentError, when run: lengths differ, or row indices are out of order or out of range.
     """
     variable = one_variable(variable)
     output_dtype = output_type(variable, output_dtype)
+    padding_key = _padding_key(variable, padding_idx)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
@@ -276,12 +309,13 @@ def embedding_lookup_sparse(
     if rank not in (None, 2):
         raise ValueError(f"sp_ids: expected rank 2, found rank {rank}")
     with tf.name_scope(name or "embedding_lookup_sparse"):
-        keys = as_keys(variable, sp_ids.values)
+        keys, rows = as_keys(variable, sp_ids.values), sp_ids.indices[:, 0]
         weights = None if sp_weights is None else tf.cast(sp_weights.values, tf.float32)
+        keys, rows, weights = _without_padding(padding_key, keys, rows, weights)
         pooled = _pool(
             variable,
             keys,
-            sp_ids.indices[:, 0],
+            rows,
             weights,
             sp_ids.dense_shape[0],
             combiner or "mean",
@@ -289,6 +323,15 @@ def embedding_lookup_sparse(
             training,
         )
         return as_type(pooled, output_dtype)
+
+
+def _without_padding(padding_key, keys, rows, weights):
+    """Keys [n], their rows [n] and weights [n] or None, without padding."""
+    if padding_key is None:
+        return keys, rows, weights
+    if weights is not None:
+        weights = one_a_key(weights, keys)  # before a choice among keys
+    return padding.without(padding_key, keys, rows, weights)
 
 
 def safe_embedding_lookup_sparse(
@@ -301,6 +344,7 @@ def safe_embedding_lookup_sparse(
     name: str | None = None,
     training: bool = True,
     output_dtype: typing.Any = None,
+    padding_idx: int | None = None,
 ) -> typing.Any:
     """Looks up sparse ids of any rank, pools over the last dimension, and fills empty rows with a default key.
 
@@ -312,17 +356,19 @@ def safe_embedding_lookup_sparse(
       sp_ids: SparseTensor of integers [d_0, ..., d_n], indices in row-major order; or a RaggedTensor [batch, (any)].
       sp_weights: floats with the same indices as sp_ids, in the same type of tensor. None: all weights are 1. Entries with a weight
         <= 0 are dropped, unless the combiner is "sum".
-      combiner, max_norm, name, training, output_dtype: see embedding_lookup_sparse.
-      default_id: one integer: the key whose embedding an empty row gets and trains. None: zeros.
+      combiner, max_norm, name, training, output_dtype, padding_idx: see embedding_lookup_sparse.
+      default_id: one integer: the key whose embedding an empty row gets and trains. A row of padding is empty. None: zeros.
 
     Returns:
       [d_0, ..., d_(n-1), embedding_dim], in output_dtype.
 
     Raises:
-      See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer.
+      See embedding_lookup_sparse. Also TypeError or ValueError if default_id is not one integer, and
+      tf.errors.InvalidArgumentError if it is padding_idx.
     """
     variable = one_variable(variable)
     output_dtype = output_type(variable, output_dtype)
+    padding_key = _padding_key(variable, padding_idx)
     accessed(variable)
     sp_ids, sp_weights = from_ragged(sp_ids, sp_weights)
     _check_sparse(sp_ids, sp_weights)
@@ -342,6 +388,7 @@ def safe_embedding_lookup_sparse(
             rows = flat.indices[:, 0]
         if weights is not None:
             weights = one_a_key(weights, keys)  # before a mask of weights would choose among keys
+        keys, rows, weights = _without_padding(padding_key, keys, rows, weights)
         if weights is not None and combiner != "sum":
             kept = weights > 0
             keys, rows, weights = (tf.boolean_mask(x, kept) for x in (keys, rows, weights))
@@ -350,6 +397,8 @@ def safe_embedding_lookup_sparse(
                 as_keys(variable, default_id, "default_id"),
                 f"embedding variable '{variable.variable_name}': default_id",
             )
+            if padding_key is not None:
+                default_key = _other_than_padding(default_key, padding_key, variable)
             keys, rows, weights = fill_empty_rows(keys, rows, weights, batch, default_key)
         pooled = _pool(variable, keys, rows, weights, batch, combiner, max_norm, training)
         pooled = as_type(pooled, output_dtype)
@@ -360,6 +409,16 @@ def safe_embedding_lookup_sparse(
             [None] * (rank - 1) + [variable.embedding_dim] if rank is not None else None
         )
         return pooled
+
+
+def _other_than_padding(default_key, padding_key, variable):
+    """A default key, with a check that it is not padding."""
+    where = f"embedding variable '{variable.variable_name}': default_id: expected another id than padding_idx"
+    check = tf.debugging.assert_none_equal(
+        default_key, tf.constant(padding_key, tf.int64), message=where
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(default_key)
 
 
 def one_key(ids, what):

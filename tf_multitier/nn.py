@@ -22,6 +22,7 @@ Source of names and arguments: DeepRec's `tf.nn.group_embedding_lookup_sparse` a
 
 from __future__ import annotations
 
+import functools
 import numbers
 import sys
 import typing
@@ -54,6 +55,7 @@ def group_embedding_lookup_sparse(
     concat: bool = False,
     training: bool = True,
     output_dtype: typing.Any = None,
+    padding_idx: typing.Any = None,
 ) -> typing.Any:
     """Looks up sparse ids of many variables and pools their embeddings by row.
 
@@ -78,6 +80,8 @@ def group_embedding_lookup_sparse(
       training: False: for evaluation: a key without a row reads as `InitializerOption.eval_initializer` says, if the variable has one.
       output_dtype: of all results: tf.float32, tf.bfloat16 or tf.float16. None: the variable's; of a concatenation of variables of
         different types, float32. Sums are float32, and are rounded once.
+      padding_idx: None, an id, or a list with an id or None for each member: entries with this id, for example -1, and their weights
+        count as absent: they have no row, no count and no gradient.
 
     Returns:
       A list of [batch, dim]. With concat=True: one [batch, sum of the dims]. With a list of numbers: a list of
@@ -104,11 +108,8 @@ def group_embedding_lookup_sparse(
         if sp_weights is None
         else _as_list(sp_weights, "sp_weights", len(params))
     )
-    max_norms = _as_list(
-        [max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms,
-        "max_norms",
-        len(params),
-    )
+    max_norms = _one_each(max_norms, "max_norms", len(params))
+    paddings = _one_each(padding_idx, "padding_idx", len(params))
     _check_strategy(partition_strategy)
     runs = _runs(concat, len(params))
     if is_sequence and max(runs) > 1:
@@ -117,14 +118,14 @@ def group_embedding_lookup_sparse(
         )
     with tf.name_scope(name or "group_embedding_lookup_sparse"):
         members, rows = [], []
-        for number, (param, ids, combiner, weights, max_norm) in enumerate(
-            zip(params, sp_ids, combiners, sp_weights, max_norms)
+        for number, (param, ids, combiner, weights, max_norm, its_padding) in enumerate(
+            zip(params, sp_ids, combiners, sp_weights, max_norms, paddings)
         ):
             target = group_members.resolve(param, number)
             combiner = combiner or "mean"
             one_of(f"{target.where}: combiner", combiner, lookup.COMBINERS)
             keys, indices, shape, weights, form = group_members.entries(
-                target, ids, weights, is_sequence
+                target, ids, weights, is_sequence, group_members.padding_key(target, its_padding)
             )
             members.append(
                 target._replace(
@@ -159,6 +160,7 @@ def group_embedding_lookup(
     concat: bool = False,
     training: bool = True,
     output_dtype: typing.Any = None,
+    padding_idx: typing.Any = None,
 ) -> typing.Any:
     """Looks up dense ids of many variables.
 
@@ -167,6 +169,8 @@ def group_embedding_lookup(
       ids: list of integer tensors of any shape, one per member.
       concat: see group_embedding_lookup_sparse. Values are concatenated along the last dimension. Ids of members that are
         concatenated must have the same shape.
+      padding_idx: None, an id, or a list with an id or None for each member: this id, for example -1, reads as zeros, and has no row,
+        no count and no gradient.
 
     Returns:
       A list of ids.shape + [dim]. With concat=True: one ids.shape + [sum of the dims]. With a list of numbers: a
@@ -177,11 +181,8 @@ def group_embedding_lookup(
     """
     params = _as_list(params, "params")
     ids = _as_list(ids, "ids", len(params))
-    max_norms = _as_list(
-        [max_norms] * len(params) if not isinstance(max_norms, (list, tuple)) else max_norms,
-        "max_norms",
-        len(params),
-    )
+    max_norms = _one_each(max_norms, "max_norms", len(params))
+    paddings = _one_each(padding_idx, "padding_idx", len(params))
     _check_strategy(partition_strategy)
     runs = _runs(concat, len(params))
     with tf.name_scope(name or "group_embedding_lookup"):
@@ -197,7 +198,14 @@ def group_embedding_lookup(
                     keys=group_members.keys_of(target, its_ids),
                 )
             )
-        values = group_ops.look_up(
+        look_up = group_ops.look_up
+        if any(its_padding is not None for its_padding in paddings):
+            keys = [
+                group_members.padding_key(member, its_padding)
+                for member, its_padding in zip(members, paddings)
+            ]
+            look_up = functools.partial(group_ops.look_up_padded, keys)
+        values = look_up(
             members,
             [m.keys.shape for m in members],
             params_num_per_group,
@@ -225,6 +233,13 @@ def _as_list(values, what, length=None):
             f"{'none' if len(values) < length else 'no params'}"
         )
     return list(values)
+
+
+def _one_each(values, what, length):
+    """A list with a value for each member, from such a list or one value for all."""
+    if not isinstance(values, (list, tuple)):
+        return [values] * length
+    return _as_list(values, what, length)
 
 
 def _check_strategy(partition_strategy):

@@ -23,7 +23,7 @@ class _Feature(typing.NamedTuple):
 
     output_dim: int
     embeddings_initializer: typing.Any
-    mask_zero: bool
+    mask_value: int | None
     combiner: typing.Any
     ev_option: typing.Any
     key_dtype: str
@@ -161,10 +161,8 @@ class GroupEmbedding(RowsLayer):
         """
         self._check_features(inputs)
         ids = [
-            layer_ids.pooled_ids(
-                layer_ids.integers(inputs[name], self.name), made.mask_zero, f"{self.name}/{name}"
-            )
-            for name, made in self._features.items()
+            layer_ids.pooled_ids(layer_ids.integers(inputs[name], self.name), f"{self.name}/{name}")
+            for name in self._features
         ]
         combiners = [made.combiner for made in self._features.values()]
         values = nn.group_embedding_lookup_sparse(
@@ -174,6 +172,7 @@ class GroupEmbedding(RowsLayer):
             concat=self.concat,
             training=training is not False,
             output_dtype=value_dtype(self.compute_dtype),
+            padding_idx=[made.mask_value for made in self._features.values()],
         )
         if self.concat:
             return tf.cast(values, self.compute_dtype)
@@ -184,14 +183,28 @@ class GroupEmbedding(RowsLayer):
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, or a dict of one per feature, computed without a lookup."""
         self._check_features(inputs)
-        for name in self._features:
-            layer_ids.check_rank(inputs[name].shape, f"{self.name}/{name}")
-        batch = inputs[next(iter(self._features))].shape[0]
-        dims = {name: made.output_dim for name, made in self._features.items()}
-        spec = lambda dim: keras.KerasTensor((batch, dim), dtype=self.compute_dtype)
-        return (
-            spec(sum(dims.values())) if self.concat else {n: spec(dim) for n, dim in dims.items()}
+        shapes = self.compute_output_shape(
+            {name: layer_ids.shape_of(inputs[name]) for name in self._features}
         )
+        spec = lambda shape: keras.KerasTensor(shape, dtype=self.compute_dtype)
+        return spec(shapes) if self.concat else {name: spec(its) for name, its in shapes.items()}
+
+    def compute_output_shape(self, input_shape: typing.Any) -> typing.Any:
+        """The shape of the embeddings of {feature: shape of its ids}, or a dict of one per feature."""
+        self._check_features(input_shape)
+        shapes = {}
+        for name, made in self._features.items():
+            its = tuple(input_shape[name])
+            layer_ids.check_rank(its, f"{self.name}/{name}")
+            shapes[name] = (its[0], made.output_dim)
+        if not self.concat:
+            return shapes
+        batches, dims = zip(*shapes.values())
+        return (batches[0], sum(dims))
+
+    def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> None:
+        """None: padding is left out of what is pooled."""
+        return
 
     def get_config(self) -> dict:
         features = {

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import typing
 
+import keras
+import numpy as np
 import tensorflow as tf
+
+from tf_multitier import padding
+from tf_multitier.key_types import to_int64
 
 # From here up, a float type does not have every integer.
 _EXACT_BELOW = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
@@ -52,18 +57,57 @@ def check_rank(shape: typing.Any, where: str) -> None:
         )
 
 
-def pooled_ids(ids: typing.Any, mask_zero: bool, where: str) -> typing.Any:
-    """Ids of [batch, ids] as a ragged or sparse tensor, without zeros if mask_zero. where: name of the layer, or of layer and feature."""
-    if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.retain(ids, tf.not_equal(ids.values, 0)) if mask_zero else ids
-    if isinstance(ids, tf.RaggedTensor):
-        return tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0)) if mask_zero else ids
+def pooled_ids(ids: typing.Any, where: str) -> typing.Any:
+    """Ids of [batch, ids], or of [batch] for one id each, as a ragged or sparse tensor. where: name of the layer, or of layer and feature."""
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        return ids
     ids = tf.convert_to_tensor(ids)
     check_rank(ids.shape, where)
-    if ids.shape.rank == 1:
-        ids = ids[:, None]
-    if mask_zero:
-        return tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(ids, ids != 0), tf.reduce_sum(tf.cast(ids != 0, tf.int64), 1)
-        )
-    return tf.RaggedTensor.from_tensor(ids)
+    return tf.RaggedTensor.from_tensor(ids[:, None] if ids.shape.rank == 1 else ids)
+
+
+def to_dense(ids: tf.SparseTensor, mask_value: int | None) -> tf.Tensor:
+    """Sparse ids as dense ones. Places without an id get the padding id, or, as in Keras, id 0."""
+    return tf.sparse.to_dense(ids, tf.constant(mask_value or 0, ids.dtype))
+
+
+def mask(ids: typing.Any, mask_value: int, padding_key: int, layer: str) -> typing.Any:
+    """Which of dense or sparse ids are not padding: bool, of their shape. None for ragged ids.
+
+    Args:
+      mask_value: the id that is padding.
+      padding_key: the same, from padding.key_of.
+      layer: for messages.
+    """
+    if isinstance(ids, keras.KerasTensor):
+        return None if ids.ragged else PaddingMask(mask_value, padding_key, layer)(ids)
+    if isinstance(ids, tf.RaggedTensor):
+        return None
+    ids = integers(ids, layer)
+    if isinstance(ids, tf.SparseTensor):
+        ids = to_dense(ids, mask_value)
+    return padding.is_id(to_int64(ids), padding_key)
+
+
+@keras.saving.register_keras_serializable(package="tf_multitier")
+class PaddingMask(keras.Operation):
+    """`mask` of a symbolic tensor, as an operation of a model. See there for the arguments."""
+
+    def __init__(
+        self, mask_value: int, padding_key: int, layer: str, name: str | None = None
+    ) -> None:
+        super().__init__(name=name)
+        self._arguments = (mask_value, padding_key, layer)
+
+    def call(self, ids: typing.Any) -> typing.Any:
+        """`mask` of ids."""
+        return mask(ids, *self._arguments)
+
+    def compute_output_spec(self, ids: typing.Any) -> typing.Any:
+        """A keras.KerasTensor of bool."""
+        return keras.KerasTensor(ids.shape, dtype="bool")
+
+
+def shape_of(ids: typing.Any) -> tuple:
+    """The static shape of ids as a layer gets them: of a tensor of TensorFlow or Keras, an array, or a list."""
+    return tuple(ids.shape) if hasattr(ids, "shape") else np.shape(ids)

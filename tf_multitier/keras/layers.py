@@ -13,6 +13,7 @@ from tf_multitier import lookup
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier import option_values
 from tf_multitier import options
+from tf_multitier import padding
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
@@ -20,6 +21,7 @@ from tf_multitier.keras import stock_arguments
 from tf_multitier.keras import storing
 from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
+from tf_multitier.key_types import key_type
 from tf_multitier.keras.rows import Rows
 from tf_multitier.variable_scope import get_embedding_variable
 
@@ -154,8 +156,10 @@ class Embedding(RowsLayer):
     Args:
       output_dim: elements of an embedding.
       embeddings_initializer: an initializer of Keras or TensorFlow, or its name.
-      mask_zero: whether id 0 is padding. With a combiner, the layer leaves id 0 out of dense, ragged and sparse ids: it has no row
-        and gets no gradient. Without one, the layer computes a mask for dense ids.
+      mask_zero: True: id 0 is padding, as mask_value=0 says.
+      mask_value: an id that is padding, for example -1; None: every id is one. Padding has no row, no count and no gradient. A combiner
+        leaves it out: of sums, and of the number that a mean divides by. Without a combiner it reads as zeros, and the layer computes
+        a mask of Keras for the layers after it. PyTorch calls it padding_idx.
       combiner: None: one embedding per id. "sum", "mean" or "sqrtn": pools the ids of each row of [batch, ids].
       ev_option: tf_multitier.EmbeddingVariableOption: storage tiers, filters, eviction.
       optimizer: one of tf_multitier.optimizers, which trains the rows. None: the model's optimizer does (`with_rows`).
@@ -185,6 +189,7 @@ class Embedding(RowsLayer):
         optimizer: typing.Any = None,
         key_dtype: str = "int64",
         partitions: int = 1,
+        mask_value: int | None = None,
         **kwargs: typing.Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
@@ -199,7 +204,8 @@ class Embedding(RowsLayer):
             )
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.mask_zero = self.supports_masking = bool(mask_zero)
+        self.mask_zero = bool(mask_zero)
+        self._set_padding(mask_value, key_dtype)
         self.combiner = combiner
         self.ev_option = option_configs.from_config(ev_option)
         if not isinstance(self.ev_option, (options.EmbeddingVariableOption, type(None))):
@@ -209,6 +215,16 @@ class Embedding(RowsLayer):
         self.key_dtype = key_dtype
         self.partitions = option_values.integer(f"layer '{self.name}': partitions", partitions, 1)
         self.group: str | None = None  # the GroupEmbedding that this layer describes a table of
+
+    def _set_padding(self, mask_value, key_dtype):
+        where = f"layer '{self.name}': mask_value"
+        if self.mask_zero and mask_value not in (None, 0):
+            raise ValueError(f"{where}: expected None or 0 with mask_zero, found {mask_value!r}")
+        value = 0 if self.mask_zero else mask_value
+        its_type = key_type(f"layer '{self.name}': key_dtype", key_dtype)
+        self._padding_key = padding.key_of(its_type, value, where)
+        self.mask_value = None if value is None else int(value)
+        self.supports_masking = value is not None
 
     def refuse_second_owner(self, what: str) -> None:
         """ValueError if the table of this layer is in a group: a second one would be another table. what: starts the message."""
@@ -236,37 +252,51 @@ class Embedding(RowsLayer):
         training = training is not False
         inputs = layer_ids.integers(inputs, self.name)
         if self.combiner is None:
-            values = _values(self.embeddings, inputs, training, self.compute_dtype)
+            values = self._values(inputs, training)
         else:
-            ids = layer_ids.pooled_ids(inputs, self.mask_zero, self.name)
             values = lookup.embedding_lookup_sparse(
                 self.embeddings,
-                ids,
+                layer_ids.pooled_ids(inputs, self.name),
                 combiner=self.combiner,
                 training=training,
                 output_dtype=value_dtype(self.compute_dtype),
+                padding_idx=self.mask_value,
             )
         return tf.cast(values, self.compute_dtype)
 
-    def compute_mask(self, inputs: typing.Any, previous: typing.Any = None) -> typing.Any:
-        """Bool of the shape of `inputs`: False for id 0. None without `mask_zero`, with a combiner, or for ids that are not dense."""
-        if not self.mask_zero or self.combiner is not None or not isinstance(inputs, tf.Tensor):
+    def _values(self, ids, training):
+        """One embedding per id, rounded once for a half-precision policy. Places without an id in sparse ids are padding, else id 0."""
+        if isinstance(ids, tf.SparseTensor):
+            ids = layer_ids.to_dense(ids, self.mask_value)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(self._values(ids.flat_values, training))
+        return lookup.embedding_lookup(
+            self.embeddings,
+            ids,
+            training=training,
+            output_dtype=value_dtype(self.compute_dtype),
+            padding_idx=self.mask_value,
+        )
+
+    def compute_mask(self, inputs: typing.Any, mask: typing.Any = None) -> typing.Any:
+        """Bool of the shape of `inputs`: False for padding. None without padding, with a combiner, or for ragged ids."""
+        if self.mask_value is None or self.combiner is not None:
             return None
-        return tf.not_equal(inputs, 0)
+        return layer_ids.mask(inputs, self.mask_value, self._padding_key, self.name)
 
     def compute_output_shape(self, input_shape: typing.Any) -> tuple:
         """The shape of the embeddings of ids of `input_shape`."""
-        if self.combiner is not None:
-            return (input_shape[0], self.output_dim)
-        return (*input_shape, self.output_dim)
+        shape = tuple(input_shape)
+        if self.combiner is None:
+            return (*shape, self.output_dim)
+        layer_ids.check_rank(shape, self.name)
+        return (shape[0], self.output_dim)
 
     def compute_output_spec(
         self, inputs: typing.Any, *args: typing.Any, **kwargs: typing.Any
     ) -> typing.Any:
         """A keras.KerasTensor with the shape and type of the embeddings, computed without a lookup."""
-        if self.combiner is not None:
-            layer_ids.check_rank(inputs.shape, self.name)
-        shape = self.compute_output_shape(inputs.shape)
+        shape = self.compute_output_shape(layer_ids.shape_of(inputs))
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict:
@@ -279,17 +309,5 @@ class Embedding(RowsLayer):
             "ev_option": option_configs.to_config(self.ev_option),
             "key_dtype": self.key_dtype,
             "partitions": self.partitions,
+            "mask_value": self.mask_value,
         }
-
-
-def _values(variable, ids, training, compute_dtype):
-    """One embedding per id, of dense or ragged ids, rounded once for a half-precision policy."""
-    output_dtype = value_dtype(compute_dtype)
-    if isinstance(ids, tf.RaggedTensor):
-        flat = lookup.embedding_lookup(
-            variable, ids.flat_values, training=training, output_dtype=output_dtype
-        )
-        return ids.with_flat_values(flat)
-    if isinstance(ids, tf.SparseTensor):
-        ids = tf.sparse.to_dense(ids)
-    return lookup.embedding_lookup(variable, ids, training=training, output_dtype=output_dtype)
