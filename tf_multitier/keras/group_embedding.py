@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import nn
+from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras.layers import Embedding
 from tf_multitier.keras.layers import RowsLayer
@@ -119,6 +120,7 @@ class GroupEmbedding(RowsLayer):
 
     def _layer_of(self, name, made):
         """The Embedding that stands for a feature."""
+        keras_versions.refuse(f"layer '{self.name}': feature '{name}'", made)
         if isinstance(made, collections.abc.Mapping):
             return Embedding(**{"combiner": "mean", **made})
         if not isinstance(made, Embedding) or made.built:

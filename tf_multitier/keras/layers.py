@@ -14,6 +14,7 @@ from tf_multitier import optimizers as row_optimizers
 from tf_multitier import option_values
 from tf_multitier import options
 from tf_multitier import padding
+from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
@@ -36,6 +37,9 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     built: typing.Any  # of Keras
 
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
+        own = f"tf_multitier.keras.{type(self).__name__}"
+        for name, value in kwargs.items():
+            keras_versions.refuse(f"{own}: {name}", value)
         super().__init__(**stock_arguments.taken_out(type(self).__name__, kwargs))
         self.supports_jit = False  # else Keras gives our ops to XLA
         self.autocast = False  # else ids that are floats lose digits with a half-precision policy
@@ -45,6 +49,11 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
             )
         self._rows: list = []
         self.optimizer = optimizer_configs.from_config(optimizer, self.name)
+
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """Calls the layer, as Keras does. TypeError if Keras 2 does."""
+        keras_versions.refuse_call(f"layer '{self.name}'", (args, kwargs))
+        return super().__call__(*args, **kwargs)
 
     @property
     def optimizer(self) -> typing.Any:
@@ -57,6 +66,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
 
     @optimizer.setter
     def optimizer(self, optimizer: typing.Any) -> None:
+        keras_versions.refuse(f"layer '{self.name}': optimizer", optimizer)
         if optimizer is not None and not isinstance(optimizer, row_optimizers.RowOptimizer):
             raise TypeError(
                 f"layer '{self.name}': optimizer: expected one of tf_multitier.optimizers or None, found {optimizer!r}"
@@ -192,6 +202,9 @@ class Embedding(RowsLayer):
         mask_value: int | None = None,
         **kwargs: typing.Any,
     ) -> None:
+        keras_versions.refuse(
+            "tf_multitier.keras.Embedding: embeddings_initializer", embeddings_initializer
+        )
         super().__init__(optimizer, **kwargs)
         if combiner not in (None, *lookup.COMBINERS):
             raise ValueError(

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras import keras_versions
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows import Rows
 from tf_multitier.keras.rows import UpdatesRows
@@ -181,7 +182,9 @@ def with_rows(optimizer: typing.Any) -> typing.Any:
 
     Raises:
       NotImplementedError: another optimizer, amsgrad, or weight_decay of another class than AdamW.
+      TypeError: an optimizer of Keras 2.
     """
+    keras_versions.refuse("with_rows: optimizer", optimizer)
     optimizer = keras.optimizers.get(optimizer)
     name = type(optimizer).__name__
     if type(optimizer) is not getattr(keras.optimizers, name, None) or name not in _CLASSES:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tf_multitier import saved_objects
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.keras.keras_versions import Keras3Object
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import Layout
 from tf_multitier.keras.rows_copy import RowsCopy
@@ -25,11 +26,11 @@ from tf_multitier.keras.rows_copy import RowsCopy
 _CHOOSERS = getattr(keras.optimizers, "MultiOptimizer", ())
 
 
-class UpdatesRows:
+class UpdatesRows(Keras3Object):
     """Base class of the optimizers of `with_rows`, which update Rows themselves."""
 
 
-class Rows(keras.Variable):
+class Rows(Keras3Object, keras.Variable):
     """The rows of one table. Its shape is [0, dim]; `total_count()` of the embedding variable counts them."""
 
     def __init__(

@@ -7,6 +7,7 @@ import typing
 
 import keras
 
+from tf_multitier.keras import keras_versions
 from tf_multitier.keras.rows import Rows
 from tf_multitier.statistics import StatisticsWriter
 
@@ -37,6 +38,11 @@ class StatisticsCallback(keras.callbacks.Callback):
         self._update_freq = update_freq
         self._per_table = per_table
         self._batches = 0
+
+    def set_model(self, model: typing.Any) -> None:
+        """Keras calls this. TypeError for a model of Keras 2."""
+        keras_versions.refuse("StatisticsCallback: model", model)
+        super().set_model(model)
 
     def on_train_begin(self, logs: typing.Any = None) -> None:
         if not self._tables():

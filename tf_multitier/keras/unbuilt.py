@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typing
 
+from tf_multitier.keras import keras_versions
 
-class Unbuilt:
+
+class Unbuilt(keras_versions.Keras3Object):
     """A base of layers that make `embeddings` in `build`: as in keras.layers.Embedding, it is no attribute before."""
 
     def __getattr__(self, name: str) -> typing.Any:
@@ -15,4 +17,4 @@ class Unbuilt:
                 f"layer '{self.name}' has no '{name}' yet: it is not built. The first call builds it, and so does "
                 "layer.build()"
             )
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return super().__getattr__(name)
