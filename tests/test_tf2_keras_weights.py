@@ -116,7 +116,7 @@ def test_other_arrays_are_refused_and_change_nothing(tmp_path):
     model, layer = build(tmp_path)
     model.fit(IDS, LABELS, verbose=0)
     [rows, *dense], expected = model.get_weights(), content(layer)
-    for other in (np.zeros([0, 4], np.float32), np.array(rows)):
+    for other in (np.zeros([0, 4], np.float32), np.zeros([100, 4], np.float32)):
         with pytest.raises(ValueError, match=r"expected what get_weights\(\) returned, found"):
             model.set_weights([other, *dense])
     with pytest.raises(NotImplementedError, match="save_weights"):
@@ -213,3 +213,49 @@ def test_the_file_of_a_copy_goes_with_its_last_array(tmp_path, monkeypatch):
     del kept
     gc.collect()
     assert not folders()
+
+
+USES = {
+    "index": lambda rows: rows[0],
+    "iterate": list,
+    "length": len,
+    "array": np.array,
+    "ufunc": np.abs,
+    "function": np.concatenate,
+    "sum": lambda rows: rows + 1,
+    "average": lambda rows: 0.5 * np.ones([1, 4]) + rows,
+    "product": lambda rows: rows @ np.ones([4, 2]),
+    "tensor": tf.convert_to_tensor,
+    "product of tensors": lambda rows: tf.matmul(tf.ones([2, 4]), rows, transpose_b=True),
+    "saved": lambda rows: np.save(os.devnull, rows),
+    "mean": lambda rows: rows.mean(),
+    "transposed": lambda rows: rows.T,
+    "compared": lambda rows: rows == rows.copy(),
+}
+
+
+@pytest.mark.parametrize("use", list(USES))
+def test_the_rows_of_get_weights_are_no_array_and_name_what_reads_them(tmp_path, use):
+    model, _ = build(tmp_path)
+    [rows, *dense] = model.get_weights()
+    with pytest.raises((NotImplementedError, AttributeError), match=r"are no array: .*export\(\)"):
+        USES[use](rows)
+    model.set_weights([copy.deepcopy(rows.copy()), *dense])
+
+
+def test_models_and_summaries_count_the_rows_of_their_layers(tmp_path):
+    model, layer = build(tmp_path)
+    dense = model.count_params() - layer.count_params()
+    assert layer.count_params() == 0 and dense > 0
+    model.fit(IDS, LABELS, verbose=0)
+    count = int(layer.tables[0].total_count())
+    assert layer.count_params() == 4 * count > 0
+    assert model.count_params() == 4 * count + dense
+    lines: list = []
+    model.summary(print_fn=lines.append)
+    text = "\n".join(lines)
+    assert f"Trainable params: {4 * count + dense:,}" in text
+    [rows, *_] = model.get_weights()
+    assert rows.shape == (count, 4) == tuple(layer.weights[0].shape) and rows.size == 4 * count
+    shape = tf.function(lambda: tf.constant(layer.weights[0].shape[0] is None))
+    assert shape()  # a function knows no number of rows

@@ -126,10 +126,6 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         """The tables of the layer: EmbeddingVariables."""
         return [rows.embedding_variable for rows in self._rows]
 
-    def count_params(self) -> int:
-        """The number of elements of all rows that exist now. It grows."""
-        return sum(int(tf.reduce_prod(t.get_dynamic_shape())) for t in self.tables)
-
     def save_own_variables(self, store: typing.Any) -> None:
         """Writes rows with slots, frequencies and versions, for Keras' archives."""
         storing.save(self._rows, store, self.name)

@@ -20,6 +20,7 @@ from tf_multitier.keras.keras_versions import Keras3Object
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import Layout
 from tf_multitier.keras.rows_copy import RowsCopy
+from tf_multitier.keras.rows_copy import TableShape
 
 
 # Optimizers that choose another one for each variable. Earlier versions of Keras 3 have none.
@@ -31,7 +32,7 @@ class UpdatesRows(Keras3Object):
 
 
 class Rows(Keras3Object, keras.Variable):
-    """The rows of one table. Its shape is [0, dim]; `total_count()` of the embedding variable counts them."""
+    """The rows of one table."""
 
     def __init__(
         self,
@@ -54,6 +55,12 @@ class Rows(Keras3Object, keras.Variable):
             autocast=False,
             name=name,
         )
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """[rows that exist now, dim]: Keras counts and prints it. In a function, the number of rows is not known."""
+        rows = int(self.embedding_variable.total_count()) if tf.executing_eagerly() else None
+        return TableShape([rows, self.embedding_variable.embedding_dim])
 
     def train_by(self, optimizer: typing.Any) -> None:
         """Makes a twin of `optimizer` update these rows; None: the model's optimizer does."""
@@ -117,7 +124,7 @@ class Rows(Keras3Object, keras.Variable):
             another dim, or other types of keys or values.
           NotImplementedError: `value` is another weight, in a tf.function; or its table is kept (StorageOption.keep).
         """
-        if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ndarray, RowsCopy)):
             self._replace(value)
             return value
         if isinstance(value, (Rows, EmbeddingVariable, PartitionedEmbeddingVariable)):
@@ -156,7 +163,7 @@ class Rows(Keras3Object, keras.Variable):
         return self._row_optimizer
 
     def numpy(self) -> typing.Any:
-        """A copy of the rows, for `assign`: an array of shape [0, dim], with the rows in a temporary file.
+        """A copy of the rows, for `assign`: a RowsCopy, with the rows in a temporary file.
 
         Raises:
           NotImplementedError: in a graph, or the table is kept (StorageOption.keep). Rows have no dense value.

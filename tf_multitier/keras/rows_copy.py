@@ -6,6 +6,7 @@ Keras' EarlyStopping(restore_best_weights=True) keeps the weights of the best ep
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import typing
@@ -53,17 +54,41 @@ class Layout(typing.NamedTuple):
             )
 
 
-class RowsCopy(np.ndarray):
-    """An array of shape [0, dim], like the weight, with a copy of the rows in a file.
+class TableShape(tf.TensorShape):
+    """[rows, dim] of a table now. Equal to each shape with this dim: `set_weights` replaces all rows, however many there are."""
+
+    def __eq__(self, other: object) -> bool:
+        found = tf.TensorShape(other)
+        return found.rank == 2 and found[1] == self[1]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tf.TensorShape.__hash__
+
+
+def _no_values(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.NoReturn:
+    """NotImplementedError: a copy has no array."""
+    raise NotImplementedError(self._what_it_is())
+
+
+class RowsCopy:
+    """The rows of one table in a file, and the state of their optimizer. It is no array: it only says its shape [rows, dim] and dtype.
 
     The file is a checkpoint of the table in a temporary folder: slots, frequencies, versions and counts of filters are in it, except
-    the counts of a Bloom filter of a partitioned variable. The folder is removed with the last array that refers to it. np.save and
-    similar functions would store no rows.
+    the counts of a Bloom filter of a partitioned variable. The folder is removed with the last object that refers to it. All that
+    needs values raises NotImplementedError, and names what to use.
     """
 
-    _folder: typing.Any = None
-    _state: typing.Any = None
-    _layout: typing.Any = None
+    dtype = np.dtype(np.float32)
+
+    def __init__(
+        self, folder: typing.Any, rows: int, layout: Layout, state: OptimizerState | None
+    ) -> None:
+        self._folder = folder
+        self._layout = layout
+        self.shape = (rows, layout.part[-1])
+        self.state = state
 
     @classmethod
     def of(cls, part: typing.Any, state: OptimizerState | None) -> RowsCopy:
@@ -83,31 +108,34 @@ class RowsCopy(np.ndarray):
         text = tf.constant(json.dumps(manifest))
         entries = object_checkpoint.entries_of_part(_NAME, 0, 1, part.embedding_dim, text)
         object_checkpoint.write_bundle(prefix, entries)
-        copy = np.empty((0, part.embedding_dim), np.float32).view(cls)
-        copy._folder, copy._state, copy._layout = folder, state, Layout.of(part)
-        return copy
-
-    def __array_finalize__(self, origin: typing.Any) -> None:
-        self._folder = getattr(origin, "_folder", None)
-        self._state = getattr(origin, "_state", None)
-        self._layout = getattr(origin, "_layout", None)
+        return cls(folder, manifest["num_rows"], Layout.of(part), state)
 
     @property
-    def state(self) -> OptimizerState | None:
-        """The state of the row optimizer that `of` got."""
-        return self._state
+    def size(self) -> int:
+        """The number of elements of all rows."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return len(self.shape)
+
+    def copy(self) -> RowsCopy:
+        """The object itself: it does not change."""
+        return self
+
+    def __copy__(self) -> RowsCopy:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> RowsCopy:
+        return self
 
     def restore(self, part: typing.Any, what: str) -> None:
         """Replaces the rows of a table by the copy. Everything is checked before a row changes. what: starts messages.
 
         Raises:
-          ValueError: the array has no rows: it was made by NumPy, or loaded from a file. Or the copy is that of another partition, or
-            has another dim, or other types of keys or values.
+          ValueError: the copy is that of another partition, or has another dim, or other types of keys or values.
         """
-        if self._folder is None:
-            raise ValueError(
-                f"{what}: expected what get_weights() returned, found an array without rows"
-            )
         Layout.of(part).check(self._layout, what)
         object_checkpoint.restore(part, tf.constant(os.path.join(self._folder.name, _NAME)), _NAME)
 
@@ -115,3 +143,28 @@ class RowsCopy(np.ndarray):
         raise NotImplementedError(
             "rows that get_weights() returned cannot be pickled: use model.save_weights(path)"
         )
+
+    def _what_it_is(self):
+        return (
+            f"the rows of '{self._layout.name}' that get_weights() returned are in a file and are no array: give them to set_weights(), "
+            "and read keys and values with export() of the layer's tables"
+        )
+
+    def __repr__(self):
+        return f"<rows of '{self._layout.name}', shape={self.shape}, for set_weights()>"
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if hasattr(np.ndarray, name) and not name.startswith("__"):
+            raise AttributeError(f"'{name}': {self._what_it_is()}")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    __array__ = __array_ufunc__ = __array_function__ = __tf_tensor__ = _no_values
+    __getitem__ = __setitem__ = __iter__ = __len__ = __contains__ = __bool__ = __float__ = (
+        _no_values
+    )
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _no_values
+    )
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = _no_values
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_values
+    __hash__ = object.__hash__
