@@ -65,10 +65,15 @@ def export(layer):
     return [column.numpy() for column in whole.export()]
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("features", [by_object, by_name])
-@pytest.mark.parametrize("concat", [True, False])
-@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize(
+    "features, concat, is_own, partitions",
+    [
+        (by_object, True, True, 1),
+        (by_object, False, False, 2),
+        (by_name, True, False, 1),
+        (by_name, False, True, 2),
+    ],
+)
 def test_features_with_one_embedding_train_one_table_once_a_step(
     features, concat, is_own, partitions
 ):
@@ -157,3 +162,16 @@ def test_equal_arguments_are_two_tables():
     group = kt.GroupEmbedding({"seen": arguments, "bought": arguments})
     group.build()
     assert len(group.tables) == 2
+
+
+@pytest.mark.parametrize(
+    "setting, found",
+    [
+        ({"trainable": False}, "found trainable=False"),
+        ({"activity_regularizer": "l2"}, "activity_regularizer=<.*L2"),
+    ],
+)
+def test_a_setting_of_a_feature_that_a_group_does_not_have_is_refused(setting, found):
+    for feature in (item(**setting), {"output_dim": 4, **setting}):
+        with pytest.raises(ValueError, match=f"feature 'a': .*{found}.*: give them to the group"):
+            kt.GroupEmbedding({"a": feature})

@@ -90,6 +90,12 @@ class GroupEmbedding(RowsLayer):
                     f"layer '{self.name}': feature '{name}': expected a combiner and no optimizer of its own, found "
                     f"combiner={made.combiner!r} and optimizer={made.optimizer!r}"
                 )
+            if not made.trainable or made.activity_regularizer is not None:
+                raise ValueError(
+                    f"layer '{self.name}': feature '{name}': expected trainable=True and no activity_regularizer of its own, found "
+                    f"trainable={made.trainable} and activity_regularizer={made.activity_regularizer!r}: give them to the group, or "
+                    "call the layer outside of a group"
+                )
 
         paths: dict = {}
         for name, made in made_once.items():
