@@ -86,8 +86,8 @@ def test_a_half_precision_policy_gives_half_precision_output():
 
 def test_a_group_gives_a_dict_or_one_tensor_by_one_op():
     inputs = {name: keras.Input((3,), dtype="int64", name=name) for name in "ab"}
-    features = {"a": kt.Embedding(4, combiner="sum"), "b": {"output_dim": 6}}
     for concat in (False, True):
+        features = {"a": kt.Embedding(4, combiner="sum"), "b": {"output_dim": 6}}
         group = kt.GroupEmbedding(features, concat=concat, optimizer=optimizers.SGD(0.1))
         outputs = group(inputs)
         shapes = tf.nest.map_structure(lambda t: t.shape, outputs) if not concat else outputs.shape

@@ -136,3 +136,12 @@ def test_keras_3_finds_what_it_asks_for_next_to_keras_2():
     model.fit(IDS, Y, verbose=0)
     assert model.layers[0].tables[0].export()[0].numpy().tolist() == [1, 2, 3, 4]
     assert not hasattr(model.layers[0], "_keras_history")
+
+
+def test_the_error_of_a_property_is_not_hidden():
+    class Layer(kt.Embedding):
+        width = property(lambda self: self.no_such_name)
+
+    for name in ("width", "no_such_name"):
+        with pytest.raises(AttributeError, match="'Layer' object has no attribute 'no_such_name'"):
+            getattr(Layer(4), name)

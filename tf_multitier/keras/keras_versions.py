@@ -75,4 +75,4 @@ class Keras3Object:
             if not module.startswith(("tensorflow.", "tf_multitier.keras.")):
                 break
             frame = frame.f_back
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return self.__getattribute__(name)  # raises again what a property of that name has raised
