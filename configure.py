@@ -4,7 +4,8 @@
   python3 configure.py                 find or install what the build needs
   python3 configure.py build           ... and build the shared libraries into tf_multitier/
   python3 configure.py run [args]      ... and train examples/train_dcnv2.py, with args as its flags
-  python3 configure.py test [args]     ... and run all C++ and Python tests; --stress: the long ones too; args go to pytest
+  python3 configure.py test [args]     ... and check, and run all C++ and Python tests; args go to pytest. --tier=0: check alone;
+                                       1: unit tests; 2: programs in processes of their own; 3: the jobs that args name
   python3 configure.py check [--fix]   ... and check formats, lint, types, locks, layers; --fix formats first
   python3 configure.py wheel [args]    ... and pack a wheel in dist/ for each Python 3.10 to 3.13 that is found and each
                                        TensorFlow 2.19 to 2.21; --python=3.12,/a/python3.11 --tensorflow=2.20: those alone
@@ -30,7 +31,16 @@ supports, of this one and those on PATH.
 import os
 import sys
 
-from build_tools import bazel, checks, compile_commands, environment, machine, steps, wheels
+from build_tools import (
+    bazel,
+    checks,
+    compile_commands,
+    environment,
+    machine,
+    steps,
+    suites,
+    wheels,
+)
 from build_tools.steps import ROOT, Failure, say, step
 
 PICTURE = "train_dcnv2.png"
@@ -67,36 +77,47 @@ def command_run(arguments):
 
 
 def command_test(arguments):
-    stress = "--stress" in arguments
-    arguments = [argument for argument in arguments if argument not in ("--stress", "--")]
+    tiers = [argument for argument in arguments if argument.startswith("--tier=")]
+    arguments = [argument for argument in arguments if argument not in tiers + ["--"]]
+    tier = tiers[0][len("--tier=") :] if tiers else None
+    if len(tiers) > 1 or tier not in (None, "0", "1", "2", "3"):
+        raise Failure("--tier: expected one of 0, 1, 2, 3, found " + " ".join(tiers))
+    if tier in (None, "0") and not arguments:
+        command_check([])
+    if tier == "0":
+        no_arguments("test --tier=0", arguments)
+        return
+    if tier == "3":
+        build()
+        suites.run_jobs(arguments)
+        say("All jobs passed.")
+        return
     build()
-    # The timeouts, by the size of a test, end tests that hang, also on a machine that is busy with other work.
-    options = ["--test_timeout=300,900,1800,3600"]
-    if stress:
-        options = ["--test_env=TF_MULTITIER_STRESS=1", "--test_timeout=900,3600,7200,14400"]
-    with step("C++ tests"):
-        bazel.bazel(
-            "test",
-            options + ["//cc/..."],
-            "C++ tests FAILED; Python tests were not run",
-            shown=steps.failed_tests,
-        )
-    say("  Python tests")
     variables = dict(os.environ)
-    if stress:
-        variables["TF_MULTITIER_STRESS"] = "1"
-    if machine.find_nvcc() is not None:
+    if tier != "1" and machine.find_nvcc() is not None:
         environment.install_cuda_tools()
         variables["TF_MULTITIER_CUDA_LIBRARIES"] = bazel.build_cuda_libraries()
-    # Two workers, a file of tests at a time each: in turn, the whole suite leaves half of two cores idle.
-    whole = ["-n", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile", "tests"]
-    status = steps.run(
-        [environment.VENV_PYTHON, "-m", "pytest"] + (arguments or whole), env=variables
-    )
+    files = {"1": suites.unit_files(), "2": suites.SYSTEM}
+    files = files.get(tier, files["1"] + files["2"])
+    command = suites.pytest(files, *suites.workers())
+    if arguments:
+        command = suites.pytest([], *arguments)
+    failures = []
+    # The C++ tests run next to the Python tests: each has times in which it leaves a core idle.
+    cpp = steps.Meanwhile("C++ tests", suites.cpp_tests, sys.stderr) if tier != "2" else None
+    say("  Python tests")
+    status = steps.run(command, env=variables)
+    # From here on the error stream, so that pytest's summary stays the last line of the output.
+    if cpp is not None:
+        try:
+            cpp.wait()
+        except Failure as failure:
+            failures.append(str(failure))
     if status != 0:
-        raise Failure("Python tests FAILED (pytest's exit status %d); C++ tests passed." % status)
-    # On the error stream, so that pytest's summary stays the last line of the output.
-    sys.stderr.write("All tests passed: C++ and Python.\n")
+        failures.append("Python tests FAILED (pytest's exit status %d)." % status)
+    if failures:
+        raise Failure("\n\n".join(failures))
+    sys.stderr.write("All tests passed.\n")
 
 
 def command_check(arguments):
@@ -130,22 +151,14 @@ def command_wheel(arguments):
 
 
 def command_asan(arguments):
-    sanitize("asan", "AddressSanitizer and UndefinedBehaviorSanitizer", [], arguments)
+    environment.configure()
+    suites.sanitized("asan", [argument for argument in arguments if argument != "--"])
 
 
 def command_tsan(arguments):
-    sanitize("tsan", "ThreadSanitizer", bazel.tsan_options(), arguments)
-
-
-def sanitize(config, name, options, arguments):
     environment.configure()
-    arguments = [argument for argument in arguments if argument != "--"]
-    if not [argument for argument in arguments if not argument.startswith("-")]:
-        arguments = arguments + ["//cc/..."]
-    with step("tests under " + name):
-        options = ["--config=" + config] + options + arguments
-        bazel.bazel("test", options, "tests FAILED under " + name, shown=steps.failed_tests)
-    say("The engine's tests passed under %s." % name)
+    options = bazel.tsan_options() + [argument for argument in arguments if argument != "--"]
+    suites.sanitized("tsan", options)
 
 
 def command_bench(arguments):

@@ -1,10 +1,10 @@
-"""`configure.py check`: static checks of the sources, in less than two minutes.
+"""`configure.py check`: static checks of the sources, in a minute.
 
   formats   clang-format on C++ (.clang-format), ruff format on Python (pyproject.toml)
   lint      ruff's rules on Python (pyproject.toml)
   types     mypy on the public Python API
   locks     clang's thread-safety analysis, and its warnings, on the engine's files that use cc/base/mutex.h
-  layers    the include rules of cc/; links, line lengths and unclear words of the documents and docstrings
+  texts     tier 0 of the tests: the include rules of cc/; links, line lengths, unclear words; the form of messages
 
 `configure.py check --fix` first formats files and applies ruff's fixes.
 """
@@ -13,10 +13,9 @@ import os
 import re
 import subprocess
 
-from build_tools.environment import VENV, VENV_PYTHON
+from build_tools import suites
+from build_tools.environment import VENV
 from build_tools.steps import ROOT, Failure, logged, output_of, step
-
-_LAYER_TESTS = ["tests/test_layers.py", "tests/test_documents.py"]
 
 # One real check must be on for clang-tidy to run at all; this one finds errors.
 _TIDY_CHECKS = "--checks=-*,bugprone-use-after-move,clang-diagnostic-*"
@@ -55,7 +54,7 @@ def check(fix):
         ),
         ("types", lambda: logged([_tool("mypy")], "mypy found wrong or missing types", shown=_all)),
         ("locks", lambda: check_locks(cpp)),
-        ("layers, documents", _run_layer_tests),
+        ("layers, texts", _run_texts),
     ]:
         try:
             with step(title):
@@ -163,9 +162,9 @@ def check_locks(cpp):
         raise Failure("clang found errors in the use of locks.\n\n" + "\n".join(found))
 
 
-def _run_layer_tests():
+def _run_texts():
     logged(
-        [VENV_PYTHON, "-m", "pytest", "-q", "--noconftest"] + _LAYER_TESTS,
+        suites.pytest(suites.CHECK, "-q", "--noconftest"),
         "a rule of the layout is broken",
         shown=_all,
     )

@@ -9,8 +9,11 @@ A program that fails raises Failure, with the end of what it printed and the nam
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -48,6 +51,65 @@ def step(title):
     print("%12s" % duration(time.time() - started), flush=True)
 
 
+class Meanwhile:
+    """Runs `body` in a thread, next to what else is done. Its line is printed when wait() sees its end, on `stream`."""
+
+    def __init__(self, title, body, stream=None):
+        self._title, self._body, self._stream = title, body, stream or sys.stdout
+        self._error, self._seconds = None, 0.0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.daemon = True  # Ctrl-C ends the process
+        self._thread.start()
+
+    def _run(self):
+        started = time.time()
+        try:
+            self._body()
+        except BaseException as error:  # noqa: BLE001  wait() raises it
+            self._error = error
+        self._seconds = time.time() - started
+
+    def wait(self):
+        """Waits for the end. Raises what the body raised."""
+        self._thread.join()
+        took = duration(self._seconds)
+        line = "%12s" % took if self._error is None else "failed after " + took
+        self._stream.write("  %-50s %s\n" % (self._title, line))
+        self._stream.flush()
+        if self._error is not None:
+            raise self._error
+
+
+def side_by_side(runs):
+    """Runs programs, [(title, command, {variable: value})], as many at a time as there are cores. Their output goes to the log.
+
+    Raises Failure, with the end of the output of each that failed.
+    """
+    failures, waiting = [], list(runs)
+    while waiting:
+        now = [waiting.pop(0) for _ in range(min(len(waiting), os.cpu_count() or 1))]
+        for running in [Meanwhile(run[0], _program(*run)) for run in now]:
+            try:
+                running.wait()
+            except Failure as failure:
+                failures.append(str(failure))
+    if failures:
+        raise Failure("\n\n".join(failures))
+
+
+def _program(title, command, variables):
+    return lambda: logged(command, title + " FAILED", env=dict(os.environ, **variables))
+
+
+@contextlib.contextmanager
+def temporary_folder():
+    folder = tempfile.mkdtemp(prefix="tf_multitier_")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def begin_log(command):
     """Empties the log."""
     with open(LOG, "w") as log:
@@ -61,7 +123,8 @@ def logged(command, complaint, shown=None, **kwargs):
     part; without it, it is the end.
     """
     lines = []
-    with open(LOG, "ab") as log:
+    # Unbuffered: the lines of programs that run at once do not mix.
+    with open(LOG, "ab", 0) as log:
         log.write(("\n$ " + " ".join(command) + "\n").encode("utf-8", "replace"))
         try:
             process = subprocess.Popen(

@@ -1,8 +1,8 @@
 """Shared set-up of the Python tests.
 
 The suite runs in TensorFlow's v2 behaviour with explicit graphs; with TF_MULTITIER_TEST_BEHAVIOR=v1 in the environment it runs
-after `tf.compat.v1.disable_v2_behavior()` (test_v1_behavior.py does that). With TF_MULTITIER_TEST_GPU=<plugin> TensorFlow gets a
-device of type GPU (test_on_a_gpu.py).
+after `tf.compat.v1.disable_v2_behavior()`. With TF_MULTITIER_TEST_GPU=<plugin> TensorFlow gets a device of type GPU. Jobs of
+tier 3 do both (build_tools/suites.py).
 """
 
 import os

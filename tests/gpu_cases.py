@@ -1,4 +1,4 @@
-"""Cases that need a device of type GPU. test_on_a_gpu.py runs this file in a process that has one."""
+"""Cases that need a device of type GPU: the job `gpu` of tier 3 gives them one (build_tools/suites.py)."""
 
 import threading
 

@@ -1,12 +1,16 @@
-"""A plugin of pytest for test_over_hbm.py: a run over HBM fails if it made no variable or table with HBM.
+"""A plugin of pytest for runs over HBM (build_tools/suites.py): a file fails if its cases made no variable or table with HBM.
 
 Without it, a suite that ignores the environment's storage type would pass over DRAM.
 """
 
+import collections
 import functools
 import os
 
-_made = []  # the storage type of each handle of a variable and each table of the engine that has HBM
+_made: collections.Counter = (
+    collections.Counter()
+)  # handles of variables and tables of the engine with HBM, by file
+_files = [""]  # whose cases ran, the last one now
 
 
 def _counted(make):
@@ -14,7 +18,7 @@ def _counted(make):
     def made(*args, **kwargs):
         attrs = next(a for a in (*args, *kwargs.values()) if isinstance(a, dict))
         if "HBM" in attrs["storage_type"]:
-            _made.append(attrs["storage_type"])
+            _made[_files[-1]] += 1
         return make(*args, **kwargs)
 
     return made
@@ -35,7 +39,7 @@ def _with_hbm(init):
             )
         init(self, *args, **kwargs)
         if self.stats()["tiers"][0]["name"] == "hbm":
-            _made.append(kwargs["storage_type"])
+            _made[_files[-1]] += 1
 
     return initialize
 
@@ -50,10 +54,17 @@ def pytest_collection_finish():
     engine.Table.__init__ = _with_hbm(engine.Table.__init__)
 
 
+def pytest_runtest_logstart(location):
+    file = os.path.basename(location[0])
+    if file != _files[-1]:
+        _files.append(file)
+
+
 def pytest_sessionfinish(session, exitstatus):
-    if exitstatus == 0 and not _made:
+    if exitstatus == 0 and not all(_made[file] for file in _files[1:]):
         session.exitstatus = 3
 
 
 def pytest_terminal_summary(terminalreporter):
-    terminalreporter.write_line(f"variables and tables with HBM: {len(_made)}")
+    for file in dict.fromkeys(_files[1:]):
+        terminalreporter.write_line(f"{file}: {_made[file]} variables and tables with HBM")

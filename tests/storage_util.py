@@ -13,7 +13,7 @@ v1 = tf.compat.v1
 # Two with HBM above DRAM. They need TF_MULTITIER_DEVICE=emulated (the fixture emulated_device).
 HBM_TYPES = ("HBM_DRAM", "HBM_DRAM_SSDHASH")
 
-# Whether this is a run of test_over_hbm.py: then HBM is above DRAM in every option().
+# Whether this is a run over HBM (build_tools/suites.py): then HBM is above DRAM in every option().
 OVER_HBM = "HBM" in os.environ.get("TF_MULTITIER_STORAGE_TYPE", "")
 
 KEYS = np.concatenate([np.arange(-20, 30), [np.iinfo(np.int64).min, np.iinfo(np.int64).max]])
