@@ -16,6 +16,7 @@ import glob
 import gzip
 import math
 import os
+import re
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -23,6 +24,8 @@ import tensorflow.compat.v1 as tf
 INT_NAMES = tuple(f"I{i}" for i in range(1, 14))
 CAT_NAMES = tuple(f"C{i}" for i in range(1, 27))
 NUM_FIELDS = 1 + len(INT_NAMES) + len(CAT_NAMES)
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
 # --- Files ---------------------------------------------------------------------------------------
@@ -99,11 +102,16 @@ def decode(lines):
         use_quote_delim=False,
         record_defaults=[required] + [[0.0]] * len(INT_NAMES) + [[""]] * len(CAT_NAMES),
     )
-    labels = fields[0]
+    labels, ints = fields[0], tf.stack(fields[1 : 1 + len(INT_NAMES)])
     is_label = tf.reduce_all(tf.equal(labels, 0.0) | tf.equal(labels, 1.0))
-    with tf.control_dependencies([tf.debugging.Assert(is_label, ["label is neither 0 nor 1"])]):
-        labels = tf.identity(labels)
-    features = dict(zip(INT_NAMES, fields[1 : 1 + len(INT_NAMES)]))
+    is_finite = tf.reduce_all(tf.math.is_finite(ints))
+    checks = [
+        tf.debugging.Assert(is_label, ["label is neither 0 nor 1"]),
+        tf.debugging.Assert(is_finite, ["an integer is not finite"]),
+    ]
+    with tf.control_dependencies(checks):
+        labels, ints = tf.identity(labels), tf.identity(ints)
+    features = dict(zip(INT_NAMES, tf.unstack(ints)))
     for name, column in zip(CAT_NAMES, fields[1 + len(INT_NAMES) :]):
         features[name] = tf.where(tf.equal(column, "0"), tf.zeros_like(column), column)
     return features, labels
@@ -141,14 +149,14 @@ def _fault(fields):
     if len(fields) != NUM_FIELDS:
         return f"expected {NUM_FIELDS} tab-separated fields, found {len(fields)}"
     for position, (name, text) in enumerate(zip(("label",) + INT_NAMES, fields)):
-        if not text and name != "label":
-            continue
-        try:
-            value = float(text)
-        except ValueError:
+        value = float(text) if _NUMBER.fullmatch(text) else None
+        if name == "label":
+            if value not in (0.0, 1.0):
+                return f"label: expected 0 or 1, found {text!r}"
+        elif text and value is None:
             return f"field {position + 1} ({name}) is not a number: {text!r}"
-        if name == "label" and value not in (0.0, 1.0):
-            return f"label: expected 0 or 1, found {text!r}"
+        elif text and abs(value) > float(np.finfo(np.float32).max):
+            return f"field {position + 1} ({name}) does not fit float32: {text!r}"
     return None
 
 

@@ -6,29 +6,32 @@ is held out, drawn at random.
 
 import gzip
 import os
+import re
 
 import numpy as np
 
 import metrics
+
+_PAIR = re.compile(r"\s*([+-]?\d+)\s*,\s*([+-]?\d+)\s*", re.ASCII)
 
 
 def read_pairs(folder):
     """(users, items): two int64 [n] from `folder`/train.csv.gz. ValueError names a bad line."""
     path = os.path.join(folder, "train.csv.gz")
     pairs = []
-    with gzip.open(path, "rt", encoding="ascii") as stream:
+    with gzip.open(path, "rt", encoding="ascii", errors="backslashreplace") as stream:
         header = stream.readline().strip()
         if header != "uid,iid":
             raise ValueError(f"{path}:1: expected the header 'uid,iid', found {header!r}")
         for number, line in enumerate(stream, start=2):
-            try:
-                user, item = line.split(",")
-                pairs.append((int(user), int(item)))
-            except ValueError:
+            match = _PAIR.fullmatch(line)
+            pair = [int(text) for text in match.groups()] if match else []
+            if not pair or min(pair) < -(2**63) or max(pair) >= 2**63:
                 raise ValueError(
-                    f"{path}:{number}: expected two integers, found {line.strip()!r}"
-                ) from None
-    pairs = np.array(pairs, np.int64)
+                    f"{path}:{number}: expected two integers of 64 bits, found {line.strip()!r}"
+                )
+            pairs.append(pair)
+    pairs = np.array(pairs, np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 

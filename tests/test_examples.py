@@ -17,6 +17,7 @@ sys.path.insert(0, _EXAMPLES)
 
 import criteo  # noqa: E402
 import metrics  # noqa: E402
+import movielens  # noqa: E402
 
 
 def run_python(*arguments, **variables):
@@ -181,6 +182,15 @@ def test_matrix_factorization_reads_pairs_and_names_a_bad_line(tmp_path, write):
         run_example("train_mf_movielens.py", f"--data={tmp_path}")
 
 
+@pytest.mark.parametrize(
+    "bad", ["3", "3,", "1_0,2", "٣,4", "1e3,2", "9223372036854775808,1", "1,2,3"]
+)
+def test_pairs_that_are_no_ids_are_named(tmp_path, write, bad):
+    path = write("train.csv.gz", "uid,iid", "1,-9223372036854775808", bad)
+    with pytest.raises(ValueError, match=re.escape(f"{path}:3: expected two integers of 64 bits")):
+        movielens.read_pairs(str(tmp_path))
+
+
 # --- train_keras.py ------------------------------------------------------------------------------
 
 
@@ -242,7 +252,7 @@ def test_programs_of_a_document_print_what_they_say(document, tmp_path):
     assert len(codes) >= 2
     for code in codes:
         script = tmp_path / "snippet.py"
-        script.write_text(code)
+        script.write_text(code.replace('"/ssd', f'"{tmp_path}/ssd'))
         said = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", code, re.M)
         assert len(said) == code.count("print(")
         assert run_python(str(script), **silent).splitlines() == said
@@ -304,7 +314,12 @@ def test_reader_with_keep_splits_rows_by_number(write):
         ("", "expected 40 tab-separated fields, found 1"),
         (line(ints=["1", "2", "x"]), "field 4 (I3) is not a number: 'x'"),
         (line(label="2"), "label: expected 0 or 1, found '2'"),
-        (line(label=""), "field 1 (label) is not a number: ''"),
+        (line(label=""), "label: expected 0 or 1, found ''"),
+        (line(label="nan"), "label: expected 0 or 1, found 'nan'"),
+        (line(ints=["nan"]), "field 2 (I1) is not a number: 'nan'"),
+        (line(ints=["", "-inf"]), "field 3 (I2) is not a number: '-inf'"),
+        (line(ints=["1e39"]), "field 2 (I1) does not fit float32: '1e39'"),
+        (line(ints=["1_0"]), "field 2 (I1) is not a number: '1_0'"),
     ],
 )
 @pytest.mark.parametrize("ending", ["tsv", "tsv.gz"])
