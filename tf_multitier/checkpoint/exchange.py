@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import zipfile
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,6 +24,10 @@ _COLUMNS_KEY = b"tf_multitier.columns"
 _DTYPE_KEY = b"tf_multitier.value_dtype"
 _KEY_DTYPE_KEY = b"tf_multitier.key_dtype"
 _BLOCK_BYTES = 16 << 20
+
+# Page checksums do not cover the footer. So `save_parquet` puts this mark and the footer's CRC-32 in front of it. Parquet readers
+# find the footer from the end of the file and skip them; a program that writes the rows again leaves them out.
+_FOOTER_MARK = b"TFMT"
 
 
 def _block_rows(columns):
@@ -57,7 +61,8 @@ def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
 
     Keys are uint64 or uint32 if those of the rows are. Values of 16 bits are written as float32, which is exact. The file's metadata
     has the types of both.
-    One block of rows is in memory at a time. A file of that name is replaced when the new one is complete.
+    One block of rows is in memory at a time. A file of that name is replaced when the new one is complete. Its pages and its footer
+    have checksums, which `load_parquet` verifies.
 
     Returns:
       The number of rows.
@@ -88,25 +93,38 @@ def save_parquet(rows: RowSource | Rows, path: str | os.PathLike) -> int:
     count = 0
     with (
         _Replaced(path) as target,
-        open(target, "wb") as file,
-        arrow.parquet.ParquetWriter(file, schema) as writer,
+        open(target, "w+b") as file,
     ):
-        for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-            if not len(block):
-                continue
-            arrays = [arrow.array(a) for a in (block.keys, block.frequencies, block.versions)]
-            for _, data in _split(block):
-                flat = arrow.array(np.ascontiguousarray(data).reshape(-1))
-                arrays.append(arrow.FixedSizeListArray.from_arrays(flat, data.shape[1]))
-            writer.write_batch(arrow.record_batch(arrays, schema=schema))
-            count += len(block)
+        with arrow.parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer:
+            for block in [rows] if isinstance(rows, Rows) else rows.blocks():
+                if not len(block):
+                    continue
+                arrays = [arrow.array(a) for a in (block.keys, block.frequencies, block.versions)]
+                for _, data in _split(block):
+                    flat = arrow.array(np.ascontiguousarray(data).reshape(-1))
+                    arrays.append(arrow.FixedSizeListArray.from_arrays(flat, data.shape[1]))
+                writer.write_batch(arrow.record_batch(arrays, schema=schema))
+                count += len(block)
+        begin, footer = _footer(file)
+        file.seek(begin)
+        file.write(_FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little") + footer)
     return count
+
+
+def _footer(file):
+    """(where the footer of a Parquet file begins, its bytes up to the end of the file). (0, all bytes) if there is none."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 8, 0))
+    begin = max(size - 8 - int.from_bytes(file.read(4), "little"), 0)
+    file.seek(begin)
+    return begin, file.read()
 
 
 class _ParquetRows(RowSource):
     def __init__(self, path, key_dtype):
         self._arrow = _arrow()
         self._path = path
+        self._check_footer()
         with self._open() as file:
             schema = file.schema_arrow
             if "key" not in schema.names:
@@ -127,17 +145,27 @@ class _ParquetRows(RowSource):
                 f"'{path}': key_dtype", said if key_dtype is None else key_dtype
             )
 
+    def _check_footer(self):
+        with open(self._path, "rb") as file:
+            begin, footer = _footer(file)
+            file.seek(max(begin - 8, 0))
+            mark, checksum = file.read(4), file.read(4)
+        if mark == _FOOTER_MARK and checksum != zlib.crc32(footer).to_bytes(4, "little"):
+            raise ValueError(f"'{self._path}': expected the footer's checksum, found another one")
+
     @contextlib.contextmanager
     def _open(self):
         # A file, because pyarrow takes a path with a colon for the address of a server.
         with open(self._path, "rb") as stream, self._own_errors():
-            yield self._arrow.parquet.ParquetFile(stream)
+            yield self._arrow.parquet.ParquetFile(stream, page_checksum_verification=True)
 
     @contextlib.contextmanager
     def _own_errors(self):
+        # Some releases of pyarrow report damage as OSError, and damaged texts and numbers as the others.
+        damage = (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError)
         try:
             yield
-        except self._arrow.ArrowException as error:
+        except damage as error:
             raise ValueError(f"'{self._path}': {error}") from None
 
     def _columns_of(self, schema, file):
@@ -168,9 +196,11 @@ class _ParquetRows(RowSource):
         return found
 
     def blocks(self) -> Iterator[Rows]:
+        found = 0
         with self._open() as file:
             for batch in file.iter_batches(_block_rows(self.columns)):
                 n = batch.num_rows
+                found += n
                 yield Rows(
                     self.columns,
                     self._integers(batch, "key", self.key_dtype),
@@ -182,6 +212,8 @@ class _ParquetRows(RowSource):
                         [self._matrix(batch, name, dim) for name, dim, _ in self.columns], axis=1
                     ),
                 )
+        if found != self.num_rows:  # pyarrow skips pages of an unknown kind
+            raise ValueError(f"'{self._path}': expected {self.num_rows} rows, found {found}")
 
     def _integers(self, batch, name, dtype="int64"):
         column = batch.column(name)
@@ -214,6 +246,7 @@ class _ParquetRows(RowSource):
 def load_parquet(path: str | os.PathLike, key_dtype: str | None = None) -> RowSource:
     """Rows of a Parquet file that `save_parquet` wrote, or of another with a column `key` and columns of lists.
 
+    Checksums of pages are verified where the file has them.
     Columns `frequency` and `version` may be missing: 0 and -1. The first column of lists is the value, the others are slots by name;
     a slot's initial value is 0 unless `save_parquet` wrote it.
 
@@ -256,6 +289,9 @@ def load_npz(path: str | os.PathLike) -> Rows:
     names = ("columns", "keys", "frequencies", "versions", "data")
     try:
         with open(path, "rb") as file, np.load(file) as arrays:
+            damaged = arrays.zip.testzip()  # NumPy may end to read an array before its checksum
+            if damaged is not None:
+                raise ValueError(f"a wrong checksum of {damaged}")
             columns, *others = [arrays[name] for name in names]
             dtype = str(arrays["value_dtype"]) if "value_dtype" in arrays else "float32"
             return Rows(
@@ -263,7 +299,9 @@ def load_npz(path: str | os.PathLike) -> Rows:
                 *others,
                 dtype=value_types.name_of("value_dtype", dtype),
             )
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001  NumPy and zipfile meet damage with errors of many kinds
         raise ValueError(
             f"'{os.fspath(path)}': expected an .npz file with {', '.join(names)}, found {error}"
         ) from None
@@ -272,7 +310,7 @@ def load_npz(path: str | os.PathLike) -> Rows:
 def save_raw(rows: RowSource | Rows, directory: str | os.PathLike) -> int:
     """Writes the files `key` (int64) and `emb_vector` (float32, dim elements per key) of little-endian numbers, as HugeCTR reads them.
 
-    Only values: no slots, frequencies or versions. A uint64 key is written as its 64 bits. Returns the number of rows.
+    Only values: no slots, frequencies or versions; no checksums. A uint64 key is written as its 64 bits. Returns the number of rows.
     """
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
@@ -323,6 +361,8 @@ class _RawRows(RowSource):
 
 def load_raw(directory: str | os.PathLike, dim: int) -> RowSource:
     """Rows of a directory with files `key` (int64) and `emb_vector` (float32, `dim` elements per key): see `save_raw`.
+
+    The files have no checksums: of damage, only another size is found.
 
     Raises:
       FileNotFoundError: a file is missing.

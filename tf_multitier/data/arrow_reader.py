@@ -65,10 +65,12 @@ def _open(path, **options):
     """
     arrow, parquet = _arrow()
     try:
-        return parquet.ParquetFile(path, pre_buffer=False, **options)
+        return parquet.ParquetFile(
+            path, pre_buffer=False, page_checksum_verification=True, **options
+        )
     except FileNotFoundError:
         raise ValueError(f"ParquetDataset: expected a file {path}, found none") from None
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, arrow.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(
             f"ParquetDataset: {path} cannot be read as a Parquet file: {error}"
         ) from None
@@ -282,10 +284,14 @@ def chunks(path, fields, batch_size, partition_count=1, partition_index=0, chunk
                 if groups
                 else ()
             )
+            left = sum(metadata.row_group(group).num_rows for group in groups)
             for table in _multiples(arrow, tables, batch_size, rows):
+                left -= len(table)
                 yield [
                     array for name, column in columns for array in column.arrays(table.column(name))
                 ]
+            if left:  # pyarrow skips pages of an unknown kind
+                raise OSError(f"{left} rows are missing")
         except (OSError, arrow.ArrowException) as error:
             raise ValueError(f"ParquetDataset: {path} cannot be read: {error}") from None
 
