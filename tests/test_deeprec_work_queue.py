@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from tensorflow.python.ops import resources
 
 from tf_multitier.data import ParquetDataset
 from tf_multitier.deeprec.work_queue import LocalWorkMgr
@@ -20,13 +19,6 @@ v1 = tf.compat.v1
 def graph():
     with tf.Graph().as_default() as graph:
         yield graph
-
-
-def init():
-    return tf.group(
-        v1.global_variables_initializer(),
-        resources.initialize_resources(resources.shared_resources()),
-    )
 
 
 def drain(session, fetch):
@@ -44,7 +36,7 @@ def test_each_work_comes_once_an_epoch(shuffle):
     queue = WorkQueue(works, num_epochs=3, shuffle=shuffle, seed=7, prefix="dir/")
     taken = queue.take()
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         found = drain(session, taken)
         assert drain(session, taken) == []
     epochs = [[name.decode() for name in found[i : i + 8]] for i in (0, 8, 16)]
@@ -57,7 +49,7 @@ def test_threads_never_get_the_same_work():
     taken = WorkQueue([str(i) for i in range(300)]).take()
     found = []
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         threads = [
             threading.Thread(target=lambda: found.append(drain(session, taken))) for _ in range(4)
         ]
@@ -81,7 +73,7 @@ def test_a_dataset_of_works_feeds_readers(tmp_path):
     iterator = v1.data.make_initializable_iterator(lines)
     batch = iterator.get_next()
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         session.run(iterator.initializer)
         found = drain(session, batch)
     assert collections.Counter(tuple(lines.tolist()) for lines in found) == {
@@ -99,7 +91,7 @@ def test_parquet_files_of_a_queue_need_no_fields(tmp_path):
     )
     batch = iterator.get_next()
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         session.run(iterator.initializer)
         assert [found["n"].tolist() for found in drain(session, batch)] == [[0, 0], [1, 1], [2, 2]]
 
@@ -119,7 +111,7 @@ def saved_after(directory, works, count, **kwargs):
     with tf.Graph().as_default(), v1.Session() as session:
         taken = WorkQueue(works, **kwargs).take()
         saver = v1.train.Saver(sharded=True)
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         found = [session.run(taken) for _ in range(count)]
         return saver.save(session, str(directory / "model")), found
 
@@ -218,7 +210,7 @@ def test_the_summary_says_what_is_left():
     queue.add_summary()
     taken, summary = queue.take(), v1.summary.merge_all()
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         session.run(taken)
         [value] = v1.Summary.FromString(session.run(summary)).value
     assert value.tag.endswith("files/fraction_of_4_full") and value.simple_value == 0.75
@@ -229,7 +221,7 @@ def test_two_queues_of_a_graph_are_apart():
     assert (first.name, second.name) == ("work_queue", "work_queue_1")
     taken = [first.take(), second.take()]
     with v1.Session() as session:
-        session.run(init())
+        session.run(v1.global_variables_initializer())
         assert session.run(taken) == [b"a", b"b"]
 
 
@@ -252,15 +244,48 @@ def test_a_manager_of_local_works_is_refused():
         LocalWorkMgr("worker", 0, "dir")
 
 
-def test_a_plain_session_makes_the_queue_from_the_graphs_resources():
-    take = WorkQueue(["a"]).take()
-    not_made = (
-        tf.errors.FailedPreconditionError,
-        tf.errors.NotFoundError,
-    )  # whichever variable is read first
+def test_a_plain_session_makes_the_queue_with_the_global_variables():
+    take = WorkQueue(["a", "b"], shuffle=False).take()
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
-        with pytest.raises(not_made, match="work_queue"):
-            session.run(take)
-        session.run([resource.create for resource in v1.get_collection("resources")])
-        assert drain(session, take) == [b"a"]
+        assert session.run(take) == b"a"
+        session.run(v1.global_variables_initializer())  # as the local_init_op of another worker
+        assert drain(session, take) == [b"b"]
+
+
+@pytest.mark.parametrize("given", [lambda: None, v1.global_variables], ids=["all", "global"])
+def test_a_saver_saves_the_queue_once(tmp_path, given):
+    take = WorkQueue(["a", "b"], shuffle=False).take()
+    v1.get_variable("w", [])
+    with v1.Session() as session:
+        saver = v1.train.Saver(given())
+        session.run(v1.global_variables_initializer())
+        session.run(take)
+        prefix = saver.save(session, str(tmp_path / "model"))
+        assert drain(session, take) == [b"b"]
+        saver.restore(session, prefix)
+        assert drain(session, take) == [b"b"]
+    names = [name for name, _ in tf.train.list_variables(prefix)]
+    assert names == ["w", "work_queue_digest", "work_queue_works"]
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
+        assert [v.op.name for v in v1.global_variables()] == ["work_queue/minus_left", "w"]
+
+
+def test_initializers_in_the_local_init_op_take_no_work_back(tmp_path):
+    """DeepRec's sample has them there: they run after a restore, too."""
+    found = []
+    for _ in range(2):
+        with tf.Graph().as_default():
+            step = v1.train.get_or_create_global_step()
+            taken = WorkQueue([str(i) for i in range(6)]).take()
+            advance = v1.assign_add(step, 1)
+            local = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
+            with v1.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path),
+                save_checkpoint_steps=1,
+                scaffold=v1.train.Scaffold(local_init_op=local),
+            ) as session:
+                for _ in range(3):
+                    found.append(session.run([taken, advance])[0])
+    assert sorted(found) == [b"%d" % i for i in range(6)]

@@ -7,20 +7,40 @@ A fast worker takes more files than a slow one, and no file is taken twice. The 
 epochs, and minus the number of names that are left. To take a name, a worker increments the second variable atomically.
 `tf.train.replica_device_setter` puts the variables on a parameter server. Workers share them by the queue's name.
 
-Life: the chief's init op makes the queue (`MonitoredTrainingSession` runs it). Every `tf.train.Saver` that is made later saves it. A
-restore continues the queue if the works are the same; otherwise the queue starts from the beginning. A name counts as taken at once.
-So a checkpoint does not contain the unread rest of files that were being read. Source: DeepRec's class of that name.
+Life: `tf.global_variables_initializer()` makes the queue, unless it is there: the init ops of a second worker take nothing back. Every
+`tf.train.Saver` of the global variables saves it. A restore continues the queue if the works are the same; otherwise the queue starts
+from the beginning. A name counts as taken at once. So a checkpoint does not contain the unread rest of files that were being read.
+Source: DeepRec's class of that name.
 """
 
 import tensorflow as tf
 
+from tf_multitier.tensorflow_internals import resource_variable_ops
 from tf_multitier.tensorflow_internals import SaveSpec
 from tf_multitier.tensorflow_internals import SaveableObject
 
 _v1 = tf.compat.v1
 
 
-class WorkQueue(SaveableObject):
+class _MinusLeft(resource_variable_ops.ResourceVariable, SaveableObject):
+    """Minus the number of works that are left. As a global variable, it makes, saves and restores the whole queue."""
+
+    queue = None  # set by the queue
+
+    @property
+    def initializer(self):
+        return self.queue.initializer
+
+    @property
+    def specs(self):
+        return self.queue.specs
+
+    def restore(self, restored_tensors, restored_shapes):
+        del restored_shapes
+        return self.queue.restore(*restored_tensors)
+
+
+class WorkQueue:
     """A queue of works (names of files or tables) that the workers of a job share.
 
     Args:
@@ -38,17 +58,6 @@ class WorkQueue(SaveableObject):
       TypeError, ValueError: a bad argument.
       NotImplementedError: local_work_mgr is given.
     """
-
-    class Resource:
-        """The queue's entry in `tf.GraphKeys.RESOURCES`. `create` makes the queue; `is_initialized` is True after that."""
-
-        def __init__(self, name, handle, create, is_initialized):
-            self.name, self.handle, self.create, self.is_initialized = (
-                name,
-                handle,
-                create,
-                is_initialized,
-            )
 
     def __init__(
         self,
@@ -77,24 +86,29 @@ class WorkQueue(SaveableObject):
         name = _v1.get_default_graph().unique_name(name or "work_queue", mark_as_used=False)
         self._local_device = tf.no_op(name=f"{name}/worker").device
         self._num_epochs, self._shuffle, self._seed = int(num_epochs), shuffle, seed
+        self.name = name
         with _v1.variable_scope(None, default_name=name):
-            self._names = self._variable("works", tf.zeros([0], tf.string), [None])
-            self._minus_left = self._variable("minus_left", tf.zeros([], tf.int64), [])
+            self._names = self._variable(
+                resource_variable_ops.ResourceVariable, "works", tf.zeros([0], tf.string), [None]
+            )
+            self._minus_left = self._variable(_MinusLeft, "minus_left", tf.zeros([], tf.int64), [])
         self._device = self._minus_left.device
         with tf.name_scope(f"{name}/state/"), tf.device(self._device):
-            create = self._fill(self._all_names())
-            initialized = tf.logical_and(
-                self._names.is_initialized(), self._minus_left.is_initialized()
+            # _fill sets minus_left last.
+            self.initializer = tf.group(
+                tf.cond(
+                    self._minus_left.is_initialized(),
+                    tf.no_op,
+                    lambda: self._fill(self._all_names()),
+                )
             )
             left = self._names.read_value()[_size(self._names) + self._minus_left.read_value() :]
-            specs = [
+            self.specs = [
                 SaveSpec(tf.constant(self.digest), "", f"{name}_digest"),
                 SaveSpec(left, "", f"{name}_works"),
             ]
-        resource = WorkQueue.Resource(name, self._minus_left.handle, create, initialized)
-        _v1.add_to_collection(_v1.GraphKeys.SAVEABLE_OBJECTS, self)
-        _v1.add_to_collection(_v1.GraphKeys.RESOURCES, resource)
-        super().__init__(self, specs, name)
+        self._minus_left.queue = self
+        _v1.add_to_collection(_v1.GraphKeys.GLOBAL_VARIABLES, self._minus_left)
 
     def _all_names(self):
         """The works of all epochs, as strings [n], in a new order each time it runs."""
@@ -107,15 +121,14 @@ class WorkQueue(SaveableObject):
         return tf.concat([_v1.random_shuffle(works, seed) for seed in seeds], 0)
 
     @staticmethod
-    def _variable(name, value, shape):
-        return _v1.Variable(
-            value,
+    def _variable(kind, name, value, shape):
+        return kind(
+            initial_value=value,
             trainable=False,
             collections=[],
             validate_shape=False,
             name=name,
             shape=shape,
-            use_resource=True,
         )
 
     def __len__(self):
@@ -184,10 +197,8 @@ class WorkQueue(SaveableObject):
             left = tf.cast(-self._minus_left.read_value(), tf.float32)
         _v1.summary.scalar(f"{self.name}/fraction_of_{len(self)}_full", left / len(self))
 
-    def restore(self, restored_tensors, restored_shapes):
-        """Restores the works that are left, or all works if the checkpoint has other works."""
-        del restored_shapes
-        digest, left = restored_tensors
+    def restore(self, digest, left):
+        """An op that restores the works that are left, or all works if the checkpoint has other works."""
         with tf.name_scope(f"{self.name}/restore"), tf.device(self._device):
 
             def anew():
