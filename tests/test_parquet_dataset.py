@@ -135,29 +135,16 @@ def test_batches_are_full_across_row_groups_and_chunks(
     assert column(batches, "text") == [string.encode() for string in text]
 
 
-def test_lists_of_varying_length_are_row_splits(tmp_path, monkeypatch):
+def test_lists_of_varying_length_are_ragged_tensors(tmp_path, monkeypatch):
     monkeypatch.setattr(arrow_reader, "_CHUNK_ROWS", 4)
     lists = [[1, 2], [], [3], [4, 5, 6], [], [7]]
     nested = [[["a"], []], [], [["b", "c"]], [[]], [["d"], ["e"]], [["f", "g", "h"]]]
     path = write(tmp_path / "file", {"one": lists, "two": nested})
     batches = read(path, 2)
-    assert batches[0]["one"].nested_row_splits[0].dtype == np.int32
-    found = [
-        row
-        for batch in batches
-        for row in tf.compat.v1.ragged.RaggedTensorValue(
-            batch["one"].values, batch["one"].nested_row_splits[0]
-        ).to_list()
-    ]
-    assert found == lists
-    for batch, rows in zip(batches, (nested[0:2], nested[2:4], nested[4:6])):
-        values, (outer, inner) = batch["two"]
-        assert values.tolist() == [s.encode() for row in rows for inside in row for s in inside]
-        assert outer.tolist() == np.cumsum([0] + [len(row) for row in rows]).tolist()
-        assert (
-            inner.tolist()
-            == np.cumsum([0] + [len(inside) for row in rows for inside in row]).tolist()
-        )
+    assert batches[0]["one"].row_splits.dtype == np.int64
+    assert [row for batch in batches for row in batch["one"].to_list()] == lists
+    found = [row for batch in batches for row in batch["two"].to_list()]
+    assert found == [[[s.encode() for s in inside] for inside in row] for row in nested]
 
 
 def test_ragged_columns_become_sparse_tensors_and_ragged_ones(tmp_path):
@@ -169,7 +156,7 @@ def test_ragged_columns_become_sparse_tensors_and_ragged_ones(tmp_path):
             "tags"
         ].dense_shape.tolist() == [3, 2]
         assert found["n"].tolist() == [1, 2, 3]
-        ragged = ParquetDataset(path, 3).map(lambda batch: batch["tags"].to_ragged().row_lengths())
+        ragged = ParquetDataset(path, 3).map(lambda batch: batch["tags"].row_lengths())
         assert run(ragged)[0].tolist() == [2, 0, 1]
         rows = run(ParquetDataset(path, 1).apply(data_frame.unbatch_and_to_sparse()))
         assert [row["tags"].values.tolist() for row in rows] == [[1, 2], [], [3]]

@@ -11,9 +11,14 @@ import typing
 
 import tensorflow as tf
 
+NO_ROWS = (
+    "DataFrame.Value: expected a stage that keeps its rows, found one that changes them (batch, unbatch, rebatch, padded_batch, "
+    "...): apply to_sparse() before it, or map each value to value.to_ragged()"
+)
+
 
 class DataFrame:
-    """A batch of rows: a dict from column name to a Tensor, or to a `DataFrame.Value` for a ragged column."""
+    """A batch of rows: a dict from column name to a Tensor, or to a `tf.RaggedTensor` for a column of lists."""
 
     class Field:
         """One column: its name and, if known, its type and nesting.
@@ -21,7 +26,7 @@ class DataFrame:
         Args:
           name: the column's name.
           dtype: dtype of the elements; None: that of the file.
-          ragged_rank: number of levels of lists of varying length. 0 gives Tensors, 1 and more give a `DataFrame.Value`. None: that
+          ragged_rank: number of levels of lists of varying length. 0 gives Tensors, 1 and more give a `tf.RaggedTensor`. None: that
             of the file, or 0 if no file is known when the graph is built.
           shape: shape of one row of a column of lists of fixed length, such as [16] for an embedding. A batch is then a dense Tensor
             [batch] + shape. Needs ragged_rank 0 or None.
@@ -71,7 +76,9 @@ class DataFrame:
             return f"DataFrame.Field({self.name!r}, dtype={dtype}, ragged_rank={self.ragged_rank}, shape={shape})"
 
     class Value(collections.namedtuple("DataFrameValue", ["values", "nested_row_splits"])):
-        """A batch of a ragged column.
+        """A batch of a column of lists, as DeepRec's programs have it.
+
+        `tf.data` takes it for several tensors. So stages that change rows (batch, unbatch, ...) raise NotImplementedError: convert it before.
 
         Attributes:
           values: [n]: all elements of all rows, in order.
@@ -81,7 +88,14 @@ class DataFrame:
         __slots__ = ()
 
         def __new__(cls, values, nested_row_splits=()):
-            return super().__new__(cls, values, tuple(nested_row_splits or ()))
+            nested_row_splits = tuple(nested_row_splits or ())
+            # tf.data makes the types of a stage's elements before it makes the stage.
+            if any(
+                isinstance(s, tf.TypeSpec) and s.shape.rank not in (1, None)
+                for s in nested_row_splits
+            ):
+                raise NotImplementedError(NO_ROWS)
+            return super().__new__(cls, values, nested_row_splits)
 
         def to_ragged(self):
             """The batch as a `tf.RaggedTensor`."""

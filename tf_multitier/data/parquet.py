@@ -1,9 +1,8 @@
 """ParquetDataset: a tf.data.Dataset of batches of rows of Parquet files.
 
-    dataset = tf_multitier.data.ParquetDataset(["day1.parquet", "day2.parquet"], batch_size=2048, num_parallel_reads=2)
-    features = tf.compat.v1.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
-    features["user"], features["clicked"]       Tensors [batch]
-    features["history"].to_sparse()             a column of lists: a DataFrame.Value
+    for features in tf_multitier.data.ParquetDataset(["day1.parquet", "day2.parquet"], batch_size=2048).prefetch(2):
+        features["user"], features["clicked"]       Tensors [batch]
+        features["history"]                         a column of lists: a RaggedTensor [batch, None]
 
 A Python generator (arrow_reader.py) reads each file; `tf.data` runs it on its threads. Arrow decodes without the GIL. The package
 pyarrow is required.
@@ -30,15 +29,16 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
     """A `tf.data.Dataset` of batches of rows of Parquet files. A batch is a dict from column name to value.
 
     Numbers, booleans and strings give a Tensor [batch]. Lists of fixed length (Arrow's fixed_size_list, or a field with `shape`)
-    give a Tensor [batch] + shape. Other lists give a `DataFrame.Value`; `DataFrame.to_sparse` converts it to a SparseTensor. All rows
-    of a batch are from one file, so the last batch of each file may be smaller.
+    give a Tensor [batch] + shape. Other lists give a `tf.RaggedTensor` with int64 row splits; `DataFrame.to_sparse` converts it to a
+    SparseTensor. All rows of a batch are from one file, so the last batch of each file may be smaller. Pages that have a checksum
+    are verified.
 
     Files are read in a fixed order, also with `num_parallel_reads`, unless `tf.data.Options.deterministic` is False. The pipeline must
     run in this process, like that of `Dataset.from_generator`.
 
     Memory: for each open file, one row group as it is stored and up to three decoded chunks of 65,536 rows.
 
-    Source of name, arguments and semantics: DeepRec's ParquetDataset.
+    Source of name, arguments and semantics: DeepRec's ParquetDataset, whose lists are `DataFrame.Value`s.
 
     Args:
       filenames: a path or a URI that Arrow supports (s3, gs, hdfs), a list of them, a string Tensor of rank 0 or 1, or a Dataset of
@@ -58,6 +58,12 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
       tf.errors.InvalidArgumentError, when run: another file has one of these problems, or a value is null. The message names file
         and column.
     """
+
+    @staticmethod
+    def _list_column(values, nested_row_splits):
+        """The batch of a column of lists, from all elements and int32 row splits, outermost first."""
+        splits = [tf.cast(splits, tf.int64) for splits in nested_row_splits]
+        return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
 
     def __init__(
         self,
@@ -149,7 +155,7 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
 
     def _read(self, path, batch_size):
         """The batches of one file."""
-        arrays = [_Arrays(field) for field in self._fields]
+        arrays = [_Arrays(field, self._list_column) for field in self._fields]
         reader = functools.partial(
             _chunks,
             fields=self._fields,
@@ -182,8 +188,8 @@ class ParquetDataset(_Dataset):  # type: ignore[misc,valid-type]
 class _Arrays:
     """Makes the values of one column in a batch from the arrays of a chunk (arrow_reader.py)."""
 
-    def __init__(self, field):
-        self._field = field
+    def __init__(self, field, list_column):
+        self._field, self._list_column = field, list_column
 
     def specs(self):
         """The TensorSpecs of the arrays of a chunk."""
@@ -209,7 +215,7 @@ class _Arrays:
         return _Part(nesting[:2] or [values], nesting[2:], values, strings)
 
     def batch(self, part, rows):
-        """The column's value in a batch: a Tensor or a DataFrame.Value. `rows` iterates over the batch's slices of `of_rows`."""
+        """The column's value in a batch: a Tensor, or what `list_column` returns. `rows` iterates over the batch's slices of `of_rows`."""
         if not self._field.ragged_rank:
             values = next(rows)
             return values if part.strings is None else part.strings.gather(values)
@@ -221,7 +227,7 @@ class _Arrays:
             first, last = splits[0], splits[-1]
             all_splits.append(splits - first)
         values = part.values[first:last]
-        return DataFrame.Value(
+        return self._list_column(
             values if part.strings is None else part.strings.gather(values), all_splits
         )
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_multitier.deeprec import incremental
 from tf_multitier.deeprec import name_map
+from tf_multitier.deeprec import parquet
 from tf_multitier.deeprec import server_protocol
 from tf_multitier.deeprec import session_config
 from tf_multitier.graph_state import refuse_eager
@@ -47,6 +48,7 @@ def install(v1_behavior: bool = True) -> None:
         session_config.install()
         incremental.install()
         server_protocol.install()
+        parquet.install()
         _installed = True
     if v1_behavior:
         with deprecations_silenced():
