@@ -250,6 +250,7 @@ def _expect(command, expected, folder, variables=()):
 
 
 def readme_programs():
-    """The Python programs of the README, in order."""
+    """The Python programs of the README that print, in order."""
     with open(os.path.join(ROOT, "README.md"), "rb") as readme:
-        return re.findall(r"```python\n(.*?)```", readme.read().decode("utf-8"), re.DOTALL)
+        found = re.findall(r"```python\n(.*?)```", readme.read().decode("utf-8"), re.DOTALL)
+    return [program for program in found if "print(" in program]

@@ -1,9 +1,12 @@
-"""The Python snippets of the pages in docs/ run, in the order of the page, after what the page takes for granted.
+"""The Python programs in the documents run as printed.
 
-README.md and docs/tensorflow2.md have whole programs, which test_examples.py runs. Folders of the snippets (FOLDERS)
-are in the test's folder.
+The blocks of a page, in its order, are one program: it begins without a name, as a file does. What differs from the page: FOLDERS are
+in the test's folder. What a page takes for granted are files, which the function of the page in NEEDS makes.
+
+The blocks of README.md and docs/tensorflow2.md are programs of their own, which test_examples.py runs.
 """
 
+import ast
 import os
 import re
 import subprocess
@@ -20,21 +23,36 @@ from tf_multitier import engine
 v1 = tf.compat.v1
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("/models", "/ssd", "/data", "/train", "/serve")
-PROGRAMS = ("docs/tensorflow2.md",)  # of test_examples.py
+PROGRAMS = {"README.md", "docs/tensorflow2.md"}  # of test_examples.py
 
 
-def pages():
-    """Paths, from the root, of all pages with Python snippets."""
+def documents():
+    """Paths, from the root, of all documents."""
     found = []
-    for path, _, names in os.walk(os.path.join(ROOT, "docs")):
+    for path, folders, names in os.walk(ROOT):
+        folders[:] = [n for n in folders if n[0] != "." and not n.startswith("bazel-")]
         found += [os.path.relpath(os.path.join(path, name), ROOT) for name in names]
-    return sorted(path for path in found if path.endswith(".md") and snippets(path))
+    return sorted(path for path in found if path.endswith(".md"))
 
 
-def snippets(page):
+def blocks(page):
+    """(language, code) of each block of code of a page."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as stream:
-        found = re.findall(r"^( *)```python\n(.*?)^ *```", stream.read(), re.DOTALL | re.MULTILINE)
-    return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+        found = re.findall(r"^( *)```(.*?)\n(.*?)^ *```", stream.read(), re.DOTALL | re.MULTILINE)
+    return [(kind, re.sub(f"^{indent}", "", code, flags=re.M)) for indent, kind, code in found]
+
+
+def programs(page):
+    return [code for kind, code in blocks(page) if kind == "python"]
+
+
+def is_python(code):
+    """Whether code is that of Python, and not a list of words or a command."""
+    try:
+        lines = ast.parse(code).body
+    except SyntaxError:
+        return False
+    return any(not isinstance(line, ast.Expr) or isinstance(line.value, ast.Call) for line in lines)
 
 
 def rows_of(count=3):
@@ -46,72 +64,43 @@ def checkpoints_page(folder):
     checkpoint.save_parquet(rows_of(), str(folder / "user.parquet"))
     with checkpoint.Writer(str(folder / "models/model-1000")) as writer:
         writer.add_table("user", rows_of())
-    return {}
 
 
 def leveldb_page(folder):
     table = engine.Table(
-        dim=3, storage_type="LEVELDB", storage_path=str(folder), name="t", keep=True
+        dim=3, storage_type="LEVELDB", storage_path=str(folder / "ssd"), name="users", keep=True
     )
     table.apply("sgd", [5, -2], np.ones((2, 3), np.float32), hyper={"learning_rate": 1.0})
-    table.flush()
-    directory = os.path.join(table.path, "leveldb")
     table.close()
-    return {"directory": directory}
-
-
-def session_page(unused_folder):
-    users = tf_multitier.get_embedding_variable("users", 4)
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(users, [1, 2]))
-    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
-    session = v1.Session()
-    session.run(v1.global_variables_initializer())
-    session.run(train)
-    return {
-        "session": session,
-        "users": users,
-        "last_export": 0,
-        "publish": lambda keys, values: print(len(keys), values.shape),
-        "values": np.ones((2, 4), np.float32),
-    }
 
 
 def serving_page(folder):
     for version in (7, 8):
-        path = folder / f"models/{version}-full"
         with tf.Graph().as_default(), v1.Session() as session:
-            words = v1.placeholder(tf.string, [None, None])
-            table = tf_multitier.get_embedding_variable("words", 4)
-            ids = tf.strings.to_hash_bucket_fast(words, 2**62)
-            score = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), [1, 2])
-            session.run(v1.global_variables_initializer())
-            v1.saved_model.simple_save(session, str(path), {"words": words}, {"score": score})
-    tf_multitier.serving.freeze(str(path), str(folder / "models/8"))
-    inputs = {"words": [["ann"]]}
-    with tf.Graph().as_default(), v1.Session() as session:
-        prefix = kept_rows(session, folder)
-    with tf.Graph().as_default(), v1.Session() as session:
-        save_deltas(session, folder)
-    return {
-        "inputs": inputs,
-        "other_inputs": inputs,
-        "build": lambda ids: tf.nn.embedding_lookup(kept_variable(folder), ids),
-        "features": [1, 2],
-        "prefix": prefix,
-    }
+            save_words(session, str(folder / f"models/{version}-full"))
+    tf_multitier.serving.freeze(str(folder / "models/8-full"), str(folder / "models/8"))
+    for save in (save_kept, save_deltas):
+        with tf.Graph().as_default(), v1.Session() as session:
+            save(session, folder)
 
 
-def kept_variable(folder):
-    storage = tf_multitier.StorageOption("SSDHASH", str(folder / "ssd"), keep=True)
+def save_words(session, path):
+    words = v1.placeholder(tf.string, [None, None])
+    table = tf_multitier.get_embedding_variable("words", 4)
+    ids = tf.strings.to_hash_bucket_fast(words, 2**62)
+    score = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), [1, 2])
+    session.run(v1.global_variables_initializer())
+    v1.saved_model.simple_save(session, path, {"words": words}, {"score": score})
+
+
+def save_kept(session, folder):
+    storage = tf_multitier.StorageOption("DRAM_SSDHASH", str(folder / "ssd"), [1 << 20], keep=True)
     option = tf_multitier.EmbeddingVariableOption(storage_option=storage)
-    return tf_multitier.get_embedding_variable("kept", 4, ev_option=option)
-
-
-def kept_rows(session, folder):
-    keep = kept_variable(folder).upsert([1, 2], np.ones((2, 4), np.float32))
+    users = tf_multitier.get_embedding_variable("users", 4, ev_option=option)
+    keep = users.upsert([7, 9], np.ones((2, 4), np.float32))
     session.run(v1.global_variables_initializer())
     session.run(keep)
-    return v1.train.Saver().save(session, str(folder / "train/kept"))
+    v1.train.Saver().save(session, str(folder / "train/kept"))
 
 
 def save_deltas(session, folder):
@@ -127,7 +116,7 @@ def save_deltas(session, folder):
     v1.saved_model.simple_save(session, str(folder / "models/graph"), {"ids": ids}, {"v": values})
 
 
-# What each page takes for granted: function of the folder that gives names for the snippets. None: nothing.
+# {page with programs: function of the folder that makes the files which the page takes for granted, or None}
 NEEDS = {
     "docs/checkpoints.md": checkpoints_page,
     "docs/deeprec.md": None,
@@ -135,34 +124,37 @@ NEEDS = {
     "docs/kept_rows.md": None,
     "docs/operations.md": None,
     "docs/options.md": None,
-    "docs/rows.md": session_page,
-    "docs/saving.md": session_page,
+    "docs/rows.md": None,
+    "docs/saving.md": None,
     "docs/serving.md": serving_page,
 }
 
 
-def test_every_page_with_snippets_is_run():
-    assert set(pages()) == {*NEEDS, *PROGRAMS}
+def test_every_page_with_programs_is_run():
+    assert {page for page in documents() if programs(page)} == {*NEEDS, *PROGRAMS}
 
 
-@pytest.mark.parametrize("page", sorted(set(NEEDS) - {"docs/deeprec.md"}))
-def test_the_snippets_of_a_page_run(graph, page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", documents())
+def test_code_of_python_is_marked_as_such(page):
+    for kind, code in blocks(page):
+        assert kind == "python" or not is_python(code), (
+            f"{page}: expected ```python before:\n{code}"
+        )
+
+
+@pytest.mark.parametrize("page", NEEDS)
+def test_the_programs_of_a_page_run_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in FOLDERS:
         os.mkdir(str(tmp_path) + name)
-    names = {"tf": tf, "tf_multitier": tf_multitier}
-    names.update(NEEDS[page](tmp_path) if NEEDS[page] else {})
-    for number, code in enumerate(snippets(page)):
-        for folder in FOLDERS:
-            code = code.replace(f'"{folder}', f'"{tmp_path}{folder}')
-        exec(compile(code, f"{page}, snippet {number}", "exec"), names)
-    for closed in ("session", "model", "table"):
-        if hasattr(names.get(closed), "close"):
-            names[closed].close()
-
-
-def test_the_snippet_of_the_drop_in_runs():
-    """In a process of its own: it changes the names of TensorFlow."""
-    [code] = snippets("docs/deeprec.md")
-    after = "import tensorflow as tf\nassert tf.feature_column.embedding_column\n"
-    subprocess.run([sys.executable, "-c", code + after], check=True)
+    if NEEDS[page]:
+        NEEDS[page](tmp_path)
+    code = "\n".join(programs(page))
+    for folder in FOLDERS:
+        code = code.replace(f'"{folder}', f'"{tmp_path}{folder}')
+    if "tf_multitier.v1" in code or "deeprec" in code:  # they change TensorFlow for the process
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, env=dict(os.environ, PYTHONPATH=ROOT)
+        )
+    else:
+        exec(compile(code, page, "exec"), {"__name__": "__main__"})

@@ -252,7 +252,7 @@ def test_programs_of_a_document_print_what_they_say(document, tmp_path):
     assert len(codes) >= 2
     for code in codes:
         script = tmp_path / "snippet.py"
-        script.write_text(code.replace('"/ssd', f'"{tmp_path}/ssd'))
+        script.write_text(code.replace('"/ssd/', f'"{tmp_path}/'))
         said = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", code, re.M)
         assert len(said) == code.count("print(")
         assert run_python(str(script), **silent).splitlines() == said

@@ -419,7 +419,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 saved = saved_model_pb2.SavedModel()
 saved.ParseFromString(open(folder + "/saved_model.pb", "rb").read())
 [meta] = saved.meta_graphs
-with tf.Graph().as_default(), v1.Session() as session:  # what TensorFlow Serving does
+with tf.Graph().as_default(), v1.Session() as session:  # what a server without Python does
     tf.import_graph_def(meta.graph_def, name="")
     session.run(meta.saver_def.restore_op_name, {meta.saver_def.filename_tensor_name: folder + "/variables/variables"})
     print("SERVED", session.run("out:0", {"ids:0": [1, 2]}).sum())

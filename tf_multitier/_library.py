@@ -29,7 +29,7 @@ def check_tensorflow_version(installed, built_for):
 
 
 def get_library_path() -> str:
-    """The path of the shared library with the ops. TensorFlow Serving and other programs can load it as custom ops."""
+    """The path of the shared library with the ops. `tf.load_op_library` and C++ programs load it: examples/serving."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), _LIBRARY)
 
 

@@ -57,7 +57,7 @@ class PredictOutput:
 
 
 class ClassificationOutput:
-    """Classes and their scores, for TensorFlow Serving's Classify requests."""
+    """Classes and their scores: a signature of the method `tensorflow/serving/classify`."""
 
     def __init__(self, scores: typing.Any = None, classes: typing.Any = None) -> None:
         if scores is None and classes is None:
@@ -72,7 +72,7 @@ class ClassificationOutput:
 
 
 class RegressionOutput:
-    """One value per example, for TensorFlow Serving's Regress requests."""
+    """One value per example: a signature of the method `tensorflow/serving/regress`."""
 
     def __init__(self, value: typing.Any) -> None:
         self.value = value
