@@ -47,7 +47,7 @@ PICTURE = "train_dcnv2.png"
 
 
 def build():
-    facts = environment.configure()
+    facts = environment.configure(meanwhile=bazel.build_engine)
     bazel.build_libraries(facts)
     return facts
 

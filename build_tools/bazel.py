@@ -46,6 +46,11 @@ def _command_line(command):
     return ["bazel"] + startup + [command], environment
 
 
+def build_engine():
+    """Builds the C++ that needs neither TensorFlow nor Python, for a later build_libraries()."""
+    bazel("build", ["//cc:engine.so"], "the build of the engine failed")
+
+
 def build_libraries(facts):
     """Builds the libraries and places them, with the version of TensorFlow they are for, in tf_multitier/."""
     with step("C++ for TensorFlow " + facts["TF_MULTITIER_TF_VERSION"]):

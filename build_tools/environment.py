@@ -6,7 +6,7 @@ import json
 import os
 
 from build_tools import machine
-from build_tools.steps import ROOT, Failure, logged, output_of, step, write_if_changed
+from build_tools.steps import ROOT, Failure, Meanwhile, logged, output_of, step, write_if_changed
 
 VENV = os.path.join(ROOT, ".venv")
 VENV_PYTHON = os.path.join(VENV, "bin", "python")
@@ -80,8 +80,11 @@ def install_cuda_tools():
     write_if_changed(STAMP, json.dumps(stamp, indent=1) + "\n")
 
 
-def configure():
-    """Everything that must hold before Bazel runs. Returns probe_environment()'s facts."""
+def configure(meanwhile=None):
+    """Everything that must hold before Bazel runs. Returns probe_environment()'s facts.
+
+    `meanwhile` runs while pip installs packages, where it does: it may use Bazel, but not TensorFlow or Python's headers.
+    """
     if any(character.isspace() for character in ROOT):
         raise Failure(
             "Bazel does not work in a path with spaces: move the checkout out of %r." % ROOT
@@ -91,8 +94,13 @@ def configure():
     )
     python = python or machine.find_python()
     machine.install_packages(python)
+    building = None
+    if meanwhile is not None and not environment_is_ready():
+        building = Meanwhile("C++ of the engine, meanwhile", meanwhile)
     make_environment(python)
     facts = probe_environment()
+    if building is not None:
+        building.wait()
     write_bazelrc(facts)
     return facts
 
@@ -105,13 +113,25 @@ def write_bazelrc(facts):
     write_if_changed(BAZELRC, "\n".join(lines) + "\n")
 
 
+def _works():
+    return os.path.exists(VENV_PYTHON) and machine.python_facts(VENV_PYTHON) is not None
+
+
+def environment_is_ready():
+    """Whether .venv has what requirements.txt and requirements_no_deps.txt ask for."""
+    stamp = read_stamp()
+    return (
+        _works()
+        and stamp.get("requirements") == _requirements_digest()
+        and stamp.get("root") == ROOT
+    )
+
+
 def make_environment(python):
     """Creates .venv and installs requirements.txt and requirements_no_deps.txt in it, unless that was done."""
-    digest = _requirements_digest()
-    stamp = read_stamp()
-    works = os.path.exists(VENV_PYTHON) and machine.python_facts(VENV_PYTHON) is not None
-    if works and stamp.get("requirements") == digest and stamp.get("root") == ROOT:
+    if environment_is_ready():
         return
+    digest, stamp, works = _requirements_digest(), read_stamp(), _works()
     # Clearing a link would empty its target, which is another checkout's environment.
     if os.path.islink(VENV):
         raise Failure(

@@ -6,6 +6,7 @@
   mt_tf_library      a library that includes tensorflow/: only cc/ops and cc/kernels
   mt_tf_op_library   the shared library that tf.load_op_library opens
   mt_pybind_module   a Python extension module, without TensorFlow
+  mt_engine          what these two have in common, built without TensorFlow and Python
 
 Headers are included from the repository's root: #include "cc/base/status.h". Targets are private unless they say otherwise; the
 default of a library is //cc:__subpackages__ and //benchmarks:__subpackages__. Labels of system libraries: @system_libs//:leveldb,
@@ -258,4 +259,19 @@ def mt_pybind_module(name, hdrs = [], units = {}, deps = [], copts = [], visibil
         tags = ["tf"],
         visibility = visibility or ["//visibility:public"],
         deps = [":" + library],
+    )
+
+def mt_engine(name, deps):
+    """Libraries of the engine as one target. Nothing loads the file: it holds what is built while pip installs TensorFlow.
+
+    Args:
+      name: the file's name, ends in .so.
+      deps: mt_cc_library targets.
+    """
+    native.cc_binary(
+        name = name,
+        linkshared = True,
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+        deps = deps,
     )

@@ -5,6 +5,7 @@ import glob
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_is_kept(
     with pytest.raises(steps.Failure, match="is a link to .*other.*remove the link"):
         environment.make_environment({"executable": sys.executable})
     assert (tmp_path / "other" / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_the_engine_is_built_next_to_pip_and_only_where_pip_runs(monkeypatch, ready, capfd):
+    built, order = threading.Event(), []
+    monkeypatch.setattr(environment, "environment_is_ready", lambda: ready)
+    monkeypatch.setattr(machine, "find_python", lambda: PYTHON)
+    monkeypatch.setattr(machine, "python_facts", lambda python: PYTHON)
+    monkeypatch.setattr(machine, "install_packages", lambda python: order.append("packages"))
+    monkeypatch.setattr(environment, "probe_environment", dict)
+    monkeypatch.setattr(environment, "write_bazelrc", lambda facts: order.append("bazelrc"))
+
+    def pip(python):
+        assert ready or built.wait(60)  # pip is at work when the engine is built
+        order.append("pip")
+
+    def engine():
+        assert order == ["packages"]  # the compiler and Bazel are there
+        built.set()
+
+    monkeypatch.setattr(environment, "make_environment", pip)
+    environment.configure(meanwhile=engine)
+    assert order == ["packages", "pip", "bazelrc"] and built.is_set() == (not ready)
 
 
 @pytest.fixture
