@@ -9,6 +9,7 @@ Keras 2 takes an object of Keras 3 for something that has no weights, so nothing
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import typing
 
@@ -66,7 +67,7 @@ class Keras3Object:
           TypeError: Keras 2 asks.
           AttributeError: others ask.
         """
-        frame: typing.Any = sys._getframe(1)
+        frame: typing.Any = inspect.currentframe()
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
             package = _package_of(module)
