@@ -4,6 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
@@ -54,9 +56,12 @@ def session_of():
     return session
 
 
-@pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("counter", [tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int64])
+@pairwise(
+    world=WORLDS,
+    counter=[tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int8, tf.int64],
+    parts=[1, 2],
+    pooled=[False, True],
+)
 def test_a_bloom_filter_admits_after_so_many_occurrences(world, pooled, parts, counter):
     ev, train, values = trained_in(
         world, parts, pooled, filter_option=tf_multitier.CBFFilter(3, 1000, 0.01, counter)

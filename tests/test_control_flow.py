@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pairs import pairwise
 import tensorflow as tf
 from column_util import embedded
 from column_util import ints
@@ -86,9 +87,11 @@ def trained(make_step, parts):
     return dict(zip(keys.tolist(), frequencies.tolist())), moved[:, 0].round(5).tolist()
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("lookup", [one, dense, safe, group])
-@pytest.mark.parametrize("loss", [plain, cond, nested, both_branches, switch_case])
+@pairwise(
+    loss=[plain, cond, nested, both_branches, switch_case],
+    lookup=[one, dense, safe, group],
+    parts=[1, 2],
+)
 def test_a_lookup_in_a_branch_counts_occurrences(branches, loss, lookup, parts):
     def step(ev, taken):
         return v1.train.GradientDescentOptimizer(1.0).minimize(loss(ev, lookup, taken))
@@ -112,9 +115,7 @@ def test_lookups_in_a_branch_and_outside_of_it_both_count(branches, lookup):
     )
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("lookup", [one, dense, group])
-@pytest.mark.parametrize("gradients_inside", [False, True])
+@pairwise(gradients_inside=[False, True], lookup=[one, dense, group], parts=[1, 2])
 def test_an_update_in_a_branch_counts_occurrences(branches, gradients_inside, lookup, parts):
     """Programs that accumulate gradients or skip a step update in a branch."""
 

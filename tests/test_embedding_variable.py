@@ -4,6 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 from variable_util import initialized_session
 from variable_util import make
@@ -78,8 +80,7 @@ def test_without_a_global_step_the_table_counts_its_applies(graph):
         assert session.run(ev.get_version([5, 6])).tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("key_dtype", [tf.int64, tf.int32])
+@pairwise(world=WORLDS, key_dtype=[tf.int64, tf.int32], parts=[1, 3])
 def test_every_integer_is_a_key(world, key_dtype, parts):
     ev = make(parts=parts, initializer=v1.zeros_initializer(), key_dtype=key_dtype)
     limits = np.iinfo(key_dtype.as_numpy_dtype)

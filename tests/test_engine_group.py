@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pairs import pairwise
 
 from tf_multitier import engine
 
@@ -91,9 +92,7 @@ def test_a_sequence_without_keys_has_no_steps(splits, train):
         assert group.weights_gradients(group.values)[0].shape == (0,) and len(table) == 0
 
 
-@pytest.mark.parametrize("form", ["sum", "mean", "sqrtn", "sequence"])
-@pytest.mark.parametrize("max_norm", [None, 0.7])
-@pytest.mark.parametrize("rows", [7, 12000])  # the keys of the larger one are cut into pieces
+@pairwise(rows=[7, 12000], max_norm=[None, 0.7], form=["sum", "mean", "sqrtn", "sequence"])
 def test_gradients_of_weights_are_finite_differences(form, max_norm, rows):
     rng = np.random.default_rng(rows)
     splits = np.concatenate([[0], np.cumsum(rng.integers(0, 4, rows))])
@@ -142,9 +141,7 @@ def test_gradients_of_weights_are_finite_differences(form, max_norm, rows):
     np.testing.assert_array_equal(group.weights_gradients(grads)[1], found[1])
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rows", [20, 9000])  # the keys of the larger one are cut into pieces
+@pairwise(rows=[20, 9000], weighted=[False, True], combiner=["sum", "mean", "sqrtn"])
 def test_a_table_twice_in_a_group_trains_as_one_lookup_of_the_joined_keys(combiner, weighted, rows):
     rng = np.random.default_rng(rows)
     twice, joined, between = uniform_table(), uniform_table(), engine.Table(dim=2)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
@@ -235,9 +237,10 @@ def test_the_gradient_of_a_partitioned_variable_names_its_parts(parted):
     assert len(tf.gradients(loss, list(parted))) == 2
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
+@pairwise(
+    world=WORLDS,
+    parts=[1, 2],
+    use=[
         lambda e: tf.convert_to_tensor(e),
         lambda e: e + 1.0,
         lambda e: tf.nn.l2_loss(e),
@@ -249,7 +252,6 @@ def test_the_gradient_of_a_partitioned_variable_names_its_parts(parted):
         lambda e: tf.matmul(e, e),
     ],
 )
-@pytest.mark.parametrize("parts", [1, 2])
 def test_dense_uses(world, use, parts):
     variable = tf_multitier.get_embedding_variable(
         "e", 4, partitioner=v1.fixed_size_partitioner(parts)

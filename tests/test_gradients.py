@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
@@ -221,11 +223,12 @@ def test_the_second_derivative_of_a_dense_lookup_equals_stock(graph, max_norm):
 # ---- weights
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize(
-    "lookup", [tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse]
+@pairwise(
+    world=WORLDS,
+    combiner=["sum", "mean"],
+    lookup=[tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse],
+    parts=[1, 2],
 )
-@pytest.mark.parametrize("combiner", ["sum", "mean"])
 def test_weights_of_another_number_than_the_ids_are_refused_when_run(
     world, lookup, combiner, parts
 ):
@@ -267,10 +270,13 @@ def test_no_ids_and_no_weights_are_fine(world):
 RAGGED = [[1, 1, 2], [], [-3]]
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", [tf.int64, tf.int32])
+@pairwise(
+    world=WORLDS,
+    dtype=[tf.int64, tf.int32],
+    weighted=[False, True],
+    combiner=["sum", "mean", "sqrtn"],
+    parts=[1, 3],
+)
 def test_ragged_ids_are_pooled_as_sparse_ids_are(world, parts, combiner, weighted, dtype):
     ev = tf_multitier.get_embedding_variable("ev", 5, partitioner=v1.fixed_size_partitioner(parts))
     ragged = lambda rows, dtype: tf.ragged.constant(rows, dtype=dtype, row_splits_dtype=splits)

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 from storage_util import option
 from variable_util import make
@@ -126,8 +128,7 @@ def readers(ev, training):
     }
 
 
-@pytest.mark.parametrize("how", list(readers(None, True)))
-@pytest.mark.parametrize("parts", [1, 3])
+@pairwise(world=WORLDS, parts=[1, 3], how=list(readers(None, True)))
 def test_evaluation_reads_its_own_value_of_absent_keys(world, how, parts):
     ev = make(parts=parts, initializer=v1.ones_initializer(), ev_option=init(eval_initializer=0.0))
     step = world.step(lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(ev, ids)), [ev], "sgd", 0.5)
@@ -212,8 +213,7 @@ def test_a_keras_model_evaluates_with_it_and_trains_without():
 # ---- keys that are not admitted
 
 
-@pytest.mark.parametrize("kind", ["DRAM", "DRAM_SSDHASH", "LEVELDB", "HBM_DRAM"])
-@pytest.mark.parametrize("parts", [1, 2])
+@pairwise(world=WORLDS, parts=[1, 2], kind=["DRAM", "DRAM_SSDHASH", "LEVELDB", "HBM_DRAM"])
 @pytest.mark.usefixtures("emulated_device")
 def test_a_key_that_is_not_admitted_may_read_what_its_row_will_begin_with(
     world, kind, parts, tmp_path

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 from variable_util import make
 from variable_util import sparse
@@ -11,10 +13,13 @@ from tf_multitier import lookup
 v1 = tf.compat.v1
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("max_norm", [None, 0.7])
+@pairwise(
+    world=WORLDS,
+    max_norm=[None, 0.7],
+    combiner=["sum", "mean", "sqrtn"],
+    weighted=[False, True],
+    parts=[1, 3],
+)
 def test_pooled_lookup_and_its_gradients_equal_stock(world, combiner, weighted, max_norm, parts):
     ev = make(dim=5, parts=parts)
     rows = world.run(lambda: tf.nn.embedding_lookup(ev, np.arange(12)))
@@ -59,9 +64,7 @@ def on_two_devices(**kwargs):
     return ev
 
 
-@pytest.mark.parametrize("max_norm", [None, 0.7])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pairwise(combiner=["sum", "mean", "sqrtn"], weighted=[False, True], max_norm=[None, 0.7])
 def test_pooling_is_the_same_on_every_path(graph, combiner, weighted, max_norm):
     evs = [make(dim=19), make("parted", dim=19, parts=3), on_two_devices(dim=19)]
     rng = np.random.default_rng(1)

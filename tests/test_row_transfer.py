@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 from storage_util import WorldModel
 from storage_util import option
@@ -49,8 +51,7 @@ def collected(pieces):
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("kind", STORAGES)
+@pairwise(world=WORLDS, kind=STORAGES, parts=[1, 3])
 def test_rows_gives_what_export_gives(world, kind, parts, tmp_path):
     storage = option(kind, tmp_path, row_bytes=32, rows=5)
     model = WorldModel(world, storage, parts=parts, rule="momentum")
@@ -121,8 +122,7 @@ def test_the_cursor_of_another_variable_is_refused_by_name(world, parts):
         world.run(scans[1], cursor)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("kind", STORAGES)
+@pairwise(world=WORLDS, kind=STORAGES, parts=[1, 3])
 def test_upsert_makes_the_same_variable(world, kind, parts, tmp_path):
     first, second = (
         WorldModel(world, option(kind, tmp_path / name, 32, 5), name, parts=parts, rule="momentum")

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
@@ -232,9 +233,9 @@ def test_init_from_checkpoint_restores_under_another_name(tmp_path):
                 np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("before", [1, 3])
-@pytest.mark.parametrize("after", [1, 2])
-@pytest.mark.parametrize("assignment", [{"scope/": "new/"}, {"scope/ev": "new/ev"}, "variable"])
+@pairwise(
+    assignment=[{"scope/": "new/"}, {"scope/ev": "new/ev"}, "variable"], after=[1, 2], before=[1, 3]
+)
 def test_init_from_checkpoint_takes_partitioned_variables_by_scope_name_and_object(
     tmp_path, before, after, assignment
 ):

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from pairs import pairwise
 import serving_util
 import tensorflow as tf
 from serving_util import DIM
@@ -251,9 +252,7 @@ def test_frozen_files_have_keys_and_values_alone(tmp_path, dtype, size):
             session.run(ev.restore_from(str(tmp_path / "frozen")))
 
 
-@pytest.mark.parametrize("storage", ["DRAM", "DRAM_SSDHASH"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("parts", [1, 3])
+@pairwise(parts=[1, 3], dtype=["float32", "float16", "bfloat16"], storage=["DRAM", "DRAM_SSDHASH"])
 def test_a_variable_freezes_itself(tmp_path, parts, dtype, storage):
     keys, path = np.arange(300), str(tmp_path / "frozen")
     with tf.Graph().as_default():

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from pairs import WORLDS
+from pairs import pairwise
 import tensorflow as tf
 from engine_util import TYPES
 from storage_util import HBM_TYPES
@@ -305,8 +307,7 @@ def test_statistics_begin_with_what_hbm_holds_and_did(world, kind, tmp_path):
     assert stats["tiers"][1]["demotions"] >= 8 and stats["tiers"][1]["promotions"] >= 2
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "HBM_DRAM_SSDHASH"])
+@pairwise(world=WORLDS, kind=["DRAM_SSDHASH", "HBM_DRAM_SSDHASH"], parts=[1, 3])
 def test_peek_and_compact_of_a_variable_change_nothing_it_holds(world, kind, parts, tmp_path):
     model = WorldModel(world, option(kind, tmp_path), parts=parts)
     probe = np.array([[1, 2, 9], [12, 99, 1]])

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from pairs import pairwise
 import tensorflow as tf
 
 import tf_multitier
@@ -174,9 +175,7 @@ def test_a_tape_around_a_function_trains_all_parts_of_a_variable():
     np.testing.assert_allclose(after, before - 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+@pairwise(rule=["sgd", "adagrad", "adam"], grouped=[False, True], parts=[1, 3])
 def test_each_world_trains_the_same_bits(rule, grouped, parts):
     rng = np.random.default_rng(5)
     batches = [[rng.integers(0, 40, (16, 3)), rng.integers(0, 40, (16, 2))] for _ in range(20)]

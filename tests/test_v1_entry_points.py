@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from pairs import pairwise
 import tensorflow as tf
 from group_util import sparse
 from variable_util import initialized_session
@@ -294,9 +295,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("after", [1, 2])
-@pytest.mark.parametrize("before", [1, 2])
-@pytest.mark.parametrize("way", WAYS)
+@pairwise(way=WAYS, before=[1, 2], after=[1, 2])
 def test_a_model_starts_from_a_checkpoint(graph, checkpoints, way, before, after):
     path, expected, dense_values = checkpoints[before]
     ev, dense = (
