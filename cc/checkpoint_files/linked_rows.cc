@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cc/base/coding.h"
+#include "cc/row/schema.h"
 #include "cc/row/value_column.h"
 
 namespace multitier {
@@ -58,11 +59,8 @@ Result<std::unique_ptr<LinkedRows>> LinkedRows::Open(LinkedFile file, LinkedReco
   size_t needed = 0;
   MT_ASSIGN_OR_RETURN(SegmentHeader header,
                       SegmentHeader::Decode(Bytes(records.header.data()), records.header.size(), file.path, &needed));
-  bool fits = needed == records.header.size() && records.slots <= header.slots && header.columns.size() <= columns.size();
-  for (size_t i = 0; fits && i < header.columns.size(); ++i) {
-    fits = header.columns[i].dtype == columns[i].dtype && header.columns[i].dim == columns[i].dim;
-  }
-  if (!fits) {
+  if (needed != records.header.size() || records.slots > header.slots || header.columns.size() > columns.size() ||
+      !AreOfOneTable(header.columns, columns)) {
     return DataLossError("linked file '", file.path, "': expected the columns of its part, found a segment of ",
                          header.columns.size(), " others, or of ", header.slots, " records");
   }
@@ -113,9 +111,12 @@ Status LinkedRows::Take(uint32_t slot, const char* record, size_t i, Rows* rows)
 
 Status LinkedRows::Next(Rows* rows) {
   const uint64_t begin = geometry_.RecordOffset(next_);
+  const size_t row_bytes = static_cast<size_t>(rows->row_elements()) * sizeof(float);  // it may have slots that records lack
+  const size_t most = std::max<size_t>(1, kReadBytes / std::max<size_t>(1, row_bytes));
   uint32_t end = next_;
   std::vector<uint32_t> slots;
   for (uint32_t slot = next_; slot < records_.slots; slot = Seek(slot + 1)) {
+    if (slots.size() == most) break;
     if (!slots.empty() && geometry_.RecordOffset(slot) + geometry_.record_bytes - begin > kReadBytes) break;
     slots.push_back(slot);
     end = slot;

@@ -27,7 +27,7 @@ class LinkedRowsTest : public testing::Test {
     header_.id = 5;
     header_.slots = kSlots + 10;
     header_.columns = Columns();
-    header_.row_bytes = header_.BytesOfColumns(2);
+    header_.row_bytes = static_cast<uint32_t>(header_.BytesOfColumns(2));
     const SegmentGeometry geometry(header_);
     segment_ = header_.Encode();
     segment_.resize(header_.EndOfRecords(header_.slots));
@@ -83,7 +83,7 @@ class LinkedRowsTest : public testing::Test {
   Status Read(Rows* all) {
     const Result<Manifest> manifest = Manifest::Parse(manifest_.ToJson());
     if (!manifest.ok()) return manifest.status();
-    PartFileReader reader("part", *manifest, Reads(part_), [this](const std::string& file) -> Result<LinkedFile> {
+    PartFileReader reader("part", part_.size(), *manifest, Reads(part_), [this](const std::string& file) -> Result<LinkedFile> {
       EXPECT_EQ(file, "data-linke-of-dfile");
       return LinkedFile{"linked", segment_.size(), Reads(segment_)};
     });
@@ -197,6 +197,26 @@ TEST_F(LinkedRowsTest, ColumnsOfThePartMustFit) {
   WritePart();
   manifest_.columns[1].dim = 3;
   ExpectLoss("expected the columns of its part");
+}
+
+// Rows that are made of small records may be large: memory is bounded by them, too.
+TEST_F(LinkedRowsTest, RowsOfManyMoreColumnsComeAFewAtATime) {
+  WritePart();
+  std::vector<ColumnSpec> wide = Columns();
+  wide.push_back({"more", DType::kFloat32, 1 << 20, 0.25f});
+  const auto rows_of = [&](const std::vector<ColumnSpec>& columns) {
+    Result<std::unique_ptr<LinkedRows>> linked =
+        LinkedRows::Open({"linked", segment_.size(), Reads(segment_)}, records_, columns);
+    Rows rows;
+    rows.columns = columns;
+    EXPECT_TRUE(linked.ok() && (*linked)->Next(&rows).ok());
+    return rows;
+  };
+  EXPECT_EQ(rows_of(Columns()).keys.size(), static_cast<size_t>(records_.count()));
+  const Rows rows = rows_of(wide);
+  EXPECT_LE(rows.data.size() * sizeof(float), size_t{16} << 20);
+  EXPECT_EQ(rows.keys[0], 1000);
+  EXPECT_EQ(rows.data[5 + 7], 0.25f);
 }
 
 }  // namespace

@@ -230,9 +230,12 @@ Status PartFileReader::Damaged(uint64_t offset, const std::string& what) const {
 
 Status PartFileReader::ReadBlock(Block* block) {
   char head[kHeadBytes];
+  const uint64_t left = bytes_ - offset_, around = kHeadBytes + sizeof(uint32_t);
+  if (left < around) return Damaged(offset_, StrCat("expected a block, found the last ", left, " bytes"));
   MT_RETURN_IF_ERROR(read_at_(offset_, kHeadBytes, head));
   const uint64_t bytes = static_cast<uint64_t>(Get64(head + 8));
-  if (bytes > kMaxPayloadBytes) return Damaged(offset_, StrCat("a block of ", bytes, " bytes"));
+  const uint64_t most = std::min(left - around, kMaxPayloadBytes);
+  if (bytes > most) return Damaged(offset_, StrCat("expected a block of at most ", most, " bytes, found one of ", bytes));
   const size_t with_checksum = bytes + sizeof(uint32_t);
   if (with_checksum > payload_capacity_) {
     payload_capacity_ = 0;
@@ -262,8 +265,8 @@ Status PartFileReader::CheckPayload(const Block& block, size_t entry_bytes) cons
 }
 
 Status PartFileReader::Begin(InitializerSpec* initializer) {
-  char magic[kMagicBytes];
-  MT_RETURN_IF_ERROR(read_at_(0, kMagicBytes, magic));
+  char magic[kMagicBytes] = {};
+  if (bytes_ >= kMagicBytes) MT_RETURN_IF_ERROR(read_at_(0, kMagicBytes, magic));
   if (std::string_view(magic, kMagicBytes) != kPartFileMagic) return Damaged(0, "not a part file");
   offset_ = kMagicBytes;
   if (!manifest_.has_initializer) return OkStatus();
@@ -275,7 +278,7 @@ Status PartFileReader::Begin(InitializerSpec* initializer) {
     Block block;
     MT_RETURN_IF_ERROR(ReadBlock(&block));
     MT_RETURN_IF_ERROR(CheckPayload(block, dim * sizeof(float)));
-    if (block.kind != kMatrix || block.entries == 0 || matrix->size() + block.entries * dim > rows * dim) {
+    if (block.kind != kMatrix || block.entries == 0 || block.entries > rows - matrix->size() / dim) {
       return Damaged(block.offset, StrCat("expected ", rows, " rows of the initial matrix"));
     }
     matrix->resize(matrix->size() + block.entries * dim);
@@ -418,8 +421,8 @@ Status PartFileReader::TakeNext(Rows* rows) {
   if (fields_ == RowFields::kHeads) rows->columns.clear();
   const size_t row_bytes = kRowHeadBytes + static_cast<size_t>(manifest_.row_elements()) * sizeof(float);
   // A block, and the rows made of it, in vectors that grow.
-  const MemoryLease lease(4 *
-                          std::min(std::max(kPayloadBytes, row_bytes), static_cast<size_t>(manifest_.num_rows) * row_bytes));
+  const size_t rows_at_once = std::min(std::max<size_t>(1, kPayloadBytes / row_bytes), static_cast<size_t>(manifest_.num_rows));
+  const MemoryLease lease(4 * rows_at_once * row_bytes);
   if (!lease.ok()) return lease.Refusal(StrCat("checkpoint part ", name_, ": reading rows"));
   for (;;) {
     if (linked_ != nullptr) return TakeLinked(rows);

@@ -85,10 +85,14 @@ class PartFileReader {
   // Opens a linked file, by its name in the manifest.
   using OpenLinked = std::function<Result<LinkedFile>(const std::string& file)>;
 
-  // name: the file's name, for error messages. The content must match the manifest. REQUIRES: open_linked, if the manifest has
-  // linked files
-  PartFileReader(std::string name, const Manifest& manifest, ReadAt read_at, OpenLinked open_linked = nullptr)
-      : name_(std::move(name)), manifest_(manifest), read_at_(std::move(read_at)), open_linked_(std::move(open_linked)) {}
+  // name: the file's name, for error messages. bytes: its size. The content must match the manifest. REQUIRES: open_linked, if
+  // the manifest has linked files
+  PartFileReader(std::string name, uint64_t bytes, const Manifest& manifest, ReadAt read_at, OpenLinked open_linked = nullptr)
+      : name_(std::move(name)),
+        bytes_(bytes),
+        manifest_(manifest),
+        read_at_(std::move(read_at)),
+        open_linked_(std::move(open_linked)) {}
 
   // What Next gives from now on. At first: all.
   void SetFields(RowFields fields) { fields_ = fields; }
@@ -128,6 +132,7 @@ class PartFileReader {
   Status CheckPayload(const Block& block, size_t entry_bytes) const;
 
   const std::string name_;
+  const uint64_t bytes_;
   const Manifest& manifest_;
   const ReadAt read_at_;
   const OpenLinked open_linked_;

@@ -53,7 +53,7 @@ std::string Write(const Manifest& manifest, const Rows& rows, uint32_t* checksum
 
 Status Read(const Manifest& manifest, const std::string& file, InitializerSpec* initializer, Rows* all,
             RowFields fields = RowFields::kAll) {
-  PartFileReader reader("part", manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
+  PartFileReader reader("part", file.size(), manifest, [&](uint64_t offset, size_t n, char* out) -> Status {
     if (offset + n > file.size()) return DataLossError("short");
     std::memcpy(out, file.data() + offset, n);
     return OkStatus();
@@ -161,6 +161,20 @@ TEST(PartFileTest, FrozenRowsWhereOthersAreExpectedAreDamage) {
   manifest.frozen = true;
   manifest.columns = ExampleManifest().columns;
   EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+}
+
+// Before memory is taken for it.
+TEST(PartFileTest, ABlockThatIsLargerThanTheFileIsDamage) {
+  std::string file = Write(ExampleManifest(), ExampleRows());
+  for (const uint64_t bytes : {uint64_t{file.size()}, uint64_t{1} << 29, ~uint64_t{0}, ~uint64_t{0} - 20}) {
+    EncodeFixed64(reinterpret_cast<uint8_t*>(file.data()) + 16, bytes);
+    InitializerSpec initializer;
+    Rows read;
+    const Status status = Read(ExampleManifest(), file, &initializer, &read);
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_NE(status.message().find("damaged at offset 8: expected a block of at most"), std::string::npos)
+        << status.ToString();
+  }
 }
 
 TEST(PartFileTest, GivesBackWhatWasWritten) {

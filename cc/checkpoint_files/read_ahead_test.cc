@@ -42,7 +42,7 @@ class ReadAheadTest : public testing::Test {
 
   // The keys that visit got before it or the file had an error.
   Status Read(int64_t refused_key, std::vector<int64_t>* keys) {
-    PartFileReader reader("part", manifest_, [this](uint64_t offset, size_t n, char* out) -> Status {
+    PartFileReader reader("part", file_.size(), manifest_, [this](uint64_t offset, size_t n, char* out) -> Status {
       if (offset + n > file_.size()) return DataLossError("short");
       std::memcpy(out, file_.data() + offset, n);
       return OkStatus();

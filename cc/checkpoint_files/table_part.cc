@@ -12,6 +12,10 @@
 namespace multitier {
 namespace {
 
+constexpr size_t kMostLetters = 64;  // of the name of a file
+constexpr int64_t kMostCount = int64_t{1} << 40;
+constexpr int64_t kMostApplies = int64_t{1} << 62;  // they may be microseconds
+
 Json InitializerToJson(const InitializerSpec& spec) {
   Json json = Json::Object();
   json.Set("kind", Json::String(InitializerKindName(spec.kind)));
@@ -41,6 +45,27 @@ Result<InitializerSpec> ParseInitializer(const Json& json) {
   return spec;
 }
 
+// A name without a folder: every file of a part is next to its index.
+Status CheckFileName(const std::string& file) {
+  const bool is_name = file.find('/') == std::string::npos && file.find('\0') == std::string::npos;
+  if (is_name && !file.empty() && file.size() <= kMostLetters) return OkStatus();
+  return InvalidArgumentError("manifest: expected the name of a file, found '", file, "'");
+}
+
+// A number of rows: sums and products with a row's bytes fit 64 bits.
+Status CheckCount(const char* name, int64_t count) {
+  if (count >= 0 && count <= kMostCount) return OkStatus();
+  return InvalidArgumentError("manifest: ", name, ": expected 0 to ", kMostCount, ", found ", count);
+}
+
+// Of the parameters; the matrix is in the part file.
+Status CheckInitializer(const InitializerSpec& spec, int dim, DType dtype) {
+  MT_RETURN_IF_ERROR(CheckCount("matrix_rows", spec.matrix_rows));
+  if (spec.kind != InitializerKind::kMatrix) return Initializer::Create(spec, dim, dtype).status();
+  if (spec.matrix_rows > 0) return OkStatus();
+  return InvalidArgumentError("manifest: expected a matrix with rows, found none");
+}
+
 Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
   std::vector<Manifest::Linked> out;
   MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("linked"));
@@ -49,7 +74,8 @@ Result<std::vector<Manifest::Linked>> ParseLinked(const Json& json) {
     MT_ASSIGN_OR_RETURN(linked.file, item.GetString("file"));
     MT_ASSIGN_OR_RETURN(linked.bytes, item.GetInt("bytes"));
     MT_ASSIGN_OR_RETURN(linked.rows, item.GetInt("rows"));
-    if (linked.file.find('/') != std::string::npos || linked.bytes < 0 || linked.rows < 0) {
+    MT_RETURN_IF_ERROR(CheckFileName(linked.file));
+    if (linked.bytes < 0 || linked.rows < 0) {
       return InvalidArgumentError("manifest: linked file '", linked.file, "' of ", linked.bytes, " bytes and ", linked.rows,
                                   " rows");
     }
@@ -125,38 +151,50 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
                               kFormatVersion, " to ", kUnsignedFormatVersion);
   }
   Manifest out;
-  out.frozen = version == kFrozenFormatVersion;
+  const bool is_unsigned = version == kUnsignedFormatVersion;
+  if (is_unsigned != (json.Find("key_dtype") != nullptr)) {
+    return InvalidArgumentError("manifest: key_dtype: expected it in format version ", kUnsignedFormatVersion,
+                                " and no other, found version ", version);
+  }
+  if (is_unsigned) {
+    MT_ASSIGN_OR_RETURN(out.key_dtype, json.GetString("key_dtype"));
+    if (out.key_dtype != "uint64" && out.key_dtype != "uint32") {
+      return InvalidArgumentError("manifest: key_dtype: expected uint64 or uint32, found '", out.key_dtype, "'");
+    }
+  }
+  MT_ASSIGN_OR_RETURN(const int64_t frozen,
+                      is_unsigned ? json.GetInt("frozen") : Result<int64_t>(version == kFrozenFormatVersion));
+  if (frozen != 0 && frozen != 1) return InvalidArgumentError("manifest: frozen: expected 0 or 1, found ", frozen);
+  out.frozen = frozen == 1;
+  if (version == kLinkedFormatVersion || json.Find("linked") != nullptr) {
+    MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
+  }
+  if (!out.linked.empty() && version < kLinkedFormatVersion) {
+    return InvalidArgumentError("manifest: linked: expected format version ", kLinkedFormatVersion, " or more, found ",
+                                version);
+  }
   MT_ASSIGN_OR_RETURN(const Json* column_list, json.GetArray("columns"));
   for (const Json& item : column_list->items()) {
     MT_ASSIGN_OR_RETURN(ColumnSpec column, ColumnFromJson(item));
     out.columns.push_back(std::move(column));
   }
-  if (out.columns.empty()) return InvalidArgumentError("manifest: no columns");
-  if (out.frozen && out.columns.size() != 1) {
-    return InvalidArgumentError("manifest: expected one column in a frozen part, found ", out.columns.size());
+  MT_RETURN_IF_ERROR(CheckColumns(out.columns));
+  MT_ASSIGN_OR_RETURN(const int64_t dim, json.GetInt("dim"));
+  if (dim != out.dim()) return InvalidArgumentError("manifest: dim: expected ", out.dim(), ", as its column has, found ", dim);
+  if (out.frozen && (out.columns.size() != 1 || !out.linked.empty())) {
+    return InvalidArgumentError("manifest: expected one column and no linked files in a frozen part, found ",
+                                out.columns.size(), " columns and ", out.linked.size(), " files");
   }
   for (size_t i = 1; i < out.columns.size(); ++i) {
     const ColumnSpec& column = out.columns[i];
     if (column.dtype == DType::kFloat32) continue;
     return InvalidArgumentError("manifest: column '", column.name, "': expected float32, found ", DTypeName(column.dtype));
   }
-  if (version != kUnsignedFormatVersion && json.Find("key_dtype") != nullptr) {
-    return InvalidArgumentError("manifest: key_dtype: expected format version ", kUnsignedFormatVersion, ", found ", version);
-  }
-  if (version == kUnsignedFormatVersion) {
-    MT_ASSIGN_OR_RETURN(const int64_t frozen, json.GetInt("frozen"));
-    out.frozen = frozen != 0;
-    MT_ASSIGN_OR_RETURN(out.key_dtype, json.GetString("key_dtype"));
-    if (out.key_dtype != "uint64" && out.key_dtype != "uint32") {
-      return InvalidArgumentError("manifest: key_dtype: expected uint64 or uint32, found '", out.key_dtype, "'");
-    }
-  }
   MT_ASSIGN_OR_RETURN(out.num_rows, json.GetInt("num_rows"));
   MT_ASSIGN_OR_RETURN(out.partition_index, json.GetInt("partition_index"));
   MT_ASSIGN_OR_RETURN(out.num_partitions, json.GetInt("num_partitions"));
   MT_ASSIGN_OR_RETURN(out.applies, json.GetInt("applies"));
   MT_ASSIGN_OR_RETURN(out.file, json.GetString("file"));
-  if (out.file.find('/') != std::string::npos) return InvalidArgumentError("manifest: file '", out.file, "'");
   if (json.Find("checksum") != nullptr) {
     MT_ASSIGN_OR_RETURN(out.checksum, json.GetInt("checksum"));
     if (out.checksum < 0 || out.checksum > UINT32_MAX) return InvalidArgumentError("manifest: checksum ", out.checksum);
@@ -165,6 +203,9 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
   if (out.has_initializer) {
     MT_ASSIGN_OR_RETURN(const Json* init, json.GetObject("initializer"));
     MT_ASSIGN_OR_RETURN(out.initializer, ParseInitializer(*init));
+    // Frozen rows are read as float32.
+    const DType dtype = out.frozen ? DType::kFloat32 : out.columns[0].dtype;
+    MT_RETURN_IF_ERROR(CheckInitializer(out.initializer, out.dim(), dtype));
   }
   if (json.Find("save_id") != nullptr) {
     MT_ASSIGN_OR_RETURN(out.save_id, json.GetInt("save_id"));
@@ -173,12 +214,10 @@ Result<Manifest> Manifest::Parse(std::string_view text) {
     MT_ASSIGN_OR_RETURN(out.since, json.GetInt("since"));
     MT_ASSIGN_OR_RETURN(out.num_removed, json.GetInt("num_removed"));
   }
-  if (version == kLinkedFormatVersion || (version == kUnsignedFormatVersion && json.Find("linked") != nullptr)) {
-    MT_ASSIGN_OR_RETURN(out.linked, ParseLinked(json));
-  }
-  if (out.num_removed < 0 || out.num_rows < 0 || out.applies < 0 || out.initializer.matrix_rows < 0) {
-    return InvalidArgumentError("manifest: negative count in ", text);
-  }
+  MT_RETURN_IF_ERROR(CheckCount("num_removed", out.num_removed));
+  MT_RETURN_IF_ERROR(CheckCount("num_rows", out.num_rows));
+  if (out.applies < 0 || out.applies > kMostApplies) return InvalidArgumentError("manifest: applies ", out.applies);
+  if (!out.file.empty()) MT_RETURN_IF_ERROR(CheckFileName(out.file));  // a kept table has none
   if (out.num_partitions < 1 || out.num_partitions > kPartitionBuckets || out.partition_index < 0 ||
       out.partition_index >= out.num_partitions) {
     return InvalidArgumentError("manifest: partition ", out.partition_index, " of ", out.num_partitions);

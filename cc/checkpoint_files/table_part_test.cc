@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -86,8 +87,9 @@ TEST(TablePartTest, ManifestOfUnsignedKeysHasAVersionThatEarlierReleasesRefuse) 
   const Manifest::Linked file = {"data-of-linked", 100, 1};
   for (const bool frozen : {false, true}) {
     for (const bool linked : {false, true}) {
+      if (frozen && linked) continue;  // a frozen part has no linked files
       manifest.frozen = frozen;
-      if (frozen) manifest.columns.resize(1);
+      manifest.columns.resize(frozen ? 1 : manifest.columns.size());
       manifest.linked.assign(linked ? 1 : 0, file);
       const std::string json = manifest.ToJson();
       EXPECT_NE(json.find("\"format_version\": 5"), std::string::npos) << json;
@@ -97,7 +99,8 @@ TEST(TablePartTest, ManifestOfUnsignedKeysHasAVersionThatEarlierReleasesRefuse) 
       EXPECT_EQ(parsed->linked.size(), linked ? 1u : 0u);
       std::string signed_version = json;
       signed_version.replace(json.find("\"format_version\": 5"), 19, "\"format_version\": 2");
-      EXPECT_EQ(Manifest::Parse(signed_version).status().message(), "manifest: key_dtype: expected format version 5, found 2");
+      EXPECT_EQ(Manifest::Parse(signed_version).status().message(),
+                "manifest: key_dtype: expected it in format version 5 and no other, found version 2");
     }
   }
 }
@@ -123,6 +126,56 @@ TEST(TablePartTest, DamagedManifestsAreRefused) {
   manifest = ExampleManifest();
   manifest.num_rows = -1;
   EXPECT_FALSE(Manifest::Parse(manifest.ToJson()).ok());
+}
+
+// Texts that a checksum does not refuse: each has one wrong member.
+TEST(TablePartTest, ImpossibleMembersAreRefusedWhereverTheyStand) {
+  Manifest frozen = ExampleManifest();
+  frozen.frozen = true;
+  frozen.columns.resize(1);
+  Manifest linked = ExampleManifest();
+  linked.linked = {{"data-of-linked", 100, 1}};
+  Manifest matrix = ExampleManifest();
+  matrix.initializer = InitializerSpec();
+  matrix.initializer.kind = InitializerKind::kMatrix;
+  matrix.initializer.matrix_rows = 3;
+  for (Manifest manifest : {ExampleManifest(), frozen, linked, matrix}) {
+    for (const char* key_dtype : {"", "uint64"}) {
+      manifest.key_dtype = key_dtype;
+      ASSERT_TRUE(Manifest::Parse(manifest.ToJson()).ok()) << manifest.ToJson();
+      const std::vector<std::function<void(Manifest*)>> changes = {
+          [](Manifest* m) {
+            m->columns.resize(m->frozen ? 2 : 1, {"value", DType::kFloat32, 2, 0.0f}), m->frozen = true,
+                                                                                       m->linked.resize(1, {"l", 1, 1});
+          },
+          [](Manifest* m) { m->columns.push_back({"more", DType::kFloat16, 1, 0.0f}); },
+          [](Manifest* m) {
+            m->columns.resize(2, {"s", DType::kFloat32, 1, 0.0f}), m->columns.push_back(m->columns[1]), m->frozen = false;
+          },
+          [](Manifest* m) { m->columns.push_back({"", DType::kFloat32, 1, 0.0f}); },
+          [](Manifest* m) {
+            for (int i = 0; i < 300; ++i) m->columns.push_back({StrCat("s", i), DType::kFloat32, 1 << 20, 0.0f});
+          },
+          [](Manifest* m) { m->columns[0].dim = (1 << 20) + 1; },
+          [](Manifest* m) { m->num_rows = int64_t{1} << 62; },
+          [](Manifest* m) { m->applies = std::numeric_limits<int64_t>::max(); },
+          [](Manifest* m) { m->since = 1, m->num_removed = int64_t{1} << 62; },
+          [](Manifest* m) { m->num_partitions = int64_t{1} << 62; },
+          [](Manifest* m) { m->initializer.matrix_rows = int64_t{1} << 62; },
+          [](Manifest* m) { m->initializer.kind = InitializerKind::kMatrix, m->initializer.matrix_rows = 0; },
+          [](Manifest* m) { m->initializer.kind = InitializerKind::kUniform, m->initializer.a = m->initializer.b = 1.0f; },
+          [](Manifest* m) { m->file = std::string("data\0", 5); },
+          [](Manifest* m) { m->frozen = false, m->linked.assign(1, {"", 1, 1}); },
+          [](Manifest* m) { m->frozen = false, m->linked.assign(1, {"data", 1, -1}); },
+      };
+      for (size_t i = 0; i < changes.size(); ++i) {
+        Manifest changed = manifest;
+        changes[i](&changed);
+        const Status status = Manifest::Parse(changed.ToJson()).status();
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << i << ": " << changed.ToJson().substr(0, 1000);
+      }
+    }
+  }
 }
 
 TEST(TablePartTest, PartitionsSplitTheRowsWithoutLoss) {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kMatrixFile = "/instance.matrix";
 constexpr int64_t kFactsVersion = 1;
+constexpr int64_t kMostGenerations = int64_t{1} << 62;
 
 Status WriteSynced(const std::string& path, const void* data, size_t bytes) {
   Env* const env = Env::Posix();
@@ -47,11 +48,15 @@ Result<KeptFacts> ParseFacts(const std::string& text) {
   MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(std::string_view(text).substr(0, text.size() - 1)));
   KeptFacts facts;
   MT_ASSIGN_OR_RETURN(facts.generation, json.GetInt("generation"));
+  if (facts.generation < 1 || facts.generation > kMostGenerations) {
+    return InvalidArgumentError("generation: expected 1 to ", kMostGenerations, ", found ", facts.generation);
+  }
   MT_ASSIGN_OR_RETURN(const int64_t closed, json.GetInt("closed"));
   MT_ASSIGN_OR_RETURN(facts.checkpoint, json.GetString("checkpoint"));
   MT_ASSIGN_OR_RETURN(const std::string table, json.GetString("table"));
   MT_ASSIGN_OR_RETURN(facts.table, Manifest::Parse(table));
-  facts.closed = closed != 0;
+  if (closed != 0 && closed != 1) return InvalidArgumentError("closed: expected 0 or 1, found ", closed);
+  facts.closed = closed == 1;
   return facts;
 }
 

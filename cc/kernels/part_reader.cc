@@ -75,8 +75,9 @@ absl::Status PartReader::ReadManifests(std::vector<Manifest>* manifests) {
     Result<Manifest> manifest = Manifest::Parse(text);
     const std::string where = absl::StrCat("checkpoint ", prefix_, ", ", TensorName(part, num_parts), ": ");
     if (!manifest.ok()) {
-      const absl::Status status = ToAbsl(manifest.status());
-      return absl::Status(status.code(), absl::StrCat(where, status.message()));
+      const std::string message = absl::StrCat(where, manifest.status().message());
+      return manifest.status().code() == StatusCode::kUnimplemented ? absl::UnimplementedError(message)
+                                                                    : absl::DataLossError(message);
     }
     if (manifest->partition_index != part || manifest->num_partitions != num_parts) {
       return absl::DataLossError(absl::StrCat(where, "expected part ", part, " of ", num_parts, ", found part ",
@@ -103,6 +104,8 @@ absl::Status PartReader::ReadText(const std::string& key, std::string* text) {
 
 absl::Status PartReader::WithFile(const Manifest& manifest, bool whole, const std::function<Status(PartFileReader*)>& read) {
   const std::string path = FileOf(manifest);
+  uint64_t bytes = 0;
+  TF_RETURN_IF_ERROR(env_->GetFileSize(path, &bytes));
   std::unique_ptr<tensorflow::RandomAccessFile> file;
   TF_RETURN_IF_ERROR(env_->NewRandomAccessFile(path, &file));
   std::unique_ptr<StreamReader> stream;
@@ -115,7 +118,7 @@ absl::Status PartReader::WithFile(const Manifest& manifest, bool whole, const st
   const ReadAt read_at = [&](uint64_t offset, size_t n, char* out) {
     return stream != nullptr ? stream->Read(offset, n, out) : ReadExactly(*file, path, offset, n, out);
   };
-  PartFileReader reader(path, manifest, read_at, [&](const std::string& name) { return OpenLinked(name, whole); });
+  PartFileReader reader(path, bytes, manifest, read_at, [&](const std::string& name) { return OpenLinked(name, whole); });
   return ToAbsl(read(&reader));
 }
 

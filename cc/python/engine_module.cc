@@ -66,6 +66,7 @@ PYBIND11_MODULE(_engine, module) {
   module.def("path_of_name", &InstanceDirectory::PathOfName);
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
+  module.def("check_manifest", &CheckManifest);
   py::class_<PyPartReader>(module, "PartReader")
       .def(py::init<const std::string&, const std::string&>())
       .def("next", &PyPartReader::Next)

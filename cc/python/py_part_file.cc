@@ -9,10 +9,17 @@
 namespace multitier {
 namespace {
 
-Result<Manifest> ParseManifest(const std::string& path, const std::string& text) {
+Result<Manifest> ParseManifest(const std::string& where, const std::string& text) {
   Result<Manifest> manifest = Manifest::Parse(text);
   if (manifest.ok()) return manifest;
-  return Status(manifest.status().code(), StrCat("checkpoint part ", path, ": ", manifest.status().message()));
+  return Status(manifest.status().code(), StrCat(where, ": ", manifest.status().message()));
+}
+
+// Of a file: what is wrong with it is damage.
+Result<Manifest> ReadManifest(const std::string& where, const std::string& text) {
+  Result<Manifest> manifest = ParseManifest(where, text);
+  if (manifest.status().code() != StatusCode::kInvalidArgument) return manifest;
+  return DataLossError(manifest.status().message());
 }
 
 // Opens a linked file of the part file at `path`, next to it.
@@ -41,13 +48,18 @@ void Run(const Operation& operation) {
 
 }  // namespace
 
+std::string CheckManifest(const std::string& where, const std::string& text) {
+  return ValueOrThrow(ReadManifest(where, text)).ToJson();
+}
+
 PyPartReader::PyPartReader(const std::string& path, const std::string& manifest) {
-  manifest_ = ValueOrThrow(ParseManifest(path, manifest));
+  manifest_ = ValueOrThrow(ReadManifest(StrCat("checkpoint part ", path), manifest));
   Run([&]() -> Status {
     MT_ASSIGN_OR_RETURN(file_, Env::Posix()->NewRandomAccessFile(path));
+    MT_ASSIGN_OR_RETURN(const uint64_t bytes, file_->Size());
     const auto read_at = [this](uint64_t offset, size_t n, char* out) { return file_->Read(offset, n, out); };
     const auto open_linked = [this, path](const std::string& file) { return OpenLinked(path, manifest_, file); };
-    reader_ = std::make_unique<PartFileReader>(path, manifest_, read_at, open_linked);
+    reader_ = std::make_unique<PartFileReader>(path, bytes, manifest_, read_at, open_linked);
     return reader_->Begin(&initializer_);
   });
 }
@@ -77,7 +89,7 @@ py::object PyPartReader::Matrix() const {
 }
 
 PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifest, const Array<float>& matrix) {
-  manifest_ = ValueOrThrow(ParseManifest(prefix, manifest));
+  manifest_ = ValueOrThrow(ParseManifest(StrCat("checkpoint part ", prefix), manifest));
   manifest_.linked.clear();  // of the manifest that this one was made from: it gets all rows
   if (manifest_.initializer.kind == InitializerKind::kMatrix) {
     const int64_t expected = manifest_.initializer.matrix_rows * manifest_.dim();

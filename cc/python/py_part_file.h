@@ -20,9 +20,13 @@
 
 namespace multitier {
 
+// The members of a manifest that were checked, as JSON. DataLoss if it is damaged, Unimplemented if it is of another format
+// version: the message begins with `where`.
+std::string CheckManifest(const std::string& where, const std::string& text);
+
 class PyPartReader {
  public:
-  // manifest: its JSON text.
+  // manifest: its JSON text. DataLoss if it or the file is damaged.
   PyPartReader(const std::string& path, const std::string& manifest);
   // The next rows, in the form of Table.export; of a delta also `removed_keys`, int64 [n]. None at the end of the file, when
   // everything has been checked.

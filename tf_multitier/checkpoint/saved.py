@@ -29,7 +29,7 @@ class SavedPart:
 
     Attributes:
       path: the part file.
-      manifest: its manifest, JSON text as in the checkpoint.
+      manifest: its manifest, JSON text with the members that were checked.
       num_rows: its number of rows.
       applies: the table's own count of updates when it was saved.
       save_id: names the save, for deltas that continue it; 0: none may.
@@ -86,6 +86,12 @@ class SavedTable(RowSource):
         self.frozen = manifest["format_version"] == 3 or bool(manifest.get("frozen", False))
         self.num_rows = sum(part.num_rows for part in parts)
         self.initializer = manifest.get("initializer")
+        for part in parts:
+            found = json.loads(part.manifest).get("key_dtype", "int64")
+            if found != self.key_dtype:
+                raise DataLossError(
+                    f"checkpoint part {part.path}: expected keys of {self.key_dtype}, as in '{parts[0].path}', found {found}"
+                )
 
     @property
     def num_partitions(self) -> int:
@@ -126,8 +132,14 @@ class SavedTable(RowSource):
 
     def _blocks_of(self, part):
         reader = _engine.PartReader(part.path, part.manifest)
-        while (rows := reader.next()) is not None:
-            yield with_keys(self.rows_of_block(**rows), self.key_dtype)
+        while (block := reader.next()) is not None:
+            rows = self.rows_of_block(**block)
+            found = [tuple(column[:2]) for column in rows.columns]
+            if found != [column[:2] for column in self.columns]:
+                raise DataLossError(
+                    f"checkpoint part {part.path}: expected the columns of '{self.parts[0].path}', found {found}"
+                )
+            yield with_keys(rows, self.key_dtype)
 
     def matrix(self) -> np.ndarray | None:
         """The initial matrix, float32 [matrix_rows, dim], of an initializer of kind "matrix"; else None."""
@@ -200,32 +212,24 @@ class Checkpoint:
         return self._table_type(name, [self._part(name, i, count) for i in range(count)])
 
     def _part(self, name, index, count):
+        where = f"checkpoint '{self.path}', variable '{name}', manifest of part {index}"
+        found = self._bundle.tensor(f"{name}/part_{index}-of-{count}/{self._manifest}")
         try:
-            text = self._bundle.tensor(f"{name}/part_{index}-of-{count}/{self._manifest}").decode()
-            manifest = json.loads(text)
-            version = manifest["format_version"]
-            if version not in (2, 3, 4, 5):
-                raise NotImplementedError(
-                    f"checkpoint '{self.path}', variable '{name}': expected format version 2 to 5, found {version}"
-                )
-            if ("key_dtype" in manifest, "frozen" in manifest) != (version == 5, version == 5):
-                raise ValueError(
-                    f"key_dtype and frozen: expected in format version 5, found {version}"
-                )
-            path = f"{self.path}.{manifest['file']}"
-            part = SavedPart(
-                path,
-                text,
-                manifest["num_rows"],
-                manifest["applies"],
-                *(manifest.get(name, 0) for name in ("save_id", "since", "num_removed")),
-                tuple(f"{self.path}.{linked['file']}" for linked in manifest.get("linked", ())),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataLossError(
-                f"checkpoint '{self.path}', variable '{name}': damaged manifest of part {index}: {error!r}"
-            ) from None
-        return part
+            text = _engine.check_manifest(where, found.decode())
+        except (AttributeError, UnicodeDecodeError):
+            raise DataLossError(f"{where}: expected a text, found {found!r}") from None
+        manifest = json.loads(text)
+        part = (manifest["partition_index"], manifest["num_partitions"])
+        if part != (index, count):
+            raise DataLossError(f"{where}: expected part {index} of {count}, found part {part}")
+        return SavedPart(
+            f"{self.path}.{manifest['file']}",
+            text,
+            manifest["num_rows"],
+            manifest["applies"],
+            *(manifest.get(name, 0) for name in ("save_id", "since", "num_removed")),
+            tuple(f"{self.path}.{linked['file']}" for linked in manifest.get("linked", ())),
+        )
 
 
 def find_prefix(path: str | os.PathLike) -> str:

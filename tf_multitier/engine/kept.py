@@ -4,9 +4,11 @@ The file has a line "multitier-table <format version> <crc32 of the rest, 8 hex 
 initializer has a file of its own.
 """
 
+import contextlib
 import json
 import os
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,30 +16,39 @@ from tf_multitier import _engine
 from tf_multitier._engine import DataLossError
 from tf_multitier._engine import FailedPreconditionError
 from tf_multitier.engine import arguments
+from tf_multitier.engine import key_types
 
 OPTIONS_FILE = "instance.table"
 _MATRIX_FILE = "instance.matrix"
 _OPTIONS_VERSION = 1
-# Options that files of older versions do not have.
-_NEWER_OPTIONS: dict = {
-    "device": "",
-    "value_dtype": "float32",
-    "key_dtype": "int64",
-    "stochastic_rounding": False,
-    "lower": None,
-    "upper": None,
-    "filter_max_keys": 0,
-    "not_admitted": None,
-    "evaluation": None,
-    "score": "step",
-    "refuse_colder": False,
-    "storage_rows": [],
-    "initial_rows": 0,
-    "on_full": "error",
-    "dropped": "keys",
-    "dropped_bytes": 8 << 20,
-    "removed_bytes": 1 << 20,
-}
+# Of a parser or an engine that is given what no table has.
+_REFUSALS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    FailedPreconditionError,
+)
+
+
+@contextlib.contextmanager
+def as_damage(name: str) -> Iterator[None]:
+    """What is refused in the block is damage of the file `name`: DataLossError. Other errors of the engine stay."""
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except _REFUSALS as error:
+        if isinstance(error, _engine.EngineError) and not isinstance(
+            error, FailedPreconditionError
+        ):
+            raise
+        text = f"{error.args[0] if error.args else error}".partition("\n")[0]
+        raise DataLossError(
+            f"'{name}': expected what a table wrote, found damage: {text}"
+        ) from None
 
 
 def encode_options(options):
@@ -81,9 +92,9 @@ def _read_options(path):
             f"'{name}' at offset {len(head) + 1}: expected checksum {fields[2].decode(errors='replace')}, found "
             f"{checksum.decode()}"
         )
-    options = json.loads(text)
-    for name, value in _NEWER_OPTIONS.items():
-        options.setdefault(name, value)
+    with as_damage(name):
+        options = json.loads(text)
+        key_types.name_of("key_dtype", options["key_dtype"])
     return options
 
 
@@ -104,21 +115,30 @@ def decode_options(path):
       DataLossError: a file is damaged or missing.
     """
     options = _read_options(path)
-    options["slots"] = arguments.columns("slots", options["slots"])
-    matrix = options.setdefault("matrix", None)
-    if matrix is not None:
-        name = os.path.join(path, _MATRIX_FILE)
-        try:
-            with open(name, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            raise DataLossError(f"expected file '{name}', found none") from None
-        if zlib.crc32(data) != matrix["crc32"]:
-            raise DataLossError(
-                f"'{name}' at offset 0: expected checksum {matrix['crc32']:08x}, found {zlib.crc32(data):08x}"
-            )
-        options["matrix"] = np.frombuffer(data, "<f4").reshape(matrix["shape"]).astype(np.float32)
+    with as_damage(os.path.join(path, OPTIONS_FILE)):
+        options["slots"] = arguments.columns("slots", options["slots"])
+        matrix = options.setdefault("matrix", None)
+        if matrix is not None:
+            rows, dim = matrix["shape"]
+            crc32 = arguments.integer("crc32", matrix["crc32"], 32, signed=False)
+            options["matrix"] = _read_matrix(path, rows, arguments.dim("dim", dim), crc32)
     return options
+
+
+def _read_matrix(path, rows, dim, crc32):
+    name = os.path.join(path, _MATRIX_FILE)
+    try:
+        with open(name, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise DataLossError(f"expected file '{name}', found none") from None
+    if zlib.crc32(data) != crc32:
+        raise DataLossError(
+            f"'{name}' at offset 0: expected checksum {crc32:08x}, found {zlib.crc32(data):08x}"
+        )
+    if len(data) != 4 * rows * dim:
+        raise DataLossError(f"'{name}': expected {rows} x {dim} numbers, found {len(data)} bytes")
+    return np.frombuffer(data, "<f4").reshape(rows, dim).astype(np.float32)
 
 
 def instance_of_name(storage_path, name):

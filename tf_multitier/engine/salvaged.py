@@ -80,7 +80,9 @@ def _variable_key_type(name):
             f"'{name}' is damaged at offset {len(head) + 1}: expected checksum {fields[2].decode(errors='replace')}, found "
             f"{checksum.decode()}"
         )
-    return json.loads(json.loads(text)["table"]).get("key_dtype") or "int64"
+    with kept.as_damage(name):
+        table = json.loads(text)["table"]
+        return json.loads(_engine.check_manifest(f"'{name}'", table)).get("key_dtype", "int64")
 
 
 def _said_key_type(instance):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections.abc
 import json
+import os
 import typing
 import warnings
 
@@ -252,7 +253,8 @@ class Table(RowTransfer, TierControl):
             options = kept.decode_options(path)
             options["keep"] = arguments.boolean("keep", keep)
             table = cls.__new__(cls)
-            table._make(options, instance)
+            with kept.as_damage(os.path.join(path, kept.OPTIONS_FILE)):
+                table._make(options, instance)
         finally:
             instance.release()
         return table

@@ -6,8 +6,8 @@ import json
 import os
 import re
 
+from tf_multitier import _engine
 from tf_multitier import engine
-from tf_multitier._engine import DataLossError
 from tf_multitier._engine import EngineError
 from tf_multitier._engine import FailedPreconditionError
 from tf_multitier.engine import kept
@@ -95,19 +95,18 @@ def _of_variable(path):
       DataLossError: the file is damaged.
     """
     name = os.path.join(path, _VARIABLE_FILE)
-    with open(name, encoding="utf-8") as file:
-        _, _, text = file.read().partition("\n")
-    try:
+    with open(name, "rb") as file:
+        _, _, text = file.read().partition(b"\n")
+    read = lambda manifest: json.loads(_engine.check_manifest(f"'{name}'", manifest))
+    with kept.as_damage(name):
         facts = json.loads(text)
-        table = json.loads(facts["table"])
-        checkpoint = json.loads(facts["checkpoint"])["file"] if facts["checkpoint"] else None
+        table = read(facts["table"])
+        checkpoint = read(facts["checkpoint"])["file"] if facts["checkpoint"] else None
         found = {"dim": table["dim"], "closed": bool(facts["closed"])}
         if found["closed"]:
             slots = [column["name"] for column in table["columns"][1:]]
             found |= {"slots": slots, "rows": table["num_rows"], "checkpoint_file": checkpoint}
         return found
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataLossError(f"'{name}' is damaged: {error}") from None
 
 
 def _salvageable(path, user):

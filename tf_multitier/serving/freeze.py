@@ -153,6 +153,7 @@ class _FrozenDelta(CheckpointFiles):
 
 def _frozen_manifest(part, dtype):
     manifest = json.loads(part.manifest)
+    manifest.pop("linked", None)  # it gets all rows
     columns = [manifest["columns"][0] | {"dtype": dtype}]
     file = part_file_name()
     version = of_format(manifest.get("key_dtype", "int64"), frozen=True)

@@ -78,8 +78,8 @@ Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema, bool* li
   auto parse = [&]() -> Result<std::vector<ColumnSpec>> {
     MT_ASSIGN_OR_RETURN(const Json json, Json::Parse(schema));
     MT_ASSIGN_OR_RETURN(const int64_t version, json.GetInt("format_version"));
-    if (version > kFormatVersion) {
-      return UnimplementedError("format version ", version, ", this program reads up to ", kFormatVersion);
+    if (version != kFormatVersion) {
+      return UnimplementedError("format version ", version, ", this program reads ", kFormatVersion);
     }
     *listed = json.GetInt("synced_list").ok();
     MT_ASSIGN_OR_RETURN(const Json* list, json.GetArray("columns"));
@@ -87,6 +87,7 @@ Result<std::vector<ColumnSpec>> DecodeSchema(const std::string& schema, bool* li
     for (const Json& item : list->items()) {
       MT_ASSIGN_OR_RETURN(columns.emplace_back(), ColumnFromJson(item));
     }
+    MT_RETURN_IF_ERROR(CheckColumns(columns));
     return columns;
   };
   Result<std::vector<ColumnSpec>> columns = parse();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cc/tier/ssdhash/recovery_test_util.h"
+#include "cc/tier/ssdhash/salvage.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
 namespace multitier {
@@ -170,6 +171,34 @@ TEST_F(HeaderTest, SectorsOfAHeaderAloneOrBeforePiecesOfRecordsWereNeverAcknowle
       ASSERT_NO_FATAL_FAILURE(StartAnew());
     }
   }
+}
+
+// A record of it would not fit into a row of the table.
+TEST_F(HeaderTest, SegmentOfOtherColumnsIsDataLossThoughItsChecksumsAreRight) {
+  ASSERT_NO_FATAL_FAILURE(Fill(LayoutWithHeaderOf(1), 20));
+  ASSERT_EQ(Segments().size(), 1u);
+  const std::string first = Bytes(Segments()[0]);
+  size_t needed = 0;
+  SegmentHeader header = *SegmentHeader::Decode(reinterpret_cast<const uint8_t*>(first.data()), first.size(), "f", &needed);
+  header.id = 0xff;
+  header.columns[0].dim = 4000;
+  header.row_bytes = 16000;
+  header.slots = 2;
+  std::string bytes = header.Encode();
+  bytes.resize(header.MaxFileBytes());
+  const std::vector<uint8_t> row(header.row_bytes, 9);
+  EncodeRecord(SegmentGeometry(header), 0, RecordHeader{7, 1, 1, 1}, 1 << 20, 0, row.data(), row.size(),
+               reinterpret_cast<uint8_t*>(bytes.data()) + header.RecordOffset(0));
+  SetBytes(kTorn, bytes);
+  const Status refused = SsdHashTier::Open(Options(&memory_, "d")).status();
+  EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+  EXPECT_NE(refused.message().find(kTorn), std::string::npos) << refused.ToString();
+  const Result<Salvage> salvaged = SalvageSegments(&memory_, "d");
+  ASSERT_TRUE(salvaged.ok()) << salvaged.status().ToString();
+  EXPECT_EQ(salvaged->headers.size(), 20u);
+  EXPECT_EQ(salvaged->row_data, std::vector<uint8_t>(20 * 1600, 7));
+  ASSERT_EQ(salvaged->damage.size(), 1u);
+  EXPECT_NE(salvaged->damage[0].find(kTorn), std::string::npos);
 }
 
 // The proof that a file was synced says that something was acknowledged; the power cannot have taken its header.

@@ -39,7 +39,8 @@ struct SsdHashTier::Impl::FileRead {
 };
 
 void SsdHashTier::Impl::Answer(const Segment& segment, const RecordFields& fields, ReadRecord* out) const {
-  if ((fields.flags & kTombstoneFlag) != 0 || fields.header.num_columns >= segment.column_bytes.size()) {
+  const uint32_t columns = fields.header.num_columns;
+  if ((fields.flags & kTombstoneFlag) != 0 || columns == 0 || columns >= segment.column_bytes.size()) {
     out->status = NoRecord(*out);
     return;
   }

@@ -31,6 +31,7 @@
 #include "cc/base/helpers.h"
 #include "cc/base/memory_reserve.h"
 #include "cc/env/posix_error.h"
+#include "cc/row/schema.h"
 #include "cc/tier/ssdhash/ssdhash_impl.h"
 
 namespace multitier {
@@ -55,7 +56,9 @@ constexpr size_t kScratchBytesOfRecord = 4 * sizeof(Found) + 4 * sizeof(uint32_t
 
 // What the entries of a segment may need. While it is loaded: that three more times, for entries that are read from its
 // records, in a vector that grows.
-size_t EntriesBytes(const SegmentHeader& header) { return sizeof(FooterEntry) * header.slots; }
+size_t EntriesBytes(const SegmentHeader& header, uint64_t file_bytes) {
+  return sizeof(FooterEntry) * std::min<uint64_t>(header.slots, file_bytes / kMinFooterBytesPerSlot + 1);
+}
 constexpr size_t kMoreWhileLoading = 3;
 
 // Calls keep for the newest record of each key.
@@ -159,17 +162,18 @@ Status SsdHashTier::Impl::LoadHeader(const std::string& path, Loaded* loaded) co
 
 Status SsdHashTier::Impl::LoadSegment(Loaded* loaded) const {
   const std::string path = loaded->file->path();
-  MT_RETURN_IF_ERROR(LoadRecords(loaded->header, loaded->file, loaded->size, loaded));
+  const SegmentGeometry within_file(loaded->header, loaded->size);
+  MT_RETURN_IF_ERROR(LoadRecords(loaded->header, within_file, loaded->file, loaded->size, loaded));
   const Segment& segment = *loaded->segment;
   if (!segment.proven || segment.footer_bytes > 0 || !loaded->entries.empty()) return OkStatus();
   return DataLossError("segment '", path, "' at offset ", segment.geometry.header_bytes,
                        ": expected an intact record or footer, found neither");
 }
 
-Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size,
-                                      Loaded* out) const {
+Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, const SegmentGeometry& geometry, std::shared_ptr<CachedFile> file,
+                                      uint64_t size, Loaded* out) const {
   const std::string path = file->path();
-  auto loaded = std::make_shared<Segment>(std::move(header), std::move(file));
+  auto loaded = std::make_shared<Segment>(std::move(header), std::move(file), geometry);
   loaded->file_bytes = size;
   loaded->sealed = true;
   (void)SegmentIdOf(path, &loaded->file_attempt);
@@ -181,7 +185,7 @@ Status SsdHashTier::Impl::LoadRecords(SegmentHeader header, std::shared_ptr<Cach
     MT_ASSIGN_OR_RETURN(const std::shared_ptr<PositionedFile> open, loaded->file->Open());
     MT_RETURN_IF_ERROR(open->Read(size - kBlockBytes, kBlockBytes, block.data()));
     SegmentTrailer trailer;
-    if (DecodeTrailer(loaded->geometry.seed, block.data(), &trailer) && trailer.offset + trailer.bytes == size) {
+    if (DecodeTrailer(loaded->geometry.seed, block.data(), &trailer) && trailer.EndsAt(size)) {
       loaded->footer_offset = trailer.offset;
       loaded->footer_bytes = trailer.bytes;
       const bool whole = listed != nullptr && listed->sealed && listed->attempt == loaded->attempt && listed->bytes == size;
@@ -230,9 +234,9 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     // Records of another layout may be smaller: no fewer than a footer in this file can name.
     header.slots = static_cast<uint32_t>(std::min<uint64_t>(size / kMinFooterBytesPerSlot + 1, 1u << 30));
     *loaded = Loaded();
-    const MemoryLease lease((1 + kMoreWhileLoading) * EntriesBytes(header));
+    const MemoryLease lease((1 + kMoreWhileLoading) * EntriesBytes(header, size));
     if (!lease.ok()) return lease.Refusal("ssdhash tier: recovery");
-    MT_RETURN_IF_ERROR(LoadRecords(header, cached, size, loaded));
+    MT_RETURN_IF_ERROR(LoadRecords(header, SegmentGeometry(header), cached, size, loaded));
     const bool footer = loaded->segment->footer_bytes > 0;
     std::vector<FooterEntry> records;  // what stands there, whatever a footer says: that has no layout of its own
     if (footer) MT_RETURN_IF_ERROR(ScanRecords(*loaded->segment, &records));
@@ -240,7 +244,7 @@ Status SsdHashTier::Impl::LoadHeadless(const std::string& path, uint64_t id, Spa
     if (std::all_of(found.begin(), found.end(), [](const FooterEntry& entry) { return entry.damaged; })) continue;
     header.slots = static_cast<uint32_t>(loaded->entries.size());
     *loaded = Loaded();
-    MT_RETURN_IF_ERROR(LoadRecords(std::move(header), std::move(cached), size, loaded));
+    MT_RETURN_IF_ERROR(LoadRecords(header, SegmentGeometry(header), std::move(cached), size, loaded));
     loaded->segment->header_lost = true;
     return OkStatus();
   }
@@ -302,6 +306,7 @@ struct SsdHashTier::Impl::Recovering {
   std::vector<std::string> empty;      // files without records
   std::vector<std::string> headless;   // files without a header
   std::vector<SegmentHeader> layouts;  // one of each width
+  std::vector<ColumnSpec> widest;      // the columns of the widest segment; all others have the first of them
   std::deque<MemoryLease> leases;      // on what the buckets need for each group
 
   // Enough buckets for what the files can hold.
@@ -323,7 +328,7 @@ struct SsdHashTier::Impl::Recovering {
           std::any_of(layouts.begin(), layouts.end(), [n](const SegmentHeader& layout) { return layout.columns.size() == n; });
       if (known) continue;
       header.columns.resize(n);
-      header.row_bytes = header.BytesOfColumns(static_cast<uint32_t>(n));
+      header.row_bytes = static_cast<uint32_t>(header.BytesOfColumns(static_cast<uint32_t>(n)));
       layouts.push_back(header);
     }
   }
@@ -374,8 +379,8 @@ Status SsdHashTier::Impl::TakeGroup(size_t begin, size_t n, Recovering* found) {
   LoadHeaders(paths, &group);
   size_t all = 0, largest = 0;
   for (const Loaded& loaded : group) {
-    all += EntriesBytes(loaded.header);
-    largest = std::max(largest, EntriesBytes(loaded.header));
+    all += EntriesBytes(loaded.header, loaded.size);
+    largest = std::max(largest, EntriesBytes(loaded.header, loaded.size));
   }
   const MemoryLease entries(all + kMoreWhileLoading * largest * std::min<size_t>(group.size(), kLoadHelpers + 1));
   if (!entries.ok()) return entries.Refusal("ssdhash tier: recovery");
@@ -390,7 +395,14 @@ Status SsdHashTier::Impl::TakeGroup(size_t begin, size_t n, Recovering* found) {
       found->headless.push_back(paths[i]);
       continue;
     }
-    if (group[i].segment != nullptr) found->NoteLayouts(group[i].segment->header);
+    if (group[i].segment != nullptr) {
+      const SegmentHeader& header = group[i].segment->header;
+      if (!AreOfOneTable(header.columns, found->widest)) {
+        return DataLossError("header of segment '", paths[i], "' at offset 0: expected columns of this table, found others");
+      }
+      if (header.columns.size() > found->widest.size()) found->widest = header.columns;
+      found->NoteLayouts(header);
+    }
     Take(paths[i], group[i], found);
   }
   return OkStatus();

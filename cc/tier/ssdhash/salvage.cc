@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/row/schema.h"
 #include "cc/tier/ssdhash/segment_format.h"
 #include "cc/tier/ssdhash/segment_list.h"
 
@@ -112,8 +113,7 @@ class Salvager {
   static bool ReadFooter(const SegmentGeometry& geometry, const std::vector<uint8_t>& data, std::vector<FooterEntry>* entries) {
     SegmentTrailer trailer;
     if (data.size() % kBlockBytes != 0 || data.size() < geometry.header_bytes + kBlockBytes) return false;
-    return DecodeTrailer(geometry.seed, data.data() + data.size() - kBlockBytes, &trailer) &&
-           trailer.offset + trailer.bytes == data.size() &&
+    return DecodeTrailer(geometry.seed, data.data() + data.size() - kBlockBytes, &trailer) && trailer.EndsAt(data.size()) &&
            DecodeFooter(geometry.seed, data.data() + trailer.offset, trailer.bytes, entries) &&
            entries->size() <= geometry.slots;
   }
@@ -208,6 +208,10 @@ Result<Salvage> SalvageSegments(Env* env, const std::string& directory) {
       out.columns = segment.header.columns;
       out.row_bytes = segment.header.row_bytes;
     }
+  }
+  const auto is_of_table = [&out](const SegmentHeader& header) { return AreOfOneTable(header.columns, out.columns); };
+  for (const SegmentFile& segment : segments) {
+    if (!segment.header_status.ok() || segment.header.instance != instance || !is_of_table(segment.header)) continue;
     if (std::none_of(layouts.begin(), layouts.end(),
                      [&](const SegmentHeader& layout) { return layout.row_bytes == segment.header.row_bytes; })) {
       layouts.push_back(segment.header);
@@ -222,6 +226,10 @@ Result<Salvage> SalvageSegments(Env* env, const std::string& directory) {
     std::string trouble = segment.header_status.message();
     if (segment.header_status.ok() && segment.header.instance != instance) {
       out.damage.push_back(StrCat("segment '", segment.path, "' is of another instance"));
+      continue;
+    }
+    if (segment.header_status.ok() && !is_of_table(segment.header)) {
+      out.damage.push_back(StrCat("segment '", segment.path, "': expected columns of this table, found others"));
       continue;
     }
     if (const Status read = ReadAll(env, segment, &data); !read.ok()) {

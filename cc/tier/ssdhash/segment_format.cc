@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cc/base/crc32c.h"
+#include "cc/row/schema.h"
 
 namespace multitier {
 namespace {
@@ -21,6 +22,7 @@ constexpr size_t kSectorContents = kSectorBytes - kSectorTrailerBytes;
 constexpr uint32_t kMaxHeaderSectors = (64u << 20) / kSectorBytes;
 constexpr size_t kFixedFooterBytes = 48;
 constexpr size_t kTrailerBytes = 32;
+constexpr uint64_t kMaxSlots = 1u << 30;
 constexpr size_t kMaxFooterBytesPerSlot = 31;  // key, seq, version 8 each, frequency 4, columns 2, tombstone bit
 
 bool HasMagic(const uint8_t* data, const char* magic) { return std::memcmp(data, magic, kMagicBytes) == 0; }
@@ -51,6 +53,8 @@ uint32_t HeaderSectorChecksum(uint32_t seed, size_t index, const uint8_t* data) 
 
 // Bytes that hold any value up to max: 0, 4 or 8.
 uint32_t WidthOf(uint64_t max) { return max == 0 ? 0 : max <= 0xffffffffu ? 4 : 8; }
+
+bool IsWidth(uint32_t width) { return width == 0 || width == 4 || width == 8; }
 
 // Moves *at behind what it wrote.
 void PutWidth(uint8_t** at, uint32_t width, uint64_t value) {
@@ -83,7 +87,7 @@ SegmentHeader SegmentHeader::Make(const InstanceId& instance, uint64_t id, bool 
   const uint64_t fixed = header.header_bytes() + MaxFooterBytes(0) + kBlockBytes;
   const uint64_t per_slot = header.record_bytes() + kMaxFooterBytesPerSlot;
   uint64_t slots = bytes > fixed ? (bytes - fixed) / per_slot : 1;
-  slots = std::clamp<uint64_t>(slots, 1, 1u << 30);
+  slots = std::clamp<uint64_t>(slots, 1, kMaxSlots);
   const uint32_t per_block = header.records_per_block();
   if (per_block > 0 && slots > per_block) slots -= slots % per_block;  // whole blocks
   header.slots = static_cast<uint32_t>(slots);
@@ -109,11 +113,11 @@ uint64_t SegmentHeader::MaxFileBytes() const { return RoundUpToBlock(EndOfRecord
 
 uint32_t SegmentHeader::Seed() const { return SegmentSeed(instance, id); }
 
-uint32_t SegmentHeader::BytesOfColumns(uint32_t n) const {
-  uint32_t bytes = 0;
+uint64_t SegmentHeader::BytesOfColumns(uint32_t n) const {
+  uint64_t bytes = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const uint64_t raw = static_cast<uint64_t>(columns[i].dim) * DTypeSize(columns[i].dtype);
-    bytes += static_cast<uint32_t>((raw + 15) / 16 * 16);
+    bytes += (raw + 15) / 16 * 16;
   }
   return bytes;
 }
@@ -204,15 +208,14 @@ Result<SegmentHeader> SegmentHeader::Decode(const uint8_t* data, size_t bytes, c
     std::memcpy(&column.initial_value, &initial, sizeof(initial));
     const uint32_t name_bytes = DecodeFixed32(in + at + 12);
     at += 16;
-    if (dtype > static_cast<uint32_t>(DType::kFloat16) || column.dim <= 0 || column.dim > (1 << 20) ||
-        name_bytes > contents.size() - at) {
+    if (dtype > static_cast<uint32_t>(DType::kFloat16) || name_bytes > contents.size() - at)
       return damaged("impossible column");
-    }
     column.name.assign(contents, at, name_bytes);
     at += name_bytes;
     header.columns.push_back(std::move(column));
   }
-  if (num_columns == 0 || header.slots == 0 || header.row_bytes != header.BytesOfColumns(num_columns) ||
+  if (const Status columns = CheckColumns(header.columns); !columns.ok()) return damaged(columns.message().c_str());
+  if (header.slots == 0 || header.slots > kMaxSlots || header.row_bytes != header.BytesOfColumns(num_columns) ||
       HeaderSectors(header.columns) != sectors || header.records_per_block() != DecodeFixed32(data + 52)) {
     return damaged("impossible geometry");
   }
@@ -229,6 +232,10 @@ SegmentGeometry::SegmentGeometry(const SegmentHeader& header)
   // Of a full, sealed segment; of the footer: key, frequency, version.
   const uint64_t bytes = RoundUpToBlock(header.EndOfRecords(slots)) + RoundUpToBlock(uint64_t{slots} * 17);
   file_bytes_per_slot = static_cast<uint32_t>(std::min<uint64_t>(bytes / slots, ~0u));
+}
+
+SegmentGeometry::SegmentGeometry(const SegmentHeader& header, uint64_t file_bytes) : SegmentGeometry(header) {
+  slots = file_bytes < header_bytes ? 0 : std::min(slots, RecordsBelow(file_bytes));
 }
 
 void EncodeRecord(const SegmentGeometry& geometry, uint32_t slot, const RecordHeader& header, uint64_t seq, uint32_t flags,
@@ -326,8 +333,9 @@ bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, SegmentTrailer* tra
   if (ExtendCrc32c(seed, at, kTrailerBytes - 4) != DecodeFixed32(at + kTrailerBytes - 4)) return false;
   trailer->offset = DecodeFixed64(at + 8);
   // To the end of the file: the checksum of the footer stands in the trailer.
-  trailer->bytes = RoundUpToBlock(DecodeFixed64(at + 16) + kTrailerBytes);
-  return trailer->offset % kBlockBytes == 0;
+  const uint64_t footer_bytes = DecodeFixed64(at + 16);
+  trailer->bytes = RoundUpToBlock(footer_bytes + kTrailerBytes);
+  return trailer->offset % kBlockBytes == 0 && footer_bytes < trailer->bytes;
 }
 
 void ProveTrailer(uint32_t seed, uint8_t* last_block) {
@@ -349,8 +357,9 @@ bool DecodeFooter(uint32_t seed, const uint8_t* data, uint64_t bytes, std::vecto
   const uint64_t min_seq = DecodeFixed64(data + 24);
   const uint64_t min_version = DecodeFixed64(data + 32);
   const auto same_columns = static_cast<uint16_t>(DecodeFixed32(data + 40));
+  if (!IsWidth(seq_width) || !IsWidth(version_width) || (columns_width != 0 && columns_width != 2)) return false;
   const uint64_t need = kFixedFooterBytes + n * (12 + uint64_t{seq_width} + version_width + columns_width) + (n + 7) / 8;
-  if (seq_width > 8 || version_width > 8 || columns_width > 2 || footer_bytes != need) return false;
+  if (footer_bytes != need) return false;
   const uint8_t* keys = data + kFixedFooterBytes;
   const uint8_t* seqs = keys + n * 8;
   const uint8_t* versions = seqs + n * seq_width;

@@ -65,8 +65,8 @@ struct SegmentHeader {
   uint64_t EndOfRecords(uint32_t n) const { return n == 0 ? header_bytes() : RecordOffset(n - 1) + record_bytes(); }
   uint64_t MaxFileBytes() const;  // with all slots and the largest footer
   uint32_t Seed() const;
-  // Row bytes of the first n columns. REQUIRES: 1 <= n <= columns.size()
-  uint32_t BytesOfColumns(uint32_t n) const;
+  // Row bytes of the first n columns. REQUIRES: n <= columns.size()
+  uint64_t BytesOfColumns(uint32_t n) const;
 
   std::string Encode() const;  // header_bytes() bytes
   // Decodes the first `bytes` bytes of a file; `path` is for messages. DataLoss; Unimplemented (another format); OutOfRange if
@@ -82,6 +82,8 @@ bool DecodeHeaderSector(const InstanceId& instance, uint64_t id, size_t index, c
 struct SegmentGeometry {
   SegmentGeometry() = default;
   explicit SegmentGeometry(const SegmentHeader& header);
+  // Of a file of that size, which may be too short for all slots of the header.
+  SegmentGeometry(const SegmentHeader& header, uint64_t file_bytes);
   uint64_t RecordOffset(uint32_t slot) const {
     return per_block == 0 ? header_bytes + uint64_t{slot} * record_bytes
                           : header_bytes + uint64_t{slot / per_block} * kBlockBytes + slot % per_block * record_bytes;
@@ -133,6 +135,7 @@ std::string EncodeFooter(uint32_t seed, uint64_t offset, const std::vector<Foote
 struct SegmentTrailer {
   uint64_t offset = 0, bytes = 0;  // of the footer, up to the end of the file
   bool proven = false;             // the file and its directory entry were synced
+  bool EndsAt(uint64_t file_bytes) const { return bytes <= file_bytes && offset == file_bytes - bytes; }
 };
 // Decodes the trailer in that block. False: no trailer.
 bool DecodeTrailer(uint32_t seed, const uint8_t* last_block, SegmentTrailer* trailer);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -130,6 +131,78 @@ TEST(SegmentFormatTest, OtherFormatIsRefusedByItsNumber) {
     const Status status = SegmentHeader::Decode(data, bytes.size(), "f", &needed).status();
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
     EXPECT_NE(status.message().find(StrCat("version ", version)), std::string::npos) << status.message();
+  }
+}
+
+// Encode writes right checksums around whatever the header says.
+TEST(SegmentFormatTest, ImpossibleHeadersAreRefusedThoughTheirChecksumsAreRight) {
+  const auto with = [](int n, int dim, const char* name) {
+    SegmentHeader header = Example();
+    for (int i = 0; i < n; ++i) header.columns.push_back({name[0] == '#' ? StrCat("s", i) : name, DType::kFloat32, dim, 0.0f});
+    header.row_bytes = static_cast<uint32_t>(header.BytesOfColumns(static_cast<uint32_t>(header.columns.size())));
+    return header;
+  };
+  SegmentHeader no_slots = Example(), many_slots = Example(), other_bytes = Example();
+  no_slots.slots = 0;
+  many_slots.slots = (1u << 30) + 1;
+  other_bytes.row_bytes += 16;
+  size_t needed = 0;
+  const auto decode = [&needed](const SegmentHeader& header) {
+    const std::string bytes = header.Encode();
+    return SegmentHeader::Decode(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), "f", &needed).status();
+  };
+  EXPECT_TRUE(decode(with(3, 4, "#")).ok());
+  EXPECT_TRUE(decode(with(255, 1 << 20, "#")).ok());
+  EXPECT_EQ(with(1024, 1 << 20, "#").row_bytes, 16u) << "the bytes of its columns do not fit 32 bits";
+  for (const SegmentHeader& header :
+       {with(1024, 1 << 20, "#"), with(256, 1 << 20, "#"), with(1, 0, "#"), with(1, -1, "#"), with(1, 1 << 21, "#"),
+        with(2, 1, "twice"), with(1, 1, "value"), with(1, 1, ""), no_slots, many_slots, other_bytes}) {
+    EXPECT_EQ(decode(header).code(), StatusCode::kDataLoss);
+  }
+}
+
+TEST(SegmentFormatTest, GeometryOfAFileHasNoMoreSlotsThanTheFileHasRoomFor) {
+  SegmentHeader header = Example();
+  header.slots = 1u << 30;
+  EXPECT_EQ(SegmentGeometry(header, header.EndOfRecords(7)).slots, 7u);
+  EXPECT_EQ(SegmentGeometry(header, header.EndOfRecords(7) - 1).slots, 6u);
+  EXPECT_EQ(SegmentGeometry(header, header.header_bytes() - 1).slots, 0u);
+  EXPECT_EQ(SegmentGeometry(header, ~uint64_t{0} >> 1).slots, 1u << 30);
+}
+
+// Sizes that wrap around, and widths for which no bytes are stored.
+TEST(SegmentFormatTest, ImpossibleFootersAreRefusedThoughTheirChecksumsAreRight) {
+  std::vector<FooterEntry> entries(400);
+  for (size_t i = 0; i < entries.size(); ++i) entries[i].version = static_cast<int64_t>(i);
+  const std::string good = EncodeFooter(77, 8192, entries);
+  SegmentTrailer trailer;
+  std::vector<FooterEntry> found;
+  // `change` gets the footer's fixed part and its trailer; the checksums are made right again.
+  const auto decode = [&](const auto& change) {
+    std::string footer = good;
+    auto* data = reinterpret_cast<uint8_t*>(footer.data());
+    uint8_t* at = data + footer.size() - 32;
+    change(data, at);
+    const uint64_t bytes = DecodeFixed64(at + 16);
+    if (bytes <= footer.size()) EncodeFixed32(at + 24, ExtendCrc32c(77, data, bytes));
+    EncodeFixed32(at + 28, ExtendCrc32c(77, at, 28));
+    const bool is_trailer = DecodeTrailer(77, data + footer.size() - kBlockBytes, &trailer);
+    return is_trailer && trailer.EndsAt(8192 + footer.size()) && DecodeFooter(77, data, footer.size(), &found);
+  };
+  ASSERT_TRUE(decode([](uint8_t*, uint8_t*) {}));
+  for (const uint64_t bytes : {~uint64_t{0}, ~uint64_t{0} - 40, ~uint64_t{0} - kBlockBytes, uint64_t{1} << 63}) {
+    EXPECT_FALSE(decode([bytes](uint8_t*, uint8_t* at) { EncodeFixed64(at + 16, bytes); })) << bytes;
+    EXPECT_FALSE(decode([bytes](uint8_t*, uint8_t* at) {
+      EncodeFixed64(at + 16, bytes);
+      EncodeFixed64(at + 8, 8192 + RoundUpToBlock(1) - RoundUpToBlock(bytes + 32));
+    })) << bytes;
+  }
+  for (const uint32_t seq_width : {1, 2, 3, 5, 7}) {  // as many bytes as before, in other widths
+    EXPECT_FALSE(decode([seq_width](uint8_t* data, uint8_t*) {
+      EncodeFixed32(data + 12, seq_width);
+      EncodeFixed32(data + 16, 4 - std::min(4u, seq_width));
+      EncodeFixed32(data + 20, seq_width > 4 ? ~0u - (seq_width - 5) : 0);
+    })) << seq_width;
   }
 }
 

@@ -15,9 +15,15 @@ SegmentPrefix PrefixOf(const std::vector<FooterEntry>& entries, uint32_t records
   return prefix;
 }
 
-Segment::Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file)
-    : header(std::move(segment_header)), geometry(header), file(std::move(segment_file)), live((header.slots + 63) / 64) {
-  for (uint32_t n = 0; n <= header.columns.size(); ++n) column_bytes.push_back(header.BytesOfColumns(n));
+Segment::Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file,
+                 const SegmentGeometry& segment_geometry)
+    : header(std::move(segment_header)),
+      geometry(segment_geometry),
+      file(std::move(segment_file)),
+      live((size_t{geometry.slots} + 63) / 64) {
+  for (uint32_t n = 0; n <= header.columns.size(); ++n) {
+    column_bytes.push_back(static_cast<uint32_t>(header.BytesOfColumns(n)));  // at most row_bytes
+  }
 }
 
 void Segment::SetLive(uint32_t slot) {

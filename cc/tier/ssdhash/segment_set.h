@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cc/base/mutex.h"
@@ -42,7 +43,9 @@ SegmentPrefix PrefixOf(const std::vector<FooterEntry>& entries, uint32_t records
 // written to it); condemned (it has nothing to keep, and its file will be deleted). Until it is sealed, its newest records are
 // in its draft's buffer. SegmentSet::mutex guards all members except the constants and sync_mutex.
 struct Segment {
-  Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file);
+  Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file)
+      : Segment(segment_header, std::move(segment_file), SegmentGeometry(segment_header)) {}
+  Segment(SegmentHeader segment_header, std::shared_ptr<CachedFile> segment_file, const SegmentGeometry& segment_geometry);
 
   const SegmentHeader header;
   const SegmentGeometry geometry;

@@ -185,8 +185,8 @@ class SsdHashTier::Impl {
   // What changes in the directory after all files were checked. `empty`: files without records.
   Status CleanUp(Span<const std::string> empty, bool lost_headers) MT_REQUIRES(files_mutex_);
   // Loads the records after the header.
-  Status LoadRecords(SegmentHeader header, std::shared_ptr<CachedFile> file, uint64_t size, Loaded* out) const
-      MT_REQUIRES(files_mutex_);
+  Status LoadRecords(SegmentHeader header, const SegmentGeometry& geometry, std::shared_ptr<CachedFile> file, uint64_t size,
+                     Loaded* out) const MT_REQUIRES(files_mutex_);
   void NoteDamage(const std::string& path, uint64_t offset);
   void LoadHeaders(Span<const std::string> paths, std::vector<Loaded>* out) const;
   void LoadSegments(std::vector<Loaded>* loaded) const MT_REQUIRES(files_mutex_);
