@@ -40,9 +40,8 @@ def table(sizes, path="", kind="DRAM", **options):
         storage_type=kind,
         storage_path=str(path) or None,
         storage_size=[n * ROW for n in sizes],
-        cache_strategy="SCORE",
         drop_coldest=True,
-        **options,
+        **{"cache_strategy": "SCORE"} | options,
     )
 
 
@@ -78,8 +77,10 @@ class FlatModel:
         counts = {key: keys.count(key) for key in keys}
         absent = [key for key in counts if key not in self.rows]
         coldest = min((row[0] for row in self.rows.values()), default=None)
+        before = len(self.rows)
         for key in absent:
-            full = len(self.rows) >= self.capacity
+            # By frequency, others that come with it may be colder.
+            full = (before if self.by_frequency else len(self.rows)) >= self.capacity
             if self.refuses and full and (counts[key] if self.by_frequency else version) < coldest:
                 self.refused += 1
             else:
@@ -142,6 +143,38 @@ def test_rows_leave_in_the_order_of_a_model_in_python(score, refuse_colder):
     made = table([20], score=score, refuse_colder=refuse_colder)
     run_both(made, FlatModel(20, score == "frequency", refuse_colder), score, 10000, seed=3)
     assert (made.stats()["refused"] > 0) == (refuse_colder and score != "step")
+
+
+# By frequency it is known beforehand which newcomer would be dropped at once: it gets no row, with refuse_colder and without.
+@pytest.mark.parametrize("refuse_colder", [False, True])
+def test_with_lfu_a_newcomer_that_is_colder_than_all_rows_gets_none(refuse_colder):
+    made = table([20], cache_strategy="LFU", score="frequency", refuse_colder=refuse_colder)
+    model = FlatModel(20, by_frequency=True, refuses=True)
+    run_both(made, model, "frequency", 10000, seed=3)
+    assert made.stats()["refused"] == model.refused > 0
+
+
+def test_with_lfu_the_most_frequent_newcomers_of_a_batch_fill_the_table():
+    made = table([20], cache_strategy="LFU")
+    train(made, np.repeat(np.arange(50), np.arange(1, 51)))
+    assert sorted(made.export().keys.tolist()) == list(range(30, 50))
+    assert made.stats()["refused"] == 0
+
+
+def test_a_large_table_with_lfu_refuses_colder_newcomers_where_it_is_asked_to():
+    made = table([70000], cache_strategy="LFU", refuse_colder=True)
+    grads = np.ones((70000, 4))
+    for first in (
+        0,
+        70000,
+    ):  # the second half makes rows leave: from then on the table knows the coldest that stay
+        keys = np.arange(first, first + 70000)
+        made.apply("sgd", keys, grads, np.full(70000, 3), {"learning_rate": 0.5})
+    made.drain()
+    made.pop_dropped()
+    train(made, np.arange(1000000, 1005000))
+    made.drain()
+    assert made.stats()["refused"] > 3000 > len(made.pop_dropped())
 
 
 @pytest.mark.parametrize("refuse_colder", [False, True])
@@ -334,15 +367,24 @@ def test_a_step_may_set_the_score_that_its_update_uses(parts, in_function):
     assert run(ids, tf.constant(-2, tf.int64)).numpy().tolist() == [-2] * 3
 
 
-def test_a_full_variable_refuses_colder_keys(world):
-    storage = tf_multitier.StorageOption(
-        storage_size=[2 * ROW], cache_strategy="SCORE", drop_coldest=True, refuse_colder=True
-    )
-    model = WorldModel(world, storage, score="frequency")
+@pytest.mark.parametrize(
+    "options, score",
+    [
+        ({"cache_strategy": "SCORE", "refuse_colder": True}, "frequency"),
+        ({"cache_strategy": "LFU", "refuse_colder": True}, "step"),
+        ({"cache_strategy": "LFU"}, "step"),
+    ],
+)
+def test_a_full_variable_refuses_colder_keys(world, options, score):
+    storage = tf_multitier.StorageOption(storage_size=[2 * ROW], drop_coldest=True, **options)
+    model = WorldModel(world, storage, score=score)
+    initial = model.look_up([3]).tolist()
     model.run([1, 1, 2, 2])
     model.run([3])
+    assert model.look_up([3]).tolist() == initial  # no part of its gradient is used
     assert model.ask("get_frequency", [1, 2, 3]).tolist() == [2, 2, 0]
     assert model.stats()["refused"] == 1
+    assert not len(model.ask("pop_dropped"))
     model.run([3, 3, 3])
     assert model.ask("get_frequency", [1, 2, 3]).tolist() == [0, 2, 3]
 
@@ -405,7 +447,7 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
         (
             lambda: tf_multitier.StorageOption(storage_size=[64], refuse_colder=True),
             ValueError,
-            "refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found drop_coldest=False",
+            "refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE or LFU with it, found drop_coldest=False",
         ),
         (
             lambda: tf_multitier.StorageOption(refuse_colder=1),
@@ -425,7 +467,7 @@ def test_lifetimes_that_are_not_counted_as_versions_are(score, lifetime, message
         (
             lambda: engine.Table(4, refuse_colder=True),
             ValueError,
-            "refuse_colder: expected drop_coldest=true and cache_strategy SCORE",
+            "refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU",
         ),
         (
             lambda: engine.Table(

@@ -85,10 +85,10 @@ class StorageOption(Option):
         others. Not in DeepRec.
       removed_bytes: bytes of memory, in each partition, for the notes of `removed_since`: 16 bytes for each key that leaves. Further
         notes go to a file in storage_path; a variable without files forgets the oldest. 0: no notes. Not in DeepRec.
-      refuse_colder: True: in a full table, a new key whose score is less than that of every row of its shard gets no row. Its
-        gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs drop_coldest=True and
-        CacheStrategy.SCORE. With 65,536 rows of DRAM or more, the highest score that last left DRAM stands for the lowest in it. Not
-        in DeepRec.
+      refuse_colder: True: in a full table, a new key whose score (LFU: frequency) is less than that of every row of its shard gets
+        no row. Its gradient is not used, it reads as its initial value, and `refused` in the statistics counts it. Needs
+        drop_coldest=True and CacheStrategy.SCORE or LFU. With 65,536 rows of DRAM or more, the highest score that last left DRAM
+        stands for the lowest in it. With LFU, fewer rows of DRAM and drop_coldest=True, it is always so. Not in DeepRec.
       on_corruption: what happens to a row whose record in a file tier is damaged. "error": operations that need the row, including
         saving, fail with DataLoss that names key, file and offset, until `remove` removes the key. "reinit": the key starts again
         from its initial value. "drop": the key is removed, and `pop_dropped()` returns it. `corrupt` in the statistics counts each
@@ -167,10 +167,10 @@ class StorageOption(Option):
                 f"drop_coldest, one for each tier of {self.storage_type.name}; found {list(sizes)}"
             )
         self.refuse_colder = boolean("StorageOption.refuse_colder", refuse_colder)
-        scored = self.cache_strategy is CacheStrategy.SCORE
-        if refuse_colder and not (self.drop_coldest and scored):
+        ranked = self.cache_strategy in (CacheStrategy.SCORE, CacheStrategy.LFU)
+        if refuse_colder and not (self.drop_coldest and ranked):
             raise ValueError(
-                "StorageOption.refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE with it, found "
+                "StorageOption.refuse_colder: expected drop_coldest=True and CacheStrategy.SCORE or LFU with it, found "
                 f"drop_coldest={self.drop_coldest} and {self.cache_strategy!r}"
             )
 

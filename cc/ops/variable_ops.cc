@@ -153,7 +153,7 @@ dropped: what is kept of rows that are dropped, until MultitierPopDropped: none,
 dropped_bytes: bytes for that; the newest stay.
 removed_bytes: memory for MultitierRemovedSince; 0: removed keys are not noted.
 refuse_colder: for a last tier that has a size and is full: a new key that would be colder than all rows gets no row. With
-  drop_coldest and SCORE.
+  drop_coldest and SCORE or LFU.
 score: what an update sets as the version of its rows: step (the global step), time (microseconds of the wall clock), custom (the
   number that MultitierSetScore has set), or frequency (the step; SCORE goes by the frequency).
 on_corruption: for a row whose record in a lower tier is damaged: error (operations that need the row fail with DataLoss),

@@ -303,9 +303,10 @@ Status ValidateStorage(const StorageSpec& spec) {
     return InvalidArgumentError("drop_coldest: expected the size of the last tier of ", spec.type, " to be given too, found ",
                                 std::max(spec.sizes.size(), spec.rows.size()), " of ", tiers.size(), " sizes");
   }
-  if (spec.refuse_colder && (!spec.drop_coldest || spec.cache_strategy != Replacement::kScore)) {
-    return InvalidArgumentError("refuse_colder: expected drop_coldest=true and cache_strategy SCORE, found drop_coldest=",
-                                spec.drop_coldest ? "true and another cache_strategy" : "false");
+  if (spec.refuse_colder && (!spec.drop_coldest || !MayComeColdest(spec.cache_strategy))) {
+    return InvalidArgumentError(
+        "refuse_colder: expected drop_coldest=true and cache_strategy SCORE or LFU, found drop_coldest=",
+        spec.drop_coldest ? "true and another cache_strategy" : "false");
   }
   return OkStatus();
 }

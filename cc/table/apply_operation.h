@@ -38,7 +38,7 @@ class ApplyOperation {
     Span<const uint32_t> places;  // [n] see ApplyRequest; or empty
     bool distinct = false;        // the keys are distinct
     bool admits_all = false;      // no filter is asked: keys that are imported were admitted before
-    int64_t version = -1;         // that Update will set, for refuse_colder
+    int64_t version = -1;         // that Update will set: a newcomer's score
     // Where the caller has counted the accesses: the number of the first one, and how many later each key comes. 0: they are
     // counted here, one for each position.
     uint64_t stamp = 0;
@@ -85,10 +85,15 @@ class ApplyOperation {
   Status GatherCounted(Shard::Locked& lock, int shard, uint32_t entry, const Found& found);
   Status GatherAbsent(Shard::Locked& lock, int shard, const std::vector<uint32_t>& absent);
   Status GatherBelow();
-  // Of refuse_colder. For shards that are full: the coldest record of their lower tiers, in coldest_below_.
+  // Where newcomers are refused. For shards that are full: the coldest record of their lower tiers, in coldest_below_.
   Status FindColdestBelow();
   bool refuses_without_room() const { return base_.options.on_full == OnFull::kRefuse && !keys_.admits_all; }
-  bool refuses() const { return base_.options.refuse_colder && !keys_.admits_all; }
+  // Whether a newcomer may be refused that the trim would drop at once. By frequency that is certain beforehand.
+  bool refuses() const {
+    const TableOptions& options = base_.options;
+    const bool by_frequency = options.drop_coldest && options.cache_strategy == Replacement::kLfu;
+    return (options.refuse_colder || by_frequency) && !keys_.admits_all;
+  }
   // Whether `n` more rows are more than the tiers hold.
   bool IsFull(const ShardRows& shard, size_t n) const;
   // Whether the shard has no room beyond `coming` rows, and a new row of that frequency would be colder than all of its rows.
@@ -124,8 +129,8 @@ class ApplyOperation {
   std::vector<uint32_t> slots_;               // [entries] of rows_; kNoLocation where Gather did not learn it
   std::vector<State> states_;                 // [entries]
   std::vector<std::vector<uint32_t>> below_;  // [shards] entries that memory cannot answer
-  std::vector<Rank> coldest_below_;           // [shards] of refuse_colder
-  std::vector<int64_t> refused_;              // [shards] of refuse_colder: new keys that get no row
+  std::vector<Rank> coldest_below_;           // [shards] where newcomers are refused
+  std::vector<int64_t> refused_;              // [shards] new keys that get no row
 };
 
 inline int64_t ApplyOperation::Occurrences(uint32_t entry) const {

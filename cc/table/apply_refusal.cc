@@ -1,4 +1,5 @@
-// Refusal, a part of gather, where TableOptions::refuse_colder is set: see apply_operation.h.
+// Refusal, a part of gather, where TableOptions::refuse_colder is set, or LFU drops the coldest rows: see
+// apply_operation.h.
 //
 // A new key is refused if its tiers are full and its score is less than that of every row: the trim at the end of the operation
 // would drop its row at once, and the place of no other row would change. Its score is the version that the update will set, or
@@ -47,8 +48,10 @@ Status ApplyOperation::FindColdestBelow() {
 }
 
 bool ApplyOperation::IsRefused(Shard::Locked& lock, int s, int64_t frequency, size_t coming) const {
-  if (!IsFull(*lock, coming + 1)) return false;
   const bool by_frequency = base_.common.strategy == Replacement::kLfu;
+  const bool is_empty = lock->dram_rows() == 0 && coldest_below_[static_cast<size_t>(s)] == kWarmest;
+  // By frequency, others that come with it may be colder: the trim chooses between them.
+  if (!IsFull(*lock, by_frequency && base_.common.exact ? 1 : coming + 1) || (by_frequency && is_empty)) return false;
   const uint64_t score = by_frequency ? static_cast<uint64_t>(frequency) : RankOfVersion(keys_.version);
   return score < std::min(coldest_below_[static_cast<size_t>(s)], lock->dram_rows() == 0 ? kWarmest : lock->ColdestRow()).first;
 }

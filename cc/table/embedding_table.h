@@ -168,7 +168,8 @@ struct TableOptions {
   Score score = Score::kStep;
   // When the last tier is full, a new key that would be colder than every row of the table gets no row. Its gradient is not
   // used, and it counts as refused. Large tables compare with the rows that left last. An update reads the header of one record
-  // of each lower tier. REQUIRES: drop_coldest, and cache_strategy kScore
+  // of each lower tier. With kLfu and an exact order, a table that drops its coldest rows does so without this option.
+  // REQUIRES: drop_coldest, and cache_strategy kScore or kLfu
   bool refuse_colder = false;
   // A power of two up to 64. 0: one if the budget is below 64 Ki rows, else 8. Does not affect results.
   int num_shards = 0;

@@ -42,8 +42,9 @@ struct TableBase {
     common.env = env;
     if (removed.notes()) common.removed = &removed;
     common.levels.dram_named = options.dram_named;
-    common.by_score = options.cache_strategy == Replacement::kScore;
-    common.strategy = common.by_score && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
+    const bool scored = options.cache_strategy == Replacement::kScore;
+    common.by_score = scored || options.refuse_colder;  // a large table knows its coldest rows then
+    common.strategy = scored && options.score == Score::kFrequency ? Replacement::kLfu : options.cache_strategy;
   }
   TableBase(const TableBase&) = delete;
   TableBase& operator=(const TableBase&) = delete;

@@ -84,8 +84,8 @@ Status ValidateOptions(const TableOptions& o) {
   if (o.on_full != OnFull::kError && o.drop_coldest) {
     return InvalidArgumentError(table, "on_full warn: expected a table that drops no rows, found drop_coldest");
   }
-  if (o.refuse_colder && (!o.drop_coldest || o.cache_strategy != Replacement::kScore)) {
-    return InvalidArgumentError(table, "refuse_colder: expected drop_coldest and cache_strategy SCORE, found ",
+  if (o.refuse_colder && (!o.drop_coldest || !MayComeColdest(o.cache_strategy))) {
+    return InvalidArgumentError(table, "refuse_colder: expected drop_coldest and cache_strategy SCORE or LFU, found ",
                                 o.drop_coldest ? "another cache_strategy" : "drop_coldest=false");
   }
   if (o.expiry.steps_to_live < 0) {

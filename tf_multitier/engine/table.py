@@ -122,8 +122,9 @@ class Table(RowTransfer, TierControl):
           dropped_bytes: bytes for that. The newest stay; `dropped_lost` in the statistics counts the others.
           removed_bytes: bytes of memory for `removed_since`: 16 for each key that leaves. Beyond it they go to a file in the
             storage path; a table without files forgets the oldest. 0: none.
-          refuse_colder: True: when the last tier is full, a new key whose score is less than that of every row gets no row;
-            `refused` in the statistics counts it. Needs drop_coldest and "SCORE".
+          refuse_colder: True: when the last tier is full, a new key whose score ("LFU": frequency) is less than that of every row
+            gets no row; `refused` in the statistics counts it. Needs drop_coldest and "SCORE" or "LFU". With "LFU", drop_coldest and
+            fewer than 65,536 rows of DRAM, it is always so.
           keep: True: the files stay when the table is deleted, so that `open` can open it. Needs LEVELDB or SSDHASH as the last tier.
           on_corruption: what happens to a row whose record in a lower tier is damaged. "error": operations that need it raise
             DataLossError, until `remove` removes the key. "reinit": the key starts again from its initial value. "drop": the key is
