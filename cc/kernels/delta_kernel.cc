@@ -11,6 +11,7 @@
 #include "cc/checkpoint_files/table_part.h"
 #include "cc/kernels/embedding_variable.h"
 #include "cc/kernels/host_kernel.h"
+#include "cc/kernels/kept_table.h"
 #include "cc/kernels/op_kernel.h"
 #include "cc/kernels/part_reader.h"
 #include "cc/kernels/saved_chain.h"
@@ -42,6 +43,7 @@ class ApplyDeltaKernel : public OpKernel {
     OP_REQUIRES_OK(context, CheckContinues(prefix, manifests, previous, before));
     OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [](Rows*) { return OkStatus(); }));
     OP_REQUIRES_OK(context, ForParts(*state, manifests, &reader, [&](Rows* rows) { return Take(*rows, state->table.get()); }));
+    OP_REQUIRES_OK(context, FlushKept(tensorflow::HandleFromInput(context, 0).name(), *state));
   }
 
  private:

@@ -171,6 +171,12 @@ void KeptTable::Close(EmbeddingTable* table) {
              << "' were not closed: the next restore reads its checkpoint. " << status.ToString();
 }
 
+absl::Status FlushKept(const std::string& name, const VariableState& state) {
+  if (state.kept == nullptr || state.table->options().drop_coldest) return absl::OkStatus();
+  const Status flushed = state.table->Flush();
+  return flushed.ok() ? absl::OkStatus() : OfVariable(name, flushed);
+}
+
 absl::Status OpenKept(const VariableOptions& options, const std::string& name, std::shared_ptr<VariableState>* state) {
   state->reset();
   Result<std::optional<KeptDirectory>> found = FindKept(options.storage.path, name, Damaged::kIsAnError);

@@ -10,9 +10,11 @@
 //   initializer     Opens the kept rows and logs how many there are and whether they were closed. Without kept rows, makes a
 //                   new directory.
 //   save, restore   Notes the manifest, and how many changes came before it.
-//   restore         Leaves the rows where they are if they were closed at this manifest and none changed since they were
-//                   opened. Otherwise builds a new table from the checkpoint, in a new directory. The old directory is deleted
-//                   once the variable has the new table. So dense weights and rows are of one checkpoint.
+//   restore         Writes all rows to the files before it ends, so that a program that runs the initializer alone finds them,
+//                   whatever becomes of this one. Leaves the rows where they are if they were closed at this manifest and none
+//                   changed since they were opened. Otherwise builds a new table from the checkpoint, in a new directory. The
+//                   old directory is deleted once the variable has the new table. So dense weights and rows are of one
+//                   checkpoint.
 //   close           Flushes the table, then writes `closed`.
 //
 // A process that is killed leaves `open`: a restore then reads its rows from the checkpoint. A kill between two steps of a
@@ -74,6 +76,10 @@ class KeptTable {
   bool discarded_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<InstanceDirectory> replaces_ ABSL_GUARDED_BY(mutex_);
 };
+
+// At the end of a restore: writes all rows of a kept table to its files. A table that drops its coldest rows is left: a flush
+// would drop those for which the last tier has no room.
+absl::Status FlushKept(const std::string& name, const VariableState& state);
 
 // Opens the kept rows of a variable. *state is null if there are none. FailedPrecondition if a process uses them, or if they
 // are of a variable of other shape, partitioning or storage type. DataLoss if rows or files are missing.

@@ -307,6 +307,7 @@ absl::Status TableRestorer::Build(std::shared_ptr<VariableState>* state) {
     RestoreProgress progress(name_, chain_->prefix(), rows);
     TF_RETURN_IF_ERROR(AddDeltas(made->table.get(), &progress));
   }
+  TF_RETURN_IF_ERROR(FlushKept(name_, *made));
   *state = std::move(made);
   return absl::OkStatus();
 }
@@ -376,6 +377,7 @@ absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {
     TF_RETURN_IF_ERROR(OpenKeptAt(options_, name_, own->ToJson(), state));
   }
   if (*state == nullptr) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(FlushKept(name_, **state));
   LOG(INFO) << "embedding variable '" << name_ << "': its kept " << own->num_rows << " rows are those of checkpoint "
             << chain_->prefix() << ": they are not read again";
   return options_.table.admission.kind == AdmissionKind::kNone ? absl::OkStatus() : ReadCounted(*own, (*state)->table.get());
