@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc/env/env.h"
+#include "cc/env/unfinished_save.h"
 #include "cc/kernels/kept_table.h"
 #include "cc/kernels/stale_files.h"
 #include "cc/kernels/status_bridge.h"
@@ -71,9 +72,11 @@ Manifest NewManifest(const VariableState& state) {
   return manifest;
 }
 
+bool IsLocal(const std::string& path) { return !absl::StrContains(path, "://"); }
+
 // Other file systems have no directories to sync.
 Status SyncDirectoryOf(const std::string& prefix) {
-  if (absl::StrContains(prefix, "://")) return OkStatus();
+  if (!IsLocal(prefix)) return OkStatus();
   const std::string directory(tensorflow::io::Dirname(prefix));
   return Env::Posix()->SyncDir(directory.empty() ? "." : directory);
 }
@@ -107,7 +110,10 @@ Status PartWriter::Open() {
   if (env_->FileExists(path_).ok()) return AlreadyExistsError("checkpoint part ", path_);
   MT_RETURN_IF_ERROR(FromAbsl(env_->NewWritableFile(path_, &file_)));
   made_ = true;
-  if (!absl::StrContains(path_, "://")) writeback_.emplace(path_);
+  if (IsLocal(path_)) {
+    UnfinishedSave::Mark(prefix_, path_);
+    writeback_.emplace(path_);
+  }
   return writer_.Begin(manifest_.initializer, table()->dim());
 }
 
@@ -125,8 +131,7 @@ Status PartWriter::Add(const Rows& rows) {
 }
 
 std::string PartWriter::LinkName() const {
-  const bool local = !absl::StrContains(prefix_, "://");
-  return local && !frozen_.has_value() ? absl::StrCat(prefix_, ".", LinkedName(manifest_.file, 1)) : "";
+  return IsLocal(prefix_) && !frozen_.has_value() ? absl::StrCat(prefix_, ".", LinkedName(manifest_.file, 1)) : "";
 }
 
 Status PartWriter::TakeFile(const SealedFile& file, const SnapshotRequest::LinkTo& link) {
@@ -184,9 +189,15 @@ void PartWriter::NoteSaved() const {
 
 absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const std::vector<std::unique_ptr<PartWriter>>& parts,
                         SaveKind kind, bool links) {
+  bool begun = false;
   const auto write = [&]() -> Status {
     MT_ASSIGN_OR_RETURN(const bool wanted, LinksAreWanted());
     RemoveStaleFiles(env, prefix);
+    if (IsLocal(prefix)) {
+      UnfinishedSave::RemoveAbandoned(prefix);
+      UnfinishedSave::Begin(prefix);
+      begun = true;
+    }
     std::vector<TableInGroup> group;
     for (const std::unique_ptr<PartWriter>& part : parts) {
       if (!part->read_only()) MT_RETURN_IF_ERROR(part->table()->Expire(part->table()->NewestStep(), nullptr));
@@ -216,6 +227,7 @@ absl::Status WriteParts(tensorflow::Env* env, const std::string& prefix, const s
       part->NoteSaved();
     }
   }
+  if (!status.ok() && begun) UnfinishedSave::GiveUp(prefix);
   return ToAbsl(status);
 }
 

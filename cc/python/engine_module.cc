@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cc/env/instance_dir.h"
+#include "cc/env/unfinished_save.h"
 #include "cc/optimizer/update_rule.h"
 #include "cc/partition/partition.h"
 #include "cc/python/arrays.h"
@@ -67,6 +68,7 @@ PYBIND11_MODULE(_engine, module) {
   py::class_<PyInstance>(module, "Instance").def(py::init<const std::string&>()).def("release", &PyInstance::Release);
   module.def("partitions_of", &PartitionsOf);
   module.def("check_manifest", &CheckManifest);
+  module.def("remove_abandoned_files", &UnfinishedSave::RemoveAbandoned);
   py::class_<PyPartReader>(module, "PartReader")
       .def(py::init<const std::string&, const std::string&>())
       .def("next", &PyPartReader::Next)

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "cc/env/unfinished_save.h"
 #include "cc/partition/partition.h"
 #include "cc/python/exceptions.h"
 
@@ -105,6 +106,8 @@ PyPartWriter::PyPartWriter(const std::string& prefix, const std::string& manifes
     if (exists) return AlreadyExistsError("checkpoint part ", path);
     MT_ASSIGN_OR_RETURN(file_, Env::Posix()->NewWritableFile(path));
     path_ = path;
+    UnfinishedSave::Begin(prefix);
+    UnfinishedSave::Mark(prefix, path);
     writer_ =
         std::make_unique<PartFileWriter>([this](std::string_view bytes) { return file_->Append(bytes.data(), bytes.size()); });
     if (manifest_.frozen) writer_->Freeze(manifest_.columns[0].dtype);
@@ -118,7 +121,9 @@ PyPartWriter::~PyPartWriter() {
 
 void PyPartWriter::Discard() {
   file_.reset();
-  if (!path_.empty()) (void)Env::Posix()->DeleteFile(path_);
+  if (path_.empty()) return;
+  (void)Env::Posix()->DeleteFile(path_);
+  UnfinishedSave::GiveUp(path_.substr(0, path_.size() - manifest_.file.size() - 1));
   path_.clear();
 }
 

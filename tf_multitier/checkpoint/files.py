@@ -59,6 +59,7 @@ class CheckpointFiles:
         self._written = False
 
     def __enter__(self) -> CheckpointFiles:
+        _engine.remove_abandoned_files(self.path)
         return self
 
     def __exit__(self, kind: type | None, error: object, trace: object) -> None:

@@ -47,6 +47,7 @@ class Writer(CheckpointFiles):
     """
 
     def __enter__(self) -> Writer:
+        super().__enter__()
         return self
 
     def add_table(
