@@ -132,7 +132,8 @@ def test_the_internals_of_keras_are_where_we_look_for_them():
 def test_every_private_name_that_is_not_ours_is_listed():
     listed = " ".join(f"{r.place} {r.granted}" for r in tensorflow_sources.RELIED_ON)
     words = set(re.findall(r"\w+", listed))
-    missing = [line for name, line in private_names(package_files()).items() if name not in words]
+    files = [file for file in package_files() if file[0] != "keras/keras_internals.py"]  # of Keras
+    missing = [line for name, line in private_names(files).items() if name not in words]
     assert not missing, "\n".join(missing)
 
 

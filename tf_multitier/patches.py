@@ -1,4 +1,4 @@
-"""The ten places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
+"""The eleven places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
 
     optimizer._get_processor             an optimizer's adapter for a variable
     slot_creator._create_slot_var        an optimizer's slot of a variable
@@ -10,6 +10,7 @@
     warm_starting_util._get_grouped_variables  replaces it by its parts in a list of variables
     warm_starting_util._infer_var_name       the name of a variable in a checkpoint
     warm_starting_util._warm_start_var_with_vocab  refuses vocabularies for embedding variables
+    autotrackable.AutoTrackable.__setattr__  gives layers of Keras 3 a list of their embedding variables (keras_tracking.py)
 
 If no embedding variable is involved (in input_layer: no column of a group), each wrapper only calls the original. The first
 `group_embedding_column_scope` adds one more wrapper: see column_groups.py. tests/test_import_purity.py compares stock graphs byte by
@@ -21,6 +22,7 @@ import collections.abc
 
 from tf_multitier import embedding_variable
 from tf_multitier import handle_attrs
+from tf_multitier import keras_tracking
 from tf_multitier import updates
 from tf_multitier import partitioned
 from tf_multitier import tensorflow_internals as internals
@@ -165,6 +167,14 @@ def _warm_start_var_with_vocab(original):
     return warm_start_var_with_vocab
 
 
+def _setattr(original):
+    def set_attribute(self, name, value):
+        original(self, name, value)
+        keras_tracking.new_attribute(self, name, value)
+
+    return set_attribute
+
+
 _WRAPPERS = {
     "optimizer._get_processor": _get_processor,
     "slot_creator._create_slot_var": _create_slot_var,
@@ -175,6 +185,7 @@ _WRAPPERS = {
     "warm_starting_util._get_grouped_variables": _get_grouped_variables,
     "warm_starting_util._infer_var_name": _infer_var_name,
     "warm_starting_util._warm_start_var_with_vocab": _warm_start_var_with_vocab,
+    "autotrackable.AutoTrackable.__setattr__": _setattr,
 }
 
 

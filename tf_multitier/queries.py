@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier import eager
+from tf_multitier import keras_tracking
 from tf_multitier import key_types
 from tf_multitier._library import ops
 from tf_multitier.key_types import as_keys
@@ -79,8 +80,10 @@ def accessed(variable):
 
     Raises:
       RuntimeError, NotImplementedError: see eager.check_use.
+      ValueError: see keras_tracking.looked_up.
     """
     eager.check_use(variable, "a lookup of embedding variable")
+    keras_tracking.looked_up(variable)
     for part in variable.parts:
         if part.trainable:
             variable_accessed(part)

@@ -60,6 +60,7 @@ from tensorflow.python.ops.variables import PartitionedVariable
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 from tensorflow.python.saved_model.registration import register_checkpoint_saver
 from tensorflow.python.saved_model.registration import register_serializable
+from tensorflow.python.trackable import autotrackable
 from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer
@@ -89,6 +90,7 @@ WRAPPED: dict[str, tuple[typing.Any, str]] = {
         warm_starting_util,
         "_warm_start_var_with_vocab",
     ),
+    "autotrackable.AutoTrackable.__setattr__": (autotrackable.AutoTrackable, "__setattr__"),
 }
 
 

@@ -5,7 +5,7 @@
     Embedding(16, optimizer=tf_multitier.optimizers.Adagrad(0.1))     the layer trains its rows; the model has any optimizer
     model.compile(with_rows(keras.optimizers.Adam(1e-3)))             the model's optimizer trains rows and dense weights
 
-Importing this module changes nothing of Keras. It needs Keras 3 with the TensorFlow backend.
+Importing this module changes no class of Keras. It needs Keras 3 with the TensorFlow backend.
 """
 
 import keras

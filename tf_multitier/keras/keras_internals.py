@@ -6,8 +6,11 @@ Each function says what it gives where a version of Keras does not have it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import typing
+
+import keras
 
 
 def seed_of_program() -> int | None:
@@ -29,3 +32,46 @@ def calling_layer_of_keras_2(package: str) -> typing.Any:
 # The module whose functions save and load archives: part_files.py looks for it among the callers. Without it, part_files.py finds
 # only the paths that an archive itself knows.
 SAVING_MODULE = "keras.src.saving.saving_lib"
+
+
+def own_weights(layer: typing.Any) -> tuple:
+    """The lists of a layer's own weights: those that are trained, and the others. Its sublayers have their own."""
+    return layer._trainable_variables, layer._non_trainable_variables
+
+
+def track_weight(layer: typing.Any, weight: typing.Any) -> bool:
+    """Makes a keras.Variable a weight of a layer, which may be built. False if it is one already."""
+    tracker = layer._tracker
+    stores = ("trainable_variables", "non_trainable_variables")
+    if any(tracker.is_in_store(store, weight) for store in stores):
+        return False
+    locked, tracker.locked = tracker.locked, False
+    tracker.add_to_store(stores[not weight.trainable], weight)
+    tracker.locked = locked
+    return True
+
+
+def untrack_weight(layer: typing.Any, weight: typing.Any) -> None:
+    """Undoes `track_weight`."""
+    layer._tracker.untrack(weight)
+
+
+def layers_of(layer: typing.Any) -> list:
+    """A layer and all layers in it."""
+    return layer._flatten_layers()
+
+
+def called_layer() -> typing.Any:
+    """The outermost layer that is being called in this thread, for example a model; None outside of calls."""
+    state = importlib.import_module("keras.src.backend.common.global_state")
+    context = state.get_global_attribute("current_call_ctx")
+    return None if context is None else context.entry_layer
+
+
+def is_in_own_step() -> bool:
+    """Whether Keras' own `train_step` is among the callers."""
+    code = keras.Model.train_step.__code__
+    frame: typing.Any = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None

@@ -100,7 +100,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         variables = {name: self._new_variable(name, made) for name, made in configs.items()}
         # Its path in the model is that of a weight of keras.layers.Embedding: "<layer>/embeddings".
         made = [
-            Rows(part, self, self.optimizer, variable, its_name)
+            Rows(part, f"layer '{self.name}'", self.optimizer, variable, its_name)
             for name, variable in variables.items()
             for part, its_name in zip(variable.parts, weight_names(name, len(variable.parts)))
         ]

@@ -55,7 +55,7 @@ class _WithRows(UpdatesRows):
     def build(self, variables: typing.Any) -> None:
         for variable in variables:
             if isinstance(variable, Rows):
-                _ = variable.overwrite_with_gradient  # refuses what rows cannot follow
+                variable.check()
         its = list(variables)
         self._built_for = lambda: (
             its

@@ -54,8 +54,15 @@ class Archive:
         self._room = MAX_BYTES_IN_ARCHIVE
         self._failure: Exception | None = None
         self._is_checked = False
+        self._seen: set = set()
         if self.path is not None and store.mode == "w":
             _remove_unused(self.path)
+
+    def new(self, rows: list) -> list:
+        """Those of the Rows that no earlier call had: the archive has a table once, in the first of the layers that have it."""
+        found = [one for one in rows if id(one) not in self._seen]
+        self._seen.update(map(id, found))
+        return found
 
     def takes(self, path: str) -> bool:
         """Whether the rows of the file at `path` go into the archive. Each call takes up room."""

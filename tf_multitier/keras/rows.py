@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+import weakref
 
 import keras
 import numpy as np
@@ -34,24 +35,34 @@ class UpdatesRows(Keras3Object):
 class Rows(Keras3Object, keras.Variable):
     """The rows of one table."""
 
+    _of: typing.ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
+
+    @classmethod
+    def of(cls, table: typing.Any) -> Rows | None:
+        """The Rows of an EmbeddingVariable; None if no layer has it."""
+        return cls._of.get(id(table))
+
     def __init__(
         self,
         embedding_variable: typing.Any,
-        layer: typing.Any,
+        owner: str,
         optimizer: typing.Any,
         whole: typing.Any,
         name: str,
+        trainable: bool = True,
     ) -> None:
-        """whole: the variable of which embedding_variable is a part, or the same. name: what Keras shows after the layer's path."""
+        """owner: whose rows messages say that they are. whole: the variable of which embedding_variable is a part, or the same. name:
+        what Keras shows after the layer's path."""
         self.embedding_variable = embedding_variable
         self.whole = whole
-        self._layer_name = layer.name
+        self._owner = owner
+        self._of[id(embedding_variable)] = self
         self.train_by(optimizer)
         super().__init__(
             lambda shape, dtype: embedding_variable,
             shape=(0, embedding_variable.embedding_dim),
             dtype="float32",
-            trainable=True,
+            trainable=trainable,
             autocast=False,
             name=name,
         )
@@ -73,7 +84,7 @@ class Rows(Keras3Object, keras.Variable):
     @property
     def value(self) -> typing.Any:
         """The embedding variable. It has no dense value. Errors: see overwrite_with_gradient."""
-        self._check(_calling_optimizers())
+        self._check_unless_building()
         return self.embedding_variable
 
     @property
@@ -83,37 +94,50 @@ class Rows(Keras3Object, keras.Variable):
 
     @property
     def overwrite_with_gradient(self) -> bool:
-        """True: an optimizer passes the gradient to `assign`.
+        """True: an optimizer passes the gradient to `assign`. Errors: see `check`, when the optimizer is given the gradient.
+
+        An optimizer may be built for rows that it is never given: a program's own train_step has them updated by another.
+        """
+        self._check_unless_building()
+        return True
+
+    def _check_unless_building(self):
+        if not _is_building() or any(map(_reads_gradients_first, _calling_optimizers())):
+            self.check()
+
+    def check(self) -> None:
+        """Checks the Keras optimizers among the callers.
 
         Raises:
           ValueError: neither the layer nor the model's optimizer trains rows.
           NotImplementedError: the optimizer scales losses, accumulates gradients or averages weights.
         """
-        self._check(_calling_optimizers())
-        return True
-
-    def _check(self, optimizers):
-        for optimizer in optimizers:
+        for optimizer in _calling_optimizers():
             name = type(optimizer).__name__
             for refused in ("use_ema", "gradient_accumulation_steps", "loss_scale_factor"):
                 if getattr(optimizer, refused, None):
                     raise NotImplementedError(
-                        f"layer '{self._layer_name}': rows of embedding variables cannot be trained with {refused} of {name}: "
+                        f"{self._owner}: rows of embedding variables cannot be trained with {refused} of {name}: "
                         f"expected an optimizer without {refused}"
                     )
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
                 raise NotImplementedError(
-                    f"layer '{self._layer_name}': rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
+                    f"{self._owner}: rows of embedding variables cannot be trained by a LossScaleOptimizer: compile "
                     "with auto_scale_loss=False"
                 )
             if isinstance(optimizer, _CHOOSERS):
                 continue  # the optimizer that it chose for these rows is among the callers when it updates them
             if self._row_optimizer is None and not isinstance(optimizer, UpdatesRows):
                 raise ValueError(
-                    f"layer '{self._layer_name}' has embedding variables, which {name} cannot train: give the layer "
-                    "optimizer=tf_multitier.optimizers.Adagrad(...) or its siblings, or compile the model with "
-                    f"tf_multitier.keras.with_rows(keras.optimizers.{name}(...))"
+                    f"{self._owner}: expected an optimizer that trains rows of embedding variables, found {name}: {self._cure(name)}"
                 )
+
+    def _cure(self, optimizer):
+        """What a program does that has this optimizer, which does not train rows."""
+        return (
+            "give the layer optimizer=tf_multitier.optimizers.Adagrad(...) or its siblings, or compile the model with "
+            f"tf_multitier.keras.with_rows(keras.optimizers.{optimizer}(...))"
+        )
 
     def assign(self, value: typing.Any) -> typing.Any:
         """Updates the rows with their gradient `value`, or replaces them by what `numpy()` returned or by those of another weight.
@@ -132,13 +156,11 @@ class Rows(Keras3Object, keras.Variable):
             return value
         if not self._may_be_gradient(value):
             raise TypeError(
-                f"rows of layer '{self._layer_name}': expected a weight of an embedding layer of tf_multitier, found {_described(value)}"
+                f"rows of {self._owner}: expected a weight of an embedding layer of tf_multitier, found {_described(value)}"
             )
         optimizer: typing.Any = self._row_optimizer
         if optimizer is None:
-            raise ValueError(
-                f"layer '{self._layer_name}' has no optimizer that could update its rows"
-            )
+            raise ValueError(f"{self._owner} has no optimizer that could update its rows")
         optimizer.apply_gradients([(value, self.embedding_variable)])
         return value
 
@@ -174,7 +196,7 @@ class Rows(Keras3Object, keras.Variable):
 
     def _copy_of(self, other):
         """Replaces the rows by those of another weight, or of its embedding variable."""
-        what = f"rows of layer '{self._layer_name}'"
+        what = f"rows of {self._owner}"
         table = other.embedding_variable if isinstance(other, Rows) else other
         if table is self.embedding_variable:
             return
@@ -194,25 +216,25 @@ class Rows(Keras3Object, keras.Variable):
     def _replace(self, copy):
         if not isinstance(copy, RowsCopy):
             raise ValueError(
-                f"rows of layer '{self._layer_name}': expected what get_weights() returned, found an array of shape {copy.shape}"
+                f"rows of {self._owner}: expected what get_weights() returned, found an array of shape {copy.shape}"
             )
-        copy.restore(self.embedding_variable, f"rows of layer '{self._layer_name}'")
+        copy.restore(self.embedding_variable, f"rows of {self._owner}")
         if copy.state is not None:
-            copy.state.assign_to(self._row_optimizer, f"weights of layer '{self._layer_name}'")
+            copy.state.assign_to(self._row_optimizer, f"weights of {self._owner}")
 
     def __tf_tensor__(
         self, *unused_args: typing.Any, **unused_kwargs: typing.Any
     ) -> typing.NoReturn:
         """NotImplementedError: rows have no dense value."""
         raise NotImplementedError(
-            f"rows of layer '{self._layer_name}' are in a hash table and have no dense tensor: call the layer with ids, or look ids up "
+            f"rows of {self._owner} are in a hash table and have no dense tensor: call the layer with ids, or look ids up "
             "with tf.nn.embedding_lookup(layer.embeddings, ids); read all rows with export() of the layer's tables; regularize the "
             "layer's output (activity_regularizer); give keras.callbacks.TensorBoard histogram_freq=0"
         )
 
     def __array__(self, *unused_args: typing.Any, **unused_kwargs: typing.Any) -> typing.Any:
         raise NotImplementedError(
-            f"rows of layer '{self._layer_name}' are in a hash table, which has no dense value for a file of HDF5 or NumPy: save the "
+            f"rows of {self._owner} are in a hash table, which has no dense value for a file of HDF5 or NumPy: save the "
             "model to a file '.keras' or its weights with save_weights, and read rows with export() of the layer's tables"
         )
 
@@ -260,13 +282,30 @@ def _calling_optimizers():
     the function ends: a model that the caller deletes in its function would stay, with its tables.
     """
     found: list = []
+    for frame in _frames_of_optimizers():
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.optimizers.Optimizer) and owner not in found:
+            found.append(owner)
+    return found
+
+
+def _reads_gradients_first(optimizer):
+    """Whether an optimizer uses the gradients of rows, or makes variables like them, before it asks whether it shall pass them on."""
+    is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return is_scaling or bool(getattr(optimizer, "gradient_accumulation_steps", None))
+
+
+def _is_building():
+    """Whether an optimizer is being built for its variables."""
+    return any(frame.f_code.co_name == "build" for frame in _frames_of_optimizers())
+
+
+def _frames_of_optimizers():
+    """The calls of functions of optimizer modules among the callers, innermost first."""
     frame: typing.Any = inspect.currentframe()
     for _ in range(16):
         if frame is None:
-            break
-        is_of_optimizer = "optimizer" in frame.f_globals.get("__name__", "")
-        owner = frame.f_locals.get("self") if is_of_optimizer else None
-        if isinstance(owner, keras.optimizers.Optimizer) and owner not in found:
-            found.append(owner)
+            return
+        if "optimizer" in frame.f_globals.get("__name__", ""):
+            yield frame
         frame = frame.f_back
-    return found

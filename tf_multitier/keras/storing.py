@@ -30,19 +30,26 @@ from tf_multitier.keras import part_files
 from tf_multitier.keras.optimizer_states import OptimizerState
 
 _FILE = re.compile(r"data-[a-z]{5}-of-[a-z]{5}")
+_KEY = re.compile(r"tables|(manifest|rows|file|optimizer)_\d+|state_\d+_\d+")
 
 
 def _bytes(data):
     return np.frombuffer(data, np.uint8)
 
 
+def is_of_rows(key: str) -> bool:
+    """Whether `save` writes such a key."""
+    return _KEY.fullmatch(key) is not None
+
+
 def save(rows: list, store: typing.Any, layer: str) -> None:
-    """Writes the tables of a layer into `store`, or into part files next to its archive.
+    """Writes the tables of a layer into `store`, or into part files next to its archive. Those of several layers are written once.
 
     Raises:
       ValueError: the rows are too large for the archive, and it is not a local file.
     """
     archive = part_files.Archive.of(store)
+    rows = archive.new(rows)
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(archive.path or os.path.join(folder, "rows"))
         for i, one in enumerate(rows):
@@ -83,6 +90,7 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
     """
     archive = part_files.Archive.of(store)
     archive.check()
+    rows = archive.new(rows)
     if "tables" not in store:
         raise ValueError(
             f"layer '{layer}': expected rows of embedding variables in the archive, found none"

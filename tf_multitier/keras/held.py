@@ -1,0 +1,131 @@
+"""Embedding variables that a program's own layers and models hold, as weights of them: keras_tracking.py finds them.
+
+    layer._trainable_variables    has Rows for each part of the variable
+    layer.save_own_variables      the layer's own writes its other weights, then storing.py writes the rows
+    layer                         tracks the variable for tf.train.Checkpoint, which does not look into lists and dicts of Keras
+
+A variable that several layers hold is one weight: Rows.of gives each of them the same Rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import typing
+import weakref
+
+import keras
+
+from tf_multitier import keras_tracking
+from tf_multitier.keras import keras_internals
+from tf_multitier.keras import storing
+from tf_multitier.keras.rows import Rows
+
+# {layer that was called: the variables of its layers that were looked up}
+_known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+class HeldRows(Rows):
+    """Rows of an embedding variable that the program made. Only the model's optimizer trains them."""
+
+    def __init__(self, part: typing.Any, whole: typing.Any, name: str) -> None:
+        owner = f"embedding variable '{part.variable_name}'"
+        super().__init__(part, owner, None, whole, name, part.trainable)
+
+    def _cure(self, optimizer):
+        return (
+            f"compile the model with tf_multitier.keras.with_rows(keras.optimizers.{optimizer}(...)), or write a train_step that gives "
+            "its gradient to an optimizer of tf_multitier.optimizers, and the other gradients to the model's"
+        )
+
+
+def track(layer: typing.Any, variable: typing.Any) -> None:
+    """Makes the parts of an embedding variable weights of the layer."""
+    rows = [_rows(layer, part, variable) for part in variable.parts]
+    is_new = [keras_internals.track_weight(layer, one) for one in rows]
+    if not any(is_new):
+        return  # a layer of tf_multitier, which has its Rows already
+    layer.supports_jit = False  # else Keras gives our ops to XLA
+    layer._maybe_initialize_trackable()
+    names = map("embedding_variable_{}".format, itertools.count())
+    free = next(name for name in names if layer._lookup_dependency(name) is None)
+    layer._track_trackable(variable, free)
+    _save_rows_of(layer)
+
+
+def untrack(layer: typing.Any, variable: typing.Any) -> None:
+    """Undoes `track`, for a variable that was taken out of a list or dict of the layer."""
+    for part in variable.parts:
+        keras_internals.untrack_weight(layer, Rows.of(part))
+
+
+def _rows(layer, part, whole):
+    found = Rows.of(part)
+    if found is not None:
+        return found
+    name = part._shared_name.rpartition("/")[2]
+    if whole is not part:
+        name = f"{whole.variable_name.rpartition('/')[2]}_{name}"
+    layer_name = getattr(
+        layer, "name", type(layer).__name__
+    )  # it has none before super().__init__()
+    with keras.name_scope(layer_name, caller=layer):
+        return HeldRows(part, whole, name)
+
+
+def _rows_of(layer):
+    lists = keras_internals.own_weights(layer)
+    return [weight for weights in lists for weight in weights if isinstance(weight, Rows)]
+
+
+def _save_rows_of(layer):
+    """Makes the layer's `save_own_variables` and `load_own_variables` do so for rows, too."""
+    save, load = layer.save_own_variables, layer.load_own_variables
+    if hasattr(save, "saves_rows"):
+        return
+
+    def save_own_variables(store):
+        with _without_rows(layer):
+            save(store)
+        storing.save(_rows_of(layer), store, layer.name)
+
+    def load_own_variables(store):
+        names = list(store.keys())
+        with _without_rows(layer):
+            load({key: store[key] for key in names if not storing.is_of_rows(key)})
+        storing.load(_rows_of(layer), store, layer.name)
+
+    save_own_variables.saves_rows = True
+    # Of this layer alone, as Keras replaces `build`.
+    object.__setattr__(layer, "save_own_variables", save_own_variables)
+    object.__setattr__(layer, "load_own_variables", load_own_variables)
+
+
+@contextlib.contextmanager
+def _without_rows(layer):
+    """A context: Keras' code finds no Rows among the layer's weights."""
+    lists = keras_internals.own_weights(layer)
+    before = [list(weights) for weights in lists]
+    for weights in lists:
+        weights[:] = [weight for weight in weights if not isinstance(weight, Rows)]
+    try:
+        yield
+    finally:
+        for weights, its in zip(lists, before):
+            weights[:] = its
+
+
+def looked_up(variable: typing.Any) -> None:
+    """See keras_tracking.looked_up."""
+    model = keras_internals.called_layer()
+    if model is None or variable in _known.setdefault(model, weakref.WeakSet()):
+        return
+    for layer in keras_internals.layers_of(model):
+        if variable in keras_tracking.variables_in(*keras_tracking.attributes(layer)):
+            track(layer, variable)
+            _known[model].add(variable)
+    if variable.trainable and variable not in _known[model] and keras_internals.is_in_own_step():
+        raise ValueError(
+            f"embedding variable '{variable.variable_name}': expected an attribute of model '{model.name}' or of one of its layers, "
+            "found none: fit would not train its rows: assign it to self in the layer that looks it up, or make it with trainable=False"
+        )
