@@ -132,3 +132,38 @@ def test_a_model_that_is_restored_before_it_is_built_gets_its_rows_when_it_is(tm
     restored(X[:1])
     same_bits(restored.pooled(X), saved.pooled(X))
     same_bits(restored.group({"a": X})["a"], saved.group({"a": X})["a"])
+
+
+def model_cut(cut):
+    """An embedding layer and a Dense; no gradient comes back through the layer that `cut` names."""
+    stop = keras.layers.Lambda(tf.stop_gradient)
+    ids = keras.Input((3,), dtype="int64")
+    pooled = kt.Embedding(4, combiner="sum", name="emb")(ids)
+    logits = keras.layers.Dense(1, name="dense")(stop(pooled) if cut == "emb" else pooled)
+    return keras.Model(ids, stop(logits) if cut == "all" else logits)
+
+
+def test_a_step_without_gradients_is_refused_and_single_variables_without_one_are_named_as_by_keras():
+    cut = model_cut("all")
+    cut.compile(kt.with_rows("adam"), "mse")
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        cut.fit(X, Y, verbose=0)
+    assert int(cut.optimizer.iterations) == 0
+    cut = model_cut("emb")
+    cut.compile(kt.with_rows("adam"), "mse")
+    with pytest.warns(UserWarning, match=r"do not exist for variables \['emb/embeddings'\]"):
+        cut.fit(X, Y, batch_size=32, verbose=0)
+    assert int(cut.optimizer.iterations) == 1
+    [table] = cut.get_layer("emb").tables
+    assert int(table.total_count()) == 0
+    optimizer, gradient = kt.with_rows("sgd"), tf.IndexedSlices(tf.ones([1, 4]), [1], [0, 4])
+    rows, kernel = cut.trainable_variables[:2]
+    with pytest.warns(UserWarning, match=r"do not exist for variables \['dense/kernel'\]"):
+        optimizer.apply_gradients([(gradient, rows), (None, kernel)])
+    assert int(table.total_count()) == 1
+    with pytest.raises(ValueError, match="expected 2 gradients, one for each variable, found 1"):
+        optimizer.apply([gradient], [rows, kernel])
+    for optimizer in (optimizers.SGD(), optimizers.Adam()):
+        with pytest.raises(ValueError, match="expected a gradient of at least one .* found none"):
+            optimizer.apply_gradients([(None, rows), (None, table)])
+        assert int(optimizer.iterations) == 0

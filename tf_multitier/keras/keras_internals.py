@@ -75,3 +75,8 @@ def is_in_own_step() -> bool:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
+
+
+def with_gradients(optimizer: typing.Any, grads: list, variables: list) -> tuple:
+    """(gradients, variables) without the variables that have none. Keras warns about these, and raises a ValueError if all are."""
+    return optimizer._filter_empty_gradients(grads, variables)

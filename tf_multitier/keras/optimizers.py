@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows import Rows
@@ -64,14 +65,26 @@ class _WithRows(UpdatesRows):
         _ = self.row_optimizer
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
-        """Updates rows and dense variables."""
+        """Updates rows and dense variables. Warns about variables without a gradient, as Keras does.
+
+        Raises:
+          ValueError: no variable has a gradient, or there are more or fewer gradients than variables.
+        """
         variables = self._built_for() if trainable_variables is None else list(trainable_variables)
+        grads = list(grads)
+        if len(grads) != len(variables):
+            raise ValueError(
+                f"optimizer '{self.name}': expected {len(variables)} gradients, one for each variable, found {len(grads)}"
+            )
+        if not grads:
+            return
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)
-        grads = _clip_rows(self, list(grads), variables)
+        grads, variables = keras_internals.with_gradients(self, grads, variables)
+        grads = _clip_rows(self, grads, variables)
         pairs = list(zip(grads, variables))
-        rows = [(g, v) for g, v in pairs if isinstance(v, Rows) and g is not None]
+        rows = [(g, v) for g, v in pairs if isinstance(v, Rows)]
         own = [(g, v.embedding_variable) for g, v in rows if v.row_optimizer is None]
         if own:
             self.row_optimizer.apply_gradients(own)
@@ -79,7 +92,7 @@ class _WithRows(UpdatesRows):
             if variable.row_optimizer is not None:
                 variable.assign(gradient)
         dense = [(g, v) for g, v in pairs if not isinstance(v, Rows)]
-        if any(g is not None for g, _ in dense):
+        if dense:
             super().apply([g for g, _ in dense], [v for _, v in dense])  # type: ignore[misc]
         else:
             self.iterations.assign_add(1)
@@ -106,7 +119,7 @@ class _WithRows(UpdatesRows):
 def _clip_rows(optimizer, grads, variables):
     """Clips the gradients of rows as the optimizer clips those of dense variables. By the global norm: all gradients."""
     scale = lambda g, factor: tf.IndexedSlices(g.values * factor, g.indices, g.dense_shape)
-    is_rows = [isinstance(v, Rows) and g is not None for g, v in zip(grads, variables)]
+    is_rows = [isinstance(v, Rows) for v in variables]
     if optimizer.clipnorm:
         # The parts of a partitioned table have one norm.
         parts: dict = {}
@@ -120,15 +133,10 @@ def _clip_rows(optimizer, grads, variables):
             for i, value in zip(its, tf.split(clipped, lengths, num=len(its))):
                 grads[i] = tf.IndexedSlices(value, grads[i].indices, grads[i].dense_shape)
     elif optimizer.global_clipnorm and any(is_rows):
-        values = [
-            g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None
-        ]
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         norm = tf.linalg.global_norm(values)
         factor = optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm)
-        grads = [
-            g if g is None else scale(g, factor) if isinstance(g, tf.IndexedSlices) else g * factor
-            for g in grads
-        ]
+        grads = [scale(g, factor) if isinstance(g, tf.IndexedSlices) else g * factor for g in grads]
     elif optimizer.clipvalue:
         for i, g in enumerate(grads):
             if is_rows[i]:
