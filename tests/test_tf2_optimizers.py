@@ -161,7 +161,7 @@ def test_state_and_hyperparameters_are_tracked():
     expected = (
         "iterations learning_rate beta_1 beta_2 epsilon beta_1_power beta_2_power weight_decay"
     )
-    assert names == {f"{name}:0" for name in expected.split()}
+    assert names == {f"{name}:0" for name in [*expected.split(), "rate_is_given"]}
 
 
 def test_versions_are_iterations_and_expire_by_them():

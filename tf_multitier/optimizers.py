@@ -82,6 +82,13 @@ def _takes_a_step(function):
     )
 
 
+class _Default(float):
+    """A learning rate that the program did not give. In a model of Keras, rows then follow that of the model."""
+
+
+_RATE, _RATE_OF_SGD = _Default(0.001), _Default(0.01)  # those of tf.keras.optimizers
+
+
 class RowOptimizer(tf.Module):
     """Base class. A subclass names a rule of the engine, its slots and its hyperparameters.
 
@@ -106,6 +113,8 @@ class RowOptimizer(tf.Module):
         with tf.init_scope():
             self.iterations = tf.Variable(0, trainable=False, dtype=tf.int64, name="iterations")
             self._learning_rate = _scalar(learning_rate, "learning_rate")
+            is_given = not isinstance(learning_rate, _Default)
+            self.rate_is_given = tf.Variable(is_given, trainable=False, name="rate_is_given")
             self.hyperparameters = {key: _scalar(value, key) for key, value in hyper.items()}
         self._twins: typing.Any = weakref.WeakSet()
 
@@ -116,6 +125,7 @@ class RowOptimizer(tf.Module):
 
     @learning_rate.setter
     def learning_rate(self, value: typing.Any) -> None:
+        self.rate_is_given.assign(True)
         if isinstance(self._learning_rate, tf.Variable) and not callable(value):
             self._learning_rate.assign(value)
             return
@@ -123,6 +133,12 @@ class RowOptimizer(tf.Module):
             value = _scalar(value, "learning_rate")
         for optimizer in (self, *self._twins):
             optimizer._learning_rate = value
+
+    def rate_unless_given(self, rate: typing.Any) -> tf.Tensor:
+        """The learning rate that the program gave to this optimizer or assigned to it; without one, `rate`. A float32 scalar."""
+        return tf.where(
+            self.rate_is_given, self._now(self._learning_rate), tf.cast(rate, tf.float32)
+        )
 
     def _now(self, value):
         if isinstance(value, tf.Variable):
@@ -146,9 +162,12 @@ class RowOptimizer(tf.Module):
         return {name: self._argument(name) for name in names}
 
     def get_config(self) -> dict:
-        """The constructor's arguments as numbers, strings and schedules, for Keras."""
+        """The constructor's arguments as numbers, strings and schedules, for Keras. A learning rate that was not given is left out."""
         number = lambda v: float(v.numpy()) if isinstance(v, tf.Variable) else v
-        return {name: number(value) for name, value in self.arguments().items()}
+        config = {name: number(value) for name, value in self.arguments().items()}
+        if not self.rate_is_given:
+            del config["learning_rate"]
+        return config
 
     @classmethod
     def from_config(cls, config: dict) -> RowOptimizer:
@@ -158,6 +177,7 @@ class RowOptimizer(tf.Module):
     def twin(self) -> RowOptimizer:
         """An optimizer that shares the hyperparameters of this one, and counts its own steps. It follows `learning_rate` of this one."""
         made = type(self)(**self.arguments())
+        made.rate_is_given = self.rate_is_given
         self._twins.add(made)
         return made
 
@@ -298,7 +318,7 @@ class SGD(RowOptimizer):
 
     _RULE, _V1_NAME = "sgd", "GradientDescent"
 
-    def __init__(self, learning_rate: typing.Any = 0.01, name: str | None = None) -> None:
+    def __init__(self, learning_rate: typing.Any = _RATE_OF_SGD, name: str | None = None) -> None:
         super().__init__(learning_rate, name)
 
 
@@ -309,7 +329,7 @@ class Momentum(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.01,
+        learning_rate: typing.Any = _RATE_OF_SGD,
         momentum: typing.Any = 0.9,
         nesterov: bool = False,
         name: str | None = None,
@@ -331,7 +351,7 @@ class Adagrad(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         initial_accumulator_value: float = 0.1,
         name: str | None = None,
     ) -> None:
@@ -357,7 +377,7 @@ class RowwiseAdagrad(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.01,
+        learning_rate: typing.Any = _RATE_OF_SGD,
         epsilon: typing.Any = 1e-8,
         initial_accumulator_value: float = 0.0,
         name: str | None = None,
@@ -381,7 +401,7 @@ class Adam(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         beta_1: typing.Any = 0.9,
         beta_2: typing.Any = 0.999,
         epsilon: typing.Any = 1e-7,
@@ -413,7 +433,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         weight_decay: typing.Any = 0.004,
         beta_1: typing.Any = 0.9,
         beta_2: typing.Any = 0.999,
@@ -439,7 +459,7 @@ class RMSprop(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         rho: typing.Any = 0.9,
         momentum: typing.Any = 0.0,
         epsilon: typing.Any = 1e-7,
@@ -460,7 +480,7 @@ class Ftrl(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         learning_rate_power: typing.Any = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: typing.Any = 0.0,
@@ -501,7 +521,7 @@ class Adadelta(RowOptimizer):
 
     def __init__(
         self,
-        learning_rate: typing.Any = 0.001,
+        learning_rate: typing.Any = _RATE,
         rho: typing.Any = 0.95,
         epsilon: typing.Any = 1e-7,
         name: str | None = None,

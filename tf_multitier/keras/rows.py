@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_multitier import saved_objects
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
+from tf_multitier.keras import learning_rates
 from tf_multitier.keras.keras_versions import Keras3Object
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import Layout
@@ -161,7 +162,10 @@ class Rows(Keras3Object, keras.Variable):
         optimizer: typing.Any = self._row_optimizer
         if optimizer is None:
             raise ValueError(f"{self._owner} has no optimizer that could update its rows")
-        optimizer.apply_gradients([(value, self.embedding_variable)])
+        rate = None
+        for of_model in _calling_optimizers()[:1]:  # the innermost: a MultiOptimizer chose it
+            rate = learning_rates.of_step(self._owner, optimizer, of_model)
+        optimizer.apply_gradients([(value, self.embedding_variable)], learning_rate=rate)
         return value
 
     def _may_be_gradient(self, value):
