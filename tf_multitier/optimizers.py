@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from tf_multitier import eager
 from tf_multitier import group_updates
+from tf_multitier import strategies
 from tf_multitier import updates
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import is_embedding_variable
@@ -217,9 +218,9 @@ class RowOptimizer(tf.Module):
         Raises:
           TypeError: a dense gradient, a gradient of another dtype, or a variable that is not an embedding variable.
           ValueError: no variable has a gradient, or none is trainable.
-          NotImplementedError: a tf.distribute strategy has more than one replica.
+          NotImplementedError: a tf.distribute strategy has more than one replica, or its steps run elsewhere.
         """
-        _refuse_replicas(type(self).__name__)
+        strategies.check_update(f"tf_multitier.optimizers.{type(self).__name__}")
         pairs = _pairs(grads_and_vars, type(self).__name__)
         with tf.name_scope(name or type(self).__name__):
             step = tf.identity(self.iterations)
@@ -235,17 +236,6 @@ class RowOptimizer(tf.Module):
             group_updates.made(made)
             self._step_done()
             return self.iterations.assign_add(1, read_value=True)
-
-
-def _refuse_replicas(optimizer):
-    """NotImplementedError under a strategy of several replicas: each would update the rows with its own gradients, unsummed."""
-    strategy = tf.distribute.get_strategy()
-    replicas = strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise NotImplementedError(
-            f"tf_multitier.optimizers.{optimizer}: expected one replica of tf.distribute for embedding variables, found "
-            f"{replicas} ({type(strategy).__name__})"
-        )
 
 
 def _pairs(grads_and_vars, optimizer):

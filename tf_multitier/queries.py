@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_multitier import eager
 from tf_multitier import keras_tracking
 from tf_multitier import key_types
+from tf_multitier import strategies
 from tf_multitier._library import ops
 from tf_multitier.key_types import as_keys
 from tf_multitier.options import value_type
@@ -79,10 +80,11 @@ def accessed(variable):
     it; so they refuse it.
 
     Raises:
-      RuntimeError, NotImplementedError: see eager.check_use.
+      RuntimeError, NotImplementedError: see eager.check_use and strategies.check_read.
       ValueError: see keras_tracking.looked_up.
     """
     eager.check_use(variable, "a lookup of embedding variable")
+    strategies.check_read(f"a lookup of embedding variable '{variable.variable_name}'")
     keras_tracking.looked_up(variable)
     for part in variable.parts:
         if part.trainable:

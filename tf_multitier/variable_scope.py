@@ -16,6 +16,7 @@ from tf_multitier import initializers
 from tf_multitier import key_types
 from tf_multitier import options
 from tf_multitier import storage_option
+from tf_multitier import strategies
 from tf_multitier.embedding_variable import make_eager_variable
 from tf_multitier.embedding_variable import make_variable
 from tf_multitier.partitioned import is_embedding_variable
@@ -321,12 +322,14 @@ def get_embedding_variable(
     Raises:
       RuntimeError: called in a tf.function of a v1 graph.
       TypeError, ValueError: a bad argument, or the existing variable has another dim, dtype, partitioning or other options.
-      NotImplementedError: this build has no tier for the storage type.
+      NotImplementedError: this build has no tier for the storage type; or a strategy of tf.distribute has several processes.
     """
     is_eager = eager.is_outside_of_graphs()
     if not is_eager:
         eager.refuse_function("get_embedding_variable")
     dim, key_dtype = _check_arguments(name, embedding_dim, key_dtype)
+    if not is_read_only():
+        strategies.check_creation(f"embedding variable '{name}'")
     option = option_in_force(name, ev_option, steps_to_live)
     value_dtype = _value_type(name, value_dtype, option)
     scope = tf.compat.v1.get_variable_scope()
