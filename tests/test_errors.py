@@ -383,3 +383,29 @@ def test_another_minor_version_of_tensorflow_is_refused_in_one_sentence():
         r"built for TensorFlow 2\.20 and cannot be used with the installed TensorFlow 2\.21\.0",
     ):
         _library.check_tensorflow_version("2.21.0", "2.20.1")
+
+
+@pytest.mark.skipif(
+    not tf.compat.v1.executing_eagerly_outside_functions(), reason="all calls are in a graph"
+)
+@pytest.mark.parametrize("parts", [None, 2])
+def test_an_eager_call_on_a_variable_of_a_graph_names_the_graph(tmp_path, parts):
+    """A program of TensorFlow 2 leaves `with graph.as_default()` too early."""
+    v1, prefix = tf.compat.v1, str(tmp_path / "model")
+    partitioner = v1.fixed_size_partitioner(parts) if parts else None
+    with tf.Graph().as_default():
+        users = tf_multitier.get_embedding_variable("users", 4, partitioner=partitioner)
+        v1.get_variable("a", [2])  # its own error would come first
+        saver, session = v1.train.Saver(), v1.Session()
+        session.run(v1.global_variables_initializer())
+        saver.save(session, prefix)
+    for call in (
+        lambda: saver.restore(session, prefix),
+        lambda: saver.save(session, prefix),
+        lambda: users.restore_from(prefix),
+        lambda: users.freeze(prefix),
+        lambda: users.is_initialized(),
+    ):
+        with pytest.raises(RuntimeError, match="'users' of a tf.Graph.*graph.as_default"):
+            call()
+    session.close()

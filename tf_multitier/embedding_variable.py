@@ -218,6 +218,7 @@ class EmbeddingVariable(
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """A bool scalar: True once the initializer or a restore has run in this Session."""
+        eager.check_world(self, "a use of embedding variable")
         with colocate_with(self.handle, ignore_existing=True):
             return ops.multitier_is_initialized(self.handle, name=name)
 

@@ -7,6 +7,7 @@
     feature_column._internal_input_layer columns of one input_layer call
     feature_column._FCLinearWrapper.build weights of one column of linear_model
     checkpoint_utils._init_from_checkpoint   replaces a partitioned variable in an assignment map by its parts
+    Saver._build_eager                   an eager call of a v1 Saver: refused for variables of graphs
     warm_starting_util._get_grouped_variables  replaces it by its parts in a list of variables
     warm_starting_util._infer_var_name       the name of a variable in a checkpoint
     warm_starting_util._warm_start_var_with_vocab  refuses vocabularies for embedding variables
@@ -20,6 +21,9 @@ their sources.
 
 import collections.abc
 
+import tensorflow as tf
+
+from tf_multitier import eager
 from tf_multitier import embedding_variable
 from tf_multitier import handle_attrs
 from tf_multitier import keras_tracking
@@ -128,6 +132,16 @@ def _init_from_checkpoint(original):
     return init_from_checkpoint
 
 
+def _build_eager(original):
+    def build_eager(self, *args, **kwargs):
+        for variable in tf.nest.flatten(self._var_list):
+            if isinstance(variable, embedding_variable.EmbeddingVariable):
+                eager.check_world(variable, "a Saver of embedding variable")
+        return original(self, *args, **kwargs)
+
+    return build_eager
+
+
 def _get_grouped_variables(original):
     def get_grouped_variables(vars_to_warm_start):
         if isinstance(vars_to_warm_start, list) and any(
@@ -182,6 +196,7 @@ _WRAPPERS = {
     "feature_column._internal_input_layer": _internal_input_layer,
     "feature_column._FCLinearWrapper.build": _linear_build,
     "checkpoint_utils._init_from_checkpoint": _init_from_checkpoint,
+    "Saver._build_eager": _build_eager,
     "warm_starting_util._get_grouped_variables": _get_grouped_variables,
     "warm_starting_util._infer_var_name": _infer_var_name,
     "warm_starting_util._warm_start_var_with_vocab": _warm_start_var_with_vocab,

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from tf_multitier import eager
 from tf_multitier import graph_state
 from tf_multitier._library import ops
 from tf_multitier.placement import process_of
@@ -228,6 +229,7 @@ def freeze_op(parts, variable_name, prefix, dtype, name="freeze"):
     Each device has a group of its own. A group that is not kept deletes its files at the end of the run. So if one device fails, or
     the index cannot be written, no file of the others stays.
     """
+    eager.check_world(parts[0], "freeze of embedding variable")
     groups: list = []
     try:
         return _freeze_groups(groups, parts, variable_name, prefix, dtype, name)
@@ -278,6 +280,7 @@ def _freeze_groups(groups, parts, variable_name, prefix, dtype, name):
 
 def restore_op(variable, prefix, variable_name, name="restore", resize=False, convert=False):
     """The op that replaces a table's content by the content of `variable_name` in the checkpoint at `prefix`."""
+    eager.check_world(variable, "a restore of embedding variable")
     with colocate_with(variable.handle, ignore_existing=True):
         return ops.multitier_restore(
             variable.handle,
@@ -316,6 +319,7 @@ def _replace_op(parts, tables, name="restore"):
 
 def restore_parts(parts, prefix, variable_name, name="restore", resize=False, convert=False):
     """restore_op for all parts of a variable together."""
+    eager.check_world(parts[0], "a restore of embedding variable")
     tables = [_read_op(part, prefix, variable_name, resize, convert) for part in parts]
     return _replace_op(parts, tables, name)
 

@@ -64,6 +64,7 @@ from tensorflow.python.trackable import autotrackable
 from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import device_setter
 from tensorflow.python.training import optimizer
+from tensorflow.python.training import saver
 from tensorflow.python.training import slot_creator
 from tensorflow.python.training import warm_starting_util
 from tensorflow.python.training.saving.saveable_object import SaveableObject
@@ -84,6 +85,7 @@ WRAPPED: dict[str, tuple[typing.Any, str]] = {
     "feature_column._internal_input_layer": (feature_column_v1, "_internal_input_layer"),
     "feature_column._FCLinearWrapper.build": (feature_column_v1._FCLinearWrapper, "build"),
     "checkpoint_utils._init_from_checkpoint": (checkpoint_utils, "_init_from_checkpoint"),
+    "Saver._build_eager": (saver.Saver, "_build_eager"),
     "warm_starting_util._get_grouped_variables": (warm_starting_util, "_get_grouped_variables"),
     "warm_starting_util._infer_var_name": (warm_starting_util, "_infer_var_name"),
     "warm_starting_util._warm_start_var_with_vocab": (

@@ -76,6 +76,8 @@ RELIED_ON = tuple(Reliance(*row) for row in (
      "walks the specs without taking a tensor"),
     ("9617d2b87bf73b8b", "training.saver:BaseSaverBuilder.bulk_restore", "saver.py",
      "gives what one RestoreV2 op read, in order"),
+    ("80776141c1a0396f", "training.saver:Saver._build_eager", "patches.py",
+     "runs a Saver's eager call for its _var_list; wrapped"),
     ("01f6ab051bc50309", "training.saving.saveable_object:SaveableObject", "saver.py", "op, specs, name; restore()"),
     ("ab74bd0f4b9bb3b2", "training.saving.saveable_object:SaveSpec", "saver.py",
      "calls the tensor's function when it is taken"),
