@@ -108,7 +108,7 @@ def test_another_optimizer_of_a_built_layer_trains_it():
     assert layer.weights[0].row_optimizer is layer.row_optimizer_0
     assert int(layer.row_optimizer_0.iterations) == 4
     layer.optimizer = None
-    with pytest.raises(ValueError, match="which SGD cannot train: give the layer"):
+    with pytest.raises(ValueError, match="found SGD: give the layer"):
         train(trained)
     train(trained, kt.with_rows(keras.optimizers.SGD(0.5)))
     assert np.any(rows(trained)[0][1] != moved)
@@ -162,7 +162,7 @@ def test_state_goes_into_an_optimizer_of_the_same_class_only(tmp_path, way, kind
     same_bits(rows(target), rows(source))
     if kind == "Adagrad":
         assert not found
-        assert state() == {"iterations": 4.0, "learning_rate": 0.5}
+        assert state() == {"iterations": 4.0, "learning_rate": 0.5, "rate_is_given": 1.0}
     else:
         assert len(found) == 1
         assert state() == before

@@ -54,15 +54,17 @@ class Archive:
         self._room = MAX_BYTES_IN_ARCHIVE
         self._failure: Exception | None = None
         self._is_checked = False
-        self._seen: set = set()
+        self._done: set = set()
         if self.path is not None and store.mode == "w":
             _remove_unused(self.path)
 
     def new(self, rows: list) -> list:
-        """Those of the Rows that no earlier call had: the archive has a table once, in the first of the layers that have it."""
-        found = [one for one in rows if id(one) not in self._seen]
-        self._seen.update(map(id, found))
-        return found
+        """Those of the Rows that are not done: the archive has a table once, in the first of the layers that have it."""
+        return [one for one in rows if id(one) not in self._done]
+
+    def done(self, rows: list) -> None:
+        """These Rows are written or read. Keras tries a layer that could not be read again, if it has it at another place."""
+        self._done.update(map(id, rows))
 
     def takes(self, path: str) -> bool:
         """Whether the rows of the file at `path` go into the archive. Each call takes up room."""

@@ -75,6 +75,7 @@ def save(rows: list, store: typing.Any, layer: str) -> None:
                     store[f"state_{i}_{j}"] = array
     names = [one.embedding_variable.variable_name for one in rows]
     store["tables"] = _bytes(json.dumps(names).encode())
+    archive.done(rows)
 
 
 def _part_of(one):
@@ -138,6 +139,7 @@ def load(rows: list, store: typing.Any, layer: str) -> None:
             arrays = [np.asarray(store[f"state_{i}_{j}"]) for j in range(len(said["variables"]))]
             state = OptimizerState(said["class"], dict(zip(said["variables"], arrays)))
             state.assign_to(one.row_optimizer, f"layer '{layer}', table '{names[i]}'")
+    archive.done(rows)
 
 
 def _write_part(prefix, manifest, store, number, archive):
