@@ -148,5 +148,6 @@ def test_a_type_of_keys_without_its_format_version_is_damage(tmp_path, change):
         tensors=list(tensors.values()),
     )
     assert checkpoint.load(path).tables["ev"].key_dtype == "uint64"
-    with pytest.raises(engine.DataLossError, match="damaged manifest of part 0.*format version 5"):
+    said = "(key_dtype: expected it in format version 5|no member 'frozen')"
+    with pytest.raises(engine.DataLossError, match=f"manifest of part 0: .*{said}"):
         checkpoint.load(other)

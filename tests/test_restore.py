@@ -393,7 +393,7 @@ def test_a_manifest_that_is_no_json_names_checkpoint_and_tensor(tmp_path, traine
     with checkpoint.Writer(path) as writer:
         writer.add_tensor("ev/part_0-of-1/manifest", np.array("{", object))
         writer.add_tensor("ev/partition_of_bucket", np.zeros(1024, np.int32))
-    trained.refuses(path, tf.errors.InvalidArgumentError, path, "ev/part_0-of-1/manifest")
+    trained.refuses(path, tf.errors.DataLossError, path, "ev/part_0-of-1/manifest")
 
 
 @pytest.mark.parametrize("rows,shown_rows", [(7, b"7.00/7.00"), (600_000, b"600k/600k")])
