@@ -7,9 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from chain_util import make_chain
 
+import tf_multitier
 from tf_multitier import checkpoint
+from tf_multitier import convert
 from tf_multitier import engine
 from tf_multitier.inspect import __main__ as inspect
 
@@ -50,6 +53,52 @@ def test_a_checkpoint_is_listed(prefix, capsys):
     assert found["tables"]["a/item"]["rows"] == 2 and found["tables"]["a/item"]["dim"] == 3
     assert sum(part["rows"] for part in found["tables"]["user"]["parts"]) == 25
     assert found["dense"]["dense"] == {"dtype": "float32", "shape": [3, 4], "bytes": 48}
+
+
+@pytest.fixture
+def tf2_prefix(tmp_path):
+    """A checkpoint of TensorFlow 2, whose table has two names."""
+    if not tf.executing_eagerly():
+        pytest.skip("needs eager execution")
+    holder = tf.Module()
+    holder.ev = tf_multitier.get_embedding_variable("user", 2)
+    holder.ev.upsert([1, 2], np.ones([2, 2], np.float32))
+    return tf.train.Checkpoint(m=holder).write(str(tmp_path / "tf2"))
+
+
+@pytest.mark.parametrize("selected", [None, "user", "m/ev"])
+def test_a_table_of_two_names_is_shown_and_written_once(tf2_prefix, tmp_path, capsys, selected):
+    chosen = [] if selected is None else [f"--variable={selected}"]
+    out = show(capsys, tf2_prefix, "--histograms", "--verify", *chosen)
+    assert out.count("\nuser (m/ev) ") == 1 and out.count("keys: int64") == 1
+    found = json.loads(show(capsys, tf2_prefix, "--json", *chosen))
+    assert found["tables"]["user"]["names"] == ["user", "m/ev"] and len(found["tables"]) == 1
+    tables = checkpoint.load(tf2_prefix).tables
+    assert list(tables) == ["user"] and len(tables) == 1 and tables["m/ev"] is tables["user"]
+
+    chosen = [] if selected is None else [f"--tables={selected}"]
+    copy, folder = str(tmp_path / "copy"), str(tmp_path / "folder")
+    for kind, target in (("checkpoint", copy), ("parquet", folder)):
+        assert convert.main(["--from=checkpoint", tf2_prefix, f"--to={kind}", target, *chosen]) == 0
+        assert capsys.readouterr().out == "user: 2 rows, columns value\n"
+    assert os.listdir(folder) == ["user.parquet"]
+    copied = tf.Module()
+    for name in ("another", "user"):  # by its key, and by its name
+        copied.ev = tf_multitier.get_embedding_variable(name, 2)
+        tf.train.Checkpoint(m=copied).restore(copy)
+        assert copied.ev.total_count() == 2
+    copied.ev.restore_from(copy)
+
+
+def test_tables_are_compared_by_each_of_their_names(tf2_prefix, tmp_path, capsys):
+    holder = tf.Module()
+    holder.ev = tf_multitier.get_embedding_variable("client", 2)
+    tf.train.Checkpoint(m=holder).restore(tf2_prefix)
+    other = tf.train.Checkpoint(m=holder).write(str(tmp_path / "other"))
+    assert "other value" in show(capsys, tf2_prefix, f"--diff={other}")
+    by_name = write(tmp_path / "by_name", {"user": rows([1, 2, 3], 2, 0)})
+    out = show(capsys, tf2_prefix, f"--diff={by_name}", status=1)
+    assert "only here" in out and "damaged" not in out
 
 
 def test_rows_by_key_and_the_hottest(prefix, capsys):

@@ -12,7 +12,8 @@ Kinds:
   npz         directory with a file <table>.npz for each table, or one such file
   raw         directory with a directory <table> for each table, with the files key and emb_vector
 
-A checkpoint gets dense variables too where the source is a checkpoint. `/` in a table's name is %2F in a file's name.
+A checkpoint gets dense variables too where the source is a checkpoint. A table of a tf.train.Checkpoint is written once, by the
+variable's name; --tables also takes its key in the checkpoint. `/` in a table's name is %2F in a file's name.
 Exit status: 0: done. 2: it failed, and the standard error says why. Then there is no checkpoint; files of the tables before the
 one that failed are complete.
 """
@@ -106,7 +107,8 @@ def _read(options):
         raise ValueError(
             f"'{source.path}': expected one of the tables {', '.join(source.tables)}; found {absent[0]!r}"
         )
-    return source, {name: source.tables[name] for name in named or source.tables}
+    tables = [source.tables[name] for name in named or source.tables]
+    return source, {table.name: table for table in tables}
 
 
 def initial_values(settings: list[str]) -> dict[str, float | None]:
@@ -165,21 +167,16 @@ def _open(options, path):
 
 def _write_checkpoint(options, source, tables):
     counts: dict = {}
-    names: dict = {}  # {files of a table: its first name}
     with checkpoint.Writer(options.target) as writer:
         for name, rows in _with_progress(tables):
-            if isinstance(rows, checkpoint.SavedTable):
-                first = names.setdefault(rows.files, name)
-                if first != name:
-                    writer.add_name(name, first)
-                    counts[name] = counts[first]
-                    continue
             initializer = getattr(rows, "initializer", None)
             matrix = rows.matrix() if initializer and initializer["kind"] == "matrix" else None
             applies = getattr(rows, "applies", 0)
             counts[name] = writer.add_table(
                 name, rows, options.partitions, initializer, applies, matrix, options.frozen
             )
+            for other in getattr(rows, "names", [name])[1:]:
+                writer.add_name(other, name)
         for name in source.tensors if source else []:
             writer.add_tensor(name, source.tensor(name))
     return counts

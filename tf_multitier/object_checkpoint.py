@@ -5,8 +5,9 @@ writes the part's rows to a file `<prefix>.data-?????-of-?????`. TensorFlow dele
 
 All variables of a checkpoint in one process are saved as of one moment, while other threads train.
 
-Each tensor is saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
-be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it.
+Manifests are saved under two names. The first is the key that TensorFlow gives the object, so that a variable with another name can
+be restored. The second is the variable's name, so that v1 Savers, `restore_from` and `tf_multitier.checkpoint` find it. The tensor
+that lists the variable has this name alone, or the key, if two variables have the name.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def _manifests(parts, prefix):
     return [manifests[id(part)] for part in parts]
 
 
-def entries_of_part(name: str, index: int, count: int, dim: int, manifest: typing.Any) -> list:
+def entries_of_part(
+    name: str, index: int, count: int, dim: int, manifest: typing.Any, is_listed: bool = True
+) -> list:
     """The (name, slice, tensor) of part `index` of `count` of variable `name` in a checkpoint's bundle."""
     begin, end = (p * saver.NUM_BUCKETS // count for p in (index, index + 1))
     owners = tf.constant(np.full(end - begin, index, np.int32))
@@ -79,7 +82,7 @@ def entries_of_part(name: str, index: int, count: int, dim: int, manifest: typin
         (f"{name}/partition_of_bucket", f"{saver.NUM_BUCKETS} {begin},{end - begin}", owners),
         (f"{name}/part_{index}-of-{count}/manifest", "", manifest),
     ]
-    return entries + ([(name, "", tf.zeros([0, dim]))] if index == 0 else [])
+    return entries + ([(name, "", tf.zeros([0, dim]))] if index == 0 and is_listed else [])
 
 
 def _save(trackables, file_prefix):
@@ -95,7 +98,9 @@ def _save(trackables, file_prefix):
         for part in variable.parts:
             index, count, dim = part.partition_index, part.num_partitions, part.embedding_dim
             for of_name in [key, name] if is_free else [key]:
-                entries += entries_of_part(of_name, index, count, dim, manifests[id(part)])
+                is_listed = not is_free or of_name == name
+                manifest = manifests[id(part)]
+                entries += entries_of_part(of_name, index, count, dim, manifest, is_listed)
     write_bundle(file_prefix, entries)
     return file_prefix
 

@@ -26,6 +26,7 @@ from tf_multitier.checkpoint.saved import Checkpoint
 from tf_multitier.checkpoint.saved import find_prefix
 from tf_multitier.checkpoint.saved import SavedPart
 from tf_multitier.checkpoint.saved import SavedTable
+from tf_multitier.checkpoint.saved import Tables
 from tf_multitier.checkpoint.source import RowSource
 from tf_multitier.checkpoint.source import with_keys
 from tf_multitier.delta_names import DELTA
@@ -56,15 +57,15 @@ class DeltaTable(SavedTable):
 
     rows_of_block = DeltaRows
 
-    def __init__(self, name: str, parts: list[SavedPart]) -> None:
-        super().__init__(name, parts)
+    def __init__(self, names: list[str], parts: list[SavedPart]) -> None:
+        super().__init__(names, parts)
         self.num_removed = sum(part.num_removed for part in parts)
 
 
 class Delta(Checkpoint):
     """What a delta has: `tables` has DeltaTables; `tensors` are complete."""
 
-    tables: dict[str, DeltaTable]
+    tables: Tables[DeltaTable]
     _manifest = "delta"
     _table_type = DeltaTable
 
@@ -73,7 +74,7 @@ class ChainTable(RowSource):
     """An embedding variable in a chain, as it is after the last delta.
 
     Attributes:
-      name: the variable's name.
+      name, names: as of SavedTable, in the base.
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: None: it is known only after reading.
       base: the SavedTable of the base.
@@ -85,7 +86,7 @@ class ChainTable(RowSource):
 
     def __init__(self, base: SavedTable, deltas: list[DeltaTable]) -> None:
         newest = deltas[-1] if deltas else base
-        self.name = base.name
+        self.name, self.names = base.name, base.names
         self.base, self.deltas = base, deltas
         self.columns = newest.columns
         self.dtype, self.frozen = newest.dtype, newest.frozen
@@ -177,7 +178,7 @@ class Chain:
       path: the prefix of the newest save.
       base: the Checkpoint of all rows.
       deltas: list of Delta, in the order in which they continue the base; may be empty.
-      tables: {name: ChainTable}, the embedding variables.
+      tables: {name: ChainTable}, the embedding variables: each once, and by each of its names.
       tensors: {name: (tf.DType, shape as a list)}, all dense tensors, as the newest save has them.
 
     Raises:
@@ -193,10 +194,10 @@ class Chain:
             check_continues(delta, previous)
         self.path = self._newest.path
         self.tensors = self._newest.tensors
-        self.tables = {
-            name: ChainTable(table, [delta.tables[name] for delta in self.deltas])
+        self.tables = Tables(
+            ChainTable(table, [delta.tables[name] for delta in self.deltas])
             for name, table in self.base.tables.items()
-        }
+        )
 
     def tensor(self, name: str) -> np.ndarray:
         """The value of a dense tensor in the newest save. KeyError if there is none of that name."""

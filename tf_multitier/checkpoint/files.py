@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import random
+import re
 import shutil
 import string
 import tempfile
@@ -70,6 +71,18 @@ class CheckpointFiles:
         finally:
             if not self._written:
                 _remove(self._files)
+
+    def add_name(self, name: str, of: str) -> None:
+        """Gives the table `of`, which has been added, one more name. Its rows are not written again.
+
+        Raises:
+          ValueError: the name has been added.
+        """
+        self._check_new(name)
+        own = re.compile(re.escape(of) + r"(/part_\d+-of-\d+/manifest|/partition_of_bucket)")
+        for tensor in [t for t in self._tensors if own.fullmatch(t)]:
+            size, value = self._tensors[tensor]
+            self._add_tensor(name + tensor.removeprefix(of), size, value)
 
     def _check_new(self, name: str) -> None:
         if not name:

@@ -69,6 +69,9 @@ class _Merged(CheckpointFiles):
         for name, (dtype, shape) in newest.all_tensors().items():
             size = int(np.prod(shape)) * (dtype.size or 64)
             self._add_tensor(name, size, lambda name=name: newest.all_tensor(name))
+        for table in chain.tables.values():
+            for name in table.names[1:]:
+                self.add_name(name, table.name)
         return rows
 
     def _add_table(self, table: ChainTable) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import json
 import os
 import re
+import typing
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 import numpy as np
@@ -63,6 +66,7 @@ class SavedTable(RowSource):
 
     Attributes:
       name: the variable's name.
+      names: list of all names, `name` first. A checkpoint of TensorFlow 2 also has the key of the object (object_checkpoint.py).
       columns: list of (name, dim, initial value): the value first, then the optimizer's slots.
       num_rows: number of rows, in all parts.
       dtype: of the values in the part files: "float32", "bfloat16" or "float16". Rows are read as float32, which is exact.
@@ -75,9 +79,9 @@ class SavedTable(RowSource):
 
     rows_of_block: type[Rows] = Rows
 
-    def __init__(self, name: str, parts: list[SavedPart]) -> None:
+    def __init__(self, names: list[str], parts: list[SavedPart]) -> None:
         manifest = json.loads(parts[0].manifest)
-        self.name = name
+        self.name, self.names = names[0], names
         self.applies = max(part.applies for part in parts)
         self.parts = parts
         self.columns = [(c["name"], c["dim"], c["initial_value"]) for c in manifest["columns"]]
@@ -97,11 +101,6 @@ class SavedTable(RowSource):
     def num_partitions(self) -> int:
         """The number of parts."""
         return len(self.parts)
-
-    @property
-    def files(self) -> tuple:
-        """The paths of the part files. Checkpoints of TensorFlow 2 have two tables of the same files: see object_checkpoint.py."""
-        return tuple(part.path for part in self.parts)
 
     @property
     def save_ids(self) -> list[int]:
@@ -151,12 +150,33 @@ class SavedTable(RowSource):
             pass
 
 
+TableType = typing.TypeVar("TableType")
+
+
+class Tables(collections.abc.Mapping[str, TableType]):
+    """The embedding variables of a checkpoint. Each is there once, by its first name; each of its names finds it."""
+
+    def __init__(self, tables: Iterable[TableType]) -> None:
+        found: list[typing.Any] = list(tables)
+        self._tables = {table.name: table for table in found}
+        self._by_name = {name: table for table in found for name in table.names}
+
+    def __getitem__(self, name: str) -> TableType:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+
 class Checkpoint:
     """What a checkpoint has. Of a delta, see `load_chain`.
 
     Attributes:
       path: the checkpoint's prefix.
-      tables: {name: SavedTable}, the embedding variables.
+      tables: {name: SavedTable}, the embedding variables: each once, and by each of its names.
       tensors: {name: (tf.DType, shape as a list)}, all dense tensors.
     """
 
@@ -168,7 +188,8 @@ class Checkpoint:
         self._bundle = Bundle(path)
         shapes, dtypes = self._bundle.shapes, self._bundle.dtypes
         self.tables = self._find_tables(shapes)
-        ours = {tensor for name in self.tables for tensor in (name, name + _INDEX)}
+        names = [name for table in self.tables.values() for name in table.names]
+        ours = {tensor for name in names for tensor in (name, name + _INDEX)}
         self.tensors = {
             name: (dtypes[name], list(shapes[name]))
             for name in sorted(shapes)
@@ -200,16 +221,22 @@ class Checkpoint:
             match = _MANIFEST.fullmatch(tensor)
             if match and match[4] == self._manifest:
                 found.setdefault(match[1], {})[int(match[2])] = int(match[3])
-        return {name: self._table(name, found[name]) for name in sorted(found)}
+        its_names: dict[tuple, list[str]] = {}  # {parts: names}
+        for name in sorted(
+            found, key=lambda name: (name not in names, name)
+        ):  # those that are listed first
+            its_names.setdefault(tuple(self._parts(name, found[name])), []).append(name)
+        tables = [self._table_type(its, list(parts)) for parts, its in its_names.items()]
+        return Tables(sorted(tables, key=lambda table: table.name))
 
-    def _table(self, name, parts):
+    def _parts(self, name, parts):
         count = max(parts.values())
         missing = [i for i in range(count) if parts.get(i) != count]
         if missing:
             raise DataLossError(
                 f"checkpoint '{self.path}', variable '{name}': expected {count} parts, found no part {missing[0]}"
             )
-        return self._table_type(name, [self._part(name, i, count) for i in range(count)])
+        return [self._part(name, i, count) for i in range(count)]
 
     def _part(self, name, index, count):
         where = f"checkpoint '{self.path}', variable '{name}', manifest of part {index}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -130,18 +129,6 @@ class Writer(CheckpointFiles):
         for tensor, value in added.items():
             self.add_tensor(tensor, value)
         return count
-
-    def add_name(self, name: str, of: str) -> None:
-        """Gives the table `of`, which has been added, one more name. Its rows are not written again.
-
-        Raises:
-          ValueError: the name has been added.
-        """
-        self._check_new(name)
-        own = re.compile(re.escape(of) + r"(/part_\d+-of-\d+/manifest|/partition_of_bucket)?")
-        for tensor in [t for t in self._tensors if own.fullmatch(t)]:
-            size, value = self._tensors[tensor]
-            self._add_tensor(name + tensor.removeprefix(of), size, value)
 
     def add_tensor(self, name: str, value: np.ndarray) -> None:
         """Adds a dense tensor. It stays in memory until the end of the block.

@@ -99,11 +99,11 @@ def _show_storage(options):
 def _show_checkpoint(options):
     initial_values = convert.initial_values(options.initial_value)
     found = collect.open_checkpoint(options.path, initial_values)
-    names = [options.variable] if options.variable else list(found.tables)
     if options.variable and options.variable not in found.tables:
         raise ValueError(
             f"'{found.path}': expected one of the variables {', '.join(found.tables)}; found {options.variable!r}"
         )
+    names = [found.tables[options.variable].name] if options.variable else list(found.tables)
     tables = {name: found.tables[name] for name in names}
     described = _describe(found, names, options.verify)
     for name, table in tables.items():
@@ -127,9 +127,7 @@ def _show_checkpoint(options):
     if options.diff:
         other = collect.open_checkpoint(options.diff, initial_values).tables
         whole = {n: t for n, t in tables.items() if not described["tables"][n].get("damage")}
-        if options.variable:
-            other = {name: other[name] for name in names if name in other}
-        described["difference"] = _difference(tables, whole, other)
+        described["difference"] = _difference(tables, whole, other, not options.variable)
         damaged |= any(_differs(d) for d in described["difference"].values())
     _print(options, described)
     if options.plot:
@@ -152,16 +150,17 @@ def _describe(found, names, verify):
     return described
 
 
-def _difference(tables, whole, there):
-    found = {
-        name: "only here"
-        if name not in there
-        else rows.difference(table, there[name])
-        if name in whole
-        else "damaged"
-        for name, table in tables.items()
-    }
-    return found | {name: "only there" for name in there if name not in tables}
+def _difference(tables, whole, there, is_all):
+    """{table: its difference}. is_all: `tables` are all of the checkpoint. A table is known by each of its names."""
+    found, seen = {}, set()
+    for name, table in tables.items():
+        other = next((there[n] for n in getattr(table, "names", [name]) if n in there), None)
+        if other is None:
+            found[name] = "only here"
+            continue
+        seen.add(other.name)
+        found[name] = rows.difference(table, other) if name in whole else "damaged"
+    return found | {name: "only there" for name in there if is_all and name not in seen}
 
 
 def _differs(found):

@@ -64,6 +64,7 @@ def describe(found: Found, deltas: list[checkpoint.Delta], names: list[str]) -> 
 
 def _table(table):
     described = {
+        "names": getattr(table, "names", [table.name]),
         "dim": table.dim,
         "rows": table.num_rows,
         "value_dtype": table.dtype,

@@ -54,7 +54,7 @@ def checkpoint(described: dict) -> str:
     if tables:
         rows = [
             [
-                name,
+                f"{name} ({', '.join(t['names'][1:])})" if t["names"][1:] else name,
                 t["dim"],
                 "?" if t["rows"] is None else f"{t['rows']:,}",
                 len(t["columns"]) - 1,

@@ -64,14 +64,8 @@ def freeze(source: str | os.PathLike, target: str | os.PathLike, dtype: str = "f
 def _freeze_checkpoint(prefix, target, dtype):
     saved, rows = checkpoint.load(prefix), 0
     tables: Mapping[str, checkpoint.SavedTable | checkpoint.ChainTable] = saved.tables
-    names: dict = {}  # {files of a table: its first name}
     with checkpoint.Writer(target) as writer:
         for name, table in tables.items():
-            if isinstance(table, checkpoint.SavedTable):
-                first = names.setdefault(table.files, name)
-                if first != name:
-                    writer.add_name(name, first)
-                    continue
             rows += writer.add_table(
                 name,
                 table,
@@ -82,6 +76,8 @@ def _freeze_checkpoint(prefix, target, dtype):
                 frozen=dtype,
                 save_ids=table.save_ids,
             )
+            for other in table.names[1:]:
+                writer.add_name(other, name)
         for name in saved.tensors:
             writer.add_tensor(name, saved.tensor(name))
     return rows
