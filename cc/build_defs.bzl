@@ -27,7 +27,8 @@ _ENGINE_COPTS = _WARNINGS + [
     "-fvisibility-inlines-hidden",
 ]
 
-_TEST_COPTS = _WARNINGS
+# Compiled in half the time. What is tested has -O3.
+_TEST_COPTS = _WARNINGS + ["-O1"]
 
 # TensorFlow's symbols keep their visibility: its inline functions and type information must be one with the framework's. What
 # is ours is hidden by the version script below. Its macros and templates are not clean under -Wextra.
@@ -49,12 +50,45 @@ _ENGINE_VISIBILITY = [
 # TensorFlow installs thousands of headers, and a sandbox would link each of them for each action.
 _TF_TAGS = ["no-sandbox"]
 
+def _sources(library, srcs, units):
+    """The srcs of a target: `srcs`, and for each unit, {name: [.cc files]}, a generated source that includes the files of the unit.
+
+    Headers cost more than the code after them, so the sources of a unit are compiled as one. Names in their unnamed namespaces must
+    differ. --define=multitier_units=no compiles each source by itself: it finds a source that lacks an #include which another one of
+    its unit has.
+    """
+    if not units:
+        return srcs
+    generated = []
+    for name, files in units.items():
+        unit = "%s_%s_unit" % (library, name)
+        lines = ["'#include \"%s\"'" % _path(file) for file in files]
+        native.genrule(
+            name = unit,
+            outs = [unit + ".cc"],
+            cmd = "printf '%s\\n' " + " ".join(lines) + " > $@",
+            visibility = ["//visibility:private"],
+        )
+        generated.append(unit + ".cc")
+    return select({
+        "//cc:no_units": srcs + _files_of(units),
+        "//conditions:default": srcs + generated,
+    })
+
+def _path(label):
+    """Of a source, from the repository's root: "a.cc" of this package, or "//cc/table:a.cc"."""
+    return label[2:].replace(":", "/") if label.startswith("//") else native.package_name() + "/" + label
+
+def _files_of(units):
+    return [file for files in units.values() for file in files]
+
 def mt_cc_library(
         name,
         srcs = [],
         hdrs = [],
         deps = [],
         textual_hdrs = [],
+        units = {},
         copts = [],
         linkopts = [],
         testonly = False,
@@ -66,6 +100,7 @@ def mt_cc_library(
     Args:
       name: the target's name.
       srcs: .cc files and private headers.
+      units: {name: [.cc files that are compiled as one]}.
       hdrs: public headers.
       deps: other mt_cc_library targets, or @system_libs//:....
       textual_hdrs: files that are included in the middle of others.
@@ -78,7 +113,7 @@ def mt_cc_library(
     """
     native.cc_library(
         name = name,
-        srcs = srcs,
+        srcs = _sources(name, srcs, units),
         hdrs = hdrs,
         copts = _ENGINE_COPTS + copts,
         linkopts = linkopts,
@@ -86,14 +121,15 @@ def mt_cc_library(
         tags = tags,
         testonly = testonly,
         alwayslink = alwayslink,
-        textual_hdrs = textual_hdrs,
+        textual_hdrs = textual_hdrs + _files_of(units),
         visibility = visibility or _ENGINE_VISIBILITY,
         deps = deps,
     )
 
 def mt_cc_test(
         name,
-        srcs,
+        srcs = [],
+        units = {},
         deps = [],
         size = "small",
         tags = [],
@@ -107,6 +143,7 @@ def mt_cc_test(
     Args:
       name: the target's name, ends in _test.
       srcs: .cc files.
+      units: {name: [.cc files that are compiled as one]}.
       deps: what is tested.
       size: small (1 minute), medium (5), large (15): Bazel's limits.
       tags: `no_asan`, `no_tsan`: not under that sanitizer. `exclusive`: alone on the machine.
@@ -116,11 +153,19 @@ def mt_cc_test(
       shard_count: number of processes to split its cases over.
       timeout: Bazel's timeout, if not that of the size.
     """
+    if units:
+        native.cc_library(
+            name = name + "_files",
+            testonly = True,
+            textual_hdrs = _files_of(units),
+            visibility = ["//visibility:private"],
+        )
+        deps = deps + [":%s_files" % name]
     native.cc_test(
         name = name,
         size = size,
         timeout = timeout,
-        srcs = srcs,
+        srcs = _sources(name, srcs, units),
         copts = _TEST_COPTS + copts,
         args = args,
         data = data,
@@ -147,32 +192,6 @@ def mt_cc_benchmark(name, srcs, deps = [], tags = [], copts = []):
         deps = deps + ["@system_libs//:benchmark"],
     )
 
-def _sources(library, units):
-    """The srcs of a library: for each unit, {name: [.cc files]}, a generated source that includes the files of the unit.
-
-    The headers of TensorFlow and pybind11 cost more than all that follows them, so the sources of a unit are compiled as one. Names
-    in their unnamed namespaces must differ. --define=multitier_units=no compiles each source by itself: it finds a source that lacks
-    an #include which another one of its unit has.
-    """
-    generated = []
-    for name, srcs in units.items():
-        unit = "%s_%s_unit" % (library, name)
-        lines = ["'#include \"%s/%s\"'" % (native.package_name(), src) for src in srcs]
-        native.genrule(
-            name = unit,
-            outs = [unit + ".cc"],
-            cmd = "printf '%s\\n' " + " ".join(lines) + " > $@",
-            visibility = ["//visibility:private"],
-        )
-        generated.append(unit + ".cc")
-    return select({
-        "//cc:no_units": _sources_of(units),
-        "//conditions:default": generated,
-    })
-
-def _sources_of(units):
-    return [src for srcs in units.values() for src in srcs]
-
 def mt_tf_library(name, hdrs = [], deps = [], units = {}, copts = [], testonly = False, visibility = None):
     """A library that includes tensorflow/. Registrations in it are linked whether or not anything refers to them.
 
@@ -187,14 +206,14 @@ def mt_tf_library(name, hdrs = [], deps = [], units = {}, copts = [], testonly =
     """
     native.cc_library(
         name = name,
-        srcs = _sources(name, units),
+        srcs = _sources(name, [], units),
         hdrs = hdrs,
         alwayslink = True,
         copts = _TF_COPTS + copts,
         linkstatic = True,
         tags = _TF_TAGS + ["tf"],
         testonly = testonly,
-        textual_hdrs = _sources_of(units),
+        textual_hdrs = _files_of(units),
         visibility = visibility or _ENGINE_VISIBILITY,
         deps = deps + ["@local_tensorflow//:headers"],
     )
@@ -238,13 +257,13 @@ def mt_pybind_module(name, hdrs = [], units = {}, deps = [], copts = [], visibil
     library = name[:-len(".so")] + "_sources"
     native.cc_library(
         name = library,
-        srcs = _sources(library, units),
+        srcs = _sources(library, [], units),
         hdrs = hdrs,
         alwayslink = True,
         copts = _PYBIND_COPTS + copts,
         linkstatic = True,
         tags = ["tf"],
-        textual_hdrs = _sources_of(units),
+        textual_hdrs = _files_of(units),
         visibility = ["//visibility:private"],
         deps = deps + [
             "@local_python//:headers",

@@ -1,6 +1,8 @@
 """build_tools/suites.py: the tiers have all tests, and what hangs in one is ended and named."""
 
+import glob
 import os
+import re
 import subprocess
 import sys
 
@@ -24,6 +26,20 @@ def test_each_file_is_in_one_tier():
     tiers = [*suites.CHECK, *suites.SYSTEM, *suites.unit_files()]
     files = [name for name in os.listdir(os.path.join(ROOT, "tests")) if name.startswith("test_")]
     assert sorted(tiers) == sorted(files)
+
+
+def test_each_cpp_source_is_built():
+    """A test in no BUILD file would never run."""
+    found = []
+    for path in glob.glob(os.path.join(ROOT, "cc", "**", "*.cc"), recursive=True):
+        folder = os.path.dirname(path)
+        while not os.path.exists(os.path.join(folder, "BUILD")):
+            folder = os.path.dirname(folder)
+        with open(os.path.join(folder, "BUILD"), encoding="utf-8") as build:
+            named = set(re.findall(r'"([^"]+)"', build.read()))
+        if not named & {os.path.relpath(path, folder), os.path.basename(path)[: -len(".cu.cc")]}:
+            found.append(os.path.relpath(path, ROOT))
+    assert found == ["cc/hbm/gpu_check.cc"]  # by gpu_check.sh, on a machine with a GPU
 
 
 def test_tier_0_imports_neither_tensorflow_nor_the_package():

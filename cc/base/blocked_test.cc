@@ -7,7 +7,7 @@
 
 #include "cc/base/blocked_test_util.h"
 
-namespace multitier {
+namespace multitier::blocked_test {
 namespace {
 
 TEST(Blocked, AThreadThatWaitsForAnEventIsBlockedUntilItComes) {
@@ -67,4 +67,4 @@ TEST(Blocked, AllOthersAreBlockedOnceTheLastOneIs) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::blocked_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace multitier {
+namespace multitier::coding_test {
 namespace {
 
 TEST(CodingTest, BytesAreLittleEndian) {
@@ -26,4 +26,4 @@ TEST(CodingTest, DecodeAtAnyAlignmentInvertsEncode) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::coding_test

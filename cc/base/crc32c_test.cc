@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace multitier {
+namespace multitier::crc32c_test {
 namespace {
 
 using crc32c_internal::ExtendHardware;
@@ -62,4 +62,4 @@ TEST(Crc32cTest, EverySingleFlippedBitChangesIt) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::crc32c_test

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace multitier {
+namespace multitier::gate_test {
 namespace {
 
 TEST(Gate, ClosedGateIsEmptyAndKeepsItsStateConsistent) {
@@ -48,4 +48,4 @@ TEST(Gate, ClosingDoesNotStarveUnderASteadyStream) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::gate_test

@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-namespace multitier {
+namespace multitier::hash_test {
 namespace {
 
 // The hash decides which partition of a checkpoint holds a key: these values never change.
@@ -45,4 +45,4 @@ TEST(HashTest, KeysDoNotCollide) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::hash_test

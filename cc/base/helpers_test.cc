@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace multitier {
+namespace multitier::helpers_test {
 namespace {
 
 TEST(HelpersTest, EveryPieceRunsOnceWhateverTheNumberOfCallers) {
@@ -55,4 +55,4 @@ TEST(HelpersTest, ForkedChildHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::helpers_test

@@ -6,7 +6,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace multitier {
+namespace multitier::ieee_test {
 namespace {
 
 // Half of the smallest normal number: 0 where subnormals are flushed.
@@ -39,4 +39,4 @@ TEST(ScopedIeeeArithmetic, LeavesAnIeeeThreadAsItIs) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::ieee_test

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace multitier {
+namespace multitier::json_test {
 namespace {
 
 TEST(JsonTest, ValuesSurviveTheRoundTripExactly) {
@@ -59,4 +59,4 @@ TEST(JsonTest, EmptyContainersAndSpaceAreRead) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::json_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace multitier {
+namespace multitier::multiversion_test {
 
 // Clones must have a name the linker sees; hence no anonymous namespace.
 MT_MULTIVERSION void MultiversionTestAxpy(float a, const float* x, float* y, int n) {
@@ -32,4 +32,4 @@ TEST(MultiversionTest, BestIsaIsBaselineWhereThereAreNoVersions) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::multiversion_test

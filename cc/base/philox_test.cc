@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace multitier {
+namespace multitier::philox_test {
 namespace {
 
 void ExpectBlock(const PhiloxBlock& block, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
@@ -24,4 +24,4 @@ TEST(PhiloxTest, PublishedVectorsAreReproduced) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::philox_test

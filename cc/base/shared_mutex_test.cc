@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace multitier {
+namespace multitier::shared_mutex_test {
 namespace {
 
 TEST(SharedMutex, ReadersShareAndWritersExclude) {
@@ -62,4 +62,4 @@ TEST(SharedMutex, WriterDoesNotStarveUnderASteadyStreamOfReaders) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::shared_mutex_test

@@ -8,7 +8,7 @@
 
 #include "cc/base/span.h"
 
-namespace multitier {
+namespace multitier::status_test {
 namespace {
 
 TEST(StatusTest, DefaultIsOkAndErrorsPrintTheirCodeAndMessage) {
@@ -80,4 +80,4 @@ TEST(SpanTest, ViewsVectorsAndItsOwnParts) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::status_test

@@ -9,7 +9,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::layered_table_test {
 namespace {
 
 constexpr int kDim = 3;
@@ -151,4 +151,4 @@ TEST(LayeredTableTest, WhatWouldTrainIsRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::layered_table_test

@@ -10,7 +10,7 @@
 
 #include "cc/checkpoint_files/part_file.h"
 
-namespace multitier {
+namespace multitier::linked_rows_test {
 namespace {
 
 constexpr uint32_t kSlots = 300;
@@ -220,4 +220,4 @@ TEST_F(LinkedRowsTest, RowsOfManyMoreColumnsComeAFewAtATime) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::linked_rows_test

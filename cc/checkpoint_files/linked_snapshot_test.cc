@@ -20,7 +20,7 @@
 #include "cc/table/storage_test_util.h"
 #include "cc/table/table_snapshot.h"
 
-namespace multitier {
+namespace multitier::linked_snapshot_test {
 namespace {
 
 constexpr int kDim = 16;
@@ -365,4 +365,4 @@ TEST_F(LinkedSnapshotTest, WithoutLinksAllRowsAreGiven) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::linked_snapshot_test

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-namespace multitier {
+namespace multitier::part_file_test {
 namespace {
 
 Manifest ExampleManifest() {
@@ -301,4 +301,4 @@ TEST(PartFileTest, TheWritersErrorIsGiven) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::part_file_test

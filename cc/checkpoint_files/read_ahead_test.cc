@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace multitier {
+namespace multitier::read_ahead_test {
 namespace {
 
 constexpr int64_t kRows = 1500, kDim = 8192;  // 49 MB: several blocks
@@ -92,4 +92,4 @@ TEST_F(ReadAheadTest, AnErrorOfTheVisitorEndsIt) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::read_ahead_test

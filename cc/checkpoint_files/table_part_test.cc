@@ -11,7 +11,7 @@
 
 #include "cc/partition/partition.h"
 
-namespace multitier {
+namespace multitier::table_part_test {
 namespace {
 
 Manifest ExampleManifest() {
@@ -201,4 +201,4 @@ TEST(TablePartTest, PartitionsSplitTheRowsWithoutLoss) {
 TEST(TablePartTest, OrderIsByKey) { EXPECT_EQ(OrderByKey({4, -9, 7}), (std::vector<int64_t>{1, 0, 2})); }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::table_part_test

@@ -14,7 +14,7 @@
 
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::batch_reader_test {
 namespace {
 
 constexpr size_t kBlock = PositionedFile::kDirectAlignment;
@@ -116,4 +116,4 @@ TEST_P(BatchReaderTest, ForkedChildReadsWithItsOwn) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::batch_reader_test

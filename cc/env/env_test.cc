@@ -13,7 +13,7 @@
 
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::env_test {
 namespace {
 
 class EnvTest : public testing::TestWithParam<bool> {
@@ -317,4 +317,4 @@ TEST(InMemoryEnvTest, PathsNormalizeToOneName) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::env_test

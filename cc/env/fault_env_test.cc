@@ -9,7 +9,7 @@
 
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::fault_env_test {
 namespace {
 
 Status Full() { return ResourceExhaustedError("no space left on device"); }
@@ -260,4 +260,4 @@ TEST_P(PowerLossTest, LifeGoesOnAfterwards) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::fault_env_test

@@ -11,7 +11,7 @@
 #include "cc/env/memory_env.h"
 #include "cc/env/posix_error.h"
 
-namespace multitier {
+namespace multitier::file_cache_test {
 namespace {
 
 class FileCacheTest : public testing::Test {
@@ -105,4 +105,4 @@ TEST_F(FileCacheTest, FullDiskClosesNoFileAndIsAskedOnce) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::file_cache_test

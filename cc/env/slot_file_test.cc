@@ -9,7 +9,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::slot_file_test {
 namespace {
 
 constexpr char kPath[] = "/d/list";
@@ -181,4 +181,4 @@ TEST_F(SlotFileTest, EveryFlippedBitAndEveryCutIsDataLoss) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::slot_file_test

@@ -20,7 +20,7 @@
 #include "cc/base/mutex.h"
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::stream_reader_test {
 namespace {
 
 std::string RandomBytes(size_t n) {
@@ -220,4 +220,4 @@ TEST(StreamReaderTest, FilesWithoutADescriptorAreRead) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::stream_reader_test

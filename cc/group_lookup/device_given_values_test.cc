@@ -3,7 +3,7 @@
 #include "cc/group_lookup/pooling.h"
 #include "cc/hbm/device_caller.h"
 
-namespace multitier {
+namespace multitier::device_given_values_test {
 namespace {
 
 using hbm::Awaited;
@@ -127,4 +127,4 @@ TEST_F(GivenValues, RowsOutOfOrderOrRangeAreRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::device_given_values_test

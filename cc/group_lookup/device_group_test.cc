@@ -9,7 +9,7 @@
 #include "cc/hbm/hbm_above.h"
 #include "cc/table/snapshot_together.h"
 
-namespace multitier {
+namespace multitier::device_group_test {
 namespace {
 
 using hbm::DeviceMember;
@@ -328,4 +328,4 @@ TEST(DeviceUpdate, OfSeveralTablesIsOneMomentOfTheirSnapshot) {
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceGroup, testing::Range(0, hbm::kSanitized ? 2 : 10));
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::device_group_test

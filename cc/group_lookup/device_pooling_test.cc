@@ -11,7 +11,7 @@
 #include "cc/device/kernels/test_memory.h"
 #include "cc/group_lookup/pooling.h"
 
-namespace multitier {
+namespace multitier::device_pooling_test {
 namespace {
 
 using device::DeviceRowHeader;
@@ -174,4 +174,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DevicePooling,
                          [](const auto& info) { return "Entries" + std::to_string(info.param.entries); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::device_pooling_test

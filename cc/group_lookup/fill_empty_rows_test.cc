@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace multitier {
+namespace multitier::fill_empty_rows_test {
 namespace {
 
 using Numbers = std::vector<int64_t>;
@@ -50,4 +50,4 @@ TEST(FillEmptyRowsTest, BadRowsAreRefusedAndNamed) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::fill_empty_rows_test

@@ -11,7 +11,7 @@
 #include "cc/group_lookup/group_test_util.h"
 #include "cc/partition/partition.h"
 
-namespace multitier {
+namespace multitier::group_gradient_test {
 namespace {
 
 // Training by the plan is training by the entries' own gradients, to the bit, whatever else is in the group.
@@ -307,4 +307,4 @@ TEST(GroupGradientTest, ClippedAndWeightedGradientsAgreeWithFiniteDifferences) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::group_gradient_test

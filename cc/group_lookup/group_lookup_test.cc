@@ -9,7 +9,7 @@
 
 #include "cc/group_lookup/group_test_util.h"
 
-namespace multitier {
+namespace multitier::group_lookup_test {
 namespace {
 
 TEST(GroupLookupTest, RandomGroupsReadTheBitsOfSeparateLookupsWithAndWithoutPlan) {
@@ -163,4 +163,4 @@ TEST(GroupLookupTest, BadMembersAreNamedAndGroupsMayBeEmpty) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::group_lookup_test

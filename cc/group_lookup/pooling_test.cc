@@ -12,7 +12,7 @@
 
 #include "cc/base/executor.h"
 
-namespace multitier {
+namespace multitier::pooling_test {
 namespace {
 
 class ThreadExecutor : public Executor {
@@ -245,4 +245,4 @@ TEST(PoolingTest, CombinersAreKnownByName) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::pooling_test

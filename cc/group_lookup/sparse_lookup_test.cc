@@ -10,7 +10,7 @@
 
 #include "cc/partition/partition.h"
 
-namespace multitier {
+namespace multitier::sparse_lookup_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -138,4 +138,4 @@ TEST(SparseLookupTest, InputsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::sparse_lookup_test

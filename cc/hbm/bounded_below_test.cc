@@ -10,7 +10,7 @@
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::bounded_below_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -278,4 +278,4 @@ TEST(BoundedBelow, AScanSeesNoRowBetweenItsBirthBelowAndItsUpdate) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::bounded_below_test

@@ -10,7 +10,7 @@
 #include "cc/hbm/device_caller.h"
 #include "cc/table/storage_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::broken_device_test {
 namespace {
 
 // Work that was enqueued before it breaks is still done. Memory and streams can be given back.
@@ -353,4 +353,4 @@ TEST(BrokenDevice, ThreadsThatLetATableGrowEndWithErrors) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::broken_device_test

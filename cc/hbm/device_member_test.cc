@@ -2,7 +2,7 @@
 
 #include "cc/hbm/device_caller.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::device_member_test {
 namespace {
 
 TEST(DeviceMember, ASequenceWithoutAStepHasNoRowsAndWritesNothing) {
@@ -71,4 +71,4 @@ TEST(DeviceMember, AbsentKeysReadWhatTheReasonOfTheLookupSays) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::device_member_test

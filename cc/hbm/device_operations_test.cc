@@ -7,7 +7,7 @@
 
 #include "cc/hbm/device_caller.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::device_operations_test {
 namespace {
 
 TEST(DeviceOperations, EveryRuleGivesTheBitsOfAPlainTableWithAndWithoutAPlan) {
@@ -360,4 +360,4 @@ TEST(DeviceOperations, BadInputIsRefusedWithTheMembersName) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::device_operations_test

@@ -11,7 +11,7 @@
 #include "cc/device/emulated_device.h"
 #include "cc/device/kernels/test_memory.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::device_rule_test {
 namespace {
 
 using device::DeviceRowHeader;
@@ -215,4 +215,4 @@ TEST(DeviceRule, OtherRulesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::device_rule_test

@@ -3,7 +3,7 @@
 
 #include "cc/hbm/device_caller.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::each_call_fails_test {
 namespace {
 
 constexpr int kDim = 3;
@@ -218,4 +218,4 @@ TEST(EachCallFails, EachTableOfAGroupIsUpdatedAsAWholeOrNot) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::each_call_fails_test

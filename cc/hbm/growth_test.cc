@@ -2,7 +2,7 @@
 
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::growth_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -108,4 +108,4 @@ TEST(Growth, UnderAFilterAFullTableRefusesAbsentKeys) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::growth_test

@@ -4,7 +4,7 @@
 
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::hbm_above_test {
 namespace {
 
 TEST(HbmAbove, ABudgetAndADeviceAreGivenTogether) {
@@ -65,4 +65,4 @@ TEST(HbmAbove, RemovedSinceGivesKeysWhoseRowsWereNeverBelow) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::hbm_above_test

@@ -8,7 +8,7 @@
 #include "cc/hbm/device_caller.h"
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::hbm_prefetch_test {
 namespace {
 
 constexpr uint64_t kHour = 3600ull * 1000000;
@@ -220,4 +220,4 @@ TEST_F(HbmPrefetch, HbmAloneBringsRowsUpAndHasNothingToKeep) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::hbm_prefetch_test

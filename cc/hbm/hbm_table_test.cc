@@ -9,7 +9,7 @@
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::hbm_table_test {
 namespace {
 
 TEST(HbmTable, EveryRuleGivesTheBitsOfAPlainTableOverFourRowsOfHbm) {
@@ -338,4 +338,4 @@ TEST(HbmTable, ThreadsThatTrainLookUpPrefetchAndSaveSeeWholeRows) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::hbm_table_test

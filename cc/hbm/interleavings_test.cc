@@ -7,7 +7,7 @@
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::interleavings_test {
 namespace {
 
 // Two operations, their parts in every order: find a < finish a, find b < finish b.
@@ -201,4 +201,4 @@ TEST(Interleavings, ThreeOperationsInEveryOrderOfTheirPartsLoseNoUpdateAndReadNo
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::interleavings_test

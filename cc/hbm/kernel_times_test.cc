@@ -2,7 +2,7 @@
 
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::kernel_times_test {
 namespace {
 
 TEST(KernelTimes, EveryKernelIsTimedOnAnyDevice) {
@@ -34,4 +34,4 @@ TEST(KernelTimes, BytesOfAKeyAreThoseOfTheLayout) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::kernel_times_test

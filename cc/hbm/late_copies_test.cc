@@ -5,7 +5,7 @@
 #include "cc/hbm/device_caller.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::late_copies_test {
 namespace {
 
 // A stream with memory for one batch. The host does not wait for the copies of the batch; the update that uses it does.
@@ -82,4 +82,4 @@ TEST(LateCopies, UpdatesFromSeveralStreamsWaitForTheirInputs) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::late_copies_test

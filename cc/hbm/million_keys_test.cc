@@ -8,7 +8,7 @@
 
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::million_keys_test {
 namespace {
 
 const int64_t kKeys = std::getenv("TF_MULTITIER_STRESS") != nullptr ? 1000000 : kSanitized ? 10000 : 50000;
@@ -92,4 +92,4 @@ TEST(MillionKeys, HitsMissesAndEvictionsAddUpExactly) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::million_keys_test

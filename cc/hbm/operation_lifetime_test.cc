@@ -6,7 +6,7 @@
 
 #include "cc/hbm/device_caller.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::operation_lifetime_test {
 namespace {
 
 // The first table of a group lends the memory of all its members. The update of another one may run on when it ends.
@@ -161,4 +161,4 @@ TEST(OperationLifetime, AnUpdateWithoutKeysWaitsForNoGate) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::operation_lifetime_test

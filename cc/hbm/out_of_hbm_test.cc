@@ -4,7 +4,7 @@
 #include "cc/hbm/hbm_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::out_of_hbm_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -91,4 +91,4 @@ TEST(OutOfHbm, RowsAreSavedInSmallerPieces) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::out_of_hbm_test

@@ -6,7 +6,7 @@
 
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::pair_check_test {
 namespace {
 
 TEST(PairCheck, EveryRuleGivesTheSameBitsWithEverySeedOfTheDevice) {
@@ -39,4 +39,4 @@ TEST(PairCheck, ADifferenceIsNamed) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::pair_check_test

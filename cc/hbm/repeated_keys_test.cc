@@ -4,7 +4,7 @@
 #include "cc/hbm/device_caller.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::repeated_keys_test {
 namespace {
 
 // Each key this number of times, mixed.
@@ -50,4 +50,4 @@ TEST_P(RepeatedKeys, HaveTheBitsOfTheCpuAfterEachUpdate) {
 INSTANTIATE_TEST_SUITE_P(Paths, RepeatedKeys, testing::Values(Path::kHost, Path::kDevice, Path::kPlan));
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::repeated_keys_test

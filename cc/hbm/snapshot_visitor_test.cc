@@ -7,7 +7,7 @@
 #include "cc/base/blocked_test_util.h"
 #include "cc/hbm/hbm_test_util.h"
 
-namespace multitier::hbm {
+namespace multitier::hbm::snapshot_visitor_test {
 namespace {
 
 constexpr int kWide = 4096;  // rows of 16 KiB
@@ -129,4 +129,4 @@ TEST_F(SnapshotVisitor, ExpiresAndImportsItself) {
 }
 
 }  // namespace
-}  // namespace multitier::hbm
+}  // namespace multitier::hbm::snapshot_visitor_test

@@ -8,7 +8,7 @@
 
 #include "cc/partition/partition.h"
 
-namespace multitier {
+namespace multitier::partition_keys_test {
 namespace {
 
 TEST(PartitionKeysTest, EveryKeyGoesToItsOwnerInOrder) {
@@ -38,4 +38,4 @@ TEST(PartitionKeysTest, NoKeysGiveEmptyPartitions) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::partition_keys_test

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace multitier {
+namespace multitier::partition_test {
 namespace {
 
 TEST(PartitionTest, OwnerIsTheRangeThatHoldsTheBucket) {
@@ -75,4 +75,4 @@ TEST(PartitionTest, ConsecutiveKeysSpreadEvenly) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::partition_test

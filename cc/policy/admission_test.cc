@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace multitier {
+namespace multitier::admission_test {
 namespace {
 
 AdmissionSpec Bloom() {
@@ -119,4 +119,4 @@ TEST(AdmitProbabilisticTest, EndsOfTheRangeAreExact) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::admission_test

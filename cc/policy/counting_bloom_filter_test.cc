@@ -12,7 +12,7 @@
 #include "cc/env/fault_env.h"
 #include "gtest/gtest.h"
 
-namespace multitier {
+namespace multitier::counting_bloom_filter_test {
 namespace {
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -160,4 +160,4 @@ TEST_P(CountingBloomFilterTest, ConcurrentAddsLoseNoCount) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::counting_bloom_filter_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace multitier {
+namespace multitier::expiry_test {
 namespace {
 
 TEST(ExpiryTest, NothingExpiresByDefault) {
@@ -71,4 +71,4 @@ TEST(ExpiryTest, EitherReasonIsEnough) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::expiry_test

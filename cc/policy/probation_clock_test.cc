@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace multitier {
+namespace multitier::probation_clock_test {
 namespace {
 
 const ProbationClock::Pinned kNonePinned = [](uint32_t) { return false; };
@@ -233,4 +233,4 @@ TEST_F(ProbationClockTest, TraceGivesTheVictimsOfTheModel) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::probation_clock_test

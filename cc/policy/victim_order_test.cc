@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-namespace multitier {
+namespace multitier::victim_order_test {
 namespace {
 
 class VictimOrderTest : public ::testing::Test {
@@ -140,4 +140,4 @@ TEST(LowerOrderTest, KeepDropsStaleEntriesAndOlderOnesOfAPlace) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::victim_order_test

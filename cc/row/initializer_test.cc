@@ -14,7 +14,7 @@
 #include "cc/base/philox.h"
 #include "cc/row/distributions.h"
 
-namespace multitier {
+namespace multitier::initializer_test {
 namespace {
 
 constexpr int64_t kMinKey = std::numeric_limits<int64_t>::min();
@@ -443,4 +443,4 @@ TEST(InitializerTest, BadSpecsAreRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::initializer_test

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace multitier {
+namespace multitier::row_layout_test {
 namespace {
 
 ColumnSpec Slot(const std::string& name, int dim, float initial_value = 0.0f, DType dtype = DType::kFloat32) {
@@ -147,4 +147,4 @@ TEST(RowLayoutTest, DTypesHaveSizesAndNames) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::row_layout_test

@@ -12,7 +12,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::row_slab_test {
 namespace {
 
 std::shared_ptr<const RowLayout> LayoutOfDim(int dim) {
@@ -256,4 +256,4 @@ TEST(RowSlabTest, AClearedSlabStartsOver) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::row_slab_test

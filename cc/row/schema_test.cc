@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace multitier {
+namespace multitier::schema_test {
 namespace {
 
 TEST(SchemaTest, ColumnsStandInOrderWithTheirPlaces) {
@@ -33,4 +33,4 @@ TEST(SchemaTest, ColumnOfUnknownTypeOrSizeIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::schema_test

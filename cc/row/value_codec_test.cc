@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <random>
 
-namespace multitier {
+namespace multitier::value_codec_test {
 namespace {
 
 template <typename T>
@@ -109,4 +109,4 @@ TEST(ValueCodecTest, StochasticRoundingIsFair) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::value_codec_test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-namespace multitier {
+namespace multitier::value_column_test {
 namespace {
 
 // Numbers of every dtype, more than a vector of them, and not a multiple of one.
@@ -51,4 +51,4 @@ TEST(ValueColumnTest, DTypesHaveNames) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::value_column_test

@@ -10,7 +10,7 @@
 #include "cc/optimizer/update_rule.h"
 #include "cc/table/table_parts_test_util.h"
 
-namespace multitier {
+namespace multitier::apply_operation_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -193,4 +193,4 @@ TEST_F(ApplyOperationTest, WhatIsImportedAsksNoFilter) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::apply_operation_test

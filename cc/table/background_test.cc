@@ -13,7 +13,7 @@
 #include "cc/table/demotion_pool.h"
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::background_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -311,4 +311,4 @@ TEST(Background, IdleProcessUsesNoCpu) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::background_test

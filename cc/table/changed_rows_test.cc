@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <unordered_set>
 
-namespace multitier {
+namespace multitier::changed_rows_test {
 namespace {
 
 using Keys = std::unordered_set<int64_t>;
@@ -83,4 +83,4 @@ TEST_F(ChangedRowsTest, TakeBeginsAnewAndStopForgets) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::changed_rows_test

@@ -6,7 +6,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::concurrency_test {
 namespace {
 
 constexpr int kDim = 8;
@@ -261,4 +261,4 @@ INSTANTIATE_TEST_SUITE_P(Tables, Concurrency, testing::ValuesIn(DramAndAllChains
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::concurrency_test

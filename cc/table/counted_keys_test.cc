@@ -11,7 +11,7 @@
 #include "cc/base/status.h"
 #include "cc/env/fault_env.h"
 
-namespace multitier {
+namespace multitier::counted_keys_test {
 namespace {
 
 constexpr size_t kChunkBytes = 24 * 1024;
@@ -89,4 +89,4 @@ TEST(CountedKeysTest, ClearGivesTheMemoryBack) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::counted_keys_test

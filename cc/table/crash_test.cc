@@ -7,7 +7,7 @@
 #include "cc/env/crash_env.h"
 #include "cc/table/storage_test_util.h"
 
-namespace multitier {
+namespace multitier::crash_test {
 namespace {
 
 constexpr int kDim = 5;
@@ -119,4 +119,4 @@ TEST(TableCrash, AtAnyCall) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::crash_test

@@ -11,7 +11,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::delta_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -246,4 +246,4 @@ INSTANTIATE_TEST_SUITE_P(Tiers, DeltaTest, testing::ValuesIn(AllChains()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::delta_test

@@ -9,7 +9,7 @@
 
 #include "cc/table/table_parts_test_util.h"
 
-namespace multitier {
+namespace multitier::demoter_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -130,4 +130,4 @@ TEST_F(DemoterTest, AFlushGivesEveryRowARecordAndTheyStayInDram) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::demoter_test

@@ -8,7 +8,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::embedding_table_test {
 namespace {
 
 const std::vector<int64_t> kOddKeys{0, -1, -7, INT64_MIN, INT64_MAX};
@@ -409,4 +409,4 @@ TEST(EmbeddingTable, ForkedChildIsRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::embedding_table_test

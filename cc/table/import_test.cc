@@ -9,7 +9,7 @@
 #include "cc/table/table_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier {
+namespace multitier::import_test {
 namespace {
 
 // Rows of one column, "value" of dim 2. Row i has the key keys[i], the value `value`, and the frequency and version that are
@@ -151,4 +151,4 @@ TEST(Import, WithoutMemoryNothingChangesOrTheLastRowOfEachKeyWins) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::import_test

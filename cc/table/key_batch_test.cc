@@ -8,7 +8,7 @@
 
 #include "cc/base/hash.h"
 
-namespace multitier {
+namespace multitier::key_batch_test {
 namespace {
 
 std::vector<int64_t> RandomKeys(uint64_t seed, size_t n, uint64_t distinct) {
@@ -80,4 +80,4 @@ TEST(KeyBatch, EmptyBatchHasNoEntries) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::key_batch_test

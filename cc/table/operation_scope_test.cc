@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-namespace multitier {
+namespace multitier::operation_scope_test {
 namespace {
 
 TableOptions Options() {
@@ -118,4 +118,4 @@ TEST_F(OperationScopeTest, AForkedProcessIsRefusedAndHoldsNothing) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::operation_scope_test

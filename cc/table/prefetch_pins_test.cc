@@ -4,7 +4,7 @@
 
 #include <map>
 
-namespace multitier {
+namespace multitier::prefetch_pins_test {
 namespace {
 
 class PrefetchPinsTest : public ::testing::Test {
@@ -82,4 +82,4 @@ TEST_F(PrefetchPinsTest, EndsOfUsedRowsDoNotPileUp) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::prefetch_pins_test

@@ -6,7 +6,7 @@
 #include "cc/env/clock_env.h"
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::prefetch_test {
 namespace {
 
 constexpr uint64_t kHour = 3600ull * 1000000;
@@ -162,4 +162,4 @@ TEST_F(PrefetchTest, PinsWhoseTimeIsOverLeaveTheirPlaceToOthers) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::prefetch_test

@@ -9,7 +9,7 @@
 #include "cc/table/row_mover.h"
 #include "cc/table/table_parts_test_util.h"
 
-namespace multitier {
+namespace multitier::record_mover_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -129,4 +129,4 @@ TEST_F(RecordMoverTest, CopyToLastGivesEachRecordOneCopyAndMovesNone) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::record_mover_test

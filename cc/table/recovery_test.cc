@@ -12,7 +12,7 @@
 #include "cc/env/memory_env.h"
 #include "cc/table/storage_test_util.h"
 
-namespace multitier {
+namespace multitier::recovery_test {
 namespace {
 
 constexpr int kDim = 5;
@@ -484,4 +484,4 @@ INSTANTIATE_TEST_SUITE_P(Tiers, Corruption, testing::Values("ssdhash", "leveldb"
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::recovery_test

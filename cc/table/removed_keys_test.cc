@@ -17,7 +17,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::removed_keys_test {
 namespace {
 
 constexpr uint64_t kEntry = 16;  // bytes
@@ -189,4 +189,4 @@ TEST_F(RemovedKeysTest, ThreadsNoteSpillAndAsk) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::removed_keys_test

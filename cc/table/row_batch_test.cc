@@ -6,7 +6,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::row_batch_test {
 namespace {
 
 // Rows of some keys in memory of their own, further apart than they need to be.
@@ -181,4 +181,4 @@ TEST(RowBatch, AFailingTierLosesNothing) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::row_batch_test

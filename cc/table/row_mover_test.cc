@@ -8,7 +8,7 @@
 
 #include "cc/table/table_parts_test_util.h"
 
-namespace multitier {
+namespace multitier::row_mover_test {
 namespace {
 
 // Three trained rows over a tier in memory.
@@ -87,4 +87,4 @@ TEST_F(RowMoverTest, AFlushedRowThatChangesDuringTheWriteHasNoCopy) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::row_mover_test

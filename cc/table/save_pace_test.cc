@@ -10,7 +10,7 @@
 
 #include "cc/base/thread.h"
 
-namespace multitier {
+namespace multitier::save_pace_test {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
@@ -174,4 +174,4 @@ TEST_F(SavePacePolicy, StaysBatchWhereTheProcessIsBatch) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::save_pace_test

@@ -8,7 +8,7 @@
 #include "cc/table/table_test_util.h"
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier {
+namespace multitier::scan_test {
 namespace {
 
 // Scans a whole table in pieces of `max_rows`. Calls between(cursor) after each. Returns how often each key came as a row.
@@ -186,4 +186,4 @@ TEST(Scan, GivesTheColumnsNamedOfTheRowsAboveTheThresholds) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::scan_test

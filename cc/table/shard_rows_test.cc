@@ -7,7 +7,7 @@
 
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier {
+namespace multitier::shard_rows_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -359,4 +359,4 @@ TEST_F(ShardRowsTest, ClearTakesEverythingAway) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::shard_rows_test

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-namespace multitier {
+namespace multitier::shard_test {
 namespace {
 
 class ShardTest : public ::testing::Test {
@@ -61,4 +61,4 @@ TEST_F(ShardTest, AWaitForAResolutionGivesTheLockUp) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::shard_test

@@ -7,7 +7,7 @@
 
 #include "cc/table/row_export.h"
 
-namespace multitier {
+namespace multitier::snapshot_copies_test {
 namespace {
 
 constexpr size_t kFloats = 32;
@@ -129,4 +129,4 @@ TEST(RowExport, AppendSomeGoesThroughRowsThenCountedThenRemovedKeys) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::snapshot_copies_test

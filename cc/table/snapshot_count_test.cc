@@ -8,7 +8,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::snapshot_count_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -204,4 +204,4 @@ TEST(DemotionOfDamagedRows, AFullTierOfThemMakesRoomWhereTheOptionSaysSo) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::snapshot_count_test

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-namespace multitier {
+namespace multitier::snapshot_marks_test {
 namespace {
 
 // Marks over a slab of three rows (keys 10, 11, 12) and one counted key (20), with two tiers below.
@@ -160,4 +160,4 @@ TEST_F(SnapshotMarksTest, NothingIsCopiedForASnapshotThatIsOver) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::snapshot_marks_test

@@ -14,7 +14,7 @@
 
 #include "cc/table/storage_test_util.h"
 
-namespace multitier {
+namespace multitier::snapshot_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -492,4 +492,4 @@ INSTANTIATE_TEST_SUITE_P(Chains, SnapshotTest, testing::ValuesIn(AllChains()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::snapshot_test

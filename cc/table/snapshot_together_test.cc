@@ -12,7 +12,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::snapshot_together_test {
 namespace {
 
 constexpr int kTables = 4, kThreads = 4, kKeysOfThread = 50;
@@ -194,4 +194,4 @@ TEST(GroupSnapshot, CopiesOfManyTablesAreGivenWhileOneIsWritten) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::snapshot_together_test

@@ -6,7 +6,7 @@
 #include "cc/table/option_names.h"
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::stats_json_test {
 namespace {
 
 TEST(StatsJson, HoldsWhatTheTableCounted) {
@@ -38,4 +38,4 @@ TEST(OptionNames, ParseWhatTheyPrintAndRefuseTheRest) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::stats_json_test

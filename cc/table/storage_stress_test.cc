@@ -7,7 +7,7 @@
 
 #include "cc/table/storage_test_util.h"
 
-namespace multitier {
+namespace multitier::storage_stress_test {
 namespace {
 
 constexpr int kDim = 8;
@@ -290,4 +290,4 @@ INSTANTIATE_TEST_SUITE_P(Tiers, StorageStress,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::storage_stress_test

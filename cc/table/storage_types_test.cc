@@ -3,7 +3,7 @@
 #include "cc/table/storage_test_util.h"
 #include "cc/table/tier_oracle.h"
 
-namespace multitier {
+namespace multitier::storage_types_test {
 namespace {
 
 struct StorageCase {
@@ -163,4 +163,4 @@ INSTANTIATE_TEST_SUITE_P(All, StorageTypes,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::storage_types_test

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-namespace multitier {
+namespace multitier::table_score_test {
 namespace {
 
 TEST(TableScoreTest, TheStepIsTheScoreUnlessAnotherIsChosen) {
@@ -77,4 +77,4 @@ TEST(TableScoreTest, OnlyACustomScoreCanBeSet) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::table_score_test

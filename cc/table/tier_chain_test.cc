@@ -6,7 +6,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::tier_chain_test {
 namespace {
 
 constexpr uint64_t kRowBytes = 16;  // dim 4
@@ -459,4 +459,4 @@ TEST(TierChain, ClearEmptiesEveryTier) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::tier_chain_test

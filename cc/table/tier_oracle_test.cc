@@ -2,7 +2,7 @@
 
 #include "cc/table/tier_oracle.h"
 
-namespace multitier {
+namespace multitier::tier_oracle_test {
 namespace {
 
 class TierOracle : public testing::TestWithParam<ChainCase> {
@@ -25,4 +25,4 @@ INSTANTIATE_TEST_SUITE_P(Chains, TierOracle, testing::ValuesIn(AllChains()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::tier_oracle_test

@@ -9,7 +9,7 @@
 
 #include "cc/table/table_parts_test_util.h"
 
-namespace multitier {
+namespace multitier::tier_reader_test {
 namespace {
 
 constexpr int kDim = 4;
@@ -176,4 +176,4 @@ TEST_F(TierReaderTest, AVisitorThatErasesGoesThroughAllKeysBeforeTheFirstErrorIs
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::tier_reader_test

@@ -9,7 +9,7 @@
 
 #include "cc/tier/test_tiers/memory_tier.h"
 
-namespace multitier {
+namespace multitier::tier_stack_test {
 namespace {
 
 // A tier that refuses removals when a test asks for it.
@@ -162,4 +162,4 @@ TEST(ShardSetTest, AKeyBelongsToTheShardThatTheTopBitsOfItsHashName) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::tier_stack_test

@@ -8,7 +8,7 @@
 
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::upsert_test {
 namespace {
 
 struct Batch {
@@ -136,4 +136,4 @@ TEST(Upsert, ThreadsThatTrainLoseNothing) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::upsert_test

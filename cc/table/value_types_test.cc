@@ -5,7 +5,7 @@
 #include "cc/row/value_column.h"
 #include "cc/table/table_test_util.h"
 
-namespace multitier {
+namespace multitier::value_types_test {
 namespace {
 
 constexpr DType kHalves[] = {DType::kBFloat16, DType::kFloat16};
@@ -178,4 +178,4 @@ TEST(ValueTypes, OptionsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::value_types_test

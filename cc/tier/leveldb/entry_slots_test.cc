@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-namespace multitier {
+namespace multitier::entry_slots_test {
 namespace {
 
 TEST(EntrySlotsTest, RandomUseAgreesWithAMapAndStaysDense) {
@@ -42,4 +42,4 @@ TEST(EntrySlotsTest, RandomUseAgreesWithAMapAndStaysDense) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::entry_slots_test

@@ -13,7 +13,7 @@
 
 #include "cc/base/memory_reserve.h"
 
-namespace multitier {
+namespace multitier::leveldb_cache_test {
 namespace {
 
 // malloc finds nothing any more, of any size. What the reserve holds remains.
@@ -61,4 +61,4 @@ TEST(LevelDbCacheTest, AnInsertionWithoutMemoryTakesFromTheReserve) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_cache_test

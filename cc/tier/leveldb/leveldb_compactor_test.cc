@@ -12,7 +12,7 @@
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_compactor_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -321,4 +321,4 @@ TEST_F(LevelDbSpaceTest, ItClosesWhileARoundRuns) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_compactor_test

@@ -10,7 +10,7 @@
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_damage_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -207,4 +207,4 @@ TEST_F(LevelDbDamageTest, ADirectoryThatWasDeletedIsDataLossAndMakesNoNewDatabas
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_damage_test

@@ -18,7 +18,7 @@
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_fault_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -372,4 +372,4 @@ TEST_F(LevelDbFaultTest, ReserveIsKeptFree) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_fault_test

@@ -10,7 +10,7 @@
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_loss_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -218,4 +218,4 @@ TEST_F(LevelDbLossTest, SyncFailsAsLongAsALogThatWasClosedIsNotOnTheDisk) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_loss_test

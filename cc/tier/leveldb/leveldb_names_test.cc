@@ -8,7 +8,7 @@
 
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_names_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its rows
 
@@ -118,4 +118,4 @@ TEST_F(LevelDbNamesTest, StoredBytesOfARecoveredTierAreThoseOfItsFiles) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_names_test

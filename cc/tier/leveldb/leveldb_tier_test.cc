@@ -9,7 +9,7 @@
 #include "cc/base/crc32c.h"
 #include "cc/tier/leveldb/leveldb_test_util.h"
 
-namespace multitier {
+namespace multitier::leveldb_tier_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +237,4 @@ TEST(LevelDbTierOpenTest, MissingDirectoryIsOneClearError) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::leveldb_tier_test

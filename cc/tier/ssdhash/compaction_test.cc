@@ -8,7 +8,7 @@
 #include "cc/tier/ssdhash/segment_format.h"
 #include "cc/tier/ssdhash/ssdhash_test_util.h"
 
-namespace multitier {
+namespace multitier::compaction_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -175,4 +175,4 @@ TEST_P(CompactionTest, OwnersReadersAndRelocationRaceWithoutAWrongRow) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::compaction_test

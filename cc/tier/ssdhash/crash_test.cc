@@ -12,7 +12,7 @@
 #include "cc/env/crash_env.h"
 #include "cc/tier/ssdhash/recovery_test_util.h"
 
-namespace multitier {
+namespace multitier::crash_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -213,4 +213,4 @@ TEST(CrashTest, OfAProcessThatIsKilled) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::crash_test

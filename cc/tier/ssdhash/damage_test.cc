@@ -6,7 +6,7 @@
 #include "cc/tier/ssdhash/recovery_test_util.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
-namespace multitier {
+namespace multitier::damage_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -323,4 +323,4 @@ TEST_F(RecoveryTest, SegmentWithoutHeaderAndRecordsIsDataLossOnlyWithAProof) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::damage_test

@@ -16,7 +16,7 @@
 #include "cc/env/memory_env.h"
 #include "cc/tier/ssdhash/fault_test_util.h"
 
-namespace multitier {
+namespace multitier::fault_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -220,4 +220,4 @@ TEST_F(FaultTest, ReadErrorIsTheRecordsOwnAndNamesTheKey) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::fault_test

@@ -20,7 +20,7 @@
 #include "cc/tier/ssdhash/fault_test_util.h"
 #include "cc/tier/ssdhash/io_worker.h"
 
-namespace multitier {
+namespace multitier::full_disk_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -256,4 +256,4 @@ TEST(FullDiskTest, SmallTmpfsIsFilledAndEmptied) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::full_disk_test

@@ -12,7 +12,7 @@
 #include "cc/tier/ssdhash/salvage.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
-namespace multitier {
+namespace multitier::header_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -321,4 +321,4 @@ TEST_F(HeaderTest, HeaderOfZerosWithoutAnotherSegmentIsDataLossNamingTheFileWhic
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::header_test

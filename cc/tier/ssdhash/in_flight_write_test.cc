@@ -18,7 +18,7 @@
 #include "cc/tier/ssdhash/log_owner.h"
 #include "cc/tier/ssdhash/ssdhash_tier.h"
 
-namespace multitier {
+namespace multitier::in_flight_write_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -244,4 +244,4 @@ TEST_P(InFlightWriteFaultTest, FailingOnceLosesNothing) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::in_flight_write_test

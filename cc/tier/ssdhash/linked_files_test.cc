@@ -13,7 +13,7 @@
 #include "cc/env/posix_error.h"
 #include "cc/tier/ssdhash/fault_test_util.h"
 
-namespace multitier {
+namespace multitier::linked_files_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -168,4 +168,4 @@ TEST_F(LinkedFilesTest, OnAFullDiskSpaceOfLinkedFilesIsNotFree) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::linked_files_test

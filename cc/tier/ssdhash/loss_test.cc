@@ -13,7 +13,7 @@
 #include "cc/tier/ssdhash/recovery_test_util.h"
 #include "cc/tier/ssdhash/segment_list.h"
 
-namespace multitier {
+namespace multitier::loss_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -454,4 +454,4 @@ TEST_F(LossTest, SyncFailsWhereTheListCannotBeWrittenAndNothingListedGoes) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::loss_test

@@ -9,7 +9,7 @@
 #include "cc/env/file_cache.h"
 #include "cc/tier/ssdhash/recovery_test_util.h"
 
-namespace multitier {
+namespace multitier::names_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -170,4 +170,4 @@ TEST_P(NamesTest, TierThatIsNotKeptDoesNotLookAtItsFiles) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::names_test

@@ -5,7 +5,7 @@
 
 #include "cc/tier/ssdhash/recovery_test_util.h"
 
-namespace multitier {
+namespace multitier::reader_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -121,4 +121,4 @@ TEST_F(ReaderTest, OptionsThatContradictAReaderAreRefused) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::reader_test

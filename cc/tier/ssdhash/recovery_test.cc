@@ -15,7 +15,7 @@
 #include "cc/tier/ssdhash/recovery_test_util.h"
 #include "cc/tier/ssdhash/segment_format.h"
 
-namespace multitier {
+namespace multitier::recovery_test {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TierConformanceTest);  // linked for its records
 
@@ -264,4 +264,4 @@ TEST(InstanceTest, LiveInstanceIsRefusedAndADeadOneIsRecoveredOrRemoved) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::recovery_test

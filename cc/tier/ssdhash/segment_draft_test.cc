@@ -17,7 +17,7 @@
 #include "cc/env/fault_env.h"
 #include "cc/env/memory_env.h"
 
-namespace multitier {
+namespace multitier::segment_draft_test {
 namespace {
 
 // Calls back once: after a write or a sync of a file and before it returns to its caller, or before the file is cut.
@@ -276,4 +276,4 @@ TEST_F(SegmentDraftTest, SyncBeforeTheFileIsCutIsNotOneOfTheSealedSegment) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::segment_draft_test

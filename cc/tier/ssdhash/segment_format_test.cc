@@ -12,7 +12,7 @@
 
 #include "cc/base/crc32c.h"
 
-namespace multitier {
+namespace multitier::segment_format_test {
 namespace {
 
 std::string Hex(const uint8_t* data, size_t bytes) {
@@ -283,4 +283,4 @@ TEST(SegmentFormatTest, SegmentsAreNoLargerThanAskedAndNoRecordStraddlesCheaply)
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::segment_format_test

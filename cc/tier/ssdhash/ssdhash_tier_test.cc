@@ -12,7 +12,7 @@
 #include "cc/tier/ssdhash/ssdhash_test_util.h"
 #include "cc/tier/tier_conformance.h"
 
-namespace multitier {
+namespace multitier::ssdhash_tier_test {
 namespace {
 
 using SsdHashTierTest = SsdHashTest;
@@ -268,4 +268,4 @@ TEST_F(SsdHashTierTest, ReadsOfNeighboursAreCoalesced) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::ssdhash_tier_test

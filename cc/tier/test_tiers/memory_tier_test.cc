@@ -5,7 +5,7 @@
 
 #include "cc/tier/tier_conformance.h"
 
-namespace multitier {
+namespace multitier::memory_tier_test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Memory, TierConformanceTest,
@@ -137,4 +137,4 @@ TEST(MemoryTierDeathTest, FreeingARecordOfAnotherKeyStopsTheProcess) {
 }
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::memory_tier_test

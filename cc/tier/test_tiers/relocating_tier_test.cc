@@ -2,7 +2,7 @@
 
 #include "cc/tier/tier_conformance.h"
 
-namespace multitier {
+namespace multitier::relocating_tier_test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Relocating, TierConformanceTest,
@@ -14,4 +14,4 @@ INSTANTIATE_TEST_SUITE_P(Relocating, TierConformanceTest,
                          TierTestName);
 
 }  // namespace
-}  // namespace multitier
+}  // namespace multitier::relocating_tier_test
