@@ -231,6 +231,29 @@ def test_a_train_step_of_the_program_trains_it_with_one_optimizer_or_with_two():
         same_bits(found[0], found[-1])
 
 
+class Scaled(kt.Embedding):
+    """A subclass of ours with an embedding variable and a dense weight of its own."""
+
+    def build(self, shape=None):
+        super().build(shape)
+        self.bias = variable("bias")
+        self.scale = self.add_weight(shape=(4,), initializer="ones", name="scale")
+
+    def call(self, ids, training=None):
+        bias = tf.nn.embedding_lookup(self.bias, ids[:, 0])
+        return super().call(ids, training) * self.scale + bias
+
+
+def test_a_subclass_of_ours_saves_its_own_weights_too(tmp_path):
+    trained = holding(Scaled(4, combiner="sum", name="emb"))
+    fit(trained, with_sgd())
+    trained.save_weights(tmp_path / "m.weights.h5")
+    other = holding(Scaled(4, combiner="sum", name="emb"))
+    other.load_weights(tmp_path / "m.weights.h5")
+    same_bits(predicted(other), predicted(trained))
+    assert not np.array_equal(other.get_layer("emb").scale, np.ones(4))
+
+
 # ---- refusals
 
 
@@ -250,8 +273,11 @@ def test_one_that_no_layer_holds_is_refused_where_keras_trains_the_model():
     look_up = keras.layers.Lambda(
         lambda ids: tf.reduce_sum(tf.nn.embedding_lookup(table, ids), 1), output_shape=(4,)
     )
-    trained = holding(look_up)
-    assert predicted(trained).shape == (128, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained = holding(look_up)
+    with pytest.warns(UserWarning, match="'users': expected an attribute .*: the model's weights"):
+        assert predicted(trained).shape == (128, 1)
     with pytest.raises(ValueError, match="embedding variable 'users': expected an attribute of"):
         fit(trained, with_sgd())
 

@@ -10,8 +10,10 @@ A variable that several layers hold is one weight: Rows.of gives each of them th
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import typing
+import warnings
 import weakref
 
 import keras
@@ -23,6 +25,9 @@ from tf_multitier.keras.rows import Rows
 
 # {layer that was called: the variables of its layers that were looked up}
 _known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_warned: weakref.WeakSet = (
+    weakref.WeakSet()
+)  # variables that no layer held when a layer looked them up
 
 
 class HeldRows(Rows):
@@ -73,43 +78,42 @@ def _rows(layer, part, whole):
         return HeldRows(part, whole, name)
 
 
-def _rows_of(layer):
-    lists = keras_internals.own_weights(layer)
-    return [weight for weights in lists for weight in weights if isinstance(weight, Rows)]
-
-
 def _save_rows_of(layer):
     """Makes the layer's `save_own_variables` and `load_own_variables` do so for rows, too."""
-    save, load = layer.save_own_variables, layer.load_own_variables
-    if hasattr(save, "saves_rows"):
+    if getattr(layer, "saves_rows", False):
         return
-
-    def save_own_variables(store):
-        with _without_rows(layer):
-            save(store)
-        storing.save(_rows_of(layer), store, layer.name)
-
-    def load_own_variables(store):
-        names = list(store.keys())
-        with _without_rows(layer):
-            load({key: store[key] for key in names if not storing.is_of_rows(key)})
-        storing.load(_rows_of(layer), store, layer.name)
-
-    save_own_variables.saves_rows = True
     # Of this layer alone, as Keras replaces `build`.
-    object.__setattr__(layer, "save_own_variables", save_own_variables)
-    object.__setattr__(layer, "load_own_variables", load_own_variables)
+    object.__setattr__(layer, "saves_rows", True)
+    for name, function in (("save_own_variables", save), ("load_own_variables", load)):
+        both = functools.partial(function, layer, getattr(layer, name))
+        object.__setattr__(layer, name, both)
+
+
+def save(layer: typing.Any, save_others: typing.Any, store: typing.Any) -> None:
+    """`save_own_variables` of a layer: `save_others` writes its weights without the Rows, then storing.py writes the rows."""
+    with _without_rows(layer) as rows:
+        save_others(store)
+    storing.save(rows, store, layer.name)
+
+
+def load(layer: typing.Any, load_others: typing.Any, store: typing.Any) -> None:
+    """`load_own_variables` of a layer, for what `save` wrote."""
+    others = [key for key in list(store.keys()) if not storing.is_of_rows(key)]
+    with _without_rows(layer) as rows:
+        load_others({key: store[key] for key in others})
+    storing.load(rows, store, layer.name)
 
 
 @contextlib.contextmanager
 def _without_rows(layer):
-    """A context: Keras' code finds no Rows among the layer's weights."""
+    """A context: Keras' code finds no Rows among the layer's weights. Gives the Rows."""
     lists = keras_internals.own_weights(layer)
     before = [list(weights) for weights in lists]
+    rows = [weight for weights in before for weight in weights if isinstance(weight, Rows)]
     for weights in lists:
         weights[:] = [weight for weight in weights if not isinstance(weight, Rows)]
     try:
-        yield
+        yield rows
     finally:
         for weights, its in zip(lists, before):
             weights[:] = its
@@ -124,8 +128,16 @@ def looked_up(variable: typing.Any) -> None:
         if variable in keras_tracking.variables_in(*keras_tracking.attributes(layer)):
             track(layer, variable)
             _known[model].add(variable)
-    if variable.trainable and variable not in _known[model] and keras_internals.is_in_own_step():
+    if variable in _known[model] or keras_internals.is_symbolic_call():
+        return
+    expected = f"embedding variable '{variable.variable_name}': expected an attribute of model '{model.name}' or of one of its layers, found none"
+    cure = "assign it to self in the layer that looks it up"
+    if variable.trainable and keras_internals.is_in_own_step():
         raise ValueError(
-            f"embedding variable '{variable.variable_name}': expected an attribute of model '{model.name}' or of one of its layers, "
-            "found none: fit would not train its rows: assign it to self in the layer that looks it up, or make it with trainable=False"
+            f"{expected}: fit would not train its rows: {cure}, or make it with trainable=False"
+        )
+    if variable not in _warned and Rows.of(variable.parts[0]) is None:
+        _warned.add(variable)
+        warnings.warn(
+            f"{expected}: the model's weights and saves are without its rows: {cure}", stacklevel=4
         )

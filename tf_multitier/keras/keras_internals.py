@@ -68,6 +68,12 @@ def called_layer() -> typing.Any:
     return None if context is None else context.entry_layer
 
 
+def is_symbolic_call() -> bool:
+    """Whether Keras calls layers only to learn the shapes of their outputs."""
+    scopes = importlib.import_module("keras.src.backend.common.symbolic_scope")
+    return scopes.in_symbolic_scope()
+
+
 def is_in_own_step() -> bool:
     """Whether Keras' own `train_step` is among the callers."""
     code = keras.Model.train_step.__code__

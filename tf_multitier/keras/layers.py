@@ -14,12 +14,12 @@ from tf_multitier import optimizers as row_optimizers
 from tf_multitier import option_values
 from tf_multitier import options
 from tf_multitier import padding
+from tf_multitier.keras import held
 from tf_multitier.keras import keras_versions
 from tf_multitier.keras import layer_ids
 from tf_multitier.keras import optimizer_configs
 from tf_multitier.keras import option_configs
 from tf_multitier.keras import stock_arguments
-from tf_multitier.keras import storing
 from tf_multitier.keras import unbuilt
 from tf_multitier.keras.layer_initializers import initializer_of_rows
 from tf_multitier.key_types import key_type
@@ -35,6 +35,7 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
     """What both layers share: their tables, and how these are saved."""
 
     built: typing.Any  # of Keras
+    saves_rows = True  # held.py asks: also those of variables that a subclass holds
 
     def __init__(self, optimizer: typing.Any = None, **kwargs: typing.Any) -> None:
         own = f"tf_multitier.keras.{type(self).__name__}"
@@ -127,16 +128,16 @@ class RowsLayer(unbuilt.Unbuilt, keras.layers.Layer):
         return [rows.embedding_variable for rows in self._rows]
 
     def save_own_variables(self, store: typing.Any) -> None:
-        """Writes rows with slots, frequencies and versions, for Keras' archives."""
-        storing.save(self._rows, store, self.name)
+        """Writes rows with slots, frequencies and versions, for Keras' archives, and the other weights of a subclass."""
+        held.save(self, super().save_own_variables, store)
 
     def load_own_variables(self, store: typing.Any) -> None:
-        """Replaces the rows by those of an archive. Everything is checked before a row changes.
+        """Replaces the rows by those of an archive, and the other weights of a subclass. Everything is checked before a row changes.
 
         Raises:
           ValueError: the archive has other tables.
         """
-        storing.load(self._rows, store, self.name)
+        held.load(self, super().load_own_variables, store)
 
     def get_config(self) -> dict:
         config = super().get_config()
