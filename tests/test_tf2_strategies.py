@@ -65,6 +65,8 @@ os._exit(0)
 PROCESSES = """
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 report()
+refused("outside", tf.function(step))
+print("rows", int(outside.total_count()))
 """
 MIRRORED = """
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -121,8 +123,9 @@ def test_several_processes_are_refused_where_they_would_make_or_train_tables_of_
     task = lambda i: {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
     started = [start(PROGRAM + PROCESSES, TF_CONFIG=json.dumps(task(i))) for i in range(2)]
     for lines in map(lines_of, started):
-        make, look_up, train, rows = lines
-        assert look_up == "look up runs" and rows == "rows 0"
+        make, look_up, train, *rows, outside, after = lines
+        assert look_up == "look up runs" and [*rows, after] == ["rows 0"] * 2
+        assert is_refused(outside, "outside", "one of the 2 processes of"), lines
         for line, what in ((make, "make"), (train, "train")):
             assert is_refused(line, what, "CollectiveAllReduceStrategy with 2 replicas"), lines
 

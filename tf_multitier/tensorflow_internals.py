@@ -271,6 +271,12 @@ def eager_mode():
     return eager_context.eager_mode()
 
 
+def workers_of_collectives():
+    """The number of processes that this one's collective operations connect, as MultiWorkerMirroredStrategy sets them up; else 1."""
+    server = eager_context.context()._collective_ops_server_def
+    return 1 if server is None else sum(len(job.tasks) for job in server.cluster.job)
+
+
 def set_handle_shape(handle, shape, dtype):
     """Sets the static shape and dtype of what an eager resource handle refers to. Functions that capture the handle see them."""
     handle_data_util.set_handle_data(handle, handle_data_util.create_handle_data(shape, dtype))
