@@ -55,6 +55,7 @@ OTHER_WAYS = {
     "grouped_embedding_dcnv2": ["--use_feature_columns"],
     "kaggle_categorical_int64_deepfm": ["--ev", "--ev_filter", "cbf"],
     "runtime_deepfm": ["--use_thread_local_executor", "True", "--timeline", "30"],
+    "work_queue": ["--tf_config"],
 }
 
 # Ten batches of a model: its first ten steps and its last ten train on the same rows.

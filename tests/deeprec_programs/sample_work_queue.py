@@ -1,4 +1,4 @@
-"""A WorkQueue hands out four files to the input of a wide and deep model, in a MonitoredTrainingSession."""
+"""A WorkQueue hands out four files to the input of a wide and deep model, in a plain Session or, with --tf_config, a monitored one."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ def copies(file, folder):
     return [shutil.copy(file, os.path.join(folder, "train.csv" + suffix)) for suffix in suffixes]
 
 
-def train(model, args, init_op):
+def train_monitored(model, args, init_op):
     hooks = [
         tf.train.StopAtStepHook(last_step=args.steps),
         tf.train.LoggingTensorHook(
@@ -40,7 +40,9 @@ def train(model, args, init_op):
 
 
 if __name__ == "__main__":
-    args = samples.parser().parse_args()
+    parser = samples.parser()
+    parser.add_argument("--tf_config", action="store_true")
+    args = parser.parse_args()
     tf.set_random_seed(2021)
     train_file, test_file = samples.files_of(args)
     work_queue = WorkQueue(copies(train_file, args.output_dir))
@@ -48,4 +50,8 @@ if __name__ == "__main__":
         samples.click_rows(work_queue.input_dataset(), args, num_epochs=1),
         samples.click_rows(test_file, args, num_epochs=1),
     )
-    train(samples.WideAndDeep(inputs, samples.wide_and_deep_columns(), args), args, init_ops[0])
+    model = samples.WideAndDeep(inputs, samples.wide_and_deep_columns(), args)
+    if args.tf_config:
+        train_monitored(model, args, init_ops[0])
+    else:
+        samples.run(model, args, init_ops)
