@@ -100,8 +100,9 @@ def test_file_names_of_other_programs_are_found(tmp_path, capsys):
     source, out = str(tmp_path), str(tmp_path / "out")
     assert convert.main(["--from=parquet", source, "--to=npz", out]) == 0
     assert sorted(os.listdir(out)) == ["100%25.npz", "gr%C3%B6%C3%9Fe.npz", "my%20table.npz"]
-    assert convert.main(["--from=parquet", source, "--to=npz", out, "--tables=x"]) == 2
-    assert "expected one of the tables 100%, größe, my table; found 'x'" in capsys.readouterr().err
+    assert convert.main(["--from=parquet", source, "--to=npz", out, "--tables=my tabel"]) == 2
+    expected = "expected one of the tables 100%, größe, my table; found 'my tabel': did you mean 'my table'?"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4damaged", b"\x93NUMPY", "other", "array"])

@@ -173,7 +173,8 @@ def test_differences_are_counted(prefix, tmp_path, capsys):
     "arguments, message",
     [
         (["/no/such/path"], "expected the prefix of a checkpoint"),
-        (["{prefix}", "--variable=x"], "expected one of the variables a/item, user; found 'x'"),
+        (["{prefix}", "--variable=x"], "expected one of the tables a/item, user; found 'x'\n"),
+        (["{prefix}", "--variable=users"], "found 'users': did you mean 'user'?"),
         (["{prefix}", "--diff=/no/such"], "'/no/such': expected the prefix"),
     ],
 )

@@ -31,6 +31,7 @@ import tqdm
 from tf_multitier import checkpoint
 from tf_multitier import engine
 from tf_multitier.checkpoint.writer import FROZEN_DTYPES
+from tf_multitier.option_values import did_you_mean
 
 _CHECKPOINTS = {"checkpoint": checkpoint.load, "deeprec": checkpoint.load_deeprec}
 _ENDINGS = {"parquet": ".parquet", "npz": ".npz", "raw": ""}
@@ -92,6 +93,16 @@ def _parser():
     return parser
 
 
+def check_names(path, names, tables):
+    """ValueError if one of `names` is none of the tables of the file at `path`."""
+    for name in names:
+        if name not in tables:
+            hint = did_you_mean(name, tables)
+            raise ValueError(
+                f"'{path}': expected one of the tables {', '.join(tables)}; found {name!r}{hint}"
+            )
+
+
 def _read(options):
     """(checkpoint or None, {name: rows})."""
     named = options.tables.split(",") if options.tables else None
@@ -102,11 +113,7 @@ def _read(options):
         if options.kind == "deeprec"
         else checkpoint.load(options.source)
     )
-    absent = [name for name in named or [] if name not in source.tables]
-    if absent:
-        raise ValueError(
-            f"'{source.path}': expected one of the tables {', '.join(source.tables)}; found {absent[0]!r}"
-        )
+    check_names(source.path, named or [], source.tables)
     tables = [source.tables[name] for name in named or source.tables]
     return source, {table.name: table for table in tables}
 
@@ -146,11 +153,7 @@ def _files(options, named):
         }
         if not found:
             raise ValueError(f"'{source}': expected files *{ending}, found none")
-        absent = [name for name in named or [] if name not in found]
-        if absent:
-            raise ValueError(
-                f"'{source}': expected one of the tables {', '.join(found)}; found {absent[0]!r}"
-            )
+        check_names(source, named or [], found)
         paths = {name: found[name] for name in named or found}
     return {name: _open(options, path) for name, path in paths.items()}
 

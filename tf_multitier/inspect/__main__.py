@@ -99,10 +99,7 @@ def _show_storage(options):
 def _show_checkpoint(options):
     initial_values = convert.initial_values(options.initial_value)
     found = collect.open_checkpoint(options.path, initial_values)
-    if options.variable and options.variable not in found.tables:
-        raise ValueError(
-            f"'{found.path}': expected one of the variables {', '.join(found.tables)}; found {options.variable!r}"
-        )
+    convert.check_names(found.path, [options.variable] if options.variable else [], found.tables)
     names = [found.tables[options.variable].name] if options.variable else list(found.tables)
     tables = {name: found.tables[name] for name in names}
     described = _describe(found, names, options.verify)

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_multitier.checkpoint.saved import find_prefix
+from tf_multitier.option_values import did_you_mean
 from tf_multitier.serving.graphs import make_read_only
 from tf_multitier.tensorflow_internals import SavedModelLoader
 
@@ -58,8 +59,9 @@ class Version:
     ) -> dict[str, np.ndarray]:
         """See `Model.run`."""
         if signature not in self.signatures:
+            hint = did_you_mean(signature, self.signatures)
             raise ValueError(
-                f"'{self.path}': expected one of the signatures {', '.join(sorted(self.signatures))}; found {signature!r}"
+                f"'{self.path}': expected one of the signatures {', '.join(sorted(self.signatures))}; found {signature!r}{hint}"
             )
         feeds, fetches = self._names[signature]
         if set(inputs) != set(feeds):
