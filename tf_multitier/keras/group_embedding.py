@@ -129,10 +129,12 @@ class GroupEmbedding(RowsLayer):
         keras_versions.refuse(f"layer '{self.name}': feature '{name}'", made)
         if isinstance(made, collections.abc.Mapping):
             return Embedding(**{"combiner": "mean", **made})
-        if not isinstance(made, Embedding) or made.built:
+        if (
+            type(made) is not Embedding or made.built
+        ):  # the group would not call what a subclass adds
             raise TypeError(
-                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding that is not yet used, or a dict of its "
-                f"arguments, or the name of another feature, found {made!r}"
+                f"layer '{self.name}': feature '{name}': expected a tf_multitier.keras.Embedding, no subclass, that is not yet used, or "
+                f"a dict of its arguments, or the name of another feature, found {made!r}"
             )
         made.refuse_second_owner(f"layer '{self.name}': feature '{name}'")
         return made
