@@ -2,9 +2,7 @@
 //
 // A save writes its part files first and TensorFlow's index last. Until the index is there,
 //
-//   the folder   has a lock on one byte, which the prefix chooses: an open file description lock, which the kernel ends with
-//   the
-//                process
+//   the folder   has a lock on one byte, which the prefix chooses (an open file description lock: it ends with the process)
 //   a part file  has the extended attribute user.tf_multitier.save with its own inode number, so that a copy is not marked
 //
 // RemoveAbandoned deletes the files that are marked, and whose prefix has neither an index nor a lock. Where a file system has
