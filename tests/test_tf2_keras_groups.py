@@ -175,12 +175,3 @@ def test_a_setting_of_a_feature_that_a_group_does_not_have_is_refused(setting, f
     for feature in (item(**setting), {"output_dim": 4, **setting}):
         with pytest.raises(ValueError, match=f"feature 'a': .*{found}.*: give them to the group"):
             kt.GroupEmbedding({"a": feature})
-
-
-def test_a_subclass_is_refused_whose_call_a_group_would_not_run():
-    class Scaled(kt.Embedding):
-        def call(self, ids, training=None):
-            return 2 * super().call(ids, training)
-
-    with pytest.raises(TypeError, match="feature 'a': expected .*, no subclass, .*found <Scaled"):
-        kt.GroupEmbedding({"a": Scaled(4, combiner="sum")})
