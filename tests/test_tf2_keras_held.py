@@ -282,6 +282,42 @@ def test_one_that_no_layer_holds_is_refused_where_keras_trains_the_model():
         fit(trained, with_sgd())
 
 
+class Loss(keras.losses.Loss):
+    """Reads a variable, or calls a layer, which the model does not hold."""
+
+    def __init__(self, look_up):
+        super().__init__()
+        self.look_up = look_up
+
+    def call(self, labels, outputs):
+        return tf.square(outputs - labels) + self.look_up(tf.ones_like(labels, tf.int64))[:, 0, :1]
+
+
+@pytest.mark.parametrize("how", ["variable", "layer"])
+def test_one_that_only_a_loss_looks_up_is_refused_unless_it_is_not_trainable(how):
+    def compiled(trainable):
+        if how == "variable":
+            table = variable(trainable=trainable)
+            look_up = lambda ids: tf.nn.embedding_lookup(table, ids)
+        else:
+            look_up = kt.Embedding(4, trainable=trainable)
+        trained = holding(kt.Embedding(4, combiner="sum"))
+        trained.compile(with_sgd(), Loss(look_up))
+        return trained
+
+    with pytest.raises(ValueError, match="expected an attribute of model.*or its layer, to self"):
+        compiled(True).fit(X, tf.ones([len(X), 1]), verbose=0)
+    compiled(False).fit(X, tf.ones([len(X), 1]), verbose=0)
+
+
+def test_a_metric_may_look_up_one_that_the_model_does_not_hold():
+    table = variable()
+    error = lambda labels, outputs: tf.nn.embedding_lookup(table, tf.cast(labels, tf.int64))[:, 0]
+    trained = holding(kt.Embedding(4, combiner="sum"))
+    trained.compile(with_sgd(), "mse", metrics=[error])
+    trained.fit(X, tf.ones([len(X), 1]), verbose=0)
+
+
 # ---- imports
 
 IN_ANOTHER_ORDER = """

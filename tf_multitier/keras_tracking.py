@@ -111,7 +111,7 @@ def attributes(trackable: typing.Any) -> list:
 
 
 def looked_up(variable: typing.Any) -> None:
-    """Every lookup calls this first. In a layer's `call`, it tracks the variable if a layer of the model holds it, else warns once.
+    """Every lookup calls this first. In a layer's `call` and in a loss, it tracks the variable if a layer of the model holds it, else warns once.
 
     Raises:
       ValueError: `fit` runs Keras' own training step, which would not train the variable: no layer of the model holds it.

@@ -121,23 +121,41 @@ def _without_rows(layer):
 
 def looked_up(variable: typing.Any) -> None:
     """See keras_tracking.looked_up."""
-    model = keras_internals.called_layer()
-    if model is None or variable in _known.setdefault(model, weakref.WeakSet()):
-        return
-    for layer in keras_internals.layers_of(model):
-        if variable in keras_tracking.variables_in(*keras_tracking.attributes(layer)):
-            track(layer, variable)
-            _known[model].add(variable)
-    if variable in _known[model] or keras_internals.is_symbolic_call():
-        return
-    expected = f"embedding variable '{variable.variable_name}': expected an attribute of model '{model.name}' or of one of its layers, found none"
-    cure = "assign it to self in the layer that looks it up"
-    if variable.trainable and keras_internals.is_in_own_step():
+    called, trained = keras_internals.called_layer(), keras_internals.model_in_own_step()
+    is_held_by_called, is_held_by_trained = _holds(called, variable), _holds(trained, variable)
+    expected = "embedding variable '{}': expected an attribute of model '{}' or of one of its layers, found none"
+    cure = "assign it, or its layer, to self in the model or in the layer that looks it up"
+    if trained is not None and not is_held_by_trained and _is_trainable(variable):
         raise ValueError(
-            f"{expected}: fit would not train its rows: {cure}, or make it with trainable=False"
+            f"{expected.format(variable.variable_name, trained.name)}: fit would not train its rows: {cure}, or make it, or its layer, "
+            "with trainable=False"
         )
+    if called is None or is_held_by_called or keras_internals.is_symbolic_call():
+        return
     if variable not in _warned and Rows.of(variable.parts[0]) is None:
         _warned.add(variable)
         warnings.warn(
-            f"{expected}: the model's weights and saves are without its rows: {cure}", stacklevel=4
+            f"{expected.format(variable.variable_name, called.name)}: the model's weights and saves are without its rows: {cure}",
+            stacklevel=4,
         )
+
+
+def _holds(model, variable):
+    """Whether a layer of the model holds the variable, which is then tracked."""
+    if model is None:
+        return False
+    known = _known.setdefault(model, weakref.WeakSet())
+    if variable not in known:
+        for layer in keras_internals.layers_of(model):
+            if variable in keras_tracking.variables_in(*keras_tracking.attributes(layer)):
+                track(layer, variable)
+                known.add(variable)
+    return variable in known
+
+
+def _is_trainable(variable):
+    weights = [Rows.of(part) for part in variable.parts]
+    return any(
+        (part if weight is None else weight).trainable
+        for part, weight in zip(variable.parts, weights)
+    )

@@ -74,13 +74,15 @@ def is_symbolic_call() -> bool:
     return scopes.in_symbolic_scope()
 
 
-def is_in_own_step() -> bool:
-    """Whether Keras' own `train_step` is among the callers."""
+def model_in_own_step() -> typing.Any:
+    """The model whose call or loss Keras' own `train_step` computes; None outside of it, and for metrics, which train nothing."""
     code = keras.Model.train_step.__code__
     frame: typing.Any = inspect.currentframe()
     while frame is not None and frame.f_code is not code:
+        if frame.f_code.co_name == "compute_metrics":
+            return None
         frame = frame.f_back
-    return frame is not None
+    return None if frame is None else frame.f_locals["self"]
 
 
 def with_gradients(optimizer: typing.Any, grads: list, variables: list) -> tuple:
