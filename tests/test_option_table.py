@@ -27,8 +27,8 @@ OPS = {
     "MultitierEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierHbmEmbeddingVariableHandle": {"container", "shared_name"},
     "MultitierInitialize": set(),
-    "MultitierReadPart": {"variable_name", "resize", "convert"},
-    "MultitierRestore": {"variable_name", "resize", "convert"},
+    "MultitierReadPart": {"variable_name", "resize", "convert", "rename_slots", "check_only"},
+    "MultitierRestore": {"variable_name", "resize", "convert", "rename_slots"},
 }
 
 # What the engine's Table calls otherwise, has in addition, or has not: shape and partitions belong to the variable.

@@ -103,6 +103,58 @@ def test_v1_and_tensorflow_2_read_each_others_checkpoints(tmp_path):
     same_bits(content(other), expected)
 
 
+@pytest.mark.parametrize("way", ["read", "restore"])
+def test_a_checkpoint_of_a_writer_is_read_by_names(tmp_path, way):
+    saved, prefix = trained(), str(tmp_path / "written")
+    of = checkpoint.load(tf.train.Checkpoint(model=saved).save(tmp_path / "ck")).tables
+    with checkpoint.Writer(prefix) as writer:
+        for name in ("user", "user_parts"):
+            writer.add_table(name, of[name], 2)
+        writer.add_tensor("kernel", np.ones(3, np.float32))
+    other = model(parts=1)
+    other.kernel, other.absent = tf.Variable(np.zeros(3, np.float32), name="kernel"), make("absent")
+    status = getattr(tf.train.Checkpoint(model=other), way)(prefix)
+    same_bits(content(other), content(saved))
+    assert other.kernel.numpy().tolist() == [1, 1, 1] and other.absent.total_count() == 0
+    with pytest.raises(AssertionError, match="not restored"):
+        status.assert_existing_objects_matched()
+    other.optimizer.iterations.assign(saved.optimizer.iterations)
+    for name in ("beta_1_power", "beta_2_power"):
+        getattr(other.optimizer, name).assign(getattr(saved.optimizer, name))
+    for one in (saved, other):  # with the slots
+        train(one)
+    same_bits(content(other), content(saved))
+
+    alone = tf.Module()
+    alone.user, alone.parts = make("user"), make("user_parts", 3)
+    tf.train.Checkpoint(model=alone).read(prefix).assert_consumed()
+    late = tf.Module()
+    tf.train.Checkpoint(model=late).read(prefix)
+    late.user = make("user")
+    expected = alone.user.export()
+    same_bits(late.user.export(), expected)
+    with tf.Graph().as_default(), v1.Session() as session:
+        variable = make("user")
+        v1.train.Saver([variable]).restore(session, prefix)
+        same_bits(session.run(variable.export()), expected)
+
+
+def test_slots_have_the_name_of_the_variable_that_has_them(tmp_path):
+    """Whatever the variable was called that they were saved with: the next optimizer, restore and save know them."""
+    path = tf.train.Checkpoint(model=trained()).save(tmp_path / "ck")
+    other = model("client")
+    other.optimizer.build([other.user, other.parts])  # before the first update
+    tf.train.Checkpoint(model=other).restore(path)
+    again = tf.train.Checkpoint(model=other).save(tmp_path / "again")
+    tables = checkpoint.load(again).tables
+    columns = [name for name, _, _ in tables["client"].columns[1:]]
+    assert columns == ["client/Adam", "client/Adam_1"]
+    assert [name for name, _, _ in tables["client_parts"].columns[1:]] == [
+        "client_parts/Adam",
+        "client_parts/Adam_1",
+    ]
+
+
 def test_a_restore_that_fails_changes_nothing(tmp_path):
     saved = trained()
     path = tf.train.Checkpoint(user=saved.user).save(tmp_path / "ck")

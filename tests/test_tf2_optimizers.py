@@ -245,6 +245,60 @@ def test_an_optimizer_in_a_graph_is_refused():
             optimizers.SGD()
 
 
+@pytest.mark.parametrize("name", ["_X", "__Y", "Größe", "_9", "___"])
+def test_a_class_of_any_name_trains(name):
+    kind = type(name, (optimizers.Adagrad,), {})
+    ev, optimizer = make(), kind(0.1)
+    for wrap in (lambda step: step, tf.function):
+        wrap(lambda: train_once(ev, optimizer))()
+    assert ev.total_count() == 2 and optimizer.iterations == 2
+
+
+def train_once(ev, optimizer):
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(tf.nn.embedding_lookup(ev, [1, 2]) ** 2)
+    optimizer.apply_gradients([(tape.gradient(value, ev), ev)])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_build_adds_the_slots_that_the_first_update_would_add(rule, parts):
+    """Rows with slots that were written before the first update go on as those of the variable that had them."""
+    partitioner = tf.compat.v1.fixed_size_partitioner(parts) if parts > 1 else None
+    trained, copied = (make(name, partitioner=partitioner) for name in ("ev", "copy"))
+    of_trained, of_copied = OPTIMIZERS[rule][1](), OPTIMIZERS[rule][1]()
+    train_once(trained, of_trained)
+    of_copied.build([copied])
+    of_copied.build([copied])  # again: nothing to do
+    names = of_trained._columns(trained.parts[0])[0]
+    own = of_copied._columns(copied.parts[0])[0]
+    [rows] = trained.rows(columns=["value", *names]) if parts == 1 else [whole(trained, names)]
+    slots = {mine: rows.columns[its] for mine, its in zip(own, names)}
+    copied.upsert(rows.keys, rows.columns["value"], slots, rows.frequencies, rows.versions)
+    for name, variable in of_copied.named_variables().items():
+        variable.assign(of_trained.named_variables()[name])
+    for ev, optimizer in ((trained, of_trained), (copied, of_copied)):
+        train_once(ev, optimizer)
+    same_bits(whole(copied, own).columns.values(), whole(trained, names).columns.values())
+
+
+def whole(ev, names):
+    """All rows, by key."""
+    pieces = list(ev.rows(columns=["value", *names]))
+    keys = np.concatenate([piece.keys for piece in pieces])
+    order = np.argsort(keys)
+    join = lambda of: np.concatenate([of(piece) for piece in pieces])[order]
+    columns = {name: join(lambda piece: piece.columns[name]) for name in ["value", *names]}
+    return type(pieces[0])(
+        keys[order], columns, join(lambda p: p.frequencies), join(lambda p: p.versions), 0
+    )
+
+
+def test_build_refuses_what_has_no_rows():
+    with pytest.raises(TypeError, match="Adagrad: expected an embedding variable, found"):
+        optimizers.Adagrad(0.1).build([tf.Variable([1.0])])
+
+
 def test_bad_hyperparameters_are_refused():
     with pytest.raises(
         ValueError, match="initial_accumulator_value: expected more than 0, found 0"

@@ -15,7 +15,7 @@ Life in a v1 graph:
 4. Lookups read rows. Applies create and update them.
 5. The table is deleted with the resources of the Session.
 
-Life in eager execution: creation makes the table, an optimizer's first update adds slots, and the table is deleted with the object.
+Life in eager execution: creation makes the table, an optimizer's first update or its `build` adds slots, and the table is deleted with the object.
 eager.py has what differs.
 
 The static shape is [0, embedding_dim]. The number of rows is not known when the graph is built, but TensorFlow's optimizers need
@@ -26,6 +26,7 @@ a full shape to make slots. `total_count()` counts the rows. An embedding variab
 from __future__ import annotations
 
 import collections.abc
+import functools
 import itertools
 import typing
 
@@ -159,8 +160,6 @@ class EmbeddingVariable(
             if op.type in ("MultitierAddSlots", "MultitierApply")
             for column in op.get_attr("slot_names")
         )
-        # The name before the slash in the names of slot columns. After a restore, that of the variable that was saved.
-        self.column_owner = self.variable_name
         if attrs["num_partitions"] > 1:
             self._set_save_slice_info(_WholeName(self.variable_name))
 
@@ -249,7 +248,7 @@ class EmbeddingVariable(
     # ---- slots
 
     def ensure_slots(self, slots: typing.Any) -> None:
-        """Makes the initializer add slot columns to the rows. Columns that it already adds are skipped.
+        """Adds slot columns to the rows: eagerly now, in a v1 graph by the initializer. Columns that it has added are skipped.
 
         Args:
           slots: list of (column name, dim, initial value).
@@ -273,22 +272,26 @@ class EmbeddingVariable(
                     f"embedding variable '{self.variable_name}': slot '{column}': expected dim {have[0]} and initial value "
                     f"{have[1]}, found dim {dim} and initial value {value}"
                 )
-        if not new or not self._in_graph_mode:
-            return  # an eager variable has no initializer: its first update adds the columns
+        if not new:
+            return
         columns, dims, values = zip(*new)
-        with (
-            tf.init_scope(),
-            tf.compat.v1.name_scope(None),
-            colocate_with(self.handle, ignore_existing=True),
-        ):
-            with tf.control_dependencies([self._initializer_op]):
-                self._initializer_op: typing.Any = ops.multitier_add_slots(
-                    self.handle,
-                    slot_names=list(columns),
-                    slot_dims=list(dims),
-                    slot_initial_values=list(values),
-                    name=self.handle.op.name + "/AddSlots",
-                )
+        add = functools.partial(
+            ops.multitier_add_slots,
+            self.handle,
+            slot_names=list(columns),
+            slot_dims=list(dims),
+            slot_initial_values=list(values),
+        )
+        with tf.init_scope():
+            if not self._in_graph_mode:
+                add()
+                return
+            with (
+                tf.compat.v1.name_scope(None),
+                colocate_with(self.handle, ignore_existing=True),
+                tf.control_dependencies([self._initializer_op]),
+            ):
+                self._initializer_op: typing.Any = add(name=self.handle.op.name + "/AddSlots")
 
     # ---- meta graph
 
@@ -354,6 +357,9 @@ class EmbeddingVariable(
         return saver.restore_op(
             self, tf.convert_to_tensor(prefix), self.variable_name, name, resize, convert
         )
+
+    def _name_based_attribute_restore(self, checkpoint):
+        saver.restore_by_name(self, checkpoint)
 
     def _serialize_to_tensors(self):
         raise NotImplementedError(

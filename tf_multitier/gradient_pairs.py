@@ -10,19 +10,24 @@ from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import is_embedding_variable
 
 
-def trained_pairs(grads_and_vars: typing.Any, optimizer: str) -> list:
-    """[(gradient, EmbeddingVariable)] without partitioned variables and variables without a gradient. Errors: see apply_gradients."""
-    pairs: list = []
-    # A weight of a Keras layer has its embedding variable.
-    given = [
-        (g, getattr(variable, "embedding_variable", variable)) for g, variable in grads_and_vars
-    ]
-    for grad, variable in given:
+def embedding_variables(variables: typing.Any, optimizer: str) -> list:
+    """The embedding variables of a list of them and of weights of Keras layers. TypeError: another variable."""
+    found = [getattr(variable, "embedding_variable", variable) for variable in variables]
+    for variable in found:
         if not is_embedding_variable(variable):
             raise TypeError(
                 f"tf_multitier.optimizers.{optimizer}: expected an embedding variable, found "
                 f"{getattr(variable, 'name', variable)!r}: train it with another optimizer, for example of tf.keras.optimizers"
             )
+    return found
+
+
+def trained_pairs(grads_and_vars: typing.Any, optimizer: str) -> list:
+    """[(gradient, EmbeddingVariable)] without partitioned variables and variables without a gradient. Errors: see apply_gradients."""
+    pairs: list = []
+    grads, variables = zip(*grads_and_vars) if grads_and_vars else ((), ())
+    given = list(zip(grads, embedding_variables(variables, optimizer)))
+    for grad, variable in given:
         if isinstance(variable, EmbeddingVariable):
             pairs.append((grad, variable))
         elif grad is not None:

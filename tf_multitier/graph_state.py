@@ -28,7 +28,7 @@ class GraphState:
     tracked_saves: {name of a handle: number of the last save of its table by an IncrementalSaver, failed ones too}. A save ends the
       changes that another saver could continue.
     shared: {key: tensor}, see `shared`.
-    restored_parts: {(Saver's prefix, saved name, variable name): {part: (part, tensor)}} of Savers that are being built, see saver.py.
+    restores: {a Saver's prefix: (ops that read parts of embedding variables, ops that read dense variables)}, see saver.py.
     """
 
     def __init__(self):
@@ -40,7 +40,7 @@ class GraphState:
         self.group_sums = {}
         self.tracked_saves = {}
         self.shared = {}
-        self.restored_parts = {}
+        self.restores = {}
 
 
 def refuse_eager(what):

@@ -12,8 +12,9 @@ that lists the variable has this name alone, or the key, if two variables have t
 
 from __future__ import annotations
 
-import json
+import contextlib
 import typing
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +28,9 @@ from tf_multitier.tensorflow_internals import colocate_with
 from tf_multitier.tensorflow_internals import register_checkpoint_saver
 
 _PACKAGE, _NAME = "tf_multitier", "ev"
+_OBJECT_GRAPH = (
+    "_CHECKPOINTABLE_OBJECT_GRAPH"  # the tensor that describes the objects of a checkpoint
+)
 # What TensorFlow adds to a checkpoint's prefix for our savers.
 _SUFFIX = f"-{_PACKAGE}.{_NAME}"
 
@@ -54,6 +58,12 @@ def _whole_variables(trackables):
                 "cannot be saved by tf.train.Checkpoint alone: give the checkpoint the whole variable"
             )
     return found
+
+
+def _parts_of(trackables):
+    """[(key of its variable, part)] of the variables, for Reads."""
+    variables = _whole_variables(trackables)
+    return [(key, part) for key, variable in variables.items() for part in variable.parts]
 
 
 def _manifests(parts, prefix):
@@ -116,32 +126,70 @@ def write_bundle(prefix: typing.Any, entries: list) -> None:
     )
 
 
-def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
-    """Replaces the rows of a variable by those of variable `name` of a checkpoint. The numbers of parts may differ.
+class Reads:
+    """Tables that are restored together: all are read, and then all are replaced. An error of one leaves all as they were.
 
-    Slot columns keep the names that they were saved with. Optimizers find them by `column_owner`.
+    Args:
+      parts: [(name in the checkpoint, EmbeddingVariable)]. The numbers of parts of a variable may differ.
+      prefix: string scalar: the checkpoint's prefix.
+      check_only: read and check all files, to replace nothing.
+
+    Raises:
+      tf.errors.OpError: as EmbeddingVariable.restore_from.
     """
-    for part in variable.parts:
-        saver.restore_op(part, prefix, name, convert=saver.is_converting())
-    if not tf.executing_eagerly():
-        return  # the function of a SavedModel that restores
-    owner = _column_owner(tf.train.load_checkpoint(tf.get_static_value(prefix).decode()), name)
-    for part in variable.parts:
-        part.column_owner = owner or part.variable_name
+
+    def __init__(self, parts: list, prefix: typing.Any, check_only: bool = False) -> None:
+        convert = saver.is_converting()
+        self._parts = [part for _, part in parts]
+        self._tables = [
+            saver.read_op(part, prefix, name, convert=convert, check_only=check_only)
+            for name, part in parts
+        ]
+
+    def replace(self) -> None:
+        """Replaces the rows."""
+        saver.replace_ops(self._parts, self._tables)
 
 
-def _column_owner(reader, name):
-    """The name of the variable for which the slots of saved variable `name` were made; None if it has no slots."""
-    for key in reader.get_variable_to_shape_map():
-        if key.startswith(f"{name}/part_0-of-") and key.endswith("/manifest"):
-            columns = json.loads(reader.get_tensor(key))["columns"][1:]
-            return columns[0]["name"].rpartition("/")[0] if columns else None
-    return None
+def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
+    """Replaces the rows of a variable by those of variable `name` of a checkpoint. The numbers of parts may differ."""
+    Reads([(name, part) for part in variable.parts], prefix).replace()
 
 
 def _restore(trackables, merged_prefix):
-    for key, variable in _whole_variables(trackables).items():
-        restore(variable, merged_prefix, key)
+    Reads(_parts_of(trackables), merged_prefix).replace()
+
+
+@contextlib.contextmanager
+def wholly_or_not_at_all(objects: list, path: str) -> Iterator[None]:
+    """TensorFlow restores these objects from a checkpoint in the block. If it fails, dense variables and rows are as before.
+
+    TensorFlow changes dense variables before it restores rows. A checkpoint without objects, of a v1 Saver or checkpoint.Writer, is
+    restored object by object, so it is checked first.
+    """
+    ours = [one for one in objects if _is_ours(one)]
+    if not ours:
+        yield
+        return
+    reader = tf.compat.v1.train.NewCheckpointReader(path)
+    if not reader.has_tensor(_OBJECT_GRAPH):
+        names = reader.get_variable_to_shape_map()
+        for name in names:
+            reader.get_tensor(name)
+        found = [(v.variable_name, p) for v in ours if saver.lists(names, v) for p in v.parts]
+        Reads(found, tf.constant(path), check_only=True)
+    # A variable of Keras has its tf.Variable.
+    dense = [getattr(one, "_value", one) for one in objects]
+    dense = [
+        v for v in dense if isinstance(v, tf.Variable) and not isinstance(v, EmbeddingVariable)
+    ]
+    before = [variable.read_value() for variable in dense]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(dense, before):
+            variable.assign(value)
+        raise
 
 
 register_checkpoint_saver(

@@ -24,6 +24,7 @@ Dense variables need an optimizer of their own, for example one of `tf.keras.opt
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 import weakref
 
@@ -103,7 +104,7 @@ class RowOptimizer(tf.Module):
     _V1_NAME = ""
 
     def __init__(self, learning_rate: typing.Any, name: str | None, **hyper: typing.Any) -> None:
-        super().__init__(name=type(self).__name__)
+        super().__init__(name=self._scope)
         if not eager.is_outside_of_graphs():
             raise RuntimeError(
                 f"tf_multitier.optimizers.{type(self).__name__}: expected eager execution or a tf.function, found a tf.Graph: use "
@@ -117,6 +118,11 @@ class RowOptimizer(tf.Module):
             self.rate_is_given = tf.Variable(is_given, trainable=False, name="rate_is_given")
             self.hyperparameters = {key: _scalar(value, key) for key, value in hyper.items()}
         self._twins: typing.Any = weakref.WeakSet()
+
+    @property
+    def _scope(self):
+        """The name of the class as a name scope, which begins with a letter, of ASCII alone."""
+        return re.sub(r"^[_0-9]+|[^A-Za-z0-9_]", "", type(self).__name__) or "RowOptimizer"
 
     @property
     def learning_rate(self) -> typing.Any:
@@ -191,13 +197,35 @@ class RowOptimizer(tf.Module):
 
     def _columns(self, variable):
         """(names, dims, initial values) of the slots of a variable."""
-        base = f"{variable.column_owner}/{self._column_name}"
+        base = f"{variable.variable_name}/{self._column_name}"
         names = [base + (f"_{i}" if i else "") for i in range(len(self._SLOTS))]
         dims = [1 if per_row else variable.embedding_dim for _, per_row in self._SLOTS]
         return names, dims, self._initial_values()
 
     def _initial_values(self):
         return [value for value, _ in self._SLOTS]
+
+    def build(self, variables: typing.Any) -> None:
+        """Adds the slots of this optimizer to the rows of variables; the first update would. Slots that they have stay as they are.
+
+        Call it before `upsert(slots=...)`, or to read slots, of variables that were not updated yet.
+
+        Args:
+          variables: embedding variables, partitioned ones too, or weights of Keras layers that have them.
+
+        Raises:
+          TypeError: one is none of these.
+          ValueError: one is read-only, or has a slot of that name with another dim or initial value.
+        """
+        for variable in gradient_pairs.embedding_variables(variables, type(self).__name__):
+            for part in variable.parts:
+                self._add_slots(part)
+
+    def _add_slots(self, variable):
+        """Adds the slots to a table. Returns their (names, initial values)."""
+        names, dims, values = self._columns(variable)
+        variable.ensure_slots(list(zip(names, dims, values)))
+        return names, values
 
     def apply_gradients(
         self, grads_and_vars: typing.Any, name: str | None = None, learning_rate: typing.Any = None
@@ -220,16 +248,15 @@ class RowOptimizer(tf.Module):
           NotImplementedError: a tf.distribute strategy has more than one replica, or its steps run elsewhere.
         """
         strategies.check_update(f"tf_multitier.optimizers.{type(self).__name__}")
-        pairs = gradient_pairs.trained_pairs(grads_and_vars, type(self).__name__)
-        with tf.name_scope(name or type(self).__name__):
+        pairs = gradient_pairs.trained_pairs(list(grads_and_vars), type(self).__name__)
+        with tf.name_scope(name or self._scope):
             step = tf.identity(self.iterations)
             rate = self._now(self._learning_rate) if learning_rate is None else learning_rate
             hyper = self._hyper(tf.cast(rate, tf.float32))
             made = []
             for grad, variable in pairs:
                 eager.check_use(variable, "an update of embedding variable")
-                names, dims, values = self._columns(variable)
-                variable.ensure_slots(list(zip(names, dims, values)))
+                names, values = self._add_slots(variable)
                 rule = dict(rule=self._RULE, slot_initial_values=values, use_locking=False)
                 made.append(updates.update(variable, grad, step, hyper, names, rule))
             group_updates.made(made)

@@ -234,6 +234,9 @@ class OwnedPartitions(PartitionedEmbeddingVariable, tf.__internal__.tracking.Tra
         """Keras' optimizers ask each variable for it first. An AttributeError, so that `hasattr` says that there is none."""
         raise _NoUniqueId(str(dense_use(self, "an update by an optimizer of Keras")))
 
+    def _name_based_attribute_restore(self, checkpoint):
+        saver.restore_by_name(self, checkpoint)
+
     # ---- SavedModel: see saved_objects.py. In other checkpoints the parts are no objects of their own.
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):

@@ -1,4 +1,4 @@
-"""The eleven places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
+"""The thirteen places of TensorFlow that `import tf_multitier` wraps or extends for embedding variables.
 
     optimizer._get_processor             an optimizer's adapter for a variable
     slot_creator._create_slot_var        an optimizer's slot of a variable
@@ -12,6 +12,7 @@
     warm_starting_util._infer_var_name       the name of a variable in a checkpoint
     warm_starting_util._warm_start_var_with_vocab  refuses vocabularies for embedding variables
     autotrackable.AutoTrackable.__setattr__  gives layers of Keras 3 a list of their embedding variables (keras_tracking.py)
+    checkpoint.TrackableSaver.restore        a restore of tf.train.Checkpoint
 
 If no embedding variable is involved (in input_layer: no column of a group), each wrapper only calls the original. The first
 `group_embedding_column_scope` adds one more wrapper: see column_groups.py. tests/test_import_purity.py compares stock graphs byte by
@@ -27,6 +28,7 @@ from tf_multitier import eager
 from tf_multitier import embedding_variable
 from tf_multitier import handle_attrs
 from tf_multitier import keras_tracking
+from tf_multitier import object_checkpoint
 from tf_multitier import updates
 from tf_multitier import partitioned
 from tf_multitier import tensorflow_internals as internals
@@ -189,6 +191,16 @@ def _setattr(original):
     return set_attribute
 
 
+def _restore(original):
+    def restore(self, save_path, *args, **kwargs):
+        if save_path is None or not tf.executing_eagerly():
+            return original(self, save_path, *args, **kwargs)
+        with object_checkpoint.wholly_or_not_at_all(internals.objects_of(self), save_path):
+            return original(self, save_path, *args, **kwargs)
+
+    return restore
+
+
 _WRAPPERS = {
     "optimizer._get_processor": _get_processor,
     "slot_creator._create_slot_var": _create_slot_var,
@@ -201,6 +213,7 @@ _WRAPPERS = {
     "warm_starting_util._infer_var_name": _infer_var_name,
     "warm_starting_util._warm_start_var_with_vocab": _warm_start_var_with_vocab,
     "autotrackable.AutoTrackable.__setattr__": _setattr,
+    "checkpoint.TrackableSaver.restore": _restore,
 }
 
 

@@ -13,8 +13,9 @@ grows neither with the tables nor with their number. TensorFlow's own clean-up, 
 checkpoint exists once TensorFlow has written its index. The machine that holds a variable must see the checkpoint's directory, as
 for TensorFlow's sharded savers.
 
-Restoring: an op of ours reads the checkpoint's parts, whatever their number, and keeps the keys of the part that is restored. The parts
-of a partitioned variable are replaced once all have been read: an error leaves the whole variable as it was. Before that, one RestoreV2 op of the Saver reads every tensor in its list of specs. So when restoring, the list may only have a tensor that
+Restoring: an op of ours reads the checkpoint's parts, whatever their number, and keeps the keys of the part that is restored. Then one
+RestoreV2 op of the Saver reads every tensor in its list of specs, those of dense variables too. Then all variables are replaced: a
+damaged or missing file leaves all of them as they were. When restoring, the list may only have a tensor that
 is small and that every checkpoint of the variable has, in any partitioning: the slices of `partition_of_bucket`. TensorFlow's reader
 slices them again. When saving, the same list has more specs: see SaveSpecs.
 
@@ -288,13 +289,34 @@ def restore_op(variable, prefix, variable_name, name="restore", resize=False, co
             variable_name=variable_name,
             resize=resize,
             convert=convert,
+            rename_slots=not variable._in_graph_mode,
             name=name,
             **variable.option_attrs,
         )
 
 
-def _read_op(part, prefix, variable_name, resize=False, convert=False):
-    """The op that reads a part, for _replace_op. Returns its output, a variant."""
+def lists(names, variable):
+    """Whether a checkpoint with tensors of these names has the variable."""
+    return f"{variable.variable_name}/{_INDEX}" in names
+
+
+def restore_by_name(variable, checkpoint):
+    """Restores an eager variable as tf.train.Checkpoint does from a checkpoint without objects, of a v1 Saver or checkpoint.Writer.
+
+    checkpoint: TensorFlow's coordinator of such a restore.
+    """
+    if variable._update_uid >= checkpoint.restore_uid:
+        return
+    if lists(checkpoint.dtype_map, variable):
+        variable.restore_from(checkpoint.save_path, convert=is_converting())
+    else:
+        unused = checkpoint.unused_attributes.setdefault(variable, [])
+        unused.append(variable.variable_name)
+    variable._update_uid = checkpoint.restore_uid
+
+
+def read_op(part, prefix, variable_name, resize=False, convert=False, check_only=False):
+    """The op that reads a part, for replace_ops. Returns its output, a variant. check_only: checks the files alone."""
     with colocate_with(part.handle, ignore_existing=True):
         return ops.multitier_read_part(
             part.handle,
@@ -302,44 +324,50 @@ def _read_op(part, prefix, variable_name, resize=False, convert=False):
             variable_name=variable_name,
             resize=resize,
             convert=convert,
+            check_only=check_only,
+            rename_slots=not part._in_graph_mode,
             name="read",
             **part.option_attrs,
         )
 
 
-def _replace_op(parts, tables, name="restore"):
-    """The op that gives each part its table, once all tables have been read. An error of one leaves all parts as they were."""
+def replace_ops(parts, tables):
+    """The ops that give each part the table that read_op read, once all tables have been read."""
     with tf.control_dependencies(tables):
         replaced = []
         for part, table in zip(parts, tables):
             with colocate_with(part.handle, ignore_existing=True):
                 replaced.append(ops.multitier_replace_table(part.handle, table, name="replace"))
-    return tf.group(*replaced, name=name)
+        return replaced
 
 
 def restore_parts(parts, prefix, variable_name, name="restore", resize=False, convert=False):
-    """restore_op for all parts of a variable together."""
+    """restore_op for all parts of a variable together. An error of one leaves all parts as they were."""
     eager.check_world(parts[0], "a restore of embedding variable")
-    tables = [_read_op(part, prefix, variable_name, resize, convert) for part in parts]
-    return _replace_op(parts, tables, name)
+    tables = [read_op(part, prefix, variable_name, resize, convert) for part in parts]
+    return tf.group(*replace_ops(parts, tables), name=name)
 
 
-def _restore_with_the_others(part, prefix, base, variable_name):
-    """The op by which a Saver restores a part of a partitioned variable. The op of the last part replaces the tables of all parts.
+def _restore_with_the_others(part, read_dense, base, variable_name):
+    """The op by which a Saver restores a part: it runs once the Saver has read all parts and all dense variables.
 
+    read_dense: the RestoreV2 op of the Saver for the part's device. It reads after all parts, so nothing changes before that.
     base: the Saver's prefix, from which that of each device's files is made.
     """
-    known = graph_state.state_of(part.graph).restored_parts
-    read = known.setdefault((base.name, variable_name, part.variable_name), {})
-    read[part.partition_index] = (
-        part,
-        _read_op(part, prefix, variable_name, _resize.get(), _convert.get()),
-    )
-    if len(read) < part.num_partitions:
-        return read[part.partition_index][1].op
-    del known[base.name, variable_name, part.variable_name]
-    parts, tables = zip(*read.values())
-    return _replace_op(parts, tables)
+    reads, dense = graph_state.state_of(part.graph).restores.setdefault(base.name, ([], []))
+    with tf.control_dependencies(None):  # not after what the Saver restores sequentially
+        prefix = read_dense.inputs[0]
+        table = read_op(part, prefix, variable_name, _resize.get(), _convert.get())
+    if read_dense not in dense:
+        for read in reads:
+            add_control_input(read_dense, read)
+        dense.append(read_dense)
+    for op in dense:
+        add_control_input(op, table.op)
+    reads.append(table.op)
+    with tf.control_dependencies([read_dense]):
+        [replaced] = replace_ops([part], [table])
+    return replaced
 
 
 def _save_ops(prefix):
@@ -357,8 +385,8 @@ def _save_ops(prefix):
     return found
 
 
-def _has_all_parts(variable, base):
-    """Whether a Saver restores all parts of the variable. Refuses a Saver that could not restore what it writes.
+def _is_of_saver(variable, base):
+    """Whether a Saver restores the variable, with all its parts. Refuses a Saver that could not restore what it writes.
 
     A Saver makes its restore ops after all its save ops. `init_from_checkpoint` has none: it restores each part by itself.
     """
@@ -403,13 +431,13 @@ def restore(variable, restored_tensors):
         saved = _OWN_SUFFIX.sub("", names[restored_tensors[0].value_index].decode())
     prefix = op.inputs[0]
     base = prefix.op.inputs[0] if prefix.op.type == "ShardedFilename" else prefix
-    has_all_parts = _has_all_parts(variable, base)
+    is_of_saver = _is_of_saver(variable, base)
     kind, previous = _kind.get()
     if kind == "delta":
         with colocate_with(variable.handle, ignore_existing=True):
             return ops.multitier_apply_delta(
                 variable.handle, prefix, previous, variable_name=saved, convert=_convert.get()
             )
-    if has_all_parts and variable.num_partitions > 1:
-        return _restore_with_the_others(variable, prefix, base, saved)
+    if is_of_saver:
+        return _restore_with_the_others(variable, op, base, saved)
     return restore_op(variable, prefix, saved, resize=_resize.get(), convert=_convert.get())

@@ -22,6 +22,8 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.autograph.core import config as autograph_config
+from tensorflow.python.checkpoint import checkpoint as object_checkpoint
+from tensorflow.python.checkpoint import util as object_checkpoint_util
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.experimental import ops as experimental_data_ops
 from tensorflow.python.eager import context as eager_context
@@ -93,6 +95,7 @@ WRAPPED: dict[str, tuple[typing.Any, str]] = {
         "_warm_start_var_with_vocab",
     ),
     "autotrackable.AutoTrackable.__setattr__": (autotrackable.AutoTrackable, "__setattr__"),
+    "checkpoint.TrackableSaver.restore": (object_checkpoint.TrackableSaver, "restore"),
 }
 
 
@@ -102,6 +105,11 @@ def wrap(name, make):
     original = getattr(holder, attribute)
     wrapper = functools.wraps(original)(make(original))
     setattr(holder, attribute, staticmethod(wrapper) if attribute == "from_proto" else wrapper)
+
+
+def objects_of(saver):
+    """The objects that a TrackableSaver, of tf.train.Checkpoint, saves and restores."""
+    return object_checkpoint_util.list_objects(saver._graph_view)
 
 
 def wrapped_functions():

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cc/base/new_array.h"
 #include "cc/checkpoint_files/layered_table.h"
 #include "cc/kernels/kept_reader.h"
 #include "cc/kernels/kept_table.h"
@@ -33,13 +34,15 @@ int64_t TableRestorer::Save::rows() const {
 }
 
 TableRestorer::TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name,
-                             bool resize, bool convert, std::shared_ptr<VariableState> live, Executor* executor)
+                             bool resize, bool convert, bool rename_slots, std::shared_ptr<VariableState> live,
+                             Executor* executor)
     : chain_(chain),
       options_(options),
       name_(std::move(name)),
       variable_name_(std::move(variable_name)),
       resize_(resize),
       convert_(convert),
+      rename_slots_(rename_slots),
       live_(std::move(live)),
       executor_(executor) {}
 
@@ -89,14 +92,17 @@ std::string TableRestorer::DeltaManifests() const {
   return texts;
 }
 
-TableRestorer::ColumnPlan TableRestorer::PlanSlot(const ColumnSpec& saved, int saved_dim) const {
+TableRestorer::ColumnPlan TableRestorer::PlanSlot(const Manifest& manifest, const ColumnSpec& saved) const {
   ColumnPlan plan{saved.dim, !options_.read_only, saved};
+  const int saved_dim = manifest.dim();
   std::string own_name = name_;
   if (options_.num_partitions > 1) {
     own_name = std::string(absl::StripSuffix(own_name, absl::StrCat("/part_", options_.partition_index)));
   }
+  const std::string& first = manifest.columns[1].name;
+  const std::string owner = rename_slots_ ? first.substr(0, first.rfind('/')) : variable_name_;
   absl::string_view rest = saved.name;
-  if (absl::ConsumePrefix(&rest, absl::StrCat(variable_name_, "/"))) plan.column.name = absl::StrCat(own_name, "/", rest);
+  if (absl::ConsumePrefix(&rest, absl::StrCat(owner, "/"))) plan.column.name = absl::StrCat(own_name, "/", rest);
   if (saved_dim == options_.table.dim || saved.dim != saved_dim) return plan;
   // A slot as long as the value is resized with it, unless the variable has it with this dim (one number for each row).
   int live_dim = options_.table.dim;
@@ -115,7 +121,7 @@ std::vector<TableRestorer::ColumnPlan> TableRestorer::Plan(const Manifest& manif
   value.column.dim = options_.table.dim;
   value.column.dtype = options_.table.value_dtype;
   plans.push_back(std::move(value));
-  for (size_t i = 1; i < manifest.columns.size(); ++i) plans.push_back(PlanSlot(manifest.columns[i], manifest.dim()));
+  for (size_t i = 1; i < manifest.columns.size(); ++i) plans.push_back(PlanSlot(manifest, manifest.columns[i]));
   return plans;
 }
 
@@ -136,16 +142,15 @@ absl::Status TableRestorer::ReadInitializer(InitializerSpec* initializer) {
                                                     ": run the variable's initializer first"));
 }
 
-absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSpec>* missing) const {
-  std::vector<ColumnSpec> slots;
-  const auto known = [&slots](const ColumnSpec& slot) {
-    return std::any_of(slots.begin(), slots.end(), [&](const ColumnSpec& other) { return other.name == slot.name; });
+absl::Status TableRestorer::FindSlots(std::vector<ColumnSpec>* slots, std::vector<ColumnSpec>* missing) const {
+  const auto find = [slots](const ColumnSpec& slot) {
+    return std::find_if(slots->begin(), slots->end(), [&](const ColumnSpec& other) { return other.name == slot.name; });
   };
   for (const Save& save : saves_) {
     for (const Manifest& manifest : save.manifests) {
       const std::vector<ColumnPlan> plans = Plan(manifest);
       for (size_t i = 1; i < plans.size(); ++i) {
-        if (plans[i].kept && !known(plans[i].column)) slots.push_back(plans[i].column);
+        if (plans[i].kept && find(plans[i].column) == slots->end()) slots->push_back(plans[i].column);
       }
     }
   }
@@ -153,9 +158,9 @@ absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSp
     const std::shared_ptr<const RowLayout> layout = live_->table->layout();
     for (size_t i = 1; i < layout->columns().size(); ++i) {
       const ColumnSpec& slot = layout->columns()[i];
-      const auto saved = std::find_if(slots.begin(), slots.end(), [&](const ColumnSpec& s) { return s.name == slot.name; });
-      if (saved == slots.end()) {
-        slots.push_back(slot);
+      const auto saved = find(slot);
+      if (saved == slots->end()) {
+        slots->push_back(slot);
         missing->push_back(slot);
       } else if (saved->dim != slot.dim) {
         return absl::InvalidArgumentError(absl::StrCat("embedding variable '", name_, "', slot '", slot.name,
@@ -164,7 +169,7 @@ absl::Status TableRestorer::AddSlots(EmbeddingTable* table, std::vector<ColumnSp
       }
     }
   }
-  return slots.empty() ? absl::OkStatus() : ToAbsl(table->AddSlots(slots));
+  return absl::OkStatus();
 }
 
 absl::Status TableRestorer::Read(const Save& save, int64_t low, int64_t high, RestoreProgress* progress,
@@ -343,8 +348,9 @@ absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   std::shared_ptr<VariableState> made;
   TF_RETURN_IF_ERROR(options_.MakeState(name_, std::move(initializer), live_.get(), &made));
   EmbeddingTable* const table = made->table.get();
-  std::vector<ColumnSpec> missing;
-  TF_RETURN_IF_ERROR(AddSlots(table, &missing));
+  std::vector<ColumnSpec> slots, missing;
+  TF_RETURN_IF_ERROR(FindSlots(&slots, &missing));
+  if (!slots.empty()) TF_RETURN_IF_ERROR(ToAbsl(table->AddSlots(slots)));
   Reserve(table);
 
   int64_t rows = saves_[0].rows(), imported = 0, hot = 0;
@@ -356,16 +362,56 @@ absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
   if (spills) TF_RETURN_IF_ERROR(FindHotFrequency(*table, &progress, &hot));
   if (hot > 0) TF_RETURN_IF_ERROR(Import(0, hot - 1, table, &progress, &imported));
   TF_RETURN_IF_ERROR(Import(hot, INT64_MAX, table, &progress, &imported));
-  if (!options_.storage.drop_coldest && table->TotalCount() != imported) {
-    return absl::DataLossError(absl::StrCat("checkpoint ", base_prefix(), ", variable '", variable_name_, "': expected ",
-                                            imported, " distinct keys, found ", table->TotalCount()));
-  }
+  TF_RETURN_IF_ERROR(CheckDistinct(imported, table->TotalCount()));
   LogFreshSlots(*table, missing);
   if (const Manifest* own = OwnPart(); own != nullptr && made->kept != nullptr) {
     made->kept->SetCheckpoint(own->ToJson(), made->kept->Changes(*table));
   }
   *state = std::move(made);
   return absl::OkStatus();
+}
+
+absl::Status TableRestorer::Check() {
+  const Manifest* const own = OwnPart();
+  if (own != nullptr && live_ != nullptr && live_->kept != nullptr && live_->kept->IsAt(own->ToJson(), *live_->table)) {
+    return absl::OkStatus();  // no row is read
+  }
+  InitializerSpec initializer;
+  TF_RETURN_IF_ERROR(ReadInitializer(&initializer));
+  std::vector<ColumnSpec> slots, missing;
+  TF_RETURN_IF_ERROR(FindSlots(&slots, &missing));
+  int64_t rows = 0;
+  for (const Save& save : saves_) rows += save.rows();
+  RestoreProgress progress(name_, chain_->prefix(), rows);
+  size_t most = 0, n = 0;
+  for (const Manifest& manifest : saves_[0].manifests) {
+    most += static_cast<size_t>(std::min(manifest.num_rows, saves_[0].reader->MostRows(manifest)));
+  }
+  ArrayPtr<int64_t> keys = NewArray<int64_t>(most);
+  if (keys == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("embedding variable '", name_, "': no memory for ", most, " keys of checkpoint ", chain_->prefix()));
+  }
+  for (const Save& save : saves_) {
+    const auto take = [&](const Manifest&, Rows* found) -> Status {
+      if (&save != &saves_[0]) return OkStatus();  // a delta may have a key of its base
+      if (found->keys.size() > most - n)
+        return DataLossError("checkpoint ", base_prefix(), ": expected at most ", most, " rows");
+      std::copy(found->keys.begin(), found->keys.end(), keys.get() + n);
+      n += found->keys.size();
+      return OkStatus();
+    };
+    save.reader->ReadThroughCache();
+    TF_RETURN_IF_ERROR(Read(save, 0, INT64_MAX, &progress, take));
+  }
+  std::sort(keys.get(), keys.get() + n);
+  return CheckDistinct(static_cast<int64_t>(n), std::unique(keys.get(), keys.get() + n) - keys.get());
+}
+
+absl::Status TableRestorer::CheckDistinct(int64_t rows, int64_t keys) const {
+  if (options_.storage.drop_coldest || keys == rows) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("checkpoint ", base_prefix(), ", variable '", variable_name_, "': expected ", rows,
+                                          " distinct keys, found ", keys));
 }
 
 absl::Status TableRestorer::OpenKept(std::shared_ptr<VariableState>* state) {

@@ -3,6 +3,7 @@
 //
 //   1. columns   The table gets the saved columns (if the variable is read-only, only the value), then the slots of the live
 //                table that the checkpoint lacks. A slot is known by its name; `<saved name>/...` becomes `<own name>/...`.
+//                With rename_slots, the saved name is what the first slot has before its last slash.
 //   2. measure   Only if the rows do not fit into the first tier: reads the heads of all rows once, and finds the lowest
 //                frequency whose rows fit. If the rows of the highest one do not fit, it is that one.
 //   3. import    First the rows below that frequency, then the others. So the rows with the highest frequencies end in the
@@ -37,10 +38,10 @@ class TableRestorer {
  public:
   // name: of the variable or part that is restored. variable_name: of the saved one, without partition suffix. live: the state
   // that will be replaced, or null. resize: whether another dim than the variable's is accepted.
-  // convert: whether another dtype of values is.
+  // convert: whether another dtype of values is. rename_slots: whether slots get the own name, whatever they were named after.
   // executor: lent for imports.
   TableRestorer(SavedChain* chain, const VariableOptions& options, std::string name, std::string variable_name, bool resize,
-                bool convert, std::shared_ptr<VariableState> live, Executor* executor);
+                bool convert, bool rename_slots, std::shared_ptr<VariableState> live, Executor* executor);
 
   // Call it first. InvalidArgument, with both dims, if the checkpoint does not fit.
   absl::Status ReadManifests();
@@ -56,6 +57,9 @@ class TableRestorer {
   absl::Status BuildBase(std::shared_ptr<VariableState>* state);
   // A state that shares the base of another one, which never changes, and has a layer with what the deltas changed.
   absl::Status BuildOver(const std::shared_ptr<VariableState>& base, std::shared_ptr<VariableState>* state);
+  // Reads all files, and checks what Build checks of them. Builds nothing. In memory are a few blocks, and 8 bytes for each
+  // row: less than the index of the table that Build makes.
+  absl::Status Check();
   // Instead of Build, for a variable that keeps its table: its rows where they are. *state stays null unless they are those of
   // the checkpoint; then Build replaces them.
   absl::Status OpenKept(std::shared_ptr<VariableState>* state);
@@ -80,10 +84,10 @@ class TableRestorer {
   };
 
   std::vector<ColumnPlan> Plan(const Manifest& manifest) const;
-  ColumnPlan PlanSlot(const ColumnSpec& saved, int saved_dim) const;
+  ColumnPlan PlanSlot(const Manifest& manifest, const ColumnSpec& saved) const;
   absl::Status ReadInitializer(InitializerSpec* initializer);
-  // Adds the slots of the plans and of the live table. missing: the slots that no part has.
-  absl::Status AddSlots(EmbeddingTable* table, std::vector<ColumnSpec>* missing) const;
+  // The slots of the plans and of the live table. missing: those that no part has.
+  absl::Status FindSlots(std::vector<ColumnSpec>* slots, std::vector<ColumnSpec>* missing) const;
   // The counts of keys that have no row yet, which no file of a tier has.
   absl::Status ReadCounted(const Manifest& manifest, EmbeddingTable* table);
   // The part whose rows are this partition's, all of them and as they are; null if there is none.
@@ -95,6 +99,8 @@ class TableRestorer {
   // frequency.
   absl::Status FindHotFrequency(const EmbeddingTable& table, RestoreProgress* progress, int64_t* hot);
   absl::Status CheckFits(const Manifest& manifest, const PartReader& reader) const;
+  // DataLoss if the rows of the base have fewer keys, unless the table drops rows.
+  absl::Status CheckDistinct(int64_t rows, int64_t keys) const;
   // Changes a table that has the rows of the base to what it is after all deltas.
   absl::Status AddDeltas(EmbeddingTable* table, RestoreProgress* progress);
   // Reads the rows of this partition that have a frequency in [low, high], and its removed keys.
@@ -110,6 +116,7 @@ class TableRestorer {
   const std::string variable_name_;
   const bool resize_;
   const bool convert_;
+  const bool rename_slots_;
   const std::shared_ptr<VariableState> live_;
   Executor* const executor_;
   std::vector<Save> saves_;  // the base first

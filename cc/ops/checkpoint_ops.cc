@@ -233,6 +233,7 @@ REGISTER_OP("MultitierRestore")
     .Attr("variable_name: string")
     .Attr("resize: bool = false")
     .Attr("convert: bool = false")
+    .Attr("rename_slots: bool = false")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(RestoreShape)
     .Doc(R"doc(
@@ -248,6 +249,8 @@ variable_name: the variable's name in the checkpoint, without partition suffix.
 resize: the checkpoint may have another dim: values and slots are cut, or filled from the initializer and the slots' initial
   values.
 convert: the checkpoint may have values of another dtype: they are rounded to the variable's.
+rename_slots: in the names of slots, what the first one has before its last slash becomes the variable's name. Otherwise
+  variable_name becomes it.
 )doc");
 
 REGISTER_OP("MultitierReadPart")
@@ -257,15 +260,19 @@ REGISTER_OP("MultitierReadPart")
     .Attr("variable_name: string")
     .Attr("resize: bool = false")
     .Attr("convert: bool = false")
+    .Attr("rename_slots: bool = false")
+    .Attr("check_only: bool = false")
     .MULTITIER_OPTION_ATTRS.SetIsStateful()
     .SetShapeFn(ReadPartShape)
     .Doc(R"doc(
 Reads what MultitierRestore reads, and changes nothing.
 
-The parts of a variable are restored together: MultitierReplaceTable of each part runs after MultitierReadPart of all of them. So an
-error leaves all parts as they were.
+Variables are restored together: MultitierReplaceTable of each runs after MultitierReadPart of all of them. So an error leaves all
+as they were. If the variable has rows, this op checks the files, and MultitierReplaceTable reads them again: so not all new tables
+are in memory next to all old ones.
 
-prefix, variable_name, resize, convert: see MultitierRestore.
+prefix, variable_name, resize, convert, rename_slots: see MultitierRestore.
+check_only: check the files in any case.
 table: scalar, for MultitierReplaceTable of the same handle in the same step.
 )doc");
 
@@ -274,7 +281,7 @@ REGISTER_OP("MultitierReplaceTable")
     .Input("table: variant")
     .SetIsStateful()
     .SetShapeFn(ReplaceTableShape)
-    .Doc("Replaces the contents of the variable (or partition) by a table that MultitierReadPart read.");
+    .Doc("Replaces the contents of the variable (or partition) by a table that MultitierReadPart read or checked.");
 
 REGISTER_OP("MultitierProcessState")
     .Output("state: string")
