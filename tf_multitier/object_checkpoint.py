@@ -151,11 +151,6 @@ class Reads:
         saver.replace_ops(self._parts, self._tables)
 
 
-def restore(variable: typing.Any, prefix: typing.Any, name: str) -> None:
-    """Replaces the rows of a variable by those of variable `name` of a checkpoint. The numbers of parts may differ."""
-    Reads([(name, part) for part in variable.parts], prefix).replace()
-
-
 def _restore(trackables, merged_prefix):
     Reads(_parts_of(trackables), merged_prefix).replace()
 

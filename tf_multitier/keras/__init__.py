@@ -5,7 +5,8 @@
     Embedding(16, optimizer=tf_multitier.optimizers.Adagrad(0.1))     the layer trains its rows; the model has any optimizer
     model.compile(with_rows(keras.optimizers.Adam(1e-3)))             the model's optimizer trains rows and dense weights
 
-Importing this module changes no class of Keras. It needs Keras 3 with the TensorFlow backend.
+Importing this module wraps Keras' functions that load weights into a model (keras_internals.py): a model with embedding layers is
+loaded wholly or not at all. For other models they call Keras alone. It needs Keras 3 with the TensorFlow backend.
 """
 
 import keras

@@ -5,6 +5,7 @@ Each function says what it gives where a version of Keras does not have it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -88,3 +89,20 @@ def model_in_own_step() -> typing.Any:
 def with_gradients(optimizer: typing.Any, grads: list, variables: list) -> tuple:
     """(gradients, variables) without the variables that have none. Keras warns about these, and raises a ValueError if all are."""
     return optimizer._filter_empty_gradients(grads, variables)
+
+
+# The functions that load weights into a model that exists: (module, name, place of the model among the arguments). Where a version
+# of Keras lacks one, a load that it does may fail half-way.
+LOADS = [
+    ("keras.src.saving.saving_lib", "load_weights_only", 0),
+    ("keras.src.legacy.saving.legacy_h5_format", "load_weights_from_hdf5_group", 1),
+    ("keras.src.legacy.saving.legacy_h5_format", "load_weights_from_hdf5_group_by_name", 1),
+]
+
+
+def wrap_loads(wrapped: typing.Callable) -> None:
+    """Replaces each function of LOADS by wrapped(place, the function)."""
+    for module, name, place in LOADS:
+        with contextlib.suppress(ImportError, AttributeError):
+            holder = importlib.import_module(module)
+            setattr(holder, name, wrapped(place, getattr(holder, name)))

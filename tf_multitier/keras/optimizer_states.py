@@ -5,10 +5,12 @@ Archives and the copies of `get_weights` keep it next to the rows. An optimizer 
 
 from __future__ import annotations
 
+import functools
 import typing
 import warnings
 
 from tf_multitier import optimizers as row_optimizers
+from tf_multitier.keras import loads
 
 
 class OptimizerState(typing.NamedTuple):
@@ -26,9 +28,13 @@ class OptimizerState(typing.NamedTuple):
         return cls(type(optimizer).__name__, arrays)
 
     def assign_to(self, optimizer: row_optimizers.RowOptimizer | None, where: str) -> None:
-        """Gives the variables to an optimizer of the same class, by their names. Warns about one of another class, and leaves it.
+        """Gives the variables to an optimizer of the same class, by their names, at the end of the load that runs (loads.py).
 
-        A variable that only one of the two has is left, too: for example, the optimizer has a schedule, and the state has a number.
+        Warns about an optimizer of another class, and leaves it. A variable that only one of the two has is left, too: for example,
+        the optimizer has a schedule, and the state has a number.
+
+        Raises:
+          ValueError: a variable has another shape or dtype.
         """
         if optimizer is None:
             return
@@ -40,6 +46,16 @@ class OptimizerState(typing.NamedTuple):
                 stacklevel=2,
             )
             return
-        for name, variable in optimizer.named_variables().items():
-            if name in self.variables:
-                variable.assign(self.variables[name])
+        own = {n: v for n, v in optimizer.named_variables().items() if n in self.variables}
+        for name, variable in own.items():
+            expected, array = (variable.dtype.name, variable.shape.as_list()), self.variables[name]
+            if expected != (array.dtype.name, list(array.shape)):
+                raise ValueError(
+                    f"{where}: {name} of {found}: expected {expected[0]} of shape {expected[1]}, found {array.dtype.name} of shape "
+                    f"{list(array.shape)}"
+                )
+        with loads.together() as load:
+            load.changes += [
+                functools.partial(variable.assign, self.variables[name])
+                for name, variable in own.items()
+            ]

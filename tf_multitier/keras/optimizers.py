@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_multitier import optimizers as row_optimizers
 from tf_multitier.keras import keras_internals
 from tf_multitier.keras import keras_versions
+from tf_multitier.keras import loads
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows import Rows
 from tf_multitier.keras.rows import UpdatesRows
@@ -62,7 +63,9 @@ class _WithRows(UpdatesRows):
             its
         )  # in a function: Keras would track a list's variables as its own
         super().build(variables)  # type: ignore[misc]
-        _ = self.row_optimizer
+        for variable in its:
+            if isinstance(variable, Rows):
+                (variable.row_optimizer or self.row_optimizer).build([variable])
 
     def apply(self, grads: typing.Any, trainable_variables: typing.Any = None) -> None:
         """Updates rows and dense variables. Warns about variables without a gradient, as Keras does.
@@ -108,12 +111,13 @@ class _WithRows(UpdatesRows):
         """Also loads the state of the row optimizer."""
         names = list(store.keys())
         dense = {key: store[key] for key in names if not key.startswith("rows_")}
-        super().load_own_variables(dense)  # type: ignore[misc]
         its = [key.split("_", 2) for key in names if key.startswith("rows_")]
-        for rule in sorted({rule for _, rule, _ in its}):
-            arrays = {name: store[f"rows_{rule}_{name}"] for _, of, name in its if of == rule}
-            state = OptimizerState(rule, arrays)
-            state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
+        with loads.together():
+            super().load_own_variables(dense)  # type: ignore[misc]
+            for rule in sorted({rule for _, rule, _ in its}):
+                arrays = {name: store[f"rows_{rule}_{name}"] for _, of, name in its if of == rule}
+                state = OptimizerState(rule, arrays)
+                state.assign_to(self.row_optimizer, f"optimizer '{self.name}'")
 
 
 def _clip_rows(optimizer, grads, variables):

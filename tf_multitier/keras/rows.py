@@ -18,6 +18,7 @@ from tf_multitier import saved_objects
 from tf_multitier.embedding_variable import EmbeddingVariable
 from tf_multitier.partitioned import PartitionedEmbeddingVariable
 from tf_multitier.keras import learning_rates
+from tf_multitier.keras import loads
 from tf_multitier.keras.keras_versions import Keras3Object
 from tf_multitier.keras.optimizer_states import OptimizerState
 from tf_multitier.keras.rows_copy import Layout
@@ -222,9 +223,10 @@ class Rows(Keras3Object, keras.Variable):
             raise ValueError(
                 f"rows of {self._owner}: expected what get_weights() returned, found an array of shape {copy.shape}"
             )
-        copy.restore(self.embedding_variable, f"rows of {self._owner}")
-        if copy.state is not None:
-            copy.state.assign_to(self._row_optimizer, f"weights of {self._owner}")
+        with loads.together():
+            copy.restore(self.embedding_variable, f"rows of {self._owner}")
+            if copy.state is not None:
+                copy.state.assign_to(self._row_optimizer, f"weights of {self._owner}")
 
     def __tf_tensor__(
         self, *unused_args: typing.Any, **unused_kwargs: typing.Any

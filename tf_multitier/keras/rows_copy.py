@@ -18,6 +18,7 @@ from tf_multitier import key_types
 from tf_multitier import object_checkpoint
 from tf_multitier import saver
 from tf_multitier._library import ops
+from tf_multitier.keras import loads
 from tf_multitier.keras.optimizer_states import OptimizerState
 
 _NAME = "rows"  # of the variable in the checkpoint of a copy
@@ -131,13 +132,15 @@ class RowsCopy:
         return self
 
     def restore(self, part: typing.Any, what: str) -> None:
-        """Replaces the rows of a table by the copy. Everything is checked before a row changes. what: starts messages.
+        """Replaces the rows of a table by the copy. Everything is checked before a row changes (loads.py). what: starts messages.
 
         Raises:
           ValueError: the copy is that of another partition, or has another dim, or other types of keys or values.
         """
         Layout.of(part).check(self._layout, what)
-        object_checkpoint.restore(part, tf.constant(os.path.join(self._folder.name, _NAME)), _NAME)
+        prefix = tf.constant(os.path.join(self._folder.name, _NAME))
+        with loads.together() as load:
+            load.changes.append(object_checkpoint.Reads([(_NAME, part)], prefix).replace)
 
     def __reduce__(self) -> typing.Any:
         raise NotImplementedError(
