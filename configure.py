@@ -83,7 +83,7 @@ def command_test(arguments):
     if len(tiers) > 1 or tier not in (None, "0", "1", "2", "3"):
         raise Failure("--tier: expected one of 0, 1, 2, 3, found " + " ".join(tiers))
     if tier in (None, "0") and not arguments:
-        command_check([])
+        check(fix=False, meanwhile=None if tier else bazel.build_engine)
     if tier == "0":
         no_arguments("test --tier=0", arguments)
         return
@@ -123,8 +123,12 @@ def command_test(arguments):
 def command_check(arguments):
     if arguments not in ([], ["--fix"]):
         raise Failure("`check` takes --fix or nothing, found: " + " ".join(arguments))
-    environment.configure()
-    checks.check(fix=bool(arguments))
+    check(fix=bool(arguments))
+
+
+def check(fix, meanwhile=None):
+    environment.configure(meanwhile=meanwhile)
+    checks.check(fix)
     say("All checks passed.")
 
 
