@@ -1,5 +1,6 @@
 #include "cc/kernels/part_reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -137,17 +138,18 @@ Result<LinkedFile> PartReader::OpenLinked(const std::string& name, bool whole) {
                     [file, path](uint64_t offset, size_t n, char* out) { return ReadExactly(*file, path, offset, n, out); }};
 }
 
-int64_t PartReader::MostRows(const Manifest& manifest) const {
+absl::Status PartReader::MostRows(const Manifest& manifest, int64_t* rows) const {
   std::vector<std::string> files{manifest.file};
   for (const Manifest::Linked& linked : manifest.linked) files.push_back(linked.file);
   uint64_t all = 0;
   for (const std::string& file : files) {
     uint64_t bytes = 0;
-    if (!env_->GetFileSize(absl::StrCat(prefix_, ".", file), &bytes).ok()) return 0;
+    TF_RETURN_IF_ERROR(OfCheckpoint(env_->GetFileSize(absl::StrCat(prefix_, ".", file), &bytes)));
     all += bytes;
   }
   const int64_t least = sizeof(int64_t) + manifest.dim() * 2;  // of a row: a frozen one
-  return static_cast<int64_t>(all) / least;
+  *rows = std::min(manifest.num_rows, static_cast<int64_t>(all) / least);
+  return absl::OkStatus();
 }
 
 absl::Status PartReader::ReadInitializer(const Manifest& manifest, InitializerSpec* initializer) {

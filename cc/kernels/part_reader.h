@@ -40,8 +40,8 @@ class PartReader {
   absl::Status ReadRows(const Manifest& manifest, const std::function<Status(Rows*)>& visit,
                         RowFields fields = RowFields::kAll);
 
-  // At most as many rows fit into the files of a part; 0 if they cannot be looked at.
-  int64_t MostRows(const Manifest& manifest) const;
+  // Sets `rows` to the most rows that the files of a part can hold, at most what its manifest says. NotFound if one is missing.
+  absl::Status MostRows(const Manifest& manifest, int64_t* rows) const;
 
   const std::string& prefix() const { return prefix_; }
   // The path of a part's file.

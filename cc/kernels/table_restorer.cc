@@ -338,8 +338,8 @@ absl::Status TableRestorer::BuildOver(const std::shared_ptr<VariableState>& base
 void TableRestorer::Reserve(EmbeddingTable* table) const {
   const Manifest* const own = OwnPart();
   if (own == nullptr) return;
-  const int64_t rows = std::min(own->num_rows, saves_[0].reader->MostRows(*own));
-  (void)table->Reserve(static_cast<uint64_t>(rows));  // where memory is short, the import says so
+  int64_t rows = 0;  // where a file is missing, or memory short, the import says so
+  if (saves_[0].reader->MostRows(*own, &rows).ok()) (void)table->Reserve(static_cast<uint64_t>(rows));
 }
 
 absl::Status TableRestorer::BuildBase(std::shared_ptr<VariableState>* state) {
@@ -385,7 +385,9 @@ absl::Status TableRestorer::Check() {
   RestoreProgress progress(name_, chain_->prefix(), rows);
   size_t most = 0, n = 0;
   for (const Manifest& manifest : saves_[0].manifests) {
-    most += static_cast<size_t>(std::min(manifest.num_rows, saves_[0].reader->MostRows(manifest)));
+    int64_t rows_of_part = 0;
+    TF_RETURN_IF_ERROR(saves_[0].reader->MostRows(manifest, &rows_of_part));
+    most += static_cast<size_t>(rows_of_part);
   }
   ArrayPtr<int64_t> keys = NewArray<int64_t>(most);
   if (keys == nullptr) {
